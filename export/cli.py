@@ -1,0 +1,66 @@
+"""`eagle-export`: a target and its draft head in, one artifact out."""
+
+import os
+from pathlib import Path
+
+import click
+
+from eagle_aot.command import eagle_command
+
+
+@eagle_command
+@click.option("--target-model", metavar="NAME", help="A line of --list-targets.")
+@click.option("--target-dir", type=click.Path(path_type=Path), help="The target's checkpoint.")
+@click.option("--draft-dir", type=click.Path(path_type=Path), help="The draft head's checkpoint.")
+@click.option("--output-dir", type=click.Path(path_type=Path), help="Default: ./NAME-BACKEND.")
+@click.option("--backend", type=click.Choice(["auto", "cuda", "xnnpack"]), default="auto",
+              show_default=True)  # fmt: skip
+@click.option("--chain-len", type=int, metavar="K", help="Default number of drafts per round, 1-7.")
+@click.option("--max-seq-len", type=click.IntRange(min=16), metavar="N", help="Context, in tokens.")
+@click.option("--max-prefill", type=click.IntRange(min=1), default=512, show_default=True,
+              metavar="N", help="Longest prompt chunk, in tokens.")  # fmt: skip
+@click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",
+              show_default=True, help="dummy: full geometry, random weights.")  # fmt: skip
+@click.option("--check-only", is_flag=True, help="Check the graphs; lower and write nothing.")
+@click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
+def main(
+    target_model: str | None,
+    target_dir: Path | None,
+    draft_dir: Path | None,
+    output_dir: Path | None,
+    backend: str,
+    chain_len: int | None,
+    max_seq_len: int | None,
+    max_prefill: int,
+    load_format: str,
+    check_only: bool,
+    list_targets: bool,
+) -> None:
+    """Export a target model and its EAGLE-3 draft head to one ExecuTorch program."""
+    from eagle_aot.export import ExportOptions, Source, run_check, run_export  # imports torch
+
+    if list_targets:
+        print_targets()
+        return
+    if target_model is None:
+        raise click.UsageError("--target-model is needed (see --list-targets)")
+    source = Source.find(target_model, target_dir, draft_dir, load_format)
+    options = ExportOptions(
+        backend=backend, chain_len=chain_len, max_seq_len=max_seq_len, max_prefill=max_prefill
+    )
+    if check_only:
+        for name, program in run_check(source, options).items():
+            click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
+        return
+    output_dir = output_dir or Path(f"{target_model}-xnnpack")
+    run_export(source, output_dir, options)
+    size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
+    click.echo(f"{output_dir}{os.sep}: {size:.1f} MB, backend xnnpack, load format {load_format}")
+
+
+def print_targets() -> None:
+    """One line per target: name and what it is."""
+    from eagle_aot.targets import TARGETS
+
+    for name, spec in TARGETS.items():
+        click.echo(f"{name:<16} {spec.summary}")

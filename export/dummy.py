@@ -1,0 +1,42 @@
+"""Draft heads without a checkpoint: full geometry, random weights."""
+
+import torch
+
+from eagle_aot.export.draft_checkpoint import canonical_names, draft_config, read_head_config
+from eagle_aot.export.draft_config import DraftConfig
+from eagle_aot.export.draft_head import Eagle3Draft
+from eagle_aot.targets import TapTarget, TargetSpec
+from eagle_aot.targets.checkpoint import Checkpoint
+
+PUBLIC_HEADS = {
+    # RedHatAI/gemma-4-31B-it-speculator.eagle3
+    "gemma4-31b": DraftConfig(
+        hidden_size=5376,
+        target_hidden_size=5376,
+        num_taps=3,
+        vocab_size=262144,
+        draft_vocab_size=32000,
+        intermediate_size=21504,
+        num_heads=32,
+        num_kv_heads=16,
+        head_dim=256,
+        norm_before_residual=True,
+        tap_layers=(2, 30, 57),
+    ),
+}
+
+
+def dummy_draft(
+    spec: TargetSpec, target: TapTarget, max_seq_len: int, dtype: torch.dtype
+) -> Eagle3Draft:
+    """A random head of the geometry that belongs to `spec`'s public or shipped one."""
+    return Eagle3Draft(_config(spec, target), max_seq_len, dtype).eval()
+
+
+def _config(spec: TargetSpec, target: TapTarget) -> DraftConfig:
+    if spec.draft_dir is not None:
+        checkpoint = Checkpoint(spec.draft_dir)
+        head = read_head_config(checkpoint, target.num_hidden_layers)
+        names = canonical_names(checkpoint)
+        return draft_config(checkpoint, head, names, target.num_hidden_layers)
+    return PUBLIC_HEADS[spec.name]

@@ -1,0 +1,1 @@
+"""From a speculator to the bytes of one `.pte`, one module per backend."""

@@ -1,0 +1,60 @@
+"""Where a pair comes from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eagle_aot.errors import CheckpointNotFoundError, SettingError
+from eagle_aot.export.draft_checkpoint import load_draft
+from eagle_aot.export.dummy import dummy_draft
+from eagle_aot.export.speculator import Eagle3Speculator
+from eagle_aot.targets import get_target
+from eagle_aot.targets.checkpoint import Checkpoint
+
+AUTO, DUMMY = "auto", "dummy"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A line of the target table and two directories, None where random weights need none."""
+
+    target_model: str
+    target_dir: Path | None = None
+    draft_dir: Path | None = None
+    load_format: str = AUTO
+
+    @classmethod
+    def find(
+        cls, target_model: str, target_dir: Path | None, draft_dir: Path | None, load_format: str
+    ) -> "Source":
+        """The pair as asked for, completed from the table, checked before anything is loaded.
+
+        A head is only taken from the table together with its target. Raises SettingError for an
+        unknown target or a directory that must be named, CheckpointNotFoundError for one that does
+        not exist.
+        """
+        spec = get_target(target_model)
+        if target_dir is None:
+            target_dir, draft_dir = spec.target_dir, draft_dir or spec.draft_dir
+        for flag, directory in (("--target-dir", target_dir), ("--draft-dir", draft_dir)):
+            if directory is None and load_format != DUMMY:
+                raise SettingError(f"{flag} is needed: {target_model} does not ship both")
+            if directory is not None and not directory.is_dir():
+                raise CheckpointNotFoundError(f"{flag} {directory}: no such directory")
+        return cls(
+            target_model=target_model,
+            target_dir=target_dir,
+            draft_dir=draft_dir,
+            load_format=load_format,
+        )
+
+    def load(self, max_seq_len: int, dtype: torch.dtype) -> Eagle3Speculator:
+        """Target and head on the host, checked against each other."""
+        spec = get_target(self.target_model)
+        if self.load_format == DUMMY:
+            target = spec.dummy(max_seq_len, dtype)
+            return Eagle3Speculator(target, dummy_draft(spec, target, max_seq_len, dtype))
+        assert self.target_dir is not None and self.draft_dir is not None
+        target = spec.load(Checkpoint(self.target_dir), max_seq_len, dtype)
+        return Eagle3Speculator(target, load_draft(self.draft_dir, target, max_seq_len, dtype))

@@ -1,0 +1,124 @@
+"""`eagle-run`: generate text from an artifact."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from eagle_aot.command import eagle_command
+from eagle_aot.runtime_runner.prompts import read_prompts
+
+if TYPE_CHECKING:
+    from eagle_aot.runtime_runner.runner import Result, Runner
+
+
+@eagle_command
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--prompt", metavar="TEXT", help="The prompt.")
+@click.option("--prompt-file", type=click.Path(path_type=Path), help="A file that is the prompt.")
+@click.option("--prompts-jsonl", type=click.Path(path_type=Path),
+              help='One {"prompt": "..."} or {"token_ids": [...]} per line.')  # fmt: skip
+@click.option("--raw-prompt", is_flag=True, help="Do not wrap the prompt in the chat template.")
+@click.option("--max-new-tokens", type=int, default=256, show_default=True, metavar="N")
+@click.option(
+    "--chain-len", type=int, metavar="K", help="Drafts per round; default: the artifact's."
+)
+@click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")
+@click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
+              show_default=True)  # fmt: skip
+@click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per prompt.")
+@click.option("--quiet", is_flag=True, help="Print the text alone.")
+def main(
+    artifact: Path,
+    prompt: str | None,
+    prompt_file: Path | None,
+    prompts_jsonl: Path | None,
+    raw_prompt: bool,
+    max_new_tokens: int,
+    chain_len: int | None,
+    no_speculation: bool,
+    executor: str,
+    stop_id: tuple[int, ...],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Generate greedily from ARTIFACT, speculating with its draft head."""
+    if sum(source is not None for source in (prompt, prompt_file, prompts_jsonl)) != 1:
+        raise click.UsageError("give one of --prompt, --prompt-file and --prompts-jsonl")
+    prompts = read_prompts(prompt, prompt_file, prompts_jsonl)
+    from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
+
+    runner = load_artifact(artifact, executor)
+    if executor == "auto" and not (quiet or as_json):
+        click.echo(f"executor: {runner.executor.name}", err=True)
+    for one in prompts:
+        stream = None if as_json or not isinstance(one, str) else TextStream(runner)
+        result = runner.generate(
+            one,
+            max_new_tokens,
+            chain_len,
+            not no_speculation,
+            raw_prompt=raw_prompt,
+            stop_ids=stop_id,
+            on_tokens=stream or ignore,
+        )
+        if as_json:
+            click.echo(json.dumps(result.to_json()))
+        else:
+            finish(result, stream, quiet)
+
+
+class TextStream:
+    """Prints text as its tokens are decided, holding back half-decoded characters."""
+
+    def __init__(self, runner: "Runner") -> None:
+        self._decode: Callable[[list[int]], str] = runner.tokenizer.decode
+        self._ids: list[int] = []
+        self._shown = 0
+
+    def __call__(self, run: list[int]) -> None:
+        self._ids += run
+        self.show(self._decode(self._ids).rstrip("\ufffd"))
+
+    def show(self, text: str) -> None:
+        """Print what `text` adds to what stands there."""
+        click.echo(text[self._shown :], nl=False)
+        self._shown = len(text)
+
+
+def ignore(run: list[int]) -> None:
+    """Do nothing with new tokens."""
+
+
+def finish(result: "Result", stream: TextStream | None, quiet: bool) -> None:
+    """End the text and show the statistics on stderr."""
+    if stream and result.text is not None:
+        stream.show(result.text)
+        click.echo()
+    else:
+        click.echo(" ".join(map(str, result.token_ids)))
+    if not quiet:
+        Console(stderr=True).print(statistics(result))
+
+
+def statistics(result: "Result") -> Table:
+    """What the generation cost, as a table of two columns."""
+    stats = result.stats
+    table = Table(show_header=False, box=None, pad_edge=False)
+    speed = stats.tokens_per_second
+    by_position = ", ".join(f"{100 * a:.0f} %" for a in stats.acceptance_by_position)
+    for name, value in (
+        ("new tokens", f"{len(result.token_ids)} (finish: {result.finish_reason})"),
+        ("target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for the prompt)"),
+        ("rounds", str(stats.rounds)),
+        ("tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"),
+        ("acceptance by position", by_position or "-"),
+        ("decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"),
+    ):
+        table.add_row(f"[bold]{name}[/bold]", value)
+    return table

@@ -1,0 +1,70 @@
+"""The official ExecuTorch runtime for Python."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from executorch.runtime import Method, Runtime, Verification
+from torch import Tensor
+
+from eagle_aot.artifact import METHODS
+from eagle_aot.errors import ArtifactError
+
+
+class ExecuTorchExecutor:
+    """Runs a program on the CPU. Methods of one program share its caches."""
+
+    name = "executorch"
+
+    def __init__(self, path: Path) -> None:
+        """Raises ArtifactError when the file is not a program or lacks a method."""
+        with native_stderr_muted():
+            try:
+                self._program = Runtime.get().load_program(
+                    path, verification=Verification.InternalConsistency
+                )
+            except RuntimeError as error:
+                raise ArtifactError(f"{path}: not a readable ExecuTorch program") from error
+            names = self._program.method_names
+            missing = [method for method in METHODS if method not in names]
+            if missing:
+                raise ArtifactError(f"{path}: method {missing[0]} is missing: export again")
+            self._methods = {method: self._load(path, method) for method in METHODS}
+            constant_names = sorted(names - set(METHODS))
+            self._constants = {n: self._load(path, n).execute([])[0] for n in constant_names}
+
+    def constants(self) -> Mapping[str, Any]:
+        return self._constants
+
+    def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run a method; raises ArtifactError when the runtime refuses."""
+        try:
+            return tuple(self._methods[method].execute([x.contiguous() for x in inputs]))
+        except RuntimeError as error:
+            raise ArtifactError(f"{method} failed: {error}") from error
+
+    def _load(self, path: Path, name: str) -> Method:
+        try:
+            method = self._program.load_method(name)
+        except RuntimeError as error:
+            raise ArtifactError(f"{path}: method {name} cannot be loaded: {error}") from error
+        if method is None:
+            raise ArtifactError(f"{path}: method {name} cannot be loaded")
+        return method
+
+
+@contextmanager
+def native_stderr_muted() -> Iterator[None]:
+    """Drop what native code writes to stderr: the runtime probes the CPU aloud when it starts."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(os.devnull, "wb") as devnull:
+        os.dup2(devnull.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

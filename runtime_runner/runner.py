@@ -1,0 +1,153 @@
+"""An opened artifact that generates."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from eagle_aot.artifact import PROGRAM, Constants, Manifest
+from eagle_aot.errors import ArtifactError, PromptError, SettingError
+from eagle_aot.runtime_runner.eagle3 import Eagle3Drafter, TargetVerifier
+from eagle_aot.runtime_runner.executors import Executor, open_program
+from eagle_aot.runtime_runner.generate import Limits, generate
+from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.tokenizer import Tokenizer
+
+DEFAULT_MAX_NEW_TOKENS = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """One generation. `finish_reason` is stop, length or context; `text` is None without a
+    tokenizer."""
+
+    prompt_tokens: int
+    token_ids: list[int]
+    text: str | None
+    finish_reason: str
+    executor: str
+    stats: Stats
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `eagle-run --json`."""
+        stats = self.stats
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "new_tokens": len(self.token_ids),
+            "token_ids": self.token_ids,
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "rounds": stats.rounds,
+            "target_forwards": stats.target_forwards,
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "tau": stats.tau,
+            "acceptance_by_position": stats.acceptance_by_position,
+            "prefill_seconds": stats.prefill_seconds,
+            "decode_seconds": stats.decode_seconds,
+            "tokens_per_second": stats.tokens_per_second,
+            "executor": self.executor,
+            "chain_len": stats.chain_len,
+        }
+
+
+class Runner:
+    """Greedy generation for one sequence at a time; the caches live in the executor."""
+
+    def __init__(self, directory: Path, executor: Executor, constants: Constants) -> None:
+        self.directory = directory
+        self.executor = executor
+        self.constants = constants
+        self.verifier = TargetVerifier(executor, constants)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Loaded when text is first needed. Raises ArtifactError when there is none."""
+        return Tokenizer(self.directory)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+        chain_len: int | None = None,
+        speculate: bool = True,
+        *,
+        raw_prompt: bool = False,
+        stop_ids: Iterable[int] = (),
+        on_tokens: Callable[[list[int]], None] = lambda run: None,
+    ) -> Result:
+        """Continue a prompt, given as text (one user turn, unless `raw_prompt`) or as token ids.
+
+        `chain_len` drafts per round, the artifact's default if None; `speculate=False` decodes
+        plainly, with the same tokens as result. `stop_ids` are added to the artifact's own.
+        `on_tokens` is handed every run of new tokens as it is decided. Raises PromptError for a
+        prompt that does not fit and SettingError for an argument outside its range.
+        """
+        chain_len = self._chain_len(chain_len)
+        if max_new_tokens < 1:
+            raise SettingError(f"max_new_tokens {max_new_tokens}: must be at least 1")
+        text_in = isinstance(prompt, str)
+        ids = self._ids(prompt, raw_prompt)
+        self._check_prompt(ids)
+        room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
+        stops = frozenset((*self.constants.eos_ids, *stop_ids))
+        drafter = Eagle3Drafter(self.executor) if speculate and room > 1 else None
+        limits = Limits(room=room, chain_len=chain_len, stop_ids=stops)
+        output, stats = generate(self.verifier, drafter, ids, limits, on_tokens)
+        return Result(
+            prompt_tokens=len(ids),
+            token_ids=output,
+            text=self.tokenizer.decode(output) if text_in else None,
+            finish_reason=finish_reason(output, stops, max_new_tokens),
+            executor=self.executor.name,
+            stats=stats,
+        )
+
+    def _ids(self, prompt: str | Sequence[int], raw: bool) -> list[int]:
+        return self.tokenizer.encode(prompt, raw) if isinstance(prompt, str) else list(prompt)
+
+    def _chain_len(self, chain_len: int | None) -> int:
+        longest = self.constants.max_verify_window - 1
+        chosen = self.constants.chain_len if chain_len is None else chain_len
+        if not 1 <= chosen <= longest:
+            raise SettingError(f"chain length {chosen}: this artifact takes 1 to {longest}")
+        return chosen
+
+    def _check_prompt(self, ids: list[int]) -> None:
+        context, vocab = self.constants.max_seq_len, self.constants.vocab_size
+        if not ids:
+            raise PromptError("the prompt is empty")
+        if len(ids) >= context:
+            raise PromptError(
+                f"the prompt has {len(ids)} tokens and the context {context}: shorten the prompt "
+                "or export with a larger --max-seq-len"
+            )
+        if not 0 <= min(ids) <= max(ids) < vocab:
+            raise PromptError(f"prompt ids {min(ids)}..{max(ids)} leave the vocabulary of {vocab}")
+
+
+def finish_reason(output: list[int], stop_ids: frozenset[int], max_new_tokens: int) -> str:
+    """Why a generation ended: at a stop token, at its budget, or at the end of the context."""
+    if output[-1] in stop_ids:
+        return "stop"
+    return "length" if len(output) == max_new_tokens else "context"
+
+
+def load_artifact(path: str | Path, executor: str = "auto") -> Runner:
+    """Open an artifact directory for running.
+
+    Its files must match the manifest's hashes and its constants the manifest's. Raises
+    ArtifactError for an artifact that is damaged or of another version, and UnsupportedError for
+    an executor that does not fit it.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        raise ArtifactError(f"{directory}: no such artifact directory")
+    manifest = Manifest.read(directory)
+    manifest.verify(directory)
+    opened = open_program(directory / PROGRAM, manifest.backend, executor)
+    constants = Constants.from_methods(opened.constants())
+    if constants.methods() != manifest.constants:
+        raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
+    return Runner(directory, opened, constants)

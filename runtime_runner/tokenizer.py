@@ -1,0 +1,45 @@
+"""Text to token ids and back, with the artifact's own tokenizer."""
+
+from pathlib import Path
+from typing import Any
+
+from eagle_aot.artifact import tokenizer_files
+from eagle_aot.errors import ArtifactError, PromptError
+
+
+class Tokenizer:
+    """The tokenizer and chat template in an artifact's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises ArtifactError when there is none or it cannot be read."""
+        if not tokenizer_files(directory):
+            raise ArtifactError(f"{directory}: has no tokenizer: give token ids instead of text")
+        from transformers import AutoTokenizer  # slow to import, and not needed for ids
+
+        try:
+            self.hf: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error
+
+    def encode(self, prompt: str, raw: bool = False) -> list[int]:
+        """Token ids of a prompt as one user turn, or of the bare text with `raw`.
+
+        A beginning-of-sequence token is put first exactly once where the tokenizer has one.
+        """
+        if not raw and self.hf.chat_template:
+            turns = [{"role": "user", "content": prompt}]
+            text = self.hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            ids: list[int] = self.hf(text, add_special_tokens=False).input_ids
+        else:
+            ids = self.hf(prompt).input_ids
+        bos = self.hf.bos_token_id
+        if bos is not None and ids[:1] != [bos]:
+            ids = [bos, *ids]
+        if not ids:
+            raise PromptError("the prompt is empty")
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of generated ids, special tokens left out."""
+        text: str = self.hf.decode(ids, skip_special_tokens=True)
+        return text

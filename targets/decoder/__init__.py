@@ -1,0 +1,1 @@
+"""Parts that every decoder family shares: norms, rotary positions, KV caches, attention."""

@@ -1,0 +1,184 @@
+"""The Gemma 4 text decoder, written to be exported.
+
+Math as in transformers 5.17 `modeling_gemma4.py`: four norms per layer around attention and MLP,
+q/k/v norms per head, keys that double as values on full layers, no attention scaling, a scalar on
+each layer's whole stream, and a soft cap on the logits.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eagle_aot.targets.decoder.attention import attend
+from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.norms import RMSNorm, cast
+from eagle_aot.targets.decoder.rope import (
+    RotaryEmbedding,
+    apply_rotary,
+    default_inv_freq,
+    proportional_inv_freq,
+)
+from eagle_aot.targets.decoder.tap_decoder import VERIFY_SLACK, TapDecoder
+from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
+
+META = torch.device("meta")  # linears and the embedding get their storage from the loader
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Shared by all layers of one kind: positions, rotary angles, additive mask."""
+
+    input_pos: Tensor
+    rotary: tuple[Tensor, Tensor]
+    mask: Tensor
+
+
+class Gemma4Attention(nn.Module):
+    """Grouped-query attention with q, k and v norms; `v_proj` is None where keys are the values."""
+
+    def __init__(self, config: Gemma4Config, layer: int, slots: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.head_dim, kv_heads = config.dims(layer)
+        sliding = config.layer_types[layer] == SLIDING
+        q_width, kv_width = config.num_attention_heads * self.head_dim, kv_heads * self.head_dim
+        self.q_proj = _linear(config.hidden_size, q_width, dtype)
+        self.k_proj = _linear(config.hidden_size, kv_width, dtype)
+        has_v_proj = sliding or not config.attention_k_eq_v
+        self.v_proj = _linear(config.hidden_size, kv_width, dtype) if has_v_proj else None
+        self.o_proj = _linear(q_width, config.hidden_size, dtype)
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype)
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype)
+        self.v_norm = RMSNorm(None, config.rms_norm_eps)
+        self.kv_cache: KVCache = (
+            RingKVCache(kv_heads, config.sliding_window, self.head_dim, dtype)
+            if sliding
+            else FlatKVCache(kv_heads, slots, self.head_dim, dtype)
+        )
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """`x` [1, T, H] -> [1, T, H]; stores this chunk's keys and values."""
+        raw_k = self.k_proj(x)
+        raw_v = raw_k if self.v_proj is None else self.v_proj(x)
+        q = apply_rotary(self.q_norm(self._heads(self.q_proj(x))), context.rotary)
+        k = apply_rotary(self.k_norm(self._heads(raw_k)), context.rotary)
+        v = self.v_norm(self._heads(raw_v))
+        keys, values = self.kv_cache.update(k.transpose(1, 2), v.transpose(1, 2), context.input_pos)
+        attended = attend(q.transpose(1, 2), keys, values, context.mask, scale=1.0)
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[1, T, heads * D] -> [1, T, heads, D]."""
+        return x.unflatten(-1, (-1, self.head_dim))
+
+
+class Gemma4MLP(nn.Module):
+    """GELU-gated MLP."""
+
+    def __init__(self, config: Gemma4Config, dtype: torch.dtype) -> None:
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.gate_proj = _linear(hidden, inner, dtype)
+        self.up_proj = _linear(hidden, inner, dtype)
+        self.down_proj = _linear(inner, hidden, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+
+
+class Gemma4Layer(nn.Module):
+    """One decoder layer: each branch is normalised before and after, the result scaled."""
+
+    layer_scalar: Tensor
+
+    def __init__(self, config: Gemma4Config, layer: int, slots: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.kind = config.layer_types[layer]
+        self.input_layernorm = RMSNorm(hidden, eps, dtype)
+        self.self_attn = Gemma4Attention(config, layer, slots, dtype)
+        self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
+        self.pre_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
+        self.mlp = Gemma4MLP(config, dtype)
+        self.post_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
+        self.register_buffer("layer_scalar", torch.ones(1, dtype=dtype))
+
+    def forward(self, stream: Tensor, contexts: dict[str, Context]) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(stream), contexts[self.kind])
+        stream = stream + self.post_attention_layernorm(attended)
+        mixed = self.mlp(self.pre_feedforward_layernorm(stream))
+        stream = stream + self.post_feedforward_layernorm(mixed)
+        return stream * self.layer_scalar
+
+
+class Gemma4Target(TapDecoder):
+    """A Gemma 4 text decoder with caches for `max_seq_len` positions. Batch 1."""
+
+    embed_scale: Tensor
+
+    def __init__(self, config: Gemma4Config, max_seq_len: int, dtype: torch.dtype) -> None:
+        super().__init__(max_seq_len)
+        self.config = config
+        self.dtype = dtype
+        self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden_size
+        self.num_hidden_layers = config.num_hidden_layers
+        self.sliding_window = config.sliding_window if SLIDING in config.layer_types else 0
+        slots = max_seq_len + VERIFY_SLACK
+        self.embed_tokens = nn.Embedding(
+            config.vocab_size, config.hidden_size, dtype=dtype, device=META
+        )
+        self.layers = nn.ModuleList(
+            Gemma4Layer(config, layer, slots, dtype) for layer in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+        if not config.tie_word_embeddings:
+            self.lm_head = _linear(config.hidden_size, config.vocab_size, dtype)
+        # transformers rounds the scale to the embedding's dtype; so must we, in bfloat16.
+        scale = torch.full((1,), config.hidden_size**0.5, dtype=dtype)
+        self.register_buffer("embed_scale", scale, persistent=False)
+        self.rotary = nn.ModuleDict(
+            {
+                SLIDING: RotaryEmbedding(
+                    default_inv_freq(config.head_dim, config.sliding_rope_theta)
+                ),
+                FULL: RotaryEmbedding(
+                    proportional_inv_freq(
+                        config.global_head_dim, config.full_rope_theta, config.full_rotary_fraction
+                    )
+                    / config.full_rope_factor
+                ),
+            }
+        )
+
+    @property
+    def embed_weight(self) -> Tensor:
+        return self.embed_tokens.weight
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        tied = self.config.tie_word_embeddings
+        return self.embed_tokens.weight if tied else self.lm_head.weight
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.embed_tokens(tokens) * self.embed_scale
+
+    def context(self, input_pos: Tensor) -> dict[str, Context]:
+        caches: dict[str, KVCache] = {}
+        for layer in self.layers:
+            assert isinstance(layer, Gemma4Layer)
+            caches[layer.kind] = layer.self_attn.kv_cache
+        return {
+            kind: Context(input_pos, self.rotary[kind](input_pos), cache.mask(input_pos))
+            for kind, cache in caches.items()
+        }
+
+    def logits(self, stream: Tensor) -> Tensor:
+        logits = cast(F.linear(self.norm(stream), self.lm_head_weight), torch.float32)
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def _linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
+    return nn.Linear(inputs, outputs, bias=False, dtype=dtype, device=META)

@@ -1,0 +1,92 @@
+"""compressed-tensors `pack-quantized` W4A16 checkpoints, read into the canonical layout.
+
+Per linear: `weight_packed` int32 [N, K / 8], element k in bits 4 * (k mod 8) of word k / 8, stored
+as q + 8; `weight_scale` [N, K / g]; `weight_shape` int64 [2]; asymmetric weights also
+`weight_zero_point` int32 [N / 8, K / g], packed the same way along N. Little-endian words make
+`weight_packed` the canonical `qdata` byte for byte.
+Source: compressed-tensors 0.20, `compressors/pack_quantized`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.int4.weight import Int4Weight
+
+SUFFIXES = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
+SYMMETRIC_ZERO = 8.0
+
+
+def check_quantization_config(config: Mapping[str, Any]) -> None:
+    """Refuse, in one sentence, every scheme that `read_weight` would misread."""
+    method = config.get("quant_method")
+    if method != "compressed-tensors":
+        raise UnsupportedError(f"quantisation method {method!r}: only compressed-tensors is read")
+    if config.get("kv_cache_scheme") is not None:
+        raise UnsupportedError("compressed-tensors kv_cache_scheme: a quantised KV cache")
+    for name, group in config.get("config_groups", {}).items():
+        _check_group(name, group, group.get("format") or config.get("format"))
+
+
+def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
+    """The INT4 weight of the linear called `module` in the checkpoint, scale in float32.
+
+    Raises CheckpointError when its tensors contradict one another and UnsupportedError for
+    act-order columns.
+    """
+    packed = checkpoint.tensor(f"{module}.weight_packed")
+    scale = checkpoint.tensor(f"{module}.weight_scale").float()
+    rows, columns = (int(size) for size in checkpoint.tensor(f"{module}.weight_shape"))
+    if packed.dtype != torch.int32 or packed.shape != (rows, columns // 8) or columns % 8:
+        raise CheckpointError(
+            f"{module}.weight_packed: {packed.dtype} {list(packed.shape)} does not hold "
+            f"[{rows}, {columns}] INT4 values"
+        )
+    if scale.ndim != 2 or scale.shape[0] != rows or columns % scale.shape[1]:
+        raise CheckpointError(f"{module}.weight_scale: {list(scale.shape)} for {rows}x{columns}")
+    _check_order(checkpoint, module, columns // scale.shape[1])
+    return Int4Weight(
+        qdata=packed.contiguous().view(torch.uint8),
+        scale=scale.t().contiguous(),
+        zero_point=_zero_point(checkpoint, module, scale.shape),
+    )
+
+
+def _zero_point(checkpoint: Checkpoint, module: str, scale_shape: torch.Size) -> Tensor:
+    rows, groups = scale_shape
+    name = f"{module}.weight_zero_point"
+    if name not in checkpoint:
+        return torch.full((groups, rows), SYMMETRIC_ZERO)
+    words = checkpoint.tensor(name)
+    if words.dtype != torch.int32 or words.shape != (-(-rows // 8), groups):
+        raise CheckpointError(f"{name}: {words.dtype} {list(words.shape)} for {rows} rows")
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32).view(1, 8, 1)
+    codes = (words.unsqueeze(1) >> shifts) & 0xF
+    return codes.reshape(-1, groups)[:rows].t().float().contiguous()
+
+
+def _check_order(checkpoint: Checkpoint, module: str, group_size: int) -> None:
+    name = f"{module}.weight_g_idx"
+    if name not in checkpoint:
+        return
+    order = checkpoint.tensor(name)
+    if not torch.equal(order.long(), torch.arange(len(order)) // group_size):
+        raise UnsupportedError(f"{name}: act-order columns; re-quantise without act-order")
+
+
+def _check_group(name: str, group: Mapping[str, Any], fmt: str | None) -> None:
+    where = f"compressed-tensors group {name!r}"
+    weights = group.get("weights") or {}
+    if fmt != "pack-quantized":
+        raise UnsupportedError(f"{where}: format {fmt!r}, only 'pack-quantized' is read")
+    if weights.get("num_bits") != 4 or weights.get("type") != "int":
+        kind = f"{weights.get('type')}{weights.get('num_bits')}"
+        raise UnsupportedError(f"{where}: {kind} weights, only int4 is read")
+    if weights.get("strategy") not in ("group", "channel"):
+        raise UnsupportedError(f"{where}: strategy {weights.get('strategy')!r}")
+    if group.get("input_activations") or group.get("output_activations"):
+        raise UnsupportedError(f"{where}: quantised activations, only weight-only is read")

@@ -1,0 +1,53 @@
+"""The canonical layout of a group-quantised INT4 weight."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle_aot.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weight:
+    """A [N, K] weight, `(code - zero_point) * scale`, groups of g consecutive k.
+
+    qdata uint8 [N, K / 2], codes 0..15, even k in the low nibble; scale and zero_point float
+    [K / g, N]. Symmetric weights have zero_point 8 throughout. This is the layout of ExecuTorch's
+    `ExportableInt4Tensor`.
+    """
+
+    qdata: Tensor
+    scale: Tensor
+    zero_point: Tensor
+
+    def __post_init__(self) -> None:
+        rows, half = self.qdata.shape
+        groups = self.scale.shape[0]
+        if self.scale.shape != (groups, rows) or self.zero_point.shape != (groups, rows):
+            raise CheckpointError(
+                f"INT4 weight of {rows} rows: scale {list(self.scale.shape)} and zero point "
+                f"{list(self.zero_point.shape)} must both be [groups, {rows}]"
+            )
+        if (2 * half) % groups:
+            raise CheckpointError(f"INT4 weight: {2 * half} columns in {groups} equal groups")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K) of the dense weight."""
+        return self.qdata.shape[0], 2 * self.qdata.shape[1]
+
+    @property
+    def group_size(self) -> int:
+        """Columns that share one scale."""
+        return 2 * self.qdata.shape[1] // self.scale.shape[0]
+
+
+def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) -> Int4Weight:
+    """A symmetric weight of random codes, scaled so that a unit input gives a unit output."""
+    groups = columns // group_size
+    return Int4Weight(
+        qdata=torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8),
+        scale=torch.full((groups, rows), 1.0 / (4.6 * columns**0.5), dtype=dtype),
+        zero_point=torch.full((groups, rows), 8.0, dtype=dtype),
+    )

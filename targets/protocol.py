@@ -1,0 +1,40 @@
+"""What the rest of the toolchain asks of a target."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class TapTarget(Protocol):
+    """A causal language model with caches for one sequence, whose hidden states can be tapped.
+
+    Implementations are `nn.Module`s, so that they can be exported. `sliding_window` is 0 for a
+    model without sliding layers.
+    """
+
+    max_seq_len: int
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    sliding_window: int
+
+    @property
+    def embed_weight(self) -> Tensor:
+        """The input table [V, H], unscaled."""
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        """The output table [V, H]."""
+
+    def set_eagle_tap_layers(self, layers: Sequence[int]) -> None:
+        """Choose the boundaries whose hidden states `forward_logits_taps` returns."""
+
+    def forward_logits_taps(
+        self, tokens: Tensor, input_pos: Tensor, last_logits_only: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Run one chunk through the cache: logits float32 [1, T, V], taps [1, T, n_taps * H]."""
+
+    def reset_cache(self) -> None:
+        """Start a new sequence."""

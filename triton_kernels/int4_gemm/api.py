@@ -1,0 +1,45 @@
+"""The INT4 linear and its dispatch between few and many rows.
+
+Up to `matvec_max_m()` rows a linear is bound by reading its weight and takes the small-M path;
+above, it dequantises once and multiplies. The choice is made while a graph is traced, from the
+*range* of its row count: a range on both sides of the limit is an error there, so every method
+must be exported on one side of it.
+"""
+
+from torch import Tensor
+
+from eagle_aot.triton_kernels.int4_gemm.reference import int4_linear_reference
+
+DEFAULT_MATVEC_MAX_M = 4
+"""Rows up to which the small-M path is taken when nobody asks for more."""
+
+SMALL_M_LIMIT = 8
+"""Rows that the small-M path can serve at most."""
+
+_matvec_max_m = DEFAULT_MATVEC_MAX_M
+
+
+def matvec_max_m() -> int:
+    """The current limit of the small-M path, in rows."""
+    return _matvec_max_m
+
+
+def set_matvec_max_m(rows: int) -> int:
+    """Set the limit and return the one before it. Raises ValueError outside [1, 8]."""
+    global _matvec_max_m
+    if not 1 <= rows <= SMALL_M_LIMIT:
+        raise ValueError(f"MATVEC_MAX_M must be in [1, {SMALL_M_LIMIT}], got {rows}")
+    previous, _matvec_max_m = _matvec_max_m, rows
+    return previous
+
+
+def int4_linear(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """`x` [1, M, K] -> [1, M, N] in x's dtype; weight layout as in `reference.py`."""
+    if x.shape[-2] <= _matvec_max_m:
+        return small_m_linear(x, qdata, scale, zero_point)
+    return int4_linear_reference(x, qdata, scale, zero_point)
+
+
+def small_m_linear(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """The few-row path. On a CPU it is the dequantise path too: there is one kernel to fold."""
+    return int4_linear_reference(x, qdata, scale, zero_point)

@@ -1,0 +1,25 @@
+"""The arithmetic of group-quantised INT4 weights in eager PyTorch: the oracle, and the CPU path.
+
+Layout of a weight W [N, K] in groups of g along K:
+
+- `qdata` uint8 [N, K / 2]: unsigned codes, even k in the low nibble, odd k in the high one;
+- `scale`, `zero_point` [K / g, N], so that with j = k // g
+  `W[n, k] = (code[n, k] - zero_point[j, n]) * scale[j, n]`.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def dequantise_int4(qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """Dense weight [N, K] in the dtype of `scale`."""
+    rows, groups = qdata.shape[0], scale.shape[0]
+    codes = torch.stack((qdata & 0xF, qdata >> 4), dim=-1).view(rows, groups, -1)
+    centred = codes.to(scale.dtype) - zero_point.t().unsqueeze(-1)
+    return (centred * scale.t().unsqueeze(-1)).view(rows, -1)
+
+
+def int4_linear_reference(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """`x` [..., K] times the transposed dense weight -> [..., N]."""
+    return F.linear(x, dequantise_int4(qdata, scale, zero_point).to(x.dtype))
