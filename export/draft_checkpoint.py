@@ -109,7 +109,7 @@ def draft_config(
     layer, options, where = head.layer, head.options, checkpoint.directory
 
     def rows_columns(name: str) -> tuple[int, int]:
-        shape = checkpoint.tensor(names.get(name, name)).shape
+        shape = checkpoint.shape(names.get(name, name))
         if len(shape) != 2:
             raise CheckpointError(f"{where}: {name} has shape {list(shape)}, expected two sizes")
         return shape[0], shape[1]

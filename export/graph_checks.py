@@ -59,5 +59,10 @@ def check_mutated_buffers(name: str, program: ExportedProgram) -> None:
 
 
 def mutated_buffers(program: ExportedProgram) -> set[str]:
-    """Names of the buffers a method writes."""
-    return set(program.graph_signature.buffers_to_mutate.values())
+    """Names of the buffers a method writes in place."""
+    buffers = program.graph_signature.inputs_to_buffers
+    return {
+        buffers.get(node.args[0].name, node.args[0].name)
+        for node in program.graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    }

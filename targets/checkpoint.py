@@ -63,6 +63,13 @@ class Checkpoint:
             tensor: Tensor = file.get_tensor(name)
         return tensor
 
+    def shape(self, name: str) -> torch.Size:
+        """Shape of one tensor, without reading it. Raises CheckpointError when it is not there."""
+        if name in self._pickled or name not in self._file_of:
+            return self.tensor(name).shape
+        with _open(self._file_of[name]) as file:
+            return torch.Size(file.get_slice(name).get_shape())
+
     def _index(self, path: Path) -> None:
         if path.suffix == ".bin":
             self._pickled = _load_pickled(path)
