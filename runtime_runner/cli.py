@@ -54,8 +54,6 @@ def main(
     from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
 
     runner = load_artifact(artifact, executor)
-    if executor == "auto" and not (quiet or as_json):
-        click.echo(f"executor: {runner.executor.name}", err=True)
     for one in prompts:
         stream = None if as_json or not isinstance(one, str) else TextStream(runner)
         result = runner.generate(
@@ -119,6 +117,7 @@ def statistics(result: "Result") -> Table:
         ("tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"),
         ("acceptance by position", by_position or "-"),
         ("decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"),
+        ("executor", result.executor),
     ):
         table.add_row(f"[bold]{name}[/bold]", value)
     return table

@@ -46,11 +46,11 @@ def use_smoke_defaults(context: click.Context, _: click.Parameter, smoke: bool) 
 @click.option(
     "--problems", type=click.IntRange(min=1), default=512, help="Held-out problems to measure on."
 )
-@click.option("--target-steps", default=4000)
+@click.option("--target-steps", default=5300)
 @click.option("--target-batch-tokens", default=32_768, help="Padding included.")
 @click.option("--target-learning-rate", default=2e-3)
 @click.option("--target-minutes", default=math.inf, help="Ends the schedule early if need be.")
-@click.option("--head-steps", default=2500)
+@click.option("--head-steps", default=3300)
 @click.option("--head-batch-tokens", default=32_768, help="Padding included.")
 @click.option("--head-learning-rate", default=1.5e-3)
 @click.option("--head-minutes", default=math.inf, help="Ends the schedule early if need be.")

@@ -1,6 +1,6 @@
 """Ways to run an artifact's methods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,8 +14,8 @@ class Executor(Protocol):
 
     name: str
 
-    def constants(self) -> Mapping[str, Any]:
-        """The program's constant methods and their values."""
+    def constants(self) -> Mapping[str, Sequence[Any]]:
+        """Outputs of the program's constant methods, by name."""
 
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method; its outputs stay valid across later runs."""

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ class ExecuTorchExecutor:
                 raise ArtifactError(f"{path}: method {missing[0]} is missing: export again")
             self._methods = {method: self._load(path, method) for method in METHODS}
             constant_names = sorted(names - set(METHODS))
-            self._constants = {n: self._load(path, n).execute([])[0] for n in constant_names}
+            self._constants = {n: self._load(path, n).execute([]) for n in constant_names}
 
-    def constants(self) -> Mapping[str, Any]:
+    def constants(self) -> Mapping[str, Sequence[Any]]:
         return self._constants
 
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:

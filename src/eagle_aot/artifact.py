@@ -6,7 +6,7 @@ the tokenizer's files. Both sides import this module and neither imports the oth
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -61,14 +61,17 @@ class Constants:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in published.items()}
 
     @classmethod
-    def from_methods(cls, published: Mapping[str, Any]) -> "Constants":
-        """Read the values back. Raises ArtifactError naming a constant that is missing."""
-        values = {}
+    def from_methods(cls, published: Mapping[str, Sequence[Any]]) -> "Constants":
+        """Read them back from the outputs of the constant methods.
+
+        Raises ArtifactError naming a constant that is missing or not the one value it should be.
+        """
+        values: dict[str, Any] = {}
         for name, method in constant_methods().items():
-            if method not in published:
+            outputs = published.get(method)
+            if outputs is None or (name != "eos_ids" and len(outputs) != 1):
                 raise ArtifactError(f"{PROGRAM}: constant {method} is missing: export again")
-            values[name] = published[method]
-        values["eos_ids"] = tuple(int(i) for i in values["eos_ids"])
+            values[name] = tuple(outputs) if name == "eos_ids" else outputs[0]
         return cls(**values)
 
 

@@ -102,12 +102,11 @@ def refuse_other_variants(text: Mapping[str, Any]) -> None:
 
 def _global_dims(text: Mapping[str, Any], layer_types: tuple[str, ...]) -> tuple[int, int]:
     """Full layers' dims: two keys as published, or a table per layer as transformers re-saves."""
-    head_dim, kv_heads = text["head_dim"], text["num_key_value_heads"]
+    head_dim, kv_heads = _need(text, "head_dim"), _need(text, "num_key_value_heads")
     if "per_layer_config" not in text:
-        return (
-            text.get("global_head_dim") or head_dim,
-            text.get("num_global_key_value_heads") or kv_heads,
-        )
+        # As in transformers: full layers have their own kv heads only where keys are the values.
+        shared = text.get("attention_k_eq_v") and text.get("num_global_key_value_heads")
+        return text.get("global_head_dim") or head_dim, shared or kv_heads
     table = {int(layer): dims for layer, dims in text["per_layer_config"].items()}
     found = {
         (

@@ -1,0 +1,109 @@
+"""Measure an exported `gemma4-tiny` on held-out problems, with and without speculation.
+
+\b
+    eagle-export --target-model gemma4-tiny --output-dir gemma4-tiny-xnnpack
+    python scripts/eval_tiny.py gemma4-tiny-xnnpack
+    python scripts/eval_tiny.py gemma4-tiny-xnnpack --write-prompts problems.jsonl
+
+Prints one table: correct answers, identical outputs, target forwards, tau and acceptance by
+position for every chain length. Exits with 1 when an output differs from plain decoding.
+"""
+
+import itertools
+import json
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.runner import Result
+from tiny_pair.stories import Story, final_answer, stories
+
+SEED = 20261121  # any; the split is by the question's text
+MAX_NEW_TOKENS = 256
+
+
+@click.command(help=__doc__, context_settings={"show_default": True})
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--problems", "count", type=click.IntRange(min=1), default=100)
+@click.option("--chain-lens", default="1,2,3,4,5,6,7", help="Chain lengths to measure.")
+@click.option("--write-prompts", type=click.Path(path_type=Path), help="Write the problems, stop.")
+def main(artifact: Path, count: int, chain_lens: str, write_prompts: Path | None) -> None:
+    problems = list(itertools.islice(stories(SEED, "test"), count))
+    if write_prompts is not None:
+        lines = (json.dumps({"prompt": story.question}) for story in problems)
+        write_prompts.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return
+    runner = load_artifact(artifact)
+    plain = answer_all(runner, problems, None)
+    rows = {"plain": plain}
+    for chain_len in map(int, chain_lens.split(",")):
+        rows[f"K = {chain_len}"] = answer_all(runner, problems, chain_len)
+    console = Console(width=110)
+    console.print(f"{count} held-out problems, {platform.machine()}, {versions()}")
+    console.print(table(rows, problems))
+    if any(differing(results, plain) for results in rows.values()):
+        sys.exit(1)
+
+
+def answer_all(runner: Runner, problems: list[Story], chain_len: int | None) -> list[Result]:
+    """One result per problem; None decodes plainly."""
+    return [
+        runner.generate(story.question, MAX_NEW_TOKENS, chain_len, chain_len is not None)
+        for story in problems
+    ]
+
+
+def table(rows: dict[str, list[Result]], problems: list[Story]) -> Table:
+    """One line per way of decoding."""
+    shown = Table()
+    headers = ("", "correct", "identical", "target forwards", "tau", "acceptance by position", "s")
+    for header in headers:
+        shown.add_column(header, justify="left" if header in headers[:6:5] else "right")
+    plain = rows["plain"]
+    for name, results in rows.items():
+        rounds = sum(r.stats.rounds for r in results)
+        shown.add_row(
+            name,
+            f"{correct(results, problems)}/{len(problems)}",
+            f"{len(problems) - differing(results, plain)}/{len(problems)}",
+            str(sum(r.stats.target_forwards for r in results)),
+            f"{sum(r.stats.emitted for r in results) / rounds:.2f}",
+            " ".join(f"{a:.3f}" for a in acceptance(results)),
+            f"{sum(r.stats.decode_seconds for r in results):.1f}",
+        )
+    return shown
+
+
+def correct(results: list[Result], problems: list[Story]) -> int:
+    """How many results end in the right number."""
+    return sum(final_answer(r.text or "") == s.final for r, s in zip(results, problems, strict=True))
+
+
+def differing(results: list[Result], plain: list[Result]) -> int:
+    """How many results are not, token for token, the plain ones."""
+    return sum(r.token_ids != p.token_ids for r, p in zip(results, plain, strict=True))
+
+
+def acceptance(results: list[Result]) -> list[float]:
+    """Accepted over reached by position, over all results."""
+    deepest = max((len(r.stats.reached) for r in results), default=0)
+    return [
+        sum(r.stats.accepted_at[i] for r in results if i < len(r.stats.reached))
+        / sum(r.stats.reached[i] for r in results if i < len(r.stats.reached))
+        for i in range(deepest)
+    ]
+
+
+def versions() -> str:
+    """What the figures were measured with."""
+    return ", ".join(f"{p} {version(p)}" for p in ("eagle-aot", "torch", "executorch"))
+
+
+if __name__ == "__main__":
+    main()

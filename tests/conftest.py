@@ -1,0 +1,82 @@
+"""Real artifacts, exported once per test run in the background of the faster tests."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_aot.runtime_runner import Runner, load_artifact
+from random_pair import write_random_pair
+
+torch.set_num_threads(1)
+RANDOM_MAX_SEQ_LEN = 192
+
+
+class Export:
+    """One `eagle-export` in a process of its own."""
+
+    def __init__(self, output_dir: Path, *arguments: str) -> None:
+        self.output_dir = output_dir
+        command = [Path(sys.executable).with_name("eagle-export"), "--output-dir", output_dir]
+        self.process = subprocess.Popen(
+            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def wait(self) -> Path:
+        """The artifact's directory, once it is there."""
+        output, errors = self.process.communicate()
+        assert self.process.returncode == 0, errors
+        assert output.startswith(str(self.output_dir))
+        return self.output_dir
+
+
+@pytest.fixture(scope="session")
+def random_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_random_pair(tmp_path_factory.mktemp("random_pair"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def exports(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Export]]:
+    """The exports that the selected tests need, started at once."""
+    needed = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    started: dict[str, Export] = {}
+    directory = tmp_path_factory.mktemp("artifacts")
+    if "tiny_artifact" in needed:
+        started["tiny"] = Export(directory / "tiny", "--target-model", "gemma4-tiny")
+    if "random_artifact" in needed:
+        target_dir, head_dir = request.getfixturevalue("random_pair")
+        started["random"] = Export(
+            directory / "random",
+            *("--target-model", "gemma4-31b", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
+            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
+        )
+    yield started
+    for export in started.values():
+        export.process.kill()
+
+
+@pytest.fixture(scope="session")
+def tiny_artifact(exports: dict[str, Export]) -> Path:
+    """The shipped pair: trained target, trained head."""
+    return exports["tiny"].wait()
+
+
+@pytest.fixture(scope="session")
+def random_artifact(exports: dict[str, Export]) -> Path:
+    """A random target with a random head and a sliding window of 16."""
+    return exports["random"].wait()
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_artifact: Path) -> Runner:
+    return load_artifact(tiny_artifact)
+
+
+@pytest.fixture(scope="session")
+def random_runner(random_artifact: Path) -> Runner:
+    return load_artifact(random_artifact)

@@ -1,0 +1,28 @@
+"""A speculator's eager methods behind the runner's executor interface."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagle_aot.export import Eagle3Speculator
+
+
+class EagerExecutor:
+    """Runs the methods without exporting them, and counts the calls."""
+
+    name = "eager"
+
+    def __init__(self, speculator: Eagle3Speculator) -> None:
+        self.speculator = speculator
+        self.calls: dict[str, int] = {}
+
+    def constants(self) -> Mapping[str, Sequence[Any]]:
+        return {}
+
+    def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        self.calls[method] = self.calls.get(method, 0) + 1
+        with torch.no_grad():
+            outputs: tuple[Tensor, ...] = getattr(self.speculator, method)(*inputs)
+        return outputs

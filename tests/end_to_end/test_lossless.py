@@ -1,0 +1,116 @@
+"""Speculative output equals plain greedy output, through the real `.pte`, for every chain length.
+
+No tolerance: token for token, whatever the drafter proposes.
+"""
+
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.generate import Limits, generate
+from scripted_drafters import ScriptedDrafter
+from tiny_pair.stories import stories
+
+CHAIN_LENS = range(1, 8)
+NUM_PROMPTS = 200
+
+
+def mixed_prompts(runner: Runner) -> list[list[int]]:
+    """200 prompts: shorter than the prefill minimum, around every boundary, several chunks long."""
+    rng = random.Random(5)
+    constants = runner.constants
+    window, least = constants.sliding_window, constants.min_prefill_chunk
+    longest = min(3 * window, constants.max_seq_len - 20)
+    lengths = [1, 2, least - 1, least, least + 1, window - 1, window, window + 1]
+    lengths += [window + least - 1, window + least, 2 * window, 2 * window + 3, longest]
+    lengths += [rng.randint(1, longest) for _ in range(NUM_PROMPTS // 2 - len(lengths))]
+    noise = [[rng.randrange(constants.vocab_size) for _ in range(n)] for n in lengths]
+    problems = itertools.islice(stories(11, "test"), NUM_PROMPTS - len(noise))
+    return noise + [runner.tokenizer.encode(story.question)[:longest] for story in problems]
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRequest) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    prompts = mixed_prompts(runner)
+    assert len(prompts) == NUM_PROMPTS
+    for prompt in prompts:
+        plain = runner.generate(prompt, 20, speculate=False)
+        for chain_len in CHAIN_LENS:
+            result = runner.generate(prompt, 20, chain_len)
+            assert result.token_ids == plain.token_ids, (len(prompt), chain_len)
+            assert result.finish_reason == plain.finish_reason
+
+
+@pytest.mark.parametrize(
+    ("right", "name"),
+    [
+        (lambda _: 0, "a = 0"),
+        (lambda round_: round_ % 4, "partial"),
+        (lambda _: 7, "a = K"),
+    ],
+    ids=["none", "partial", "all"],
+)
+def test_forced_acceptance_never_changes_the_tokens(
+    random_runner: Runner, right: Callable[[int], int], name: str
+) -> None:
+    runner, new_tokens = random_runner, 18
+    for prompt in mixed_prompts(runner):
+        plain = runner.generate(prompt, new_tokens, speculate=False).token_ids
+        for chain_len in CHAIN_LENS:
+            limits = Limits(room=new_tokens, chain_len=chain_len, stop_ids=frozenset())
+            drafter = ScriptedDrafter(plain, right)
+            output, stats = generate(runner.verifier, drafter, prompt, limits, lambda run: None)
+            assert output == plain, (name, len(prompt), chain_len)
+            if name == "a = 0":
+                assert stats.rounds == new_tokens - 1
+            if name == "a = K":
+                assert stats.rounds == -(-(new_tokens - 1) // (chain_len + 1))
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+def test_the_last_tokens_of_the_context_are_decoded(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    context = runner.constants.max_seq_len
+    rng = random.Random(1)
+    prompt = [rng.randrange(runner.constants.vocab_size) for _ in range(context - 11)]
+    plain = None
+    for left in (1, 2, 5, 11):
+        padded = prompt + [7] * (11 - left)
+        for chain_len in (None, 1, 4, 7):
+            result = runner.generate(padded, 1000, chain_len, chain_len is not None)
+            plain = result.token_ids if chain_len is None else plain
+            assert result.token_ids == plain
+            if result.finish_reason != "stop":
+                assert (len(result.token_ids), result.finish_reason) == (left, "context")
+
+
+def test_a_stop_id_inside_an_accepted_run_cuts_the_rest(tiny: Runner) -> None:
+    question = next(stories(2, "test")).question
+    plain = tiny.generate(question, 128, speculate=False).token_ids
+    for index in (1, 2, 3, 4, 5):
+        stop = plain[index]
+        expected = plain[: plain.index(stop) + 1]
+        result = tiny.generate(question, 128, 7, stop_ids=[stop])
+        assert (result.token_ids, result.finish_reason) == (expected, "stop")
+        assert result.stats.emitted == len(expected) - 1
+
+
+def test_budgets_are_met_exactly(tiny: Runner) -> None:
+    question = next(stories(4, "test")).question
+    plain = tiny.generate(question, 128, speculate=False).token_ids
+    for budget in range(1, 12):
+        result = tiny.generate(question, budget, 7)
+        assert (result.token_ids, result.finish_reason) == (plain[:budget], "length")
+
+
+def test_sequences_do_not_touch_one_another(tiny: Runner) -> None:
+    first, second = itertools.islice(stories(6, "test"), 2)
+    alone = tiny.generate(second.question, 64, 4).token_ids
+    tiny.generate(first.question * 3, 64, 7)
+    assert tiny.generate(second.question, 64, 4).token_ids == alone

@@ -1,0 +1,53 @@
+"""Text is right whatever the head reads; acceptance alone tells that it reads the right layers.
+
+The boundaries themselves are checked against golden hidden states in `tests/targets`.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from eager_executor import EagerExecutor
+from eagle_aot.artifact import Constants
+from eagle_aot.export import Eagle3Speculator, load_draft
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.targets import TARGETS, load_target
+from tiny_pair.stories import stories
+
+FLOOR = 7.35  # tokens per round at K = 7, of at most 8
+CONSTANTS = Constants(
+    max_seq_len=256,
+    vocab_size=1024,
+    n_layers=6,
+    min_prefill_chunk=9,
+    max_prefill_chunk=128,
+    sliding_window=64,
+    chain_len=7,
+    max_verify_window=8,
+    draft_vocab_size=512,
+    hidden_size=256,
+    eos_ids=(1, 4),
+)
+
+
+def tau(tap_layers: Sequence[int] | None) -> float:
+    """Tokens per round of the shipped pair on 24 held-out problems, eagerly."""
+    spec = TARGETS["gemma4-tiny"]
+    assert spec.target_dir is not None and spec.draft_dir is not None
+    target = load_target("gemma4-tiny", CONSTANTS.max_seq_len)
+    speculator = Eagle3Speculator(target, load_draft(spec.draft_dir, target, 256))
+    if tap_layers is not None:
+        target.set_eagle_tap_layers(tap_layers)
+    runner = Runner(spec.target_dir, EagerExecutor(speculator), CONSTANTS)
+    generator = stories(3, "test")
+    results = [runner.generate(next(generator).question, 128) for _ in range(24)]
+    return sum(r.stats.emitted for r in results) / sum(r.stats.rounds for r in results)
+
+
+def test_the_head_reads_the_layers_it_was_trained_on() -> None:
+    assert tau(None) > FLOOR
+
+
+@pytest.mark.parametrize("shifted", [(1, 3, 4), (3, 5, 6)])
+def test_taps_shifted_by_one_are_seen(shifted: tuple[int, ...]) -> None:
+    assert tau(shifted) < FLOOR

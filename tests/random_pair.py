@@ -1,0 +1,90 @@
+"""A small random pair on disk: a Gemma 4 target as transformers saves it, a SafeAILab head.
+
+Its text means nothing and its logits lie close together, which is what a losslessness test wants.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+from eagle_aot.targets import TARGETS
+
+HIDDEN, LAYERS, WINDOW, VOCAB, DRAFT_VOCAB = 64, 3, 16, 1024, 256
+TAP_LAYERS = [0, 1, 3]
+
+
+def write_random_pair(directory: Path, seed: int = 0) -> tuple[Path, Path]:
+    """Write `directory`/target and `directory`/head; returns both."""
+    torch.manual_seed(seed)
+    target_dir, head_dir = directory / "target", directory / "head"
+    write_target(target_dir)
+    write_head(head_dir)
+    return target_dir, head_dir
+
+
+def write_target(directory: Path) -> None:
+    """Random weights, the shipped tokenizer, no stop ids."""
+    config = Gemma4TextConfig(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        sliding_window=WINDOW,
+        final_logit_softcapping=30.0,
+        hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=0,
+        eos_token_id=None,
+    )
+    Gemma4ForCausalLM(config).to(torch.float32).save_pretrained(directory)
+    tokenizer = TARGETS["gemma4-tiny"].target_dir
+    assert tokenizer is not None
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(tokenizer / name, directory / name)
+    (directory / "generation_config.json").write_text("{}")
+
+
+def write_head(directory: Path) -> None:
+    """Random weights, unsorted draft vocabulary, no embedding of its own."""
+    directory.mkdir(parents=True)
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": VOCAB,
+        "draft_vocab_size": DRAFT_VOCAB,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": TAP_LAYERS},
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    shapes = {
+        "fc.weight": (HIDDEN, len(TAP_LAYERS) * HIDDEN),
+        "midlayer.self_attn.q_proj.weight": (HIDDEN, 2 * HIDDEN),
+        "midlayer.self_attn.k_proj.weight": (HIDDEN // 2, 2 * HIDDEN),
+        "midlayer.self_attn.v_proj.weight": (HIDDEN // 2, 2 * HIDDEN),
+        "midlayer.self_attn.o_proj.weight": (HIDDEN, HIDDEN),
+        "midlayer.mlp.gate_proj.weight": (2 * HIDDEN, HIDDEN),
+        "midlayer.mlp.up_proj.weight": (2 * HIDDEN, HIDDEN),
+        "midlayer.mlp.down_proj.weight": (HIDDEN, 2 * HIDDEN),
+        "lm_head.weight": (DRAFT_VOCAB, HIDDEN),
+    }
+    tensors = {name: torch.randn(shape) * shape[1] ** -0.5 for name, shape in shapes.items()}
+    for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
+        tensors[f"midlayer.{norm}.weight"] = torch.ones(HIDDEN)
+    tensors["norm.weight"] = torch.ones(HIDDEN)
+    tensors["d2t"] = torch.randperm(VOCAB)[:DRAFT_VOCAB] - torch.arange(DRAFT_VOCAB)
+    save_file(tensors, directory / "model.safetensors")

@@ -1,0 +1,74 @@
+"""The loop against a toy model, over prompts, chunkings, drafters, budgets and stop tokens."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy import VOCAB, RecordingDrafter, ToyVerifier, plain_text
+
+from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate
+from eagle_aot.runtime_runner.runner import finish_reason
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=60),
+    longest=st.integers(1, 40),
+    min_prefill=st.integers(9, 12),
+    pattern=st.lists(st.booleans(), min_size=1, max_size=9),
+    room=st.integers(1, 40),
+    chain_len=st.integers(1, 7),
+    stop_ids=st.frozensets(st.integers(0, VOCAB - 1), max_size=2),
+)
+def test_every_drafter_gives_the_plain_text(
+    seed: int,
+    prompt: list[int],
+    longest: int,
+    min_prefill: int,
+    pattern: list[bool],
+    room: int,
+    chain_len: int,
+    stop_ids: frozenset[int],
+) -> None:
+    endless = plain_text(prompt, seed, room)
+    expected = cut_behind_stop(endless, stop_ids)
+    drafter = RecordingDrafter([*prompt, *endless], pattern)
+    verifier = ToyVerifier(seed, longest, min_prefill)
+    runs: list[list[int]] = []
+    limits = Limits(room=room, chain_len=chain_len, stop_ids=stop_ids)
+    output, stats = generate(verifier, drafter, prompt, limits, runs.append)
+    assert output == expected == [token for run in runs for token in run]
+    assert verifier.forwards == stats.rounds + stats.prefill_chunks == stats.target_forwards
+    assert stats.emitted == len(output) - 1
+    assert stats.accepted <= stats.drafted <= stats.rounds * chain_len
+    assert all(a <= r for a, r in zip(stats.accepted_at, stats.reached, strict=True))
+    # Every round emits its accepted drafts and the target's own token, unless a stop ends it.
+    assert stats.rounds - 1 <= stats.emitted - stats.accepted <= stats.rounds
+
+
+def test_no_drafter_is_one_token_per_forward() -> None:
+    verifier = ToyVerifier(3, 16, 9)
+    limits = Limits(room=12, chain_len=4, stop_ids=frozenset())
+    output, stats = generate(verifier, None, [1, 2, 3], limits, lambda run: None)
+    assert output == plain_text([1, 2, 3], 3, 12)
+    assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("right", "rounds", "accepted"), [([True], 3, 8), ([False], 11, 0), ([True, False], 6, 5)]
+)
+def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int) -> None:
+    prompt = [5, 6, 7]
+    text = prompt + plain_text(prompt, 1, 12)
+    limits = Limits(room=12, chain_len=4, stop_ids=frozenset())
+    drafter = RecordingDrafter(text, right)
+    _, stats = generate(ToyVerifier(1, 16, 9), drafter, prompt, limits, lambda run: None)
+    assert (stats.rounds, stats.accepted) == (rounds, accepted)
+
+
+@pytest.mark.parametrize(
+    ("output", "budget", "reason"),
+    [([4, 9], 2, "stop"), ([4, 5], 2, "length"), ([4, 5], 3, "context"), ([9], 5, "stop")],
+)
+def test_finish_reason(output: list[int], budget: int, reason: str) -> None:
+    assert finish_reason(output, frozenset({9}), budget) == reason
