@@ -43,7 +43,8 @@ def flat_tap_layers(config: Mapping[str, Any], num_layers: int | None) -> tuple[
     if ids[0] == 1:
         return tuple(i + 1 for i in ids)
     raise CheckpointError(
-        f"{KEY} {list(ids)} may mean boundaries or layer outputs: say which tap layers to use"
+        f"{KEY} {list(ids)} may be boundaries or layer outputs: it neither starts at 1 or 2 "
+        "nor ends at the target's layer count"
     )
 
 

@@ -1,9 +1,10 @@
 """The official ExecuTorch runtime for Python."""
 
+import io
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,17 @@ class ExecuTorchExecutor:
 
 @contextmanager
 def native_stderr_muted() -> Iterator[None]:
-    """Drop what native code writes to stderr: the runtime probes the CPU aloud when it starts."""
+    """Drop what the runtime says on stderr: it probes the CPU aloud when it starts.
+
+    It writes through Python's stream and through the file descriptor.
+    """
     sys.stderr.flush()
     saved = os.dup(2)
     with open(os.devnull, "wb") as devnull:
         os.dup2(devnull.fileno(), 2)
     try:
-        yield
+        with redirect_stderr(io.StringIO()):
+            yield
     finally:
         os.dup2(saved, 2)
         os.close(saved)

@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from eagle_aot.targets import TARGETS, load_target
 from gemma_oracle import (
     FULL,
     SLIDING,
@@ -18,11 +23,6 @@ from gemma_oracle import (
     save_text_layout,
 )
 from golden_cases import relative_error
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
-
-from eagle_aot.targets import TARGETS, load_target
 
 TOLERANCE = 2e-5
 SETTINGS = settings(

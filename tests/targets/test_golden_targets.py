@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from gemma_oracle import run_in_chunks
-from golden_cases import golden_case, relative_error
 
 from eagle_aot.targets import load_target
+from gemma_oracle import run_in_chunks
+from golden_cases import golden_case, relative_error
 
 CASES = [("target/gemma4_ct_w4a16", 16), ("target/gemma4_bf16_text", 8)]
 # The INT4 case was itself computed in float32: transformers in float64 is 2e-4 away from it (and

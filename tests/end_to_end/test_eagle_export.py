@@ -1,0 +1,140 @@
+"""`eagle-export`: what it refuses, what it prints, what it writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from eagle_aot.artifact import TOKENIZER_FILES, Manifest
+from eagle_aot.export.cli import main
+from eagle_aot.targets import TARGETS
+
+OPTIONS = {
+    "--target-model",
+    "--target-dir",
+    "--draft-dir",
+    "--output-dir",
+    "--backend",
+    "--chain-len",
+    "--max-seq-len",
+    "--max-prefill",
+    "--load-format",
+    "--check-only",
+    "--list-targets",
+}
+
+
+def export(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def refuses(result: Result, message: str) -> None:
+    """Exit code 1 and one line that holds `message`."""
+    assert result.exit_code == 1, result.output
+    assert message in result.output
+    assert result.output.startswith("Error: ")
+    assert result.output.count("\n") == 1
+
+
+def test_the_options_are_frozen() -> None:
+    named = {opt for param in main.params for opt in param.opts}
+    assert named == OPTIONS
+
+
+def test_targets_are_listed() -> None:
+    result = export("--list-targets")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.output.splitlines()] == list(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target-model", "gpt-5"], "known targets: gemma4-tiny, gemma4-31b"),
+        (["--target-model", "gemma4-31b"], "--target-dir is needed"),
+        (["--target-model", "gemma4-31b", "--target-dir", "/"], "--draft-dir is needed"),
+        (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such directory"),
+        (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
+        (["--target-model", "gemma4-tiny", "--chain-len", "0"], "must be in [1, 7]"),
+        (["--target-model", "gemma4-tiny", "--chain-len", "8"], "must be in [1, 7]"),
+        (["--target-model", "gemma4-tiny", "--backend", "cuda"], "--backend cuda"),
+        (["--target-model", "gemma4-tiny", "--max-prefill", "8"], "raise --max-prefill"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    refuses(export(*arguments, "--output-dir", tmp_path / "out"), message)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--target-model"], ["--backend", "tpu"], ["--max-seq-len", "3"], ["--unknown"]],
+)
+def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
+    assert export(*arguments).exit_code == 2
+
+
+def test_a_head_of_another_target_is_refused(
+    random_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    result = export(
+        *("--target-model", "gemma4-tiny", "--draft-dir", random_pair[1]),
+        *("--output-dir", tmp_path / "out"),
+    )
+    refuses(result, "may be boundaries or layer outputs")
+
+
+def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    refuses(export("--target-model", "gemma4-tiny", "--output-dir", tmp_path), "holds other files")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_check_only_traces_and_writes_nothing(
+    random_pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target_dir, head_dir = random_pair
+    pair = ("--target-dir", target_dir, "--draft-dir", head_dir)
+    result = export("--target-model", "gemma4-31b", *pair, "--max-seq-len", "64", "--check-only")
+    assert result.exit_code == 0, result.output
+    assert [line.split(":")[0] for line in result.output.splitlines()] == [
+        "prefill",
+        "target_verify",
+        "draft_decode",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) -> None:
+    manifest = Manifest.read(tiny_artifact)
+    manifest.verify(tiny_artifact)
+    assert manifest.target["name"] == "gemma4-tiny"
+    assert len(manifest.target["sha256"]) == len(manifest.draft["sha256"]) == 64
+    assert manifest.tokenizer_sha256 is not None
+    assert manifest.tap_layers == (2, 4, 5)
+    assert (manifest.backend, manifest.chain_len, manifest.load_format) == ("xnnpack", 4, "auto")
+    assert manifest.shapes == {
+        "prefill": {"min_rows": 9, "max_rows": 128},
+        "target_verify": {"min_rows": 1, "max_rows": 8},
+        "draft_decode": {"min_rows": 1, "max_rows": 128},
+    }
+    assert manifest.constants["get_eos_ids"] == [1, 4]
+    assert manifest.draft["config"]["draft_vocab_size"] == 512
+
+
+def test_an_artifact_is_complete_and_nothing_else(tiny_artifact: Path) -> None:
+    names = {path.name for path in tiny_artifact.iterdir()}
+    assert {"model.pte", "manifest.json", "tokenizer.json", "chat_template.jinja"} <= names
+    assert names <= {"model.pte", "manifest.json", *TOKENIZER_FILES}
+    assert [path.name for path in tiny_artifact.parent.glob(".*")] == []
+    listed = json.loads((tiny_artifact / "manifest.json").read_text())["files"]
+    assert set(listed) == names - {"manifest.json"}
+
+
+def test_weights_are_stored_once_for_both_target_methods(tiny_artifact: Path) -> None:
+    # 6.0 M target and 1.5 M head parameters in float32; the tied table stands twice.
+    assert (tiny_artifact / "model.pte").stat().st_size < 36e6

@@ -1,0 +1,238 @@
+"""`eagle-run`: its output, and the artifacts and arguments it refuses."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from executorch.exir import to_edge
+
+from eagle_aot.artifact import METHODS, Manifest, sha256_of
+from eagle_aot.errors import ArtifactError, UnsupportedError
+from eagle_aot.runtime_runner import load_artifact
+from eagle_aot.runtime_runner.cli import main
+from tiny_pair.stories import stories
+
+OPTIONS = {
+    "artifact",
+    "--prompt",
+    "--prompt-file",
+    "--prompts-jsonl",
+    "--raw-prompt",
+    "--max-new-tokens",
+    "--chain-len",
+    "--no-speculation",
+    "--executor",
+    "--stop-id",
+    "--json",
+    "--quiet",
+}
+FIELDS = {
+    "prompt_tokens",
+    "new_tokens",
+    "token_ids",
+    "text",
+    "finish_reason",
+    "rounds",
+    "target_forwards",
+    "drafted",
+    "accepted",
+    "tau",
+    "acceptance_by_position",
+    "prefill_seconds",
+    "decode_seconds",
+    "tokens_per_second",
+    "executor",
+    "chain_len",
+}
+QUESTION = next(stories(8, "test")).question
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def refuses(result: Result, message: str) -> None:
+    """Exit code 1 and one line that holds `message`."""
+    assert result.exit_code == 1, result.output
+    assert message in result.output
+    assert result.output.count("\n") == 1, result.output
+
+
+@pytest.fixture
+def copied(random_artifact: Path, tmp_path: Path) -> Path:
+    """An artifact to damage."""
+    return Path(shutil.copytree(random_artifact, tmp_path / "copy"))
+
+
+def test_the_options_are_frozen() -> None:
+    assert {opt for param in main.params for opt in param.opts} == OPTIONS
+
+
+def test_json_has_exactly_the_documented_fields(tiny_artifact: Path) -> None:
+    command = Path(sys.executable).with_name("eagle-run")
+    done = subprocess.run(
+        [command, tiny_artifact, "--prompt", QUESTION, "--json"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert set(result) == FIELDS
+    assert result["new_tokens"] == len(result["token_ids"])
+    assert result["finish_reason"] == "stop"
+    assert result["target_forwards"] == result["rounds"] + 1
+    assert result["tau"] == (result["new_tokens"] - 1) / result["rounds"]
+    assert result["executor"] == "executorch"
+    assert len(result["acceptance_by_position"]) == result["chain_len"] == 4
+
+
+def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    generator = stories(12, "test")
+    lines = [json.dumps({"prompt": next(generator).question}) for _ in range(5)]
+    prompts.write_text("\n".join([*lines, '{"token_ids": [2, 3, 40]}']))
+    fast = run(tiny_artifact, "--prompts-jsonl", prompts, "--json")
+    plain = run(tiny_artifact, "--prompts-jsonl", prompts, "--json", "--no-speculation")
+    assert fast.exit_code == plain.exit_code == 0
+    pairs = [
+        (json.loads(a), json.loads(b))
+        for a, b in zip(fast.stdout.splitlines(), plain.stdout.splitlines(), strict=True)
+    ]
+    assert len(pairs) == 6
+    for quick, slow in pairs:
+        assert quick["token_ids"] == slow["token_ids"]
+        assert quick["text"] == slow["text"]
+        assert (slow["drafted"], slow["chain_len"]) == (0, 0)
+    assert sum(q["target_forwards"] for q, _ in pairs) < sum(
+        s["target_forwards"] / 2 for _, s in pairs
+    )
+
+
+def test_text_streams_to_stdout_alone(tiny_artifact: Path) -> None:
+    result = run(tiny_artifact, "--prompt", QUESTION, "--quiet")
+    expected = json.loads(run(tiny_artifact, "--prompt", QUESTION, "--json").stdout)["text"]
+    assert (result.stdout, result.stderr) == (expected + "\n", "")
+    shown = run(tiny_artifact, "--prompt", QUESTION)
+    assert shown.stdout == expected + "\n"
+    assert "tau" in shown.stderr and "acceptance by position" in shown.stderr
+
+
+def test_a_raw_prompt_has_no_turns(tiny_artifact: Path) -> None:
+    chat = json.loads(run(tiny_artifact, "--prompt", "Tom", "--json").stdout)
+    raw = json.loads(run(tiny_artifact, "--prompt", "Tom", "--json", "--raw-prompt").stdout)
+    assert raw["prompt_tokens"] < chat["prompt_tokens"]
+
+
+def test_stop_ids_can_be_added(tiny_artifact: Path) -> None:
+    plain = json.loads(run(tiny_artifact, "--prompt", QUESTION, "--json").stdout)["token_ids"]
+    stop = plain[6]
+    cut = json.loads(run(tiny_artifact, "--prompt", QUESTION, "--json", "--stop-id", stop).stdout)
+    assert cut["token_ids"] == plain[: plain.index(stop) + 1]
+    assert cut["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "Tom", "--chain-len", "0"], "this artifact takes 1 to 7"),
+        (["--prompt", "Tom", "--chain-len", "8"], "this artifact takes 1 to 7"),
+        (["--prompt", "Tom", "--max-new-tokens", "0"], "must be at least 1"),
+        (["--prompt", "Tom " * 500], "the context 192: shorten the prompt"),
+        (["--prompt-file", "/none"], "/none: cannot be read"),
+        (["--prompt", "Tom", "--executor", "aoti"], "does not run xnnpack artifacts"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(
+    random_artifact: Path, arguments: list[str], message: str
+) -> None:
+    refuses(run(random_artifact, *arguments), message)
+
+
+@pytest.mark.parametrize("ids", ["[]", "[1024]", "[-1]"])
+def test_ids_that_cannot_be_are_refused(random_artifact: Path, tmp_path: Path, ids: str) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(f'{{"token_ids": {ids}}}')
+    result = run(random_artifact, "--prompts-jsonl", prompts)
+    refuses(result, "the prompt is empty" if ids == "[]" else "leave the vocabulary of 1024")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--prompt", "a", "--prompt-file", "b"], ["--what"]])
+def test_wrong_usage_exits_with_two(random_artifact: Path, arguments: list[str]) -> None:
+    assert run(random_artifact, *arguments).exit_code == 2
+
+
+def test_no_artifact(tmp_path: Path) -> None:
+    refuses(run(tmp_path / "none", "--prompt", "a"), "no such artifact directory")
+    refuses(run(tmp_path, "--prompt", "a"), "not an artifact (no manifest.json)")
+
+
+@pytest.mark.parametrize("name", ["model.pte", "tokenizer.json", "chat_template.jinja"])
+def test_a_flipped_bit_is_refused(copied: Path, name: str) -> None:
+    path = copied / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refuses(run(copied, "--prompt", "a"), f"{name}: does not match its hash in manifest.json")
+
+
+def test_a_truncated_program_is_refused_even_with_its_own_hash(copied: Path) -> None:
+    program = copied / "model.pte"
+    program.write_bytes(program.read_bytes()[:5000])
+    rehash(copied)
+    refuses(run(copied, "--prompt", "a"), "not a readable ExecuTorch program")
+
+
+def test_constants_that_differ_from_the_manifest_are_refused(copied: Path) -> None:
+    path = copied / "manifest.json"
+    stored = json.loads(path.read_text())
+    stored["constants"]["get_max_seq_len"] += 1
+    path.write_text(json.dumps(stored))
+    refuses(run(copied, "--prompt", "a"), "the program's constants are not the manifest's")
+
+
+def test_text_needs_a_tokenizer_and_ids_do_not(copied: Path) -> None:
+    manifest = Manifest.read(copied)
+    for name in set(manifest.files) - {"model.pte"}:
+        del manifest.files[name]
+        (copied / name).unlink()
+    manifest.write(copied)
+    refuses(run(copied, "--prompt", "a"), "has no tokenizer: give token ids instead")
+    result = load_artifact(copied).generate([5, 6, 7], 4)
+    assert (len(result.token_ids), result.text) == (4, None)
+
+
+def test_an_unknown_backend_is_refused(copied: Path) -> None:
+    path = copied / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"backend": "tpu"}))
+    with pytest.raises(UnsupportedError, match="backend 'tpu'"):
+        load_artifact(copied)
+
+
+class Double(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (["forward"], "method prefill is missing: export again"),
+        (METHODS, "constant get_max_seq_len is missing: export again"),
+    ],
+)
+def test_a_foreign_program_is_refused(copied: Path, methods: list[str], message: str) -> None:
+    exported = {name: torch.export.export(Double(), (torch.ones(2),)) for name in methods}
+    (copied / "model.pte").write_bytes(to_edge(exported).to_executorch().buffer)
+    rehash(copied)
+    with pytest.raises(ArtifactError, match=message):
+        load_artifact(copied)
+
+
+def rehash(directory: Path) -> None:
+    """Make the manifest agree with a changed program."""
+    manifest = Manifest.read(directory)
+    manifest.files["model.pte"] = sha256_of([directory / "model.pte"])
+    manifest.write(directory)

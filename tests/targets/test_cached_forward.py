@@ -1,0 +1,116 @@
+"""Running a target through its caches: however it is cut, the same numbers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_aot.errors import SettingError
+from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.decoder.tap_decoder import VERIFY_SLACK
+from gemma_oracle import (
+    FULL,
+    SLIDING,
+    oracle_states,
+    random_gemma,
+    random_tokens,
+    run_in_chunks,
+    save_text_layout,
+)
+from golden_cases import relative_error
+
+WINDOW = 8
+TIGHT = 5e-6  # float32 sums in another order (BLAS picks it by row count), four layers deep
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    layer_types = [SLIDING, FULL, SLIDING, FULL]
+    model = random_gemma(layer_types=layer_types, sliding_window=WINDOW)
+    return save_text_layout(model, tmp_path_factory.mktemp("gemma"))
+
+
+@pytest.fixture
+def target(checkpoint: Path) -> TapTarget:
+    return fresh(checkpoint)
+
+
+def fresh(checkpoint: Path, max_seq_len: int = 96) -> TapTarget:
+    target = load_target(checkpoint, max_seq_len)
+    target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
+    return target
+
+
+@pytest.mark.parametrize("sizes", [[1], [WINDOW], [5, 1, 8, 3], [2 * WINDOW, 1]])
+def test_chunks_of_any_size_give_the_numbers_of_one_uncached_pass(
+    target: TapTarget, sizes: list[int]
+) -> None:
+    tokens = random_tokens(90)
+    expected_logits, expected = oracle_states(random_gemma(sliding_window=WINDOW), tokens)
+    logits, taps = run_in_chunks(target, tokens, sizes)
+    assert relative_error(logits, expected_logits) < 2e-5
+    assert relative_error(taps, expected) < 2e-5
+
+
+def test_a_cached_step_equals_a_recomputation_from_nothing(
+    checkpoint: Path, target: TapTarget
+) -> None:
+    tokens = random_tokens(2 * WINDOW)
+    logits, taps = run_in_chunks(target, tokens, [3, 1])
+    for end in (1, 4, WINDOW + 1, 2 * WINDOW):
+        alone_logits, alone_taps = run_in_chunks(fresh(checkpoint), tokens[:, :end], [end])
+        assert relative_error(logits[:end], alone_logits) < TIGHT
+        assert relative_error(taps[:, :end], alone_taps) < TIGHT
+
+
+@pytest.mark.parametrize("prompt", [2, 30, 61])
+def test_overwriting_rejected_tokens_leaves_no_trace_of_them(
+    checkpoint: Path, target: TapTarget, prompt: int
+) -> None:
+    tokens, rejected = random_tokens(80), random_tokens(8, seed=1)
+    run_in_chunks(target, tokens[:, :prompt], [WINDOW])
+    run_in_chunks(target, rejected, [8], start=prompt)
+    found = run_in_chunks(target, tokens[:, prompt:], [2, 1, 7], start=prompt)
+    clean = fresh(checkpoint)
+    run_in_chunks(clean, tokens[:, :prompt], [WINDOW])
+    expected = run_in_chunks(clean, tokens[:, prompt:], [2, 1, 7], start=prompt)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_longer_sequence_before_leaves_no_trace(
+    checkpoint: Path, target: TapTarget, reset: bool
+) -> None:
+    run_in_chunks(target, random_tokens(90, seed=1), [WINDOW])
+    if reset:
+        target.reset_cache()
+    tokens = random_tokens(40)
+    found = run_in_chunks(target, tokens, [5, 1, 8])
+    expected = run_in_chunks(fresh(checkpoint), tokens, [5, 1, 8])
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+def test_a_row_alone_equals_the_row_among_others(checkpoint: Path, target: TapTarget) -> None:
+    prompt, window = random_tokens(37), random_tokens(8, seed=2)
+    run_in_chunks(target, prompt, [WINDOW])
+    together, taps_together = run_in_chunks(target, window, [8], start=37)
+    alone, taps_alone = run_in_chunks(target, window, [1], start=37)
+    assert torch.equal(taps_alone[0], taps_together[0])
+    assert relative_error(taps_alone[1], taps_together[1]) < 1e-6
+    assert relative_error(taps_alone, taps_together) < TIGHT
+    assert relative_error(alone, together) < TIGHT
+
+
+def test_positions_beyond_the_cache_or_behind_a_gap_are_refused(checkpoint: Path) -> None:
+    target = fresh(checkpoint, max_seq_len=20)
+    tokens = random_tokens(20 + VERIFY_SLACK)
+    run_in_chunks(target, tokens, [4])  # the last verify window may reach over the context's end
+    with pytest.raises(SettingError, match="beyond the cache of 28"):
+        target.forward_logits_taps(tokens[:, :1], torch.tensor([28]))
+    target.reset_cache()
+    with pytest.raises(SettingError, match="leaves a gap"):
+        target.forward_logits_taps(tokens[:, :1], torch.tensor([1]))
+    with pytest.raises(SettingError, match="batch of 2"):
+        target.forward_logits_taps(tokens[:, :2].view(2, 1), torch.tensor([0]))
+    with pytest.raises(SettingError, match="count up by one"):
+        target.forward_logits_taps(tokens[:, :3], torch.tensor([0, 2, 1]))

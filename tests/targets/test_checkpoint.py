@@ -1,0 +1,149 @@
+"""Reading a checkpoint directory: what is found, and what is said when something is wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from eagle_aot.errors import CheckpointError, CheckpointNotFoundError
+from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import INDEX, Checkpoint
+from gemma_oracle import (
+    random_gemma,
+    random_tokens,
+    run_in_chunks,
+    save_text_layout,
+    write_config,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write_config(tmp_path, {"model_type": "any"})
+    save_file({"a": torch.ones(2, 3), "b": torch.zeros(1)}, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def write_index(directory: Path, weight_map: dict[str, str]) -> None:
+    (directory / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+
+
+def test_tensors_are_found_with_their_shapes_and_values(directory: Path) -> None:
+    checkpoint = Checkpoint(directory)
+    assert sorted(checkpoint.names()) == ["a", "b"] and "a" in checkpoint and "c" not in checkpoint
+    assert checkpoint.shape("a") == (2, 3)
+    assert torch.equal(checkpoint.tensor("a"), torch.ones(2, 3))
+    for read in (checkpoint.tensor, checkpoint.shape):
+        with pytest.raises(CheckpointError, match="tensor 'c' is missing"):
+            read("c")
+
+
+def test_missing_directory_config_and_weights_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFoundError, match="nowhere: no such checkpoint directory"):
+        Checkpoint(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"config\.json: no such file"):
+        Checkpoint(tmp_path)
+    write_config(tmp_path, {})
+    with pytest.raises(CheckpointNotFoundError, match=r"no \*\.safetensors and no pytorch_model"):
+        Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(b"{", "not JSON"), (b"\xff\xfe", "not JSON"), (b"[1]", "expected a JSON object")],
+)
+def test_a_damaged_config_is_refused(directory: Path, text: bytes, message: str) -> None:
+    (directory / "config.json").write_bytes(text)
+    with pytest.raises(CheckpointError, match=message):
+        Checkpoint(directory)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 40, -1])
+def test_a_truncated_file_is_refused(directory: Path, keep: int) -> None:
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read as safetensors"):
+        Checkpoint(directory)
+
+
+def test_a_tensor_in_two_shards_is_refused(directory: Path) -> None:
+    (directory / "model.safetensors").rename(directory / "one.safetensors")
+    save_file({"b": torch.zeros(1)}, directory / "two.safetensors")
+    for _ in ("by name", "by index"):
+        with pytest.raises(CheckpointError, match=r"'b' is in both one\.safetensors and two\.saf"):
+            Checkpoint(directory)
+        write_index(directory, {"a": "one.safetensors", "b": "two.safetensors"})
+
+
+@pytest.mark.parametrize("shard", ["gone.safetensors", "../outside.safetensors"])
+def test_an_index_names_files_of_its_own_directory(directory: Path, shard: str) -> None:
+    save_file({"c": torch.zeros(1)}, directory.parent / "outside.safetensors")
+    write_index(directory, {"a": "model.safetensors", "c": shard})
+    with pytest.raises(CheckpointNotFoundError, match=r"index\.json: shard .* is missing"):
+        Checkpoint(directory)
+
+
+def test_a_sharded_target_loads_like_a_whole_one(tmp_path: Path) -> None:
+    model = random_gemma()
+    whole = load_target(save_text_layout(model, tmp_path / "whole"), 16)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    sharded = load_target(tmp_path / "sharded", 16)
+    tokens = random_tokens(6)
+    assert torch.equal(run_in_chunks(whole, tokens, [6])[0], run_in_chunks(sharded, tokens, [6])[0])
+
+
+def test_a_pickled_table_is_read_where_nothing_else_is_there(directory: Path) -> None:
+    torch.save({"p": torch.arange(3)}, directory / "pytorch_model.bin")
+    assert list(Checkpoint(directory).names()) == ["a", "b"]
+    (directory / "model.safetensors").unlink()
+    checkpoint = Checkpoint(directory)
+    assert checkpoint.tensor("p").tolist() == [0, 1, 2] and checkpoint.shape("p") == (3,)
+
+
+class Touch:
+    """Unpickled carelessly, it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_code_in_a_pickle_is_not_executed(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    witness = directory / "executed"
+    torch.save({"a": torch.ones(1), "b": Touch(witness)}, directory / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="cannot be loaded as plain weights"):
+        Checkpoint(directory)
+    assert not witness.exists()
+    torch.load(directory / "pytorch_model.bin", weights_only=False)
+    assert witness.exists(), "the pickle was harmless: this test proves nothing"
+
+
+@pytest.mark.parametrize("content", [[torch.ones(1)], {"a": 1}])
+def test_a_pickle_of_something_else_is_refused(directory: Path, content: Any) -> None:
+    (directory / "model.safetensors").unlink()
+    torch.save(content, directory / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="something other than a table of tensors"):
+        Checkpoint(directory)
+
+
+def test_a_truncated_pickle_is_refused(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    torch.save({"a": torch.ones(100)}, directory / "pytorch_model.bin")
+    path = directory / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(CheckpointError, match="cannot be loaded as plain weights"):
+        Checkpoint(directory)
+
+
+def test_reading_a_shape_reads_no_data(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint(directory)
+    monkeypatch.setattr(Checkpoint, "tensor", lambda *_: pytest.fail("read the tensor"))
+    assert checkpoint.shape("a") == (2, 3)
+    assert load_file(directory / "model.safetensors")["a"].shape == (2, 3)

@@ -1,0 +1,61 @@
+"""The table of targets, and finding one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from eagle_aot.errors import CheckpointNotFoundError, SettingError, UnsupportedError
+from eagle_aot.targets import TARGETS, TapTarget, get_target, load_target
+from gemma_oracle import random_gemma, save_text_layout, write_config
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(SettingError, match=r"unknown target 'gemma5'.*gemma4-tiny, gemma4-31b"):
+        get_target("gemma5")
+
+
+@pytest.mark.parametrize("name", ["no-such-thing", "gemma4-31b"])
+def test_a_name_without_a_checkpoint_is_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=r"neither a checkpoint directory nor .*\(gemma4-tiny\)"):
+        load_target(name)
+
+
+def test_a_model_of_another_family_is_refused(tmp_path: Path) -> None:
+    directory = save_text_layout(random_gemma(), tmp_path)
+    write_config(directory, {"model_type": "mamba"})
+    with pytest.raises(UnsupportedError, match="model_type 'mamba'; known: gemma4"):
+        load_target(directory)
+
+
+def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFoundError, match=r"config\.json: no such file"):
+        load_target(tmp_path)
+
+
+def test_every_line_names_itself_and_ships_both_or_neither_checkpoint() -> None:
+    for name, spec in TARGETS.items():
+        assert spec.name == name
+        assert (spec.target_dir is None) == (spec.draft_dir is None)
+        assert spec.summary and spec.min_forward_len >= 1
+
+
+@pytest.mark.parametrize("dummy", [True, False])
+def test_the_shipped_target_is_a_tap_target_with_its_published_sizes(dummy: bool) -> None:
+    spec = get_target("gemma4-tiny")
+    target = spec.dummy(32, torch.float32) if dummy else load_target("gemma4-tiny", 32)
+    assert isinstance(target, TapTarget) and isinstance(target, nn.Module)
+    assert not target.training
+    sizes = target.max_seq_len, target.vocab_size, target.hidden_size, target.num_hidden_layers
+    assert sizes == (32, 1024, 256, 6)
+    assert target.embed_weight.shape == target.lm_head_weight.shape == (1024, 256)
+    assert not isinstance(nn.Linear(1, 1), TapTarget)
+
+
+def test_a_line_cannot_be_changed_in_place() -> None:
+    spec = get_target("gemma4-tiny")
+    with pytest.raises(AttributeError):
+        spec.name = "other"  # type: ignore[misc]
+    assert replace(spec, name="other").summary == spec.summary
