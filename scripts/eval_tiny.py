@@ -82,7 +82,8 @@ def table(rows: dict[str, list[Result]], problems: list[Story]) -> Table:
 
 def correct(results: list[Result], problems: list[Story]) -> int:
     """How many results end in the right number."""
-    return sum(final_answer(r.text or "") == s.final for r, s in zip(results, problems, strict=True))
+    pairs = zip(results, problems, strict=True)
+    return sum(final_answer(result.text or "") == story.final for result, story in pairs)
 
 
 def differing(results: list[Result], plain: list[Result]) -> int:
