@@ -2,9 +2,10 @@
 
 import torch
 
-from eagle_aot.export.draft_checkpoint import canonical_names, draft_config, read_head_config
 from eagle_aot.export.draft_config import DraftConfig
+from eagle_aot.export.draft_geometry import read_geometry
 from eagle_aot.export.draft_head import Eagle3Draft
+from eagle_aot.export.draft_layout import read_layout
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.checkpoint import Checkpoint
 
@@ -35,8 +36,6 @@ def dummy_draft(
 
 def _config(spec: TargetSpec, target: TapTarget) -> DraftConfig:
     if spec.draft_dir is not None:
-        checkpoint = Checkpoint(spec.draft_dir)
-        head = read_head_config(checkpoint, target.num_hidden_layers)
-        names = canonical_names(checkpoint)
-        return draft_config(checkpoint, head, names, target.num_hidden_layers)
+        num_layers = target.num_hidden_layers
+        return read_geometry(read_layout(Checkpoint(spec.draft_dir), num_layers), num_layers)
     return PUBLIC_HEADS[spec.name]

@@ -31,7 +31,9 @@ def test_a_query_sees_exactly_the_newest_entries_within_its_reach(
     data: st.DataObject, window: int, ring: bool
 ) -> None:
     """Chunks of up to a window, behind which up to a verify window is rolled back, many rounds."""
-    cache = RingKVCache(1, window, 1, torch.float32) if ring else FlatKVCache(1, 200, 1, torch.float32)
+    cache = (
+        RingKVCache(1, window, 1, torch.float32) if ring else FlatKVCache(1, 200, 1, torch.float32)
+    )
     reach = window if ring else 200
     newest: dict[int, float] = {}
     start = 0
@@ -63,7 +65,9 @@ def test_a_ring_takes_twice_its_window_from_empty() -> None:
 
 def test_reset_zeroes_both_buffers() -> None:
     cache = FlatKVCache(2, 4, 3, torch.bfloat16)
-    cache.update(torch.ones(1, 2, 1, 3).bfloat16(), torch.ones(1, 2, 1, 3).bfloat16(), torch.ones(1).long())
+    cache.update(
+        torch.ones(1, 2, 1, 3).bfloat16(), torch.ones(1, 2, 1, 3).bfloat16(), torch.ones(1).long()
+    )
     assert cache.k.any() and cache.v.any()
     cache.reset()
     assert not cache.k.any() and not cache.v.any()

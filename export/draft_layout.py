@@ -1,0 +1,104 @@
+"""The layouts in which EAGLE-3 heads are stored, brought to one set of names.
+
+vLLM-speculators: options at the top of config.json, the layer nested in `transformer_layer_config`,
+tensors `layers.0.*`. SafeAILab: everything flat, tensors `midlayer.*`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.export.tap_layers import flat_tap_layers, speculators_tap_layers
+from eagle_aot.targets.checkpoint import Checkpoint
+
+RENAMES = (
+    (re.compile(r"^(draft_model|eagle_module|module)\."), ""),
+    (re.compile(r"^model\."), ""),
+    (re.compile(r"^midlayer\."), "layers.0."),
+)
+UNUSED = re.compile(r"^t2d$|^verifier_|rotary_emb|inv_freq")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayout:
+    """A head on disk, whatever its layout.
+
+    `layer` and `options` are views of config.json; `names` maps canonical tensor names to those of
+    the checkpoint; `tap_layers` are boundaries, empty where the config names none.
+    """
+
+    checkpoint: Checkpoint
+    layer: Mapping[str, Any]
+    options: Mapping[str, Any]
+    tap_layers: tuple[int, ...]
+    names: Mapping[str, str]
+
+    @property
+    def directory(self) -> Path:
+        """Where it was read, for messages."""
+        return self.checkpoint.directory
+
+    def stored(self, name: str) -> str:
+        """The checkpoint's name of a tensor, or the canonical one where it has none."""
+        return self.names.get(name, name)
+
+    def matrix(self, name: str) -> tuple[int, int]:
+        """(rows, columns) of a weight. Raises CheckpointError when it is missing or not 2-D."""
+        shape: torch.Size = self.checkpoint.shape(self.stored(name))
+        if len(shape) != 2:
+            raise CheckpointError(
+                f"{self.directory}: {name} has shape {list(shape)}, not two sizes"
+            )
+        return shape[0], shape[1]
+
+    def need(self, key: str) -> Any:
+        """A key of the layer's config. Raises CheckpointError when it is missing."""
+        if self.layer.get(key) is None:
+            raise CheckpointError(f"{self.directory}/config.json: key {key!r} is missing")
+        return self.layer[key]
+
+
+def read_layout(checkpoint: Checkpoint, num_layers: int | None) -> HeadLayout:
+    """Recognise the layout of a head; `num_layers` is the target's, where it is known.
+
+    Raises UnsupportedError for another algorithm's head and CheckpointError for a config that
+    contradicts itself.
+    """
+    config, where = checkpoint.config, checkpoint.directory
+    names = canonical_names(checkpoint)
+    kind = config.get("speculators_model_type")
+    if kind == "eagle3":
+        layer = config.get("transformer_layer_config")
+        if not isinstance(layer, dict):
+            raise CheckpointError(f"{where}/config.json: no transformer_layer_config")
+        return HeadLayout(checkpoint, layer, config, speculators_tap_layers(config), names)
+    if kind is not None:
+        raise UnsupportedError(f"{where}: a {kind!r} speculator, not EAGLE-3")
+    if (config.get("eagle_config") or {}).get("use_aux_hidden_state") is False:
+        raise UnsupportedError(f"{where}: a head without taps, not EAGLE-3")
+    return HeadLayout(checkpoint, config, config, flat_tap_layers(config, num_layers), names)
+
+
+def canonical_names(checkpoint: Checkpoint) -> dict[str, str]:
+    """Canonical tensor name -> name in this checkpoint, unused tensors left out.
+
+    Raises UnsupportedError where the tensors are not those of a single-layer EAGLE-3 head.
+    """
+    names: dict[str, str] = {}
+    for stored in checkpoint.names():
+        name = stored
+        for pattern, replacement in RENAMES:
+            name = pattern.sub(replacement, name)
+        if not UNUSED.search(name):
+            names[name] = stored
+    where = checkpoint.directory
+    if any(name.startswith(("layers.1.", "additional_layers.")) for name in names):
+        raise UnsupportedError(f"{where}: more than one decoder layer")
+    if "fc.weight" not in names or "layers.0.hidden_norm.weight" not in names:
+        raise UnsupportedError(f"{where}: no fc.weight or hidden_norm.weight: not an EAGLE-3 head")
+    return names

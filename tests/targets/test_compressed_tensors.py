@@ -1,0 +1,214 @@
+"""INT4 checkpoints: our reader against the library that writes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.int4.compressed_tensors import check_quantization_config, read_weight
+from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
+from gemma_oracle import (
+    oracle_states,
+    random_gemma,
+    random_tokens,
+    run_in_chunks,
+    save_text_layout,
+    write_config,
+)
+from golden_cases import golden_case, relative_error
+
+Tensors = dict[str, Tensor]
+
+
+def int4_scheme(group: int | None, symmetric: bool) -> QuantizationScheme:
+    strategy = "channel" if group is None else "group"
+    args = QuantizationArgs(num_bits=4, symmetric=symmetric, strategy=strategy, group_size=group)
+    return QuantizationScheme(targets=["Linear"], weights=args)
+
+
+def pack(weight: Tensor, group: int | None, symmetric: bool, dtype: torch.dtype) -> Tensors:
+    """Round a weight to INT4 and pack it, both with the library."""
+    size = group or weight.shape[1]
+    blocks = weight.unflatten(1, (-1, size))
+    low, high = blocks.amin(-1), blocks.amax(-1)
+    scale = (blocks.abs().amax(-1) / 7.5 if symmetric else (high - low) / 15).to(dtype)
+    zero = torch.zeros_like(scale) if symmetric else (-8 - low / scale).round().clamp(-8, 7)
+    state = {"weight": weight, "weight_scale": scale, "weight_zero_point": zero.to(torch.int8)}
+    return dict(PackedQuantizationCompressor.compress(state, int4_scheme(group, symmetric)))
+
+
+def unpack(packed: Tensors, group: int | None, symmetric: bool) -> Tensor:
+    """The library's dequantised weight."""
+    scheme = int4_scheme(group, symmetric)
+    return PackedQuantizationCompressor.decompress(packed, scheme)["weight"]
+
+
+def write_linear(directory: Path, packed: Tensors) -> Checkpoint:
+    write_config(directory, {})
+    tensors = {f"proj.{name}": t.contiguous() for name, t in packed.items()}
+    save_file(tensors, directory / "model.safetensors")
+    return Checkpoint(directory)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("rows", "group"), [(16, 32), (12, 64), (21, 128), (9, None)])
+def test_values_are_the_librarys_bit_for_bit(
+    tmp_path: Path, rows: int, group: int | None, symmetric: bool
+) -> None:
+    torch.manual_seed(rows)
+    packed = pack(torch.randn(rows, 256) + 0.3, group, symmetric, torch.float32)
+    assert ("weight_zero_point" in packed) == (not symmetric)
+    weight = read_weight(write_linear(tmp_path, packed), "proj")
+    assert (weight.shape, weight.group_size) == ((rows, 256), group or 256)
+    dense = dequantise_int4(weight.qdata, weight.scale, weight.zero_point)
+    assert torch.equal(dense, unpack(packed, group, symmetric))
+    assert len(dense.unique()) > 15
+
+
+def test_bfloat16_scales_are_read_exactly(tmp_path: Path) -> None:
+    packed = pack(torch.randn(8, 64).bfloat16(), 32, True, torch.bfloat16)
+    weight = read_weight(write_linear(tmp_path, packed), "proj")
+    assert torch.equal(weight.scale, packed["weight_scale"].float().t())
+    linear = Int4Linear(weight, torch.bfloat16)
+    assert linear.scale.dtype == linear.zero_point.dtype == torch.bfloat16
+    expected = unpack(packed, 32, True)
+    assert torch.equal(linear.dense().weight, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("weight_packed", torch.zeros(8, 8, dtype=torch.int64), r"does not hold \[8, 64\]"),
+        ("weight_packed", torch.zeros(8, 7, dtype=torch.int32), r"does not hold \[8, 64\]"),
+        ("weight_shape", torch.tensor([8, 65]), r"does not hold \[8, 65\]"),
+        ("weight_scale", torch.ones(7, 2), r"weight_scale: \[7, 2\] for 8x64"),
+        ("weight_scale", torch.ones(8, 3), r"weight_scale: \[8, 3\] for 8x64"),
+        ("weight_zero_point", torch.zeros(8, 2, dtype=torch.int32), "zero_point.* for 8 rows"),
+        ("weight_zero_point", torch.zeros(1, 2, dtype=torch.int8), "zero_point.* for 8 rows"),
+    ],
+)
+def test_contradictory_tensors_are_refused(
+    tmp_path: Path, name: str, tensor: Tensor, message: str
+) -> None:
+    packed = pack(torch.randn(8, 64), 32, False, torch.float32) | {name: tensor}
+    with pytest.raises(CheckpointError, match=message):
+        read_weight(write_linear(tmp_path, packed), "proj")
+
+
+@pytest.mark.parametrize("name", ["weight_scale", "weight_shape"])
+def test_a_missing_part_of_a_packed_weight_is_named(tmp_path: Path, name: str) -> None:
+    packed = pack(torch.randn(8, 64), 32, True, torch.float32)
+    del packed[name]
+    with pytest.raises(CheckpointError, match=f"proj.{name}' is missing"):
+        read_weight(write_linear(tmp_path, packed), "proj")
+
+
+def test_columns_out_of_order_are_refused_and_in_order_are_read(tmp_path: Path) -> None:
+    packed = pack(torch.randn(8, 64), 32, True, torch.float32)
+    in_order = packed | {"weight_g_idx": torch.arange(64) // 32}
+    read_weight(write_linear(tmp_path, in_order), "proj")
+    shuffled = packed | {"weight_g_idx": torch.arange(64) % 2}
+    with pytest.raises(UnsupportedError, match="act-order columns"):
+        read_weight(write_linear(tmp_path, shuffled), "proj")
+
+
+def quantization(**changes: Any) -> dict[str, Any]:
+    group = int4_scheme(32, True).model_dump(mode="json")
+    weights = group["weights"] | changes.pop("weights", {})
+    group |= {"weights": weights} | changes.pop("group", {})
+    config = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+    return config | {"config_groups": {"group_0": group}} | changes
+
+
+def test_the_supported_schemes_pass() -> None:
+    check_quantization_config(quantization())
+    check_quantization_config(quantization(weights={"symmetric": False, "strategy": "channel"}))
+    check_quantization_config(quantization(format="mixed", group={"format": "pack-quantized"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"quant_method": "gptq"}, "quantisation method 'gptq'"),
+        ({"kv_cache_scheme": {"num_bits": 8}}, "quantised KV cache"),
+        ({"format": "marlin-24"}, "group 'group_0': format 'marlin-24'"),
+        ({"group": {"format": "nvfp4-pack-quantized"}}, "format 'nvfp4-pack-quantized'"),
+        ({"weights": {"num_bits": 8}}, "int8 weights, only int4"),
+        ({"weights": {"type": "float"}}, "float4 weights, only int4"),
+        ({"weights": {"strategy": "tensor"}}, "strategy 'tensor'"),
+        ({"group": {"weights": None}}, "NoneNone weights"),
+        ({"group": {"input_activations": {"num_bits": 8}}}, "quantised activations"),
+        ({"group": {"output_activations": {"num_bits": 8}}}, "quantised activations"),
+    ],
+)
+def test_another_scheme_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        check_quantization_config(quantization(**changes))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_packed_model_computes_what_transformers_computes_on_the_librarys_values(
+    tmp_path: Path, symmetric: bool
+) -> None:
+    model = random_gemma(hidden_size=64, intermediate_size=96, head_dim=16, global_head_dim=32)
+    save_text_layout(model, tmp_path)
+    tensors, values = load_file(tmp_path / "model.safetensors"), model.state_dict()
+    for name in [n for n in tensors if n.endswith("_proj.weight")]:
+        packed = pack(tensors.pop(name), 32, symmetric, torch.float32)
+        tensors |= {name.removesuffix("weight") + key: t for key, t in packed.items()}
+        values[name] = unpack(packed, 32, symmetric)
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    write_config(tmp_path, config | {"quantization_config": quantization()})
+    model.load_state_dict(values)
+    target = load_target(tmp_path, 32)
+    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == 26
+    tokens = random_tokens(30)
+    logits, _ = run_in_chunks(target, tokens, [8])
+    assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
+
+
+def test_the_golden_int4_target_is_close_to_transformers_in_float64() -> None:
+    directory, case = golden_case("target/gemma4_ct_w4a16")
+    config = json.loads((directory / "config.json").read_text())
+    text = Gemma4TextConfig(**config["text_config"], attn_implementation="eager")
+    model = Gemma4ForCausalLM(text).double().eval()
+    stored = load_file(directory / "model.safetensors")
+    plain = [n for n in stored if n.endswith(("weight", "scalar")) and "vision" not in n]
+    values = {name: stored[name].double() for name in plain}
+    for name in [n for n in stored if n.endswith("weight_packed")]:
+        parts = {key: stored[f"{name.removesuffix('_packed')}_{key}"] for key in ("scale", "shape")}
+        packed = {"weight_packed": stored[name], "weight_scale": parts["scale"].float()}
+        dense = unpack(packed | {"weight_shape": parts["shape"]}, 32, True)
+        values[name.removesuffix("_packed")] = dense.double()
+    values = {name.replace("model.language_model.", "model."): t for name, t in values.items()}
+    missing, unexpected = model.load_state_dict(values, strict=False)
+    assert missing == ["lm_head.weight"] and not unexpected
+    expected, _ = oracle_states(model, case["input.tokens"][None])
+    target = load_target(directory, 64)
+    logits, _ = run_in_chunks(target, case["input.tokens"][None], [16])
+    assert relative_error(logits, expected) < 1e-4
+
+
+def test_a_packed_weight_of_another_shape_than_the_config_says_is_refused(tmp_path: Path) -> None:
+    save_text_layout(random_gemma(), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.0.mlp.up_proj.weight"]
+    packed = pack(torch.randn(48, 64), 32, True, torch.float32)
+    tensors |= {f"model.layers.0.mlp.up_proj.{key}": t for key, t in packed.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"up_proj is \[48, 64\], config.json says \[48, 32\]"
+    ):
+        load_target(tmp_path, 16)
