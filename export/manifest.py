@@ -100,14 +100,22 @@ def installed_versions() -> dict[str, str]:
 
 
 def copy_tokenizer(source: Source, directory: Path) -> None:
-    """Put the target's tokenizer into the artifact. Raises CheckpointError when it has none."""
+    """Put the target's tokenizer into the artifact."""
+    for path in find_tokenizer(source):
+        shutil.copyfile(path, directory / path.name)
+
+
+def find_tokenizer(source: Source) -> list[Path]:
+    """The target's tokenizer files; none for a dummy without a directory.
+
+    Raises CheckpointError when the target's directory has no tokenizer.
+    """
     if source.target_dir is None:
-        return
+        return []
     files = tokenizer_files(source.target_dir)
     if not any(path.name.startswith("tokenizer.") for path in files):
         raise CheckpointError(f"{source.target_dir}: no tokenizer.json or tokenizer.model")
-    for path in files:
-        shutil.copyfile(path, directory / path.name)
+    return files
 
 
 def read_eos_ids(target_dir: Path | None) -> tuple[int, ...]:

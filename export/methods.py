@@ -1,6 +1,5 @@
 """What is traced: the three methods, with their example inputs and ranges of length."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +32,7 @@ class DraftDecode(Eagle3Speculator):
 
 @dataclass(frozen=True, slots=True)
 class TracedMethod:
-    """A method's module, its inclusive range of rows, and the rows of its example inputs."""
+    """A method's module and its inclusive range of rows."""
 
     module: Eagle3Speculator
     min_rows: int
@@ -41,7 +40,7 @@ class TracedMethod:
 
 
 def traced_methods(speculator: Eagle3Speculator, lengths: MethodLengths) -> dict[str, TracedMethod]:
-    """The three methods of an artifact, in the order of their names' use."""
+    """The three methods of an artifact, in the order of their use."""
     pair = speculator.target, speculator.draft
     return {
         PREFILL: TracedMethod(Prefill(*pair), lengths.min_prefill, lengths.max_prefill),
@@ -51,18 +50,15 @@ def traced_methods(speculator: Eagle3Speculator, lengths: MethodLengths) -> dict
 
 
 def export_methods(
-    speculator: Eagle3Speculator,
-    lengths: MethodLengths,
-    on_method: Callable[[str], None] = lambda name: None,
+    speculator: Eagle3Speculator, lengths: MethodLengths
 ) -> dict[str, ExportedProgram]:
     """Trace every method with its length as the one dynamic dimension.
 
-    `on_method` is told each name before it is traced. Raises what `torch.export` raises.
+    Raises what `torch.export` raises.
     """
     programs = {}
     with matvec_max_m_raised(MAX_VERIFY_WINDOW), torch.no_grad():
         for name, method in traced_methods(speculator, lengths).items():
-            on_method(name)
             inputs = example_inputs(name, speculator, method.max_rows)
             rows = Dim("rows", min=method.min_rows, max=method.max_rows)
             shapes = tuple({0: rows} if x.ndim == 1 else {1: rows} for x in inputs)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eagle_aot.artifact import MANIFEST
-from eagle_aot.errors import ExportError
+from eagle_aot.errors import EagleError, ExportError
 
 
 def check_output_dir(final: Path) -> None:
@@ -38,6 +38,8 @@ def appearing(final: Path) -> Iterator[Path]:
         partial.mkdir()
         yield partial
         _replace(partial, final)
+    except EagleError:
+        raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise ExportError(f"{final}: cannot be written: {reason}") from error

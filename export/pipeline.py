@@ -11,7 +11,13 @@ from torch.export import ExportedProgram
 from eagle_aot.artifact import PROGRAM, Manifest
 from eagle_aot.errors import EagleError, ExportError, UnsupportedError
 from eagle_aot.export.graph_checks import check_graphs
-from eagle_aot.export.manifest import copy_tokenizer, describe, publish, read_eos_ids
+from eagle_aot.export.manifest import (
+    copy_tokenizer,
+    describe,
+    find_tokenizer,
+    publish,
+    read_eos_ids,
+)
 from eagle_aot.export.methods import export_methods
 from eagle_aot.export.output_dir import appearing, check_output_dir
 from eagle_aot.export.progress import Progress
@@ -45,6 +51,7 @@ class ExportOptions:
 def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Manifest:
     """Load the pair, export it and write the artifact. Raises EagleError."""
     check_output_dir(output_dir)
+    find_tokenizer(source)  # before the minutes of work, not after
     with options.progress.stage("load"):
         speculator = source.load(_max_seq_len(source, options), DTYPE)
     return export_speculator(speculator, output_dir, source=source, options=options)

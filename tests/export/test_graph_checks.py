@@ -140,6 +140,19 @@ def test_the_draft_may_not_write_the_targets_cache(good: Programs) -> None:
         check_graphs(good | {"draft_decode": trace("draft_decode", write_target)}, LENGTHS)
 
 
+def test_a_method_without_any_cache_is_refused(good: Programs) -> None:
+    class Stateless(nn.Module):
+        def forward(self, x: Tensor, input_pos: Tensor) -> Tensor:
+            return x + input_pos.unsqueeze(-1)
+
+    rows = Dim("rows", min=1, max=16)
+    inputs = torch.ones(16, 4), torch.arange(16)
+    shapes = ({0: rows}, {0: rows})
+    stateless = torch.export.export(Stateless(), inputs, dynamic_shapes=shapes, strict=False)
+    with pytest.raises(ExportError, match="draft_decode: writes other buffers than its caches"):
+        check_graphs(good | {"draft_decode": stateless}, LENGTHS)
+
+
 def test_every_target_cache_of_one_method_is_one_of_the_other(good: Programs) -> None:
     with pytest.raises(ExportError, match="prefill and target_verify write different caches"):
         check_graphs(good | {"prefill": trace("prefill", two_caches)}, LENGTHS)
