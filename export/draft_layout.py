@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.export.tap_layers import flat_tap_layers, speculators_tap_layers
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.config_section import ConfigSection
 
 RENAMES = (
     (re.compile(r"^(draft_model|eagle_module|module)\."), ""),
@@ -33,8 +33,8 @@ class HeadLayout:
     """
 
     checkpoint: Checkpoint
-    layer: Mapping[str, Any]
-    options: Mapping[str, Any]
+    layer: ConfigSection
+    options: ConfigSection
     tap_layers: tuple[int, ...]
     names: Mapping[str, str]
 
@@ -56,12 +56,6 @@ class HeadLayout:
             )
         return shape[0], shape[1]
 
-    def need(self, key: str) -> Any:
-        """A key of the layer's config. Raises CheckpointError when it is missing."""
-        if self.layer.get(key) is None:
-            raise CheckpointError(f"{self.directory}/config.json: key {key!r} is missing")
-        return self.layer[key]
-
 
 def read_layout(checkpoint: Checkpoint, num_layers: int | None) -> HeadLayout:
     """Recognise the layout of a head; `num_layers` is the target's, where it is known.
@@ -71,17 +65,33 @@ def read_layout(checkpoint: Checkpoint, num_layers: int | None) -> HeadLayout:
     """
     config, where = checkpoint.config, checkpoint.directory
     names = canonical_names(checkpoint)
-    kind = config.get("speculators_model_type")
-    if kind == "eagle3":
-        layer = config.get("transformer_layer_config")
-        if not isinstance(layer, dict):
-            raise CheckpointError(f"{where}/config.json: no transformer_layer_config")
-        return HeadLayout(checkpoint, layer, config, speculators_tap_layers(config), names)
-    if kind is not None:
+    if not config.has("speculators_model_type"):
+        refuse_other_trainers(config)
+        taps = flat_tap_layers(config.values, num_layers)
+        return HeadLayout(checkpoint, config, config, taps, names)
+    kind = config.text("speculators_model_type")
+    if kind != "eagle3":
         raise UnsupportedError(f"{where}: a {kind!r} speculator, not EAGLE-3")
-    if (config.get("eagle_config") or {}).get("use_aux_hidden_state") is False:
-        raise UnsupportedError(f"{where}: a head without taps, not EAGLE-3")
-    return HeadLayout(checkpoint, config, config, flat_tap_layers(config, num_layers), names)
+    layer = config.section("transformer_layer_config")
+    if not layer.values:
+        raise CheckpointError(f"{where}/config.json: no transformer_layer_config")
+    return HeadLayout(checkpoint, layer, config, speculators_tap_layers(config.values), names)
+
+
+def refuse_other_trainers(config: ConfigSection) -> None:
+    """Raise UnsupportedError for options of flat configs that would change the math."""
+    nested = config.section("eagle_config")
+    if not nested.flag("use_aux_hidden_state", True):
+        raise UnsupportedError(f"{config.where}: a head without taps, not EAGLE-3")
+    for key in ("return_hidden_post_norm", "eh_proj_before_attn"):
+        if nested.flag(key):
+            raise UnsupportedError(f"{config.where}: eagle_config.{key} is not supported")
+    if nested.values.get("parallel_draft_step", 1) not in (None, 0, 1):
+        raise UnsupportedError(f"{config.where}: a head that drafts in parallel, not EAGLE-3")
+    if config.has("aux_hidden_states_layer_ids"):
+        raise UnsupportedError(
+            f"{config.where}: aux_hidden_states_layer_ids: explicit taps of AngelSlim heads"
+        )
 
 
 def canonical_names(checkpoint: Checkpoint) -> dict[str, str]:
@@ -94,8 +104,13 @@ def canonical_names(checkpoint: Checkpoint) -> dict[str, str]:
         name = stored
         for pattern, replacement in RENAMES:
             name = pattern.sub(replacement, name)
-        if not UNUSED.search(name):
-            names[name] = stored
+        if UNUSED.search(name):
+            continue
+        if name in names:
+            raise CheckpointError(
+                f"{checkpoint.directory}: {names[name]!r} and {stored!r} are the same tensor"
+            )
+        names[name] = stored
     where = checkpoint.directory
     if any(name.startswith(("layers.1.", "additional_layers.")) for name in names):
         raise UnsupportedError(f"{where}: more than one decoder layer")

@@ -22,6 +22,7 @@ from eagle_aot.export.source import Source
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.export.verify_window import MethodLengths
 from eagle_aot.targets.checkpoint import Checkpoint, read_json
+from eagle_aot.targets.config_section import ConfigSection
 
 PACKAGES = ("torch", "executorch", "torchao", "transformers")
 
@@ -127,8 +128,9 @@ def read_eos_ids(target_dir: Path | None) -> tuple[int, ...]:
         return ()
     for name in ("generation_config.json", "config.json"):
         path = target_dir / name
-        config = read_json(path) if path.is_file() else {}
-        value = config.get("eos_token_id", config.get("text_config", {}).get("eos_token_id"))
+        config = ConfigSection(read_json(path) if path.is_file() else {}, path)
+        nested = config.section("text_config").values.get("eos_token_id")
+        value = config.values.get("eos_token_id", nested)
         if value is None:
             continue
         ids = value if isinstance(value, list) else [value]

@@ -16,11 +16,9 @@ def check_output_dir(final: Path) -> None:
         raise ExportError(f"{final}: exists and is not a directory: choose another --output-dir")
     if final.is_dir() and any(final.iterdir()) and not (final / MANIFEST).is_file():
         raise ExportError(f"{final}: holds other files: choose another --output-dir")
-    existing = next(
-        parent for parent in (final.absolute(), *final.absolute().parents) if parent.exists()
-    )
-    if not os.access(existing, os.W_OK):
-        raise ExportError(f"{existing}: not writable: choose another --output-dir")
+    parent = next(path for path in final.absolute().parents if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ExportError(f"{parent}: not a writable directory: choose another --output-dir")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from eagle_aot.errors import CheckpointError, CheckpointNotFoundError
+from eagle_aot.targets.config_section import ConfigSection
 
 INDEX = "model.safetensors.index.json"
 
@@ -27,7 +28,9 @@ class Checkpoint:
         self.directory = Path(directory)
         if not self.directory.is_dir():
             raise CheckpointNotFoundError(f"{self.directory}: no such checkpoint directory")
-        self.config: dict[str, Any] = read_json(self.directory / "config.json")
+        self.config = ConfigSection(
+            read_json(self.directory / "config.json"), self.directory / "config.json"
+        )
         self._pickled: dict[str, Tensor] = {}
         self._file_of: dict[str, Path] = {}
         for path in self.files():

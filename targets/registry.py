@@ -65,7 +65,7 @@ def get_target(name: str) -> TargetSpec:
 
 
 def _loader(checkpoint: Checkpoint) -> Loader:
-    model_type = checkpoint.config.get("model_type")
+    model_type = checkpoint.config.text("model_type")
     if model_type not in LOADERS:
         raise UnsupportedError(
             f"{checkpoint.directory}: model_type {model_type!r}; known: {', '.join(LOADERS)}"

@@ -7,26 +7,32 @@ from eagle_aot.errors import SettingError
 
 
 class PositionGuard:
-    """Remembers how many leading positions of one cache are valid and refuses gaps.
+    """Remembers how many leading positions of one cache are valid and refuses what would lie.
 
-    Rolling back is allowed: writing at an earlier position truncates the valid prefix there. The
-    checks read values, so they are skipped while a graph is traced.
+    Rolling back is allowed: writing at an earlier position truncates the valid prefix there. A
+    ring cache of twice `ring_window` slots (0: flat) limits how long a forward and how far a step
+    back may be. The checks read values, so they are skipped while a graph is traced.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, ring_window: int = 0) -> None:
         self.capacity = capacity
+        self.ring_window = ring_window
         self.valid = 0
+        self.written = 0  # positions that the ring holds traces of, rolled back ones included
 
     def advance(self, rows: Tensor, input_pos: Tensor) -> None:
         """Admit `rows` [1, T, ...] at `input_pos` int64 [T].
 
-        Raises SettingError for a batch, a length mismatch, positions that do not count up by one,
-        a start beyond the valid prefix, or an end beyond the capacity.
+        Raises SettingError for a batch, no rows, a length mismatch, positions that do not count up
+        by one, a start beyond the valid prefix, an end beyond the capacity, and for what a ring
+        cannot hold.
         """
         if torch.compiler.is_compiling():
             return
         if rows.shape[0] != 1:
             raise SettingError(f"one sequence at a time: got a batch of {rows.shape[0]}")
+        if not rows.shape[1]:
+            raise SettingError("no rows: a forward takes at least one")
         positions = input_pos.tolist()
         start, end = positions[0], positions[0] + rows.shape[1]
         if positions != list(range(start, end)):
@@ -35,8 +41,21 @@ class PositionGuard:
             raise SettingError(f"position {start} leaves a gap: {self.valid} positions are filled")
         if end > self.capacity:
             raise SettingError(f"position {end - 1} is beyond the cache of {self.capacity}")
+        if self.ring_window:
+            self._check_ring(start, end)
         self.valid = end
+        self.written = max(end, self.written) if start else end
 
     def reset(self) -> None:
         """Forget everything: the next forward must start at position 0."""
-        self.valid = 0
+        self.valid = self.written = 0
+
+    def _check_ring(self, start: int, end: int) -> None:
+        """A row needs the window before it, which later rows must not have overwritten."""
+        reach = self.ring_window + 1
+        if end - start > reach and end > 2 * self.ring_window:
+            raise SettingError(f"{end - start} rows at position {start}: at most {reach} fit")
+        if start and self.written - start > reach:
+            raise SettingError(
+                f"position {start} is more than {reach} back from {self.written}: restart at 0"
+            )

@@ -23,11 +23,11 @@ class TapDecoder(nn.Module):
 
     layers: nn.ModuleList
 
-    def __init__(self, max_seq_len: int) -> None:
+    def __init__(self, max_seq_len: int, ring_window: int = 0) -> None:
         super().__init__()
         self.max_seq_len = max_seq_len
         self.tap_layers: tuple[int, ...] = ()
-        self.positions = PositionGuard(max_seq_len + VERIFY_SLACK)
+        self.positions = PositionGuard(max_seq_len + VERIFY_SLACK, ring_window)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Token ids int64 [1, T] -> residual stream [1, T, H]."""

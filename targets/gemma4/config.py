@@ -1,13 +1,17 @@
 """Geometry of a Gemma 4 text decoder, read from either spelling of its config.json."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets.config_section import ConfigSection
 
 MODEL_TYPES = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
 FULL, SLIDING = "full_attention", "sliding_attention"
+# What transformers assumes where config.json has no rope_parameters.
+DEFAULT_ROPE = {
+    SLIDING: {"rope_theta": 1e4},
+    FULL: {"rope_theta": 1e6, "partial_rotary_factor": 0.25},
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +44,11 @@ class Gemma4Config:
     def num_hidden_layers(self) -> int:
         return len(self.layer_types)
 
+    @property
+    def ring_window(self) -> int:
+        """The sliding window, 0 for a model without sliding layers."""
+        return self.sliding_window if SLIDING in self.layer_types else 0
+
     def dims(self, layer: int) -> tuple[int, int]:
         """(head_dim, key/value heads) of one layer."""
         if self.layer_types[layer] == SLIDING:
@@ -47,91 +56,105 @@ class Gemma4Config:
         return self.global_head_dim, self.num_global_key_value_heads
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> "Gemma4Config":
-        """Read a config.json object, nested (`text_config`) or flat.
+    def from_hf(cls, config: ConfigSection) -> "Gemma4Config":
+        """Read a config.json, nested (`text_config`) or flat.
 
-        Raises CheckpointError for a missing key and UnsupportedError for Gemma 4 variants whose
-        math is not implemented (per-layer embeddings, shared KV layers, experts).
+        Raises CheckpointError for a missing or odd value and UnsupportedError for Gemma 4 variants
+        whose math is not implemented (per-layer embeddings, shared KV layers, experts).
         """
-        text = config.get("text_config", config)
+        text = config.section("text_config") if config.has("text_config") else config
         refuse_other_variants(text)
-        layer_types = tuple(_need(text, "layer_types"))
-        if len(layer_types) != _need(text, "num_hidden_layers"):
-            raise CheckpointError("config.json: layer_types and num_hidden_layers disagree")
+        layer_types = _layer_types(text)
         global_head_dim, global_kv_heads = _global_dims(text, layer_types)
-        rope = _need(text, "rope_parameters")
-        full_rope = _rope(rope, FULL, "proportional")
+        sliding_rope = _rope(text, SLIDING, "default")
+        full_rope = _rope(text, FULL, "proportional")
+        capped = text.has("final_logit_softcapping")
         return cls(
-            vocab_size=_need(text, "vocab_size"),
-            hidden_size=_need(text, "hidden_size"),
-            intermediate_size=_need(text, "intermediate_size"),
+            vocab_size=text.count("vocab_size"),
+            hidden_size=text.count("hidden_size"),
+            intermediate_size=text.count("intermediate_size"),
             layer_types=layer_types,
-            num_attention_heads=_need(text, "num_attention_heads"),
-            num_key_value_heads=_need(text, "num_key_value_heads"),
-            head_dim=_need(text, "head_dim"),
+            num_attention_heads=text.count("num_attention_heads"),
+            num_key_value_heads=text.count("num_key_value_heads"),
+            head_dim=text.count("head_dim"),
             global_head_dim=global_head_dim,
             num_global_key_value_heads=global_kv_heads,
-            sliding_window=_need(text, "sliding_window"),
-            attention_k_eq_v=bool(text.get("attention_k_eq_v", False)),
-            rms_norm_eps=_need(text, "rms_norm_eps"),
-            sliding_rope_theta=_rope(rope, SLIDING, "default")["rope_theta"],
-            full_rope_theta=full_rope["rope_theta"],
-            full_rotary_fraction=full_rope.get("partial_rotary_factor", 1.0),
-            full_rope_factor=full_rope.get("factor", 1.0),
-            final_logit_softcapping=text.get("final_logit_softcapping"),
-            tie_word_embeddings=bool(text.get("tie_word_embeddings", True)),
+            sliding_window=text.count("sliding_window"),
+            attention_k_eq_v=text.flag("attention_k_eq_v"),
+            rms_norm_eps=text.number("rms_norm_eps"),
+            sliding_rope_theta=sliding_rope.number("rope_theta"),
+            full_rope_theta=full_rope.number("rope_theta"),
+            full_rotary_fraction=full_rope.number("partial_rotary_factor", 1.0),
+            full_rope_factor=full_rope.number("factor", 1.0),
+            final_logit_softcapping=text.number("final_logit_softcapping") if capped else None,
+            tie_word_embeddings=text.flag("tie_word_embeddings", True),
         )
 
 
-def refuse_other_variants(text: Mapping[str, Any]) -> None:
+def refuse_other_variants(text: ConfigSection) -> None:
     """Raise UnsupportedError for a member of the family that needs other math."""
-    if text.get("model_type") not in MODEL_TYPES:
-        raise UnsupportedError(f"model_type {text.get('model_type')!r} is not a Gemma 4 decoder")
+    model_type = text.text("model_type", "")
+    if model_type not in MODEL_TYPES:
+        raise UnsupportedError(f"{text.where}: model_type {model_type!r} is not a Gemma 4 decoder")
     # transformers' default for an absent key is 256, so absent means "has them".
-    if text.get("hidden_size_per_layer_input", 256):
+    if text.values.get("hidden_size_per_layer_input", 256):
         raise UnsupportedError("Gemma 4 with per-layer embeddings (E2B, E4B) is not supported")
-    if text.get("num_kv_shared_layers", 0):
+    if text.values.get("num_kv_shared_layers"):
         raise UnsupportedError("Gemma 4 with shared KV layers (E2B, E4B) is not supported")
-    if text.get("enable_moe_block", False):
+    if text.flag("enable_moe_block"):
         raise UnsupportedError("Gemma 4 with experts (26B-A4B) is not supported")
-    if text.get("attention_bias", False):
+    if text.flag("attention_bias"):
         raise UnsupportedError("Gemma 4 with attention biases is not supported")
-    if text.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
-        raise UnsupportedError(f"Gemma 4 with activation {text['hidden_activation']!r}")
+    if text.values.get("use_bidirectional_attention") not in (None, False, "vision"):
+        raise UnsupportedError("Gemma 4 with bidirectional text attention is not supported")
+    activation = text.text("hidden_activation", "gelu_pytorch_tanh")
+    if activation != "gelu_pytorch_tanh":
+        raise UnsupportedError(f"Gemma 4 with activation {activation!r} is not supported")
 
 
-def _global_dims(text: Mapping[str, Any], layer_types: tuple[str, ...]) -> tuple[int, int]:
+def _layer_types(text: ConfigSection) -> tuple[str, ...]:
+    kinds = text.texts("layer_types")
+    if len(kinds) != text.count("num_hidden_layers"):
+        raise CheckpointError(f"{text.where}: layer_types and num_hidden_layers disagree")
+    unknown = set(kinds) - {FULL, SLIDING}
+    if unknown:
+        raise UnsupportedError(f"{text.where}: layer type {unknown.pop()!r}")
+    return kinds
+
+
+def _global_dims(text: ConfigSection, layer_types: tuple[str, ...]) -> tuple[int, int]:
     """Full layers' dims: two keys as published, or a table per layer as transformers re-saves."""
-    head_dim, kv_heads = _need(text, "head_dim"), _need(text, "num_key_value_heads")
-    if "per_layer_config" not in text:
+    head_dim, kv_heads = text.count("head_dim"), text.count("num_key_value_heads")
+    if not text.has("per_layer_config"):
         # As in transformers: full layers have their own kv heads only where keys are the values.
-        shared = text.get("attention_k_eq_v") and text.get("num_global_key_value_heads")
-        return text.get("global_head_dim") or head_dim, shared or kv_heads
-    table = {int(layer): dims for layer, dims in text["per_layer_config"].items()}
-    found = {
-        (
-            table.get(i, {}).get("head_dim", head_dim),
-            table.get(i, {}).get("num_key_value_heads", kv_heads),
+        own_kv_heads = text.flag("attention_k_eq_v")
+        return (
+            text.count("global_head_dim", head_dim),
+            text.count("num_global_key_value_heads", kv_heads) if own_kv_heads else kv_heads,
         )
-        for i, kind in enumerate(layer_types)
-        if kind == FULL
+    table = text.section("per_layer_config")
+    layers = {int(key): table.section(key) for key in table.values if key.isdecimal()}
+    full = [i for i, kind in enumerate(layer_types) if kind == FULL]
+    plain = ConfigSection({}, text.where)
+    dims = {
+        (layer.count("head_dim", head_dim), layer.count("num_key_value_heads", kv_heads))
+        for layer in (layers.get(i, plain) for i in full)
     }
-    if len(found) > 1 or any(layer_types[i] != FULL for i in table):
-        raise UnsupportedError("config.json: per_layer_config beyond one shape of full layers")
-    return found.pop() if found else (head_dim, kv_heads)
+    if len(dims) > 1 or not set(layers) <= set(full) or len(layers) != len(table.values):
+        raise UnsupportedError(
+            f"{text.where}: per_layer_config is not one shape for all full layers"
+        )
+    return dims.pop() if dims else (head_dim, kv_heads)
 
 
-def _rope(parameters: Mapping[str, Any], kind: str, expected: str) -> Mapping[str, Any]:
-    section: Mapping[str, Any] = _need(parameters, kind)
-    if section.get("rope_type", "default") != expected:
-        raise UnsupportedError(f"rope_type {section.get('rope_type')!r} on {kind} layers")
+def _rope(text: ConfigSection, kind: str, expected: str) -> ConfigSection:
+    if not text.has("rope_parameters"):
+        return ConfigSection(DEFAULT_ROPE[kind], text.where)
+    section = text.section("rope_parameters").section(kind)
+    rope_type = section.text("rope_type", "default")
+    if rope_type != expected:
+        raise UnsupportedError(f"{text.where}: rope_type {rope_type!r} on {kind} layers")
     return section
-
-
-def _need(section: Mapping[str, Any], key: str) -> Any:
-    if section.get(key) is None:
-        raise CheckpointError(f"config.json: key {key!r} is missing")
-    return section[key]
 
 
 GEMMA4_31B = Gemma4Config(

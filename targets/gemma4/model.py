@@ -22,6 +22,7 @@ from eagle_aot.targets.decoder.rope import (
 )
 from eagle_aot.targets.decoder.tap_decoder import VERIFY_SLACK, TapDecoder
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
+from eagle_aot.targets.int4 import Int4Linear
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
 
@@ -118,13 +119,13 @@ class Gemma4Target(TapDecoder):
     embed_scale: Tensor
 
     def __init__(self, config: Gemma4Config, max_seq_len: int, dtype: torch.dtype) -> None:
-        super().__init__(max_seq_len)
+        super().__init__(max_seq_len, config.ring_window)
         self.config = config
         self.dtype = dtype
         self.vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
         self.num_hidden_layers = config.num_hidden_layers
-        self.sliding_window = config.sliding_window if SLIDING in config.layer_types else 0
+        self.sliding_window = config.ring_window
         slots = max_seq_len + VERIFY_SLACK
         self.embed_tokens = nn.Embedding(
             config.vocab_size, config.hidden_size, dtype=dtype, device=META
@@ -158,8 +159,10 @@ class Gemma4Target(TapDecoder):
 
     @property
     def lm_head_weight(self) -> Tensor:
-        tied = self.config.tie_word_embeddings
-        return self.embed_tokens.weight if tied else self.lm_head.weight
+        if self.config.tie_word_embeddings:
+            return self.embed_tokens.weight
+        head = self.lm_head
+        return head.dense().weight if isinstance(head, Int4Linear) else head.weight
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embed_tokens(tokens) * self.embed_scale
@@ -175,7 +178,10 @@ class Gemma4Target(TapDecoder):
         }
 
     def logits(self, stream: Tensor) -> Tensor:
-        logits = cast(F.linear(self.norm(stream), self.lm_head_weight), torch.float32)
+        tied = self.config.tie_word_embeddings
+        normed = self.norm(stream)
+        scores = F.linear(normed, self.embed_tokens.weight) if tied else self.lm_head(normed)
+        logits = cast(scores, torch.float32)
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

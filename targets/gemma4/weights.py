@@ -17,9 +17,8 @@ NOT_TEXT = tuple(
 
 def load_gemma4(checkpoint: Checkpoint, max_seq_len: int, dtype: torch.dtype) -> Gemma4Target:
     """The decoder of `checkpoint` on the host, INT4 where the checkpoint is INT4."""
-    quantization = checkpoint.config.get("quantization_config")
-    if quantization is not None:
-        check_quantization_config(quantization)
+    if checkpoint.config.has("quantization_config"):
+        check_quantization_config(checkpoint.config.section("quantization_config"))
     config = Gemma4Config.from_hf(checkpoint.config)
     prefix = name_prefix(checkpoint)
     unused = NOT_TEXT

@@ -7,29 +7,28 @@ as q + 8; `weight_scale` [N, K / g]; `weight_shape` int64 [2]; asymmetric weight
 Source: compressed-tensors 0.20, `compressors/pack_quantized`.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.weight import Int4Weight
 
 SUFFIXES = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
 SYMMETRIC_ZERO = 8.0
 
 
-def check_quantization_config(config: Mapping[str, Any]) -> None:
+def check_quantization_config(config: ConfigSection) -> None:
     """Refuse, in one sentence, every scheme that `read_weight` would misread."""
-    method = config.get("quant_method")
+    method = config.text("quant_method", "")
     if method != "compressed-tensors":
         raise UnsupportedError(f"quantisation method {method!r}: only compressed-tensors is read")
-    if config.get("kv_cache_scheme") is not None:
+    if config.has("kv_cache_scheme"):
         raise UnsupportedError("compressed-tensors kv_cache_scheme: a quantised KV cache")
-    for name, group in config.get("config_groups", {}).items():
-        _check_group(name, group, group.get("format") or config.get("format"))
+    groups = config.section("config_groups")
+    for name in groups.values:
+        _check_group(name, groups.section(name), config.text("format", ""))
 
 
 def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
@@ -78,15 +77,17 @@ def _check_order(checkpoint: Checkpoint, module: str, group_size: int) -> None:
         raise UnsupportedError(f"{name}: act-order columns; re-quantise without act-order")
 
 
-def _check_group(name: str, group: Mapping[str, Any], fmt: str | None) -> None:
+def _check_group(name: str, group: ConfigSection, default_format: str) -> None:
     where = f"compressed-tensors group {name!r}"
-    weights = group.get("weights") or {}
-    if fmt != "pack-quantized":
-        raise UnsupportedError(f"{where}: format {fmt!r}, only 'pack-quantized' is read")
-    if weights.get("num_bits") != 4 or weights.get("type") != "int":
-        kind = f"{weights.get('type')}{weights.get('num_bits')}"
+    weights = group.section("weights")
+    layout = group.text("format", default_format)
+    if layout != "pack-quantized":
+        raise UnsupportedError(f"{where}: format {layout!r}, only 'pack-quantized' is read")
+    if weights.values.get("num_bits") != 4 or weights.values.get("type") != "int":
+        kind = f"{weights.values.get('type')}{weights.values.get('num_bits')}"
         raise UnsupportedError(f"{where}: {kind} weights, only int4 is read")
-    if weights.get("strategy") not in ("group", "channel"):
-        raise UnsupportedError(f"{where}: strategy {weights.get('strategy')!r}")
-    if group.get("input_activations") or group.get("output_activations"):
+    strategy = weights.text("strategy", "")
+    if strategy not in ("group", "channel"):
+        raise UnsupportedError(f"{where}: strategy {strategy!r}")
+    if group.has("input_activations") or group.has("output_activations"):
         raise UnsupportedError(f"{where}: quantised activations, only weight-only is read")

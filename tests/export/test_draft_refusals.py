@@ -31,6 +31,13 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> TapTarget:
     return load_target(save_text_layout(random_gemma(), tmp_path_factory.mktemp("gemma")), 32)
 
 
+def test_two_spellings_of_one_tensor_are_refused(tmp_path: Path) -> None:
+    tensors = head_tensors(SHAPE)
+    tensors["model.fc.weight"] = tensors["fc.weight"].clone()
+    with pytest.raises(CheckpointError, match=r"fc\.weight' and '.*fc\.weight' are the same"):
+        load_draft(flat_head(tmp_path, tensors))
+
+
 def flat_head(directory: Path, tensors: Tensors | None = None, **changes: Any) -> Path:
     config = safeailab_config(SHAPE, **changes)
     return write_head(directory, head_tensors(SHAPE) if tensors is None else tensors, config)
@@ -70,6 +77,19 @@ def test_a_speculators_config_of_another_kind_is_refused(
         ({"rope_scaling": {"type": "yarn"}}, UnsupportedError, "rope type 'yarn'"),
         ({"rope_parameters": {"rope_type": "linear"}}, UnsupportedError, "rope type 'linear'"),
         ({"hidden_act": "relu"}, UnsupportedError, "activation 'relu'"),
+        ({"eagle_config": {"return_hidden_post_norm": True}}, UnsupportedError, "hidden_post_norm"),
+        ({"eagle_config": {"parallel_draft_step": 3}}, UnsupportedError, "drafts in parallel"),
+        ({"eagle_config": [1]}, CheckpointError, r"eagle_config is \[1\], expected an object"),
+        ({"aux_hidden_states_layer_ids": [1, 2, 3]}, UnsupportedError, "aux_hidden_states_layer"),
+        ({"partial_rotary_factor": 0.5}, UnsupportedError, "partial rotary"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "llama3"}}},
+            UnsupportedError,
+            "rope_parameters by layer type",
+        ),
+        ({"rope_scaling": "yarn"}, CheckpointError, "rope_scaling is 'yarn', expected an object"),
+        ({"num_attention_heads": 0}, CheckpointError, "num_attention_heads is 0, expected"),
+        ({"num_attention_heads": "4"}, CheckpointError, "num_attention_heads is '4', expected"),
         ({"layer_types": ["sliding_attention"]}, UnsupportedError, "sliding attention"),
         ({"hidden_size": 64}, CheckpointError, "hidden_size 64, tensors say 32"),
         ({"intermediate_size": 49}, CheckpointError, "intermediate_size 49, tensors say 48"),
@@ -114,7 +134,7 @@ def drop(name: str) -> Callable[[Tensors], None]:
         (add("fc.weight", 96), CheckpointError, r"fc\.weight has shape \[96\]"),
         (add(Q_PROJ, 32, 32), UnsupportedError, "q_proj reads 32, EAGLE-3 reads 2 x 32"),
         (add(K_PROJ, 24, 64), CheckpointError, "not a multiple of 3 key/value heads"),
-        (add(K_PROJ, 17, 64), CheckpointError, r"k_proj\.weight is \[17, 64\]"),
+        (add(K_PROJ, 17, 64), CheckpointError, r"k_proj has 17 rows, not a multiple of 8"),
         (drop("norm.weight"), CheckpointError, r"'norm\.weight' is missing"),
         (drop("layers.0.self_attn.o_proj.weight"), CheckpointError, "o_proj.* is missing"),
         (drop("layers.0.mlp.gate_proj.weight"), CheckpointError, "gate_proj.* is missing"),

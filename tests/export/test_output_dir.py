@@ -88,7 +88,7 @@ def test_an_unwritable_parent_is_refused_before_the_export(
 ) -> None:
     """Permissions do not bind root, so the question to the system is answered here."""
     monkeypatch.setattr(output_dir.os, "access", lambda path, mode: Path(path) != tmp_path)
-    with pytest.raises(ExportError, match=f"{tmp_path}: not writable: choose another"):
+    with pytest.raises(ExportError, match=f"{tmp_path}: not a writable directory: choose another"):
         check_output_dir(tmp_path / "deep" / "artifact")
 
 

@@ -15,6 +15,7 @@ from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.compressed_tensors import check_quantization_config, read_weight
 from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
@@ -123,6 +124,10 @@ def test_columns_out_of_order_are_refused_and_in_order_are_read(tmp_path: Path) 
         read_weight(write_linear(tmp_path, shuffled), "proj")
 
 
+def check(config: dict[str, Any]) -> None:
+    check_quantization_config(ConfigSection(config, Path("config.json")))
+
+
 def quantization(**changes: Any) -> dict[str, Any]:
     group = int4_scheme(32, True).model_dump(mode="json")
     weights = group["weights"] | changes.pop("weights", {})
@@ -132,9 +137,9 @@ def quantization(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_supported_schemes_pass() -> None:
-    check_quantization_config(quantization())
-    check_quantization_config(quantization(weights={"symmetric": False, "strategy": "channel"}))
-    check_quantization_config(quantization(format="mixed", group={"format": "pack-quantized"}))
+    check(quantization())
+    check(quantization(weights={"symmetric": False, "strategy": "channel"}))
+    check(quantization(format="mixed", group={"format": "pack-quantized"}))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +159,7 @@ def test_the_supported_schemes_pass() -> None:
 )
 def test_another_scheme_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        check_quantization_config(quantization(**changes))
+        check(quantization(**changes))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

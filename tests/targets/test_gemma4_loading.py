@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import load_target
+from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.gemma4 import Gemma4Config
 from gemma_oracle import (
     FULL,
@@ -24,6 +25,10 @@ from gemma_oracle import (
 )
 
 Tensors = dict[str, Tensor]
+
+
+def read_config(config: dict[str, Any]) -> Gemma4Config:
+    return Gemma4Config.from_hf(ConfigSection(config, Path("config.json")))
 
 
 @pytest.fixture
@@ -79,7 +84,7 @@ def test_a_rope_type_of_another_kind_is_refused(directory: Path, kind: str) -> N
     [
         *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "layer_types"),
         *("num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window"),
-        *("rope_parameters", "rms_norm_eps"),
+        "rms_norm_eps",
     ],
 )
 def test_a_missing_config_key_is_named(directory: Path, key: str) -> None:
@@ -154,8 +159,8 @@ def test_full_layers_dims_are_read_from_either_spelling(tmp_path: Path, digits: 
     edit_config(saved, per_layer_config=table)
     configs = [json.loads((d / "config.json").read_text()) for d in (published, saved)]
     assert "per_layer_config" not in configs[0]["text_config"]
-    assert Gemma4Config.from_hf(configs[0]) == Gemma4Config.from_hf(configs[1])
-    read = Gemma4Config.from_hf(configs[1])
+    assert read_config(configs[0]) == read_config(configs[1])
+    read = read_config(configs[1])
     assert (read.dims(0), read.dims(5), read.dims(6)) == ((8, 2), (16, 1), (16, 1))
 
 
@@ -166,3 +171,56 @@ def test_tensors_of_other_towers_are_skipped_but_no_others(tmp_path: Path) -> No
     edit_tensors(directory, lambda t: t.update({"model.language_model.x": torch.ones(1)}))
     with pytest.raises(CheckpointError, match=r"unknown tensors model\.language_model\.x"):
         load_target(directory, 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": "64"}, "hidden_size is '64', expected a positive integer"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, expected a positive integer"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0, expected a positive number"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', expected true or false"),
+        ({"layer_types": "full"}, "layer_types is 'full', expected a list of strings"),
+        ({"layer_types": ["full_attention", "mamba"]}, "layer_types and num_hidden_layers"),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\], expected an object"),
+        ({"per_layer_config": {"1": 3}}, "1 is 3, expected an object"),
+    ],
+)
+def test_an_odd_value_is_named(directory: Path, changes: dict[str, Any], message: str) -> None:
+    edit_config(directory, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        load_target(directory, 16)
+
+
+def test_an_unknown_layer_type_is_refused(directory: Path) -> None:
+    kinds = json.loads((directory / "config.json").read_text())["layer_types"]
+    edit_config(directory, layer_types=["mamba", *kinds[1:]])
+    with pytest.raises(UnsupportedError, match="layer type 'mamba'"):
+        load_target(directory, 16)
+
+
+def test_bidirectional_text_is_refused_and_vision_is_not(directory: Path) -> None:
+    edit_config(directory, use_bidirectional_attention="vision")
+    load_target(directory, 16)
+    edit_config(directory, use_bidirectional_attention="all")
+    with pytest.raises(UnsupportedError, match="bidirectional text attention"):
+        load_target(directory, 16)
+
+
+def test_absent_rope_parameters_mean_the_published_ones(directory: Path) -> None:
+    stored = json.loads((directory / "config.json").read_text())
+    expected = read_config(
+        stored
+        | {
+            "rope_parameters": {
+                SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+                FULL: {
+                    "rope_type": "proportional",
+                    "rope_theta": 1e6,
+                    "partial_rotary_factor": 0.25,
+                },
+            }
+        }
+    )
+    del stored["rope_parameters"]
+    assert read_config(stored) == expected

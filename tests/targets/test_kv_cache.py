@@ -112,3 +112,17 @@ def test_a_rollback_truncates_what_is_valid() -> None:
     guard.reset()
     with pytest.raises(ValueError, match="position 1 leaves a gap: 0 positions are filled"):
         guard.advance(rows(1), torch.tensor([1]))
+
+
+def test_the_guard_refuses_what_a_ring_has_overwritten() -> None:
+    guard = PositionGuard(200, ring_window=8)
+    guard.advance(rows(16), torch.arange(16))  # twice the window, from an empty cache
+    guard.advance(rows(9), torch.arange(16, 25))
+    with pytest.raises(SettingError, match="10 rows at position 25: at most 9 fit"):
+        guard.advance(rows(10), torch.arange(25, 35))
+    guard.advance(rows(1), torch.arange(16, 17))  # nine back
+    with pytest.raises(SettingError, match="position 15 is more than 9 back from 25"):
+        guard.advance(rows(1), torch.arange(15, 16))
+    guard.advance(rows(3), torch.arange(3))  # a new sequence
+    with pytest.raises(SettingError, match="no rows"):
+        guard.advance(rows(0), torch.arange(0))
