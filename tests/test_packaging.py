@@ -1,0 +1,21 @@
+"""What gets installed: one package, all of it."""
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("export", "targets", "runtime_runner", "triton_kernels")
+
+
+def test_every_folder_with_code_is_listed_for_the_wheel() -> None:
+    found = {"eagle_aot"}
+    for folder in FOLDERS:
+        for init in (ROOT / folder).rglob("__init__.py"):
+            found.add(".".join(("eagle_aot", *init.parent.relative_to(ROOT).parts)))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(project["tool"]["setuptools"]["packages"]) == found
+
+
+def test_the_shipped_pair_is_small() -> None:
+    size = sum(p.stat().st_size for p in (ROOT / "targets" / "tiny").rglob("*") if p.is_file())
+    assert size <= 12e6
