@@ -1,9 +1,16 @@
-"""How checkpoints become one artifact."""
+"""How checkpoints become one artifact.
 
-from eagle_aot.export.draft_checkpoint import load_draft
-from eagle_aot.export.pipeline import ExportOptions, export_speculator, run_check, run_export
-from eagle_aot.export.source import Source
-from eagle_aot.export.speculator import Eagle3Speculator
+Names are resolved on first use, so that `eagle-export --help` need not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eagle_aot.export.draft_checkpoint import load_draft
+    from eagle_aot.export.pipeline import ExportOptions, export_speculator, run_check, run_export
+    from eagle_aot.export.source import Source
+    from eagle_aot.export.speculator import Eagle3Speculator
 
 __all__ = [
     "Eagle3Speculator",
@@ -14,3 +21,11 @@ __all__ = [
     "run_check",
     "run_export",
 ]
+
+_HOME = {"Eagle3Speculator": "speculator", "Source": "source", "load_draft": "draft_checkpoint"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'pipeline')}"), name)

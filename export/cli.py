@@ -16,7 +16,9 @@ from eagle_aot.command import eagle_command
 @click.option("--backend", type=click.Choice(["auto", "cuda", "xnnpack"]), default="auto",
               show_default=True)  # fmt: skip
 @click.option("--chain-len", type=int, metavar="K", help="Default number of drafts per round, 1-7.")
-@click.option("--max-seq-len", type=click.IntRange(min=16), metavar="N", help="Context, in tokens.")
+@click.option(
+    "--max-seq-len", type=click.IntRange(16, 2**20), metavar="N", help="Context, in tokens."
+)
 @click.option("--max-prefill", type=click.IntRange(min=1), default=512, show_default=True,
               metavar="N", help="Longest prompt chunk, in tokens.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",

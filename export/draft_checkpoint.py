@@ -76,8 +76,8 @@ def _fill(
     for name, shape in wanted.items():
         tensor = shared.get(name)
         if tensor is None:
-            tensor = checked(head.checkpoint, head.stored(name), shape)
-        assign(draft, name, tensor.detach().to(dtype))
+            tensor = checked(head.checkpoint, head.stored(name), shape, dtype)
+        assign(draft, name, tensor.detach().to(dtype))  # the target's may be of another dtype
 
 
 def _target_ids(draft: Eagle3Draft, head: HeadLayout) -> Tensor:
@@ -88,7 +88,7 @@ def _target_ids(draft: Eagle3Draft, head: HeadLayout) -> Tensor:
         if size != vocab:
             raise CheckpointError(f"{where}: d2t is missing from a head with a reduced vocabulary")
         return torch.arange(size)
-    offsets = checked(head.checkpoint, head.stored("d2t"), torch.Size([size])).long()
+    offsets = checked(head.checkpoint, head.stored("d2t"), torch.Size([size]), torch.int64)
     if size < vocab and not offsets.any():
         raise CheckpointError(f"{where}: d2t is all zero: the map was never filled")
     ids = torch.arange(size) + offsets

@@ -5,6 +5,7 @@ from eagle_aot.export.draft_config import DraftConfig
 from eagle_aot.export.draft_head import ACTIVATIONS
 from eagle_aot.export.draft_layout import HeadLayout
 from eagle_aot.export.tap_layers import default_tap_layers
+from eagle_aot.export.verify_window import MAX_CHAIN_LEN
 from eagle_aot.targets.decoder.tap_decoder import check_tap_layers
 
 ATTENTION = "layers.0.self_attn"
@@ -126,10 +127,10 @@ def norm_output(head: HeadLayout) -> bool:
 
 
 def chain_len(head: HeadLayout) -> int | None:
-    """Drafts per round that the head's author proposes, in speculators files."""
+    """Drafts per round that a speculators file proposes, where the verify window takes them."""
     methods = head.options.section("speculators_config").values.get("proposal_methods")
     match methods:
-        case [{"speculative_tokens": int(count)}, *_] if count > 0:
+        case [{"speculative_tokens": int(count)}, *_] if 1 <= count <= MAX_CHAIN_LEN:
             return count
     return None
 

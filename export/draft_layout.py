@@ -112,8 +112,8 @@ def canonical_names(checkpoint: Checkpoint) -> dict[str, str]:
             )
         names[name] = stored
     where = checkpoint.directory
-    if any(name.startswith(("layers.1.", "additional_layers.")) for name in names):
-        raise UnsupportedError(f"{where}: more than one decoder layer")
     if "fc.weight" not in names or "layers.0.hidden_norm.weight" not in names:
         raise UnsupportedError(f"{where}: no fc.weight or hidden_norm.weight: not an EAGLE-3 head")
+    if any(name.startswith(("layers.1.", "additional_layers.")) for name in names):
+        raise UnsupportedError(f"{where}: more than one decoder layer")
     return names

@@ -32,6 +32,10 @@ def publish(
 ) -> Constants:
     """The constants of an artifact."""
     target, head = speculator.target, speculator.draft.config
+    if eos_ids and max(eos_ids) >= target.vocab_size:
+        raise CheckpointError(
+            f"eos_token_id {max(eos_ids)} is outside the vocabulary of {target.vocab_size}"
+        )
     return Constants(
         max_seq_len=target.max_seq_len,
         vocab_size=target.vocab_size,

@@ -1,7 +1,9 @@
-"""An artifact appears whole or not at all."""
+"""An artifact appears whole or not at all, and never costs the one it replaces."""
 
+import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,61 +11,99 @@ from pathlib import Path
 from eagle_aot.artifact import MANIFEST
 from eagle_aot.errors import EagleError, ExportError
 
+ELSEWHERE = "choose another --output-dir"
 
-def check_output_dir(final: Path) -> None:
-    """Raise ExportError unless `final` is free, empty, or an artifact that may be replaced."""
-    if final.exists() and not final.is_dir():
-        raise ExportError(f"{final}: exists and is not a directory: choose another --output-dir")
-    if final.is_dir() and any(final.iterdir()) and not (final / MANIFEST).is_file():
-        raise ExportError(f"{final}: holds other files: choose another --output-dir")
-    parent = next(path for path in final.absolute().parents if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ExportError(f"{parent}: not a writable directory: choose another --output-dir")
+
+def check_output_dir(output_dir: Path) -> None:
+    """Raise ExportError unless an artifact can appear at `output_dir`.
+
+    The place must be free, empty, or an artifact to replace, and the directory around it must let
+    us create and rename directories, which is tried.
+    """
+    final = output_dir.resolve()
+    parent = next(path for path in final.parents if path.exists())
+    try:
+        if final.exists() and not final.is_dir():
+            raise ExportError(f"{final}: exists and is not a directory: {ELSEWHERE}")
+        if os.path.ismount(final):
+            raise ExportError(f"{final}: a mount point cannot be replaced: name a directory in it")
+        if final.is_dir() and any(final.iterdir()) and not (final / MANIFEST).is_file():
+            raise ExportError(f"{final}: holds other files: {ELSEWHERE}")
+        os.rmdir(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=parent))
+    except OSError as error:
+        raise ExportError(f"{final}: cannot be written: {error.strerror}: {ELSEWHERE}") from error
 
 
 @contextmanager
-def appearing(final: Path) -> Iterator[Path]:
-    """A directory to write into, which becomes `final` when the block ends well.
+def appearing(output_dir: Path) -> Iterator[Path]:
+    """A directory to write into, which becomes `output_dir` when the block ends well.
 
-    It is a hidden sibling until then, and removed when the block fails. What an export that was
-    killed left there is removed by the next one. Raises ExportError when the disk refuses.
+    It is a hidden sibling until then, locked while its process lives, and removed when the block
+    fails. What a killed export left is cleaned up, or put back, by the next one. Raises
+    ExportError when the disk refuses.
     """
-    final = final.absolute()
-    partial = final.with_name(f".{final.name}.partial-{os.getpid()}")
+    final = output_dir.resolve()
+    partial: Path | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(final)
-        partial.mkdir()
-        yield partial
-        _replace(partial, final)
+        _recover(final)
+        partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=final.parent))
+        lock = os.open(partial, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield partial
+            partial.chmod(0o755)  # mkdtemp makes it private
+            _replace(partial, final)
+        finally:
+            os.close(lock)
     except EagleError:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise ExportError(f"{final}: cannot be written: {reason}") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _replace(partial: Path, final: Path) -> None:
-    replaced = final.with_name(f".{final.name}.replaced-{os.getpid()}")
-    if final.exists():
-        final.rename(replaced)
-    partial.rename(final)
+    """Rename into place; an artifact that was there is put back if that fails."""
+    if not final.exists():
+        partial.rename(final)
+        return
+    replaced = _replaced(final)
+    final.rename(replaced)
+    try:
+        partial.rename(final)
+    except OSError:
+        replaced.rename(final)
+        raise
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _remove_abandoned(final: Path) -> None:
+def _recover(final: Path) -> None:
+    """Undo what a killed export left behind."""
+    replaced = _replaced(final)
+    if replaced.exists() and final.exists():
+        shutil.rmtree(replaced)
+    elif replaced.exists():
+        replaced.rename(final)
     for left in final.parent.glob(f".{final.name}.partial-*"):
-        if not _is_running(left.name.rpartition("-")[2]):
+        if _is_abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _is_running(pid: str) -> bool:
+def _replaced(final: Path) -> Path:
+    return final.with_name(f".{final.name}.replaced")
+
+
+def _is_abandoned(partial: Path) -> bool:
+    """Whether no living process holds the lock; process ids mean nothing across containers."""
+    handle = os.open(partial, os.O_RDONLY)
     try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    except (ValueError, PermissionError):
-        return True
+    finally:
+        os.close(handle)
     return True

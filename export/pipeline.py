@@ -1,6 +1,7 @@
 """From checkpoints to an artifact, step by step."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def export_speculator(
     constants = publish(speculator, lengths, chain_len, read_eos_ids(source.target_dir))
     xnnpack.fold_int4(speculator)
     programs = trace(speculator, lengths, options.progress)
-    with options.progress.stage("lower"):
+    with options.progress.stage("lower"), stated("lowering failed"):
         program = xnnpack.lower(programs, constants.methods())
     with options.progress.stage("write"), appearing(Path(output_dir)) as directory:
         with (directory / PROGRAM).open("wb") as file:
@@ -107,21 +108,23 @@ def trace(
     speculator: Eagle3Speculator, lengths: MethodLengths, progress: Progress
 ) -> dict[str, ExportedProgram]:
     """Export the three methods and check their graphs."""
-    with progress.stage("trace"):
-        try:
-            programs = export_methods(speculator, lengths)
-        except EagleError:
-            raise
-        except Exception as error:  # torch.export has no common base for what it raises
-            raise ExportError(f"tracing failed: {first_line(error)}") from error
+    with progress.stage("trace"), stated("tracing failed"):
+        programs = export_methods(speculator, lengths)
     with progress.stage("check graphs"):
         check_graphs(programs, lengths)
     return programs
 
 
-def first_line(error: Exception) -> str:
-    """The part of an error message that fits on one line."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+@contextmanager
+def stated(what: str) -> Iterator[None]:
+    """Turn whatever the compilers raise, which have no common base, into an ExportError."""
+    try:
+        yield
+    except EagleError:
+        raise
+    except Exception as error:
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ExportError(f"{what}: {first_line}") from error
 
 
 def _lengths(speculator: Eagle3Speculator, source: Source, options: ExportOptions) -> MethodLengths:

@@ -16,20 +16,18 @@ class Progress:
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
-        self.seconds: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """One stage of the export."""
-        start = time.perf_counter()
         if not self.console.is_terminal:
             yield
-        else:
-            with self.console.status(name):
-                yield
-            elapsed = time.perf_counter() - start
-            self.console.print(f"{name:<32} {elapsed:7.1f} s   peak {peak_gib():5.2f} GiB")
-        self.seconds[name] = time.perf_counter() - start
+            return
+        start = time.perf_counter()
+        with self.console.status(name):
+            yield
+        elapsed = time.perf_counter() - start
+        self.console.print(f"{name:<32} {elapsed:7.1f} s   peak {peak_gib():5.2f} GiB")
 
 
 def peak_gib() -> float:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from eagle_aot.errors import CheckpointNotFoundError, SettingError
+from eagle_aot.errors import CheckpointNotFoundError, ExportError, SettingError
 from eagle_aot.export.draft_checkpoint import load_draft
 from eagle_aot.export.dummy import dummy_draft
 from eagle_aot.export.speculator import Eagle3Speculator
@@ -35,11 +35,16 @@ class Source:
         not exist.
         """
         spec = get_target(target_model)
+        if load_format == DUMMY and (target_dir or draft_dir):
+            raise SettingError(
+                f"--load-format dummy builds the geometry of {target_model}: "
+                "leave out --target-dir and --draft-dir"
+            )
         if target_dir is None:
             target_dir, draft_dir = spec.target_dir, draft_dir or spec.draft_dir
         for flag, directory in (("--target-dir", target_dir), ("--draft-dir", draft_dir)):
             if directory is None and load_format != DUMMY:
-                raise SettingError(f"{flag} is needed: {target_model} does not ship both")
+                raise SettingError(f"{flag} is needed: {target_model} is read from a directory")
             if directory is not None and not directory.is_dir():
                 raise CheckpointNotFoundError(f"{flag} {directory}: no such directory")
         return cls(
@@ -56,5 +61,9 @@ class Source:
             target = spec.dummy(max_seq_len, dtype)
             return Eagle3Speculator(target, dummy_draft(spec, target, max_seq_len, dtype))
         assert self.target_dir is not None and self.draft_dir is not None
-        target = spec.load(Checkpoint(self.target_dir), max_seq_len, dtype)
-        return Eagle3Speculator(target, load_draft(self.draft_dir, target, max_seq_len, dtype))
+        try:
+            target = spec.load(Checkpoint(self.target_dir), max_seq_len, dtype)
+            draft = load_draft(self.draft_dir, target, max_seq_len, dtype)
+        except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
+            raise ExportError(f"loading failed: {str(error).splitlines()[0]}") from error
+        return Eagle3Speculator(target, draft)

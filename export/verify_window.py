@@ -25,15 +25,9 @@ class MethodLengths:
 
 
 def check_chain_len(chain_len: int) -> None:
-    """Raise SettingError unless a chain of `chain_len` drafts fits the verify window."""
+    """Raise SettingError unless a chain of `chain_len` drafts and a bonus fit the verify window."""
     if not 1 <= chain_len <= MAX_CHAIN_LEN:
         raise SettingError(f"--chain-len {chain_len}: must be in [1, {MAX_CHAIN_LEN}]")
-
-
-def check_verify_window(window: int) -> None:
-    """Raise SettingError unless `window` rows fit the small-M path and at least one draft."""
-    if not 2 <= window <= MAX_VERIFY_WINDOW:
-        raise SettingError(f"verify window {window}: must be in [2, {MAX_VERIFY_WINDOW}]")
 
 
 def method_lengths(
@@ -53,7 +47,7 @@ def method_lengths(
     largest = min(max_prefill, max_seq_len - 1)
     if sliding_window:
         largest = min(largest, 2 * sliding_window)
-    if largest < smallest:
+    if largest <= smallest:
         raise SettingError(
             f"the longest prefill chunk would be {largest}, the shortest is {smallest}: "
             "raise --max-prefill or --max-seq-len"

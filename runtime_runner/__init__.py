@@ -1,5 +1,18 @@
-"""How an artifact generates text."""
+"""How an artifact generates text.
 
-from eagle_aot.runtime_runner.runner import Runner, load_artifact
+Names are resolved on first use, so that `eagle-run --help` need not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eagle_aot.runtime_runner.runner import Runner, load_artifact
 
 __all__ = ["Runner", "load_artifact"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.runner"), name)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--prompts-jsonl", type=click.Path(path_type=Path),
               help='One {"prompt": "..."} or {"token_ids": [...]} per line.')  # fmt: skip
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap the prompt in the chat template.")
-@click.option("--max-new-tokens", type=int, default=256, show_default=True, metavar="N")
+@click.option("--max-new-tokens", type=int, default=128, show_default=True, metavar="N")
 @click.option(
     "--chain-len", type=int, metavar="K", help="Drafts per round; default: the artifact's."
 )

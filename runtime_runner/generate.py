@@ -52,7 +52,7 @@ def generate(
     on_tokens: Callable[[list[int]], None],
 ) -> tuple[list[int], Stats]:
     """Greedy continuation of `prompt`, the same for every drafter; None decodes plainly."""
-    stats = Stats(chain_len=limits.chain_len if drafter else 0)
+    stats = Stats(chain_len=limits.chain_len)
     started = time.perf_counter()
     bonus = prefill(verifier, drafter, prompt, stats)
     output = [bonus]
@@ -67,7 +67,7 @@ def generate(
         stats.add_round(len(drafts), min(accepted, len(run)), len(run))
         output += run
         on_tokens(run)
-        if drafter and left > len(run):
+        if drafter and left > len(run) and run[-1] not in limits.stop_ids:
             drafter.extend(run, features[:, : len(run)], position)
         position += len(run)
         bonus = run[-1]
@@ -85,8 +85,8 @@ def prefill(
         greedy, features = verifier.forward(prompt[chunk.start : chunk.stop], chunk.start)
         next_token = prompt[chunk.stop] if chunk.stop < len(prompt) else greedy[-1]
         if drafter:
-            drafter.extend([*prompt[chunk.start + 1 : chunk.stop], next_token], features,
-                           chunk.start)  # fmt: skip
+            following = [*prompt[chunk.start + 1 : chunk.stop], next_token]
+            drafter.extend(following, features, chunk.start)
         stats.prefill_chunks += 1
     return next_token
 

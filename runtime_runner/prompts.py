@@ -30,13 +30,13 @@ def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
 
     Raises PromptError naming the line.
     """
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise PromptError(f"{where}:{number}: not JSON ({error.msg})") from error
+        except (ValueError, RecursionError) as error:
+            raise PromptError(f"{where}:{number}: not JSON ({error})") from error
         yield _prompt_of(entry, f"{where}:{number}")
 
 
@@ -52,6 +52,6 @@ def _prompt_of(entry: object, where: str) -> Prompt:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"{path}: cannot be read ({error})") from error

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.artifact import PROGRAM, Constants, Manifest
+from eagle_aot.artifact import PROGRAM, Constants, Manifest, tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.runtime_runner.eagle3 import Eagle3Drafter, TargetVerifier
 from eagle_aot.runtime_runner.executors import Executor, open_program
@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner.generate import Limits, generate
 from eagle_aot.runtime_runner.stats import Stats
 from eagle_aot.runtime_runner.tokenizer import Tokenizer
 
-DEFAULT_MAX_NEW_TOKENS = 256
+DEFAULT_MAX_NEW_TOKENS = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,18 +87,17 @@ class Runner:
         chain_len = self._chain_len(chain_len)
         if max_new_tokens < 1:
             raise SettingError(f"max_new_tokens {max_new_tokens}: must be at least 1")
-        text_in = isinstance(prompt, str)
         ids = self._ids(prompt, raw_prompt)
         self._check_prompt(ids)
         room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
-        stops = frozenset((*self.constants.eos_ids, *stop_ids))
+        stops = frozenset((*self.constants.eos_ids, *self._check_stop_ids(stop_ids)))
         drafter = Eagle3Drafter(self.executor) if speculate and room > 1 else None
-        limits = Limits(room=room, chain_len=chain_len, stop_ids=stops)
+        limits = Limits(room=room, chain_len=chain_len if speculate else 0, stop_ids=stops)
         output, stats = generate(self.verifier, drafter, ids, limits, on_tokens)
         return Result(
             prompt_tokens=len(ids),
             token_ids=output,
-            text=self.tokenizer.decode(output) if text_in else None,
+            text=self.tokenizer.decode(output) if tokenizer_files(self.directory) else None,
             finish_reason=finish_reason(output, stops, max_new_tokens),
             executor=self.executor.name,
             stats=stats,
@@ -114,10 +113,21 @@ class Runner:
             raise SettingError(f"chain length {chosen}: this artifact takes 1 to {longest}")
         return chosen
 
+    def _check_stop_ids(self, stop_ids: Iterable[int]) -> list[int]:
+        stops = list(stop_ids)
+        for stop in stops:
+            if not 0 <= stop < self.constants.vocab_size:
+                raise SettingError(
+                    f"stop id {stop} is outside the vocabulary of {self.constants.vocab_size}"
+                )
+        return stops
+
     def _check_prompt(self, ids: list[int]) -> None:
         context, vocab = self.constants.max_seq_len, self.constants.vocab_size
         if not ids:
             raise PromptError("the prompt is empty")
+        if not all(type(i) is int for i in ids):
+            raise PromptError("prompt ids must be integers")
         if len(ids) >= context:
             raise PromptError(
                 f"the prompt has {len(ids)} tokens and the context {context}: shorten the prompt "

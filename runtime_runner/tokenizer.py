@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError
 
@@ -18,7 +20,7 @@ class Tokenizer:
 
         try:
             self.hf: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a different type for every kind of damage
             raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error
 
     def encode(self, prompt: str, raw: bool = False) -> list[int]:
@@ -26,9 +28,12 @@ class Tokenizer:
 
         A beginning-of-sequence token is put first exactly once where the tokenizer has one.
         """
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError("the prompt is not valid Unicode text") from error
         if not raw and self.hf.chat_template:
-            turns = [{"role": "user", "content": prompt}]
-            text = self.hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            text = self._render(prompt)
             ids: list[int] = self.hf(text, add_special_tokens=False).input_ids
         else:
             ids = self.hf(prompt).input_ids
@@ -38,6 +43,16 @@ class Tokenizer:
         if not ids:
             raise PromptError("the prompt is empty")
         return ids
+
+    def _render(self, prompt: str) -> str:
+        turns = [{"role": "user", "content": prompt}]
+        try:
+            text: str = self.hf.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError as error:
+            raise ArtifactError(f"the chat template cannot be rendered ({error})") from error
+        return text
 
     def decode(self, ids: list[int]) -> str:
         """Text of generated ids, special tokens left out."""

@@ -20,6 +20,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from eagle_aot.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.runner import Result
 from tiny_pair.stories import Story, final_answer, stories
@@ -39,11 +40,14 @@ def main(artifact: Path, count: int, chain_lens: str, write_prompts: Path | None
         lines = (json.dumps({"prompt": story.question}) for story in problems)
         write_prompts.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return
-    runner = load_artifact(artifact)
-    plain = answer_all(runner, problems, None)
-    rows = {"plain": plain}
-    for chain_len in map(int, chain_lens.split(",")):
-        rows[f"K = {chain_len}"] = answer_all(runner, problems, chain_len)
+    try:
+        runner = load_artifact(artifact)
+        plain = answer_all(runner, problems, None)
+        rows = {"plain": plain}
+        for chain_len in map(int, chain_lens.split(",")):
+            rows[f"K = {chain_len}"] = answer_all(runner, problems, chain_len)
+    except EagleError as error:
+        raise click.ClickException(str(error)) from error
     console = Console(width=110)
     console.print(f"{count} held-out problems, {platform.machine()}, {versions()}")
     console.print(table(rows, problems))

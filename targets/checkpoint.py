@@ -40,8 +40,8 @@ class Checkpoint:
         """The weight files, in the order of their names."""
         index = self.directory / INDEX
         if index.is_file():
-            names = sorted(set(read_json(index).get("weight_map", {}).values()))
-            return [self._inside(name) for name in names]
+            shards = ConfigSection(read_json(index), index).section("weight_map")
+            return [self._inside(name) for name in sorted({shards.text(k) for k in shards.values})]
         for pattern in ("model.safetensors", "pytorch_model.bin", "*.safetensors"):
             if found := sorted(self.directory.glob(pattern)):
                 return found
@@ -101,8 +101,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointNotFoundError(f"{path}: no such file")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: not JSON ({error})") from error
+    except (ValueError, RecursionError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object")
     return value

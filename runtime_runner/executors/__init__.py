@@ -21,9 +21,6 @@ class Executor(Protocol):
         """Run a method; its outputs stay valid across later runs."""
 
 
-EXECUTORS = ("executorch", "aoti")
-
-
 def open_program(path: Path, backend: str, executor: str) -> Executor:
     """The program at `path`, opened by the executor asked for or the one that fits its backend.
 

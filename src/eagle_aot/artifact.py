@@ -121,7 +121,7 @@ class Manifest:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             version = stored["schema_version"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ArtifactError(f"{path}: damaged ({error!r}): export again") from error
         if version != SCHEMA_VERSION:
             raise ArtifactError(
@@ -129,14 +129,23 @@ class Manifest:
                 "export again with this version"
             )
         names = {field.name for field in fields(cls)}
-        if set(stored) != names or not isinstance(stored["files"], dict):
+        lists = isinstance(stored.get("tap_layers"), list)
+        tables = all(isinstance(stored.get(key), dict) for key in ("files", "constants"))
+        if set(stored) != names or not (lists and tables and isinstance(stored["backend"], str)):
             raise ArtifactError(f"{path}: damaged (fields {sorted(names ^ set(stored))})")
         return cls(**stored | {"tap_layers": tuple(stored["tap_layers"])})
 
     def verify(self, directory: Path) -> None:
-        """Raise ArtifactError unless every listed file is present and has its recorded hash."""
+        """Raise ArtifactError unless the listed files are there, unchanged, and the only ones.
+
+        Other files in the directory are left alone, as long as they are not a tokenizer's.
+        """
         if PROGRAM not in self.files:
             raise ArtifactError(f"{directory / MANIFEST}: lists no {PROGRAM}")
+        tokenizer = tokenizer_files(directory)
+        for path in tokenizer:
+            if path.name not in self.files:
+                raise ArtifactError(f"{path}: not listed in {MANIFEST}: export again")
         for name, recorded in self.files.items():
             path = directory / name
             if Path(name).name != name:
@@ -145,6 +154,8 @@ class Manifest:
                 raise ArtifactError(f"{path}: missing: export again")
             if sha256_of([path]) != recorded:
                 raise ArtifactError(f"{path}: does not match its hash in {MANIFEST}: export again")
+        if self.tokenizer_sha256 != (sha256_of(tokenizer) if tokenizer else None):
+            raise ArtifactError(f"{directory}: the tokenizer does not match its hash in {MANIFEST}")
 
 
 def tokenizer_files(directory: Path) -> list[Path]:

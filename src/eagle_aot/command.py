@@ -27,6 +27,10 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
             body(**options)
         except EagleError as error:
             raise click.ClickException(" ".join(str(error).split())) from error
+        except BrokenPipeError:
+            raise  # click ends quietly when the reader is gone
+        except OSError as error:
+            raise click.ClickException(f"{error.filename or 'output'}: {error.strerror}") from error
         finally:
             logging.disable(logging.NOTSET)
 

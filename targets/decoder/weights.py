@@ -37,7 +37,7 @@ def load_weights(
             continue
         stored = stored_name(name, prefix)
         used.add(stored)
-        assign(model, name, checked(checkpoint, stored, current.shape).to(dtype))
+        assign(model, name, checked(checkpoint, stored, current.shape, dtype))
     left = [n for n in checkpoint.names() if n not in used and not n.startswith(unused)]
     if left:
         raise CheckpointError(f"{checkpoint.directory}: unknown tensors {', '.join(left[:5])}")
@@ -62,15 +62,22 @@ def stored_name(name: str, prefix: str) -> str:
     return name if name.startswith("lm_head") else prefix + name
 
 
-def checked(checkpoint: Checkpoint, name: str, shape: torch.Size) -> Tensor:
-    """A tensor of the checkpoint that must have `shape`. Raises CheckpointError."""
+def checked(checkpoint: Checkpoint, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A tensor of the checkpoint as `dtype`.
+
+    Raises CheckpointError unless it has `shape` and is of the same kind, float or integer.
+    """
     tensor = checkpoint.tensor(name)
     if tensor.shape != shape:
         raise CheckpointError(
             f"{checkpoint.directory}: {name} is {list(tensor.shape)}, "
             f"config.json says {list(shape)}"
         )
-    return tensor
+    if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool:
+        raise CheckpointError(f"{checkpoint.directory}: {name} holds {tensor.dtype} values")
+    if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        raise CheckpointError(f"{checkpoint.directory}: {name} holds NaN or infinite values")
+    return tensor.to(dtype)
 
 
 def assign(model: nn.Module, name: str, tensor: Tensor) -> None:

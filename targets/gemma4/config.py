@@ -68,6 +68,8 @@ class Gemma4Config:
         global_head_dim, global_kv_heads = _global_dims(text, layer_types)
         sliding_rope = _rope(text, SLIDING, "default")
         full_rope = _rope(text, FULL, "proportional")
+        if full_rope.number("partial_rotary_factor", 1.0) > 1.0:
+            raise CheckpointError(f"{text.where}: partial_rotary_factor is more than 1")
         capped = text.has("final_logit_softcapping")
         return cls(
             vocab_size=text.count("vocab_size"),

@@ -39,15 +39,21 @@ def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
     """
     packed = checkpoint.tensor(f"{module}.weight_packed")
     scale = checkpoint.tensor(f"{module}.weight_scale").float()
-    rows, columns = (int(size) for size in checkpoint.tensor(f"{module}.weight_shape"))
+    shape = checkpoint.tensor(f"{module}.weight_shape").flatten().tolist()
+    if len(shape) != 2:
+        raise CheckpointError(f"{module}.weight_shape: {shape} is not [rows, columns]")
+    rows, columns = map(int, shape)
     if packed.dtype != torch.int32 or packed.shape != (rows, columns // 8) or columns % 8:
         raise CheckpointError(
             f"{module}.weight_packed: {packed.dtype} {list(packed.shape)} does not hold "
             f"[{rows}, {columns}] INT4 values"
         )
-    if scale.ndim != 2 or scale.shape[0] != rows or columns % scale.shape[1]:
+    groups = scale.shape[1] if scale.ndim == 2 else 0
+    if scale.shape[0] != rows or not groups or columns % groups:
         raise CheckpointError(f"{module}.weight_scale: {list(scale.shape)} for {rows}x{columns}")
-    _check_order(checkpoint, module, columns // scale.shape[1])
+    if not torch.isfinite(scale).all():
+        raise CheckpointError(f"{module}.weight_scale: holds NaN or infinite values")
+    _check_order(checkpoint, module, columns // groups)
     return Int4Weight(
         qdata=packed.contiguous().view(torch.uint8),
         scale=scale.t().contiguous(),

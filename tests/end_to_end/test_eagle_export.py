@@ -52,14 +52,18 @@ def test_targets_are_listed() -> None:
     ("arguments", "message"),
     [
         (["--target-model", "gpt-5"], "known targets: gemma4-tiny, gemma4-31b"),
-        (["--target-model", "gemma4-31b"], "--target-dir is needed"),
+        (["--target-model", "gemma4-31b"], "--target-dir is needed: gemma4-31b"),
         (["--target-model", "gemma4-31b", "--target-dir", "/"], "--draft-dir is needed"),
         (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such directory"),
         (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
         (["--target-model", "gemma4-tiny", "--chain-len", "0"], "must be in [1, 7]"),
         (["--target-model", "gemma4-tiny", "--chain-len", "8"], "must be in [1, 7]"),
         (["--target-model", "gemma4-tiny", "--backend", "cuda"], "--backend cuda"),
-        (["--target-model", "gemma4-tiny", "--max-prefill", "8"], "raise --max-prefill"),
+        (["--target-model", "gemma4-tiny", "--max-prefill", "9"], "raise --max-prefill"),
+        (
+            ["--target-model", "gemma4-tiny", "--load-format", "dummy", "--draft-dir", "/"],
+            "leave out --target-dir and --draft-dir",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(
@@ -71,7 +75,14 @@ def test_wrong_settings_are_refused_in_one_line(
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["--target-model"], ["--backend", "tpu"], ["--max-seq-len", "3"], ["--unknown"]],
+    [
+        [],
+        ["--target-model"],
+        ["--backend", "tpu"],
+        ["--max-seq-len", "3"],
+        ["--max-seq-len", "1000000000000"],
+        ["--unknown"],
+    ],
 )
 def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
     assert export(*arguments).exit_code == 2

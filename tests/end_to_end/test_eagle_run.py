@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 from executorch.exir import to_edge
 
-from eagle_aot.artifact import METHODS, Manifest, sha256_of
+from eagle_aot.artifact import METHODS, Manifest, sha256_of, tokenizer_files
 from eagle_aot.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.cli import main
@@ -143,6 +144,9 @@ def test_stop_ids_can_be_added(tiny_artifact: Path) -> None:
         (["--prompt", "Tom " * 500], "the context 192: shorten the prompt"),
         (["--prompt-file", "/none"], "/none: cannot be read"),
         (["--prompt", "Tom", "--executor", "aoti"], "does not run xnnpack artifacts"),
+        (["--prompt", "Tom", "--stop-id", "-5"], "stop id -5 is outside the vocabulary of 1024"),
+        (["--prompt", "Tom", "--stop-id", "1024"], "stop id 1024 is outside the vocabulary"),
+        (["--prompt", "a\ud800"], "the prompt is not valid Unicode text"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(
@@ -198,10 +202,24 @@ def test_text_needs_a_tokenizer_and_ids_do_not(copied: Path) -> None:
     for name in set(manifest.files) - {"model.pte"}:
         del manifest.files[name]
         (copied / name).unlink()
-    manifest.write(copied)
+    replace(manifest, tokenizer_sha256=None).write(copied)
     refuses(run(copied, "--prompt", "a"), "has no tokenizer: give token ids instead")
     result = load_artifact(copied).generate([5, 6, 7], 4)
     assert (len(result.token_ids), result.text) == (4, None)
+
+
+def test_a_tokenizer_file_that_is_not_listed_is_refused(copied: Path) -> None:
+    (copied / "special_tokens_map.json").write_text("{}")
+    refuses(run(copied, "--prompt", "a"), "special_tokens_map.json: not listed in manifest.json")
+
+
+def test_a_chat_template_that_fails_is_a_stated_failure(copied: Path) -> None:
+    (copied / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    manifest = Manifest.read(copied)
+    manifest.files["chat_template.jinja"] = sha256_of([copied / "chat_template.jinja"])
+    tokenizer = sha256_of(tokenizer_files(copied))
+    replace(manifest, tokenizer_sha256=tokenizer).write(copied)
+    refuses(run(copied, "--prompt", "a"), "the chat template cannot be rendered")
 
 
 def test_an_unknown_backend_is_refused(copied: Path) -> None:

@@ -6,6 +6,8 @@ The boundaries themselves are checked against golden hidden states in `tests/tar
 from collections.abc import Sequence
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from eager_executor import EagerExecutor
 from eagle_aot.artifact import Constants
@@ -51,3 +53,23 @@ def test_the_head_reads_the_layers_it_was_trained_on() -> None:
 @pytest.mark.parametrize("shifted", [(1, 3, 4), (3, 5, 6)])
 def test_taps_shifted_by_one_are_seen(shifted: tuple[int, ...]) -> None:
     assert tau(shifted) < FLOOR
+
+
+def test_features_are_those_of_the_boundaries_that_transformers_sees() -> None:
+    spec = TARGETS["gemma4-tiny"]
+    assert spec.target_dir is not None and spec.draft_dir is not None
+    target = load_target("gemma4-tiny", 64)
+    speculator = Eagle3Speculator(target, load_draft(spec.draft_dir, target, 64))
+    tokens = torch.randint(5, 1024, (1, 40), generator=torch.Generator().manual_seed(0))
+    oracle = AutoModelForCausalLM.from_pretrained(spec.target_dir, dtype=torch.float32)
+    with torch.no_grad():
+        _, features = speculator.prefill(tokens, torch.arange(40))
+        boundaries = oracle(tokens, output_hidden_states=True).hidden_states
+
+        def error(taps: Sequence[int]) -> float:
+            expected = speculator.draft.fuse(torch.cat([boundaries[b] for b in taps], dim=-1))
+            return float((features - expected).norm() / expected.norm())
+
+        assert error((2, 4, 5)) < 1e-4
+        for one_shifted in ((1, 4, 5), (3, 4, 5), (2, 3, 5), (2, 5, 5), (2, 4, 4)):
+            assert error(one_shifted) > 0.02, one_shifted

@@ -21,12 +21,6 @@ def write_artifact(final: Path, content: str) -> None:
         (partial / "manifest.json").write_text(content)
 
 
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
 def test_the_directory_appears_when_the_block_ends_well(tmp_path: Path) -> None:
     final = tmp_path / "new" / "artifact"
     with appearing(final) as partial:
@@ -86,10 +80,68 @@ def test_a_foreign_directory_and_a_file_are_refused(tmp_path: Path) -> None:
 def test_an_unwritable_parent_is_refused_before_the_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Permissions do not bind root, so the question to the system is answered here."""
-    monkeypatch.setattr(output_dir.os, "access", lambda path, mode: Path(path) != tmp_path)
-    with pytest.raises(ExportError, match=f"{tmp_path}: not a writable directory: choose another"):
+    """Permissions do not bind root, so the system's answer is given here."""
+
+    def refuse(**arguments: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(output_dir.tempfile, "mkdtemp", refuse)
+    with pytest.raises(ExportError, match="artifact: cannot be written: Permission denied: choose"):
         check_output_dir(tmp_path / "deep" / "artifact")
+
+
+def test_places_that_cannot_take_a_rename_are_refused_before_the_export(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="Not a directory"):
+        check_output_dir(tmp_path / "file" / "artifact")
+    with pytest.raises(ExportError, match="File name too long"):
+        check_output_dir(tmp_path / ("x" * 300))
+    with pytest.raises(ExportError, match="a mount point cannot be replaced"):
+        check_output_dir(Path("/proc"))
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_link_keeps_pointing_at_the_artifact(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "real", "old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    check_output_dir(tmp_path / "link")
+    write_artifact(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and names(tmp_path) == ["link", "real"]
+    assert (tmp_path / "real" / "manifest.json").read_text() == "new"
+
+
+def test_a_failed_replacement_puts_the_old_artifact_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final = tmp_path / "artifact"
+    write_artifact(final, "old")
+    rename = Path.rename
+
+    def refuse_partial(self: Path, target: Path) -> Path:
+        if ".partial-" in self.name:
+            raise OSError(16, "Device or resource busy")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse_partial)
+    with pytest.raises(ExportError, match="Device or resource busy"):
+        write_artifact(final, "new")
+    assert names(tmp_path) == ["artifact"]
+    assert (final / "manifest.json").read_text() == "old"
+
+
+@pytest.mark.parametrize("already_renamed", [False, True])
+def test_a_kill_between_the_renames_costs_nothing(tmp_path: Path, already_renamed: bool) -> None:
+    final = tmp_path / "artifact"
+    write_artifact(final, "old")
+    final.rename(tmp_path / ".artifact.replaced")
+    if already_renamed:
+        final.mkdir()
+        (final / "manifest.json").write_text("newer")
+    with pytest.raises(KeyError), appearing(final):
+        raise KeyError
+    assert names(tmp_path) == ["artifact"]
+    expected = "newer" if already_renamed else "old"
+    assert (final / "manifest.json").read_text() == expected
 
 
 def test_a_disk_that_refuses_is_a_stated_failure(tmp_path: Path) -> None:
@@ -105,13 +157,15 @@ def test_a_disk_that_refuses_is_a_stated_failure(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_export_left_is_removed_and_a_running_ones_is_kept(tmp_path: Path) -> None:
-    left = [f".artifact.partial-{dead_pid()}", ".artifact.partial-1", ".artifact.partial-x"]
-    other = ".another.partial-1"
-    for name in (*left, other):
+    for name in (".artifact.partial-abandoned", ".another.partial-x"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pte").write_bytes(b"half")
-    write_artifact(tmp_path / "artifact", "{}")
-    assert names(tmp_path) == sorted(["artifact", *left[1:], other])
+    with appearing(tmp_path / "artifact") as running:
+        write_artifact(tmp_path / "artifact", "first")
+        assert names(tmp_path) == sorted([".another.partial-x", "artifact", running.name])
+        (running / "manifest.json").write_text("second")
+    assert names(tmp_path) == [".another.partial-x", "artifact"]
+    assert (tmp_path / "artifact" / "manifest.json").read_text() == "second"
 
 
 def test_a_killed_process_leaves_no_artifact_and_the_next_export_cleans_up(tmp_path: Path) -> None:

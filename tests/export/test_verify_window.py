@@ -10,7 +10,6 @@ from eagle_aot.export.int4_dispatch import matvec_max_m_raised
 from eagle_aot.export.verify_window import (
     MethodLengths,
     check_chain_len,
-    check_verify_window,
     method_lengths,
 )
 from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
@@ -24,16 +23,10 @@ def test_a_chain_outside_the_window_is_refused(chain_len: int) -> None:
         ExportOptions(chain_len=chain_len)
 
 
-@pytest.mark.parametrize("window", [-1, 0, 1, 9])
-def test_a_verify_window_outside_the_kernel_is_refused(window: int) -> None:
-    with pytest.raises(SettingError, match=r"must be in \[2, 8\]"):
-        check_verify_window(window)
-
-
-def test_every_allowed_chain_and_window_passes() -> None:
+def test_every_allowed_chain_passes() -> None:
     for chain_len in range(1, 8):
         check_chain_len(chain_len)
-        check_verify_window(chain_len + 1)
+        assert ExportOptions(chain_len=chain_len).chain_len == chain_len
 
 
 @pytest.mark.parametrize(
@@ -45,8 +38,7 @@ def test_every_allowed_chain_and_window_passes() -> None:
         (512, 4096, 16, 1, MethodLengths(8, 9, 32)),
         (512, 4096, 8, 1, MethodLengths(8, 9, 16)),
         (512, 4096, 1024, 12, MethodLengths(8, 12, 512)),
-        (9, 4096, 1024, 1, MethodLengths(8, 9, 9)),
-        (512, 10, 1024, 1, MethodLengths(8, 9, 9)),
+        (10, 4096, 1024, 1, MethodLengths(8, 9, 10)),
     ],
 )
 def test_a_prefill_fits_context_and_ring_and_never_reaches_the_small_path(
@@ -61,6 +53,7 @@ def test_a_prefill_fits_context_and_ring_and_never_reaches_the_small_path(
 @pytest.mark.parametrize(
     ("max_prefill", "max_seq_len", "window", "min_forward", "message"),
     [
+        (9, 4096, 1024, 1, "longest prefill chunk would be 9, the shortest is 9"),
         (8, 4096, 0, 1, "longest prefill chunk would be 8, the shortest is 9"),
         (512, 9, 0, 1, "longest prefill chunk would be 8, the shortest is 9"),
         (512, 4096, 8, 17, "longest prefill chunk would be 16, the shortest is 17"),

@@ -48,7 +48,7 @@ def test_every_drafter_gives_the_plain_text(
 
 def test_no_drafter_is_one_token_per_forward() -> None:
     verifier = ToyVerifier(3, 16, 9)
-    limits = Limits(room=12, chain_len=4, stop_ids=frozenset())
+    limits = Limits(room=12, chain_len=0, stop_ids=frozenset())
     output, stats = generate(verifier, None, [1, 2, 3], limits, lambda run: None)
     assert output == plain_text([1, 2, 3], 3, 12)
     assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)

@@ -11,6 +11,9 @@ def test_each_source_is_read(tmp_path: Path) -> None:
     file.write_text("two\nlines\n", encoding="utf-8")
     lines = tmp_path / "prompts.jsonl"
     lines.write_text('{"prompt": "a", "id": 1}\n\n{"token_ids": [2, 3]}\n', encoding="utf-8")
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('\ufeff{"prompt": "a\u2028b"}\r\n', encoding="utf-8")
+    assert read_prompts(None, None, odd) == ["a\u2028b"]
     assert read_prompts("one", None, None) == ["one"]
     assert read_prompts(None, file, None) == ["two\nlines\n"]
     assert read_prompts(None, None, lines) == ["a", [2, 3]]
@@ -24,6 +27,8 @@ def test_each_source_is_read(tmp_path: Path) -> None:
         "3",
         "{}",
         '{"prompt": 3}',
+        "[" * 100_000,
+        '{"token_ids": [' + "9" * 5000 + "]}",
         '{"token_ids": ["a"]}',
         '{"token_ids": [true]}',
         '{"prompt": "a", "token_ids": [1]}',

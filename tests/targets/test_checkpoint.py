@@ -53,7 +53,11 @@ def test_missing_directory_config_and_weights_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(b"{", "not JSON"), (b"\xff\xfe", "not JSON"), (b"[1]", "expected a JSON object")],
+    [
+        (b"{", "cannot be read as JSON"),
+        (b"\xff\xfe", "cannot be read as JSON"),
+        (b"[1]", "expected a JSON object"),
+    ],
 )
 def test_a_damaged_config_is_refused(directory: Path, text: bytes, message: str) -> None:
     (directory / "config.json").write_bytes(text)
