@@ -63,7 +63,7 @@ def export_methods(
             rows = Dim("rows", min=method.min_rows, max=method.max_rows)
             shapes = tuple({0: rows} if x.ndim == 1 else {1: rows} for x in inputs)
             programs[name] = torch.export.export(
-                method.module, inputs, dynamic_shapes=shapes, strict=False
+                method.module, inputs, dynamic_shapes=shapes, strict=True
             )
     return programs
 

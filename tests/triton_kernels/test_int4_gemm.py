@@ -117,4 +117,4 @@ def test_a_limit_that_no_kernel_serves_is_refused(rows: int) -> None:
     before = set_matvec_max_m(5)
     with pytest.raises(ValueError, match=r"MATVEC_MAX_M must be in \[1, 8\]"):
         set_matvec_max_m(rows)
-    assert matvec_max_m() == 5 and before == api.DEFAULT_MATVEC_MAX_M == 4
+    assert matvec_max_m() == 5 and before == 4

@@ -10,32 +10,30 @@ from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm.reference import int4_linear_reference
 
-DEFAULT_MATVEC_MAX_M = 4
-"""Rows up to which the small-M path is taken when nobody asks for more."""
+MATVEC_MAX_M = 4
+"""Rows up to which the small-M path is taken; raised by `set_matvec_max_m` for one export."""
 
 SMALL_M_LIMIT = 8
 """Rows that the small-M path can serve at most."""
 
-_matvec_max_m = DEFAULT_MATVEC_MAX_M
-
 
 def matvec_max_m() -> int:
     """The current limit of the small-M path, in rows."""
-    return _matvec_max_m
+    return MATVEC_MAX_M
 
 
 def set_matvec_max_m(rows: int) -> int:
     """Set the limit and return the one before it. Raises ValueError outside [1, 8]."""
-    global _matvec_max_m
+    global MATVEC_MAX_M
     if not 1 <= rows <= SMALL_M_LIMIT:
         raise ValueError(f"MATVEC_MAX_M must be in [1, {SMALL_M_LIMIT}], got {rows}")
-    previous, _matvec_max_m = _matvec_max_m, rows
+    previous, MATVEC_MAX_M = MATVEC_MAX_M, rows
     return previous
 
 
 def int4_linear(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
     """`x` [1, M, K] -> [1, M, N] in x's dtype; weight layout as in `reference.py`."""
-    if x.shape[-2] <= _matvec_max_m:
+    if x.shape[-2] <= MATVEC_MAX_M:
         return small_m_linear(x, qdata, scale, zero_point)
     return int4_linear_reference(x, qdata, scale, zero_point)
 
