@@ -45,7 +45,8 @@ class ExecuTorchExecutor:
         try:
             return tuple(self._methods[method].execute([x.contiguous() for x in inputs]))
         except RuntimeError as error:
-            raise ArtifactError(f"{method} failed: {error}") from error
+            reason = str(error).partition("\n")[0]  # a native backtrace follows
+            raise ArtifactError(f"{method} failed in the ExecuTorch runtime: {reason}") from error
 
     def _load(self, path: Path, name: str) -> Method:
         try:

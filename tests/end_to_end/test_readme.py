@@ -11,7 +11,7 @@ ANSWERS = {"Ada has 27 marbles": 189, "If Mei owns 7 oranges": 63}
 
 
 def test_its_questions_were_never_trained_on_and_are_answered(tiny: Runner) -> None:
-    asked = re.findall(r'(?:--prompt |generate\()"([^"]{9,})"', README)
+    asked = re.findall(r'(?:--prompt |generate\(\s*)"([^"]{9,})"', README)
     assert len(asked) == len(ANSWERS)
     for question in asked:
         expected = next(n for start, n in ANSWERS.items() if question.startswith(start))
