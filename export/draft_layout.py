@@ -64,18 +64,18 @@ def read_layout(checkpoint: Checkpoint, num_layers: int | None) -> HeadLayout:
     contradicts itself.
     """
     config, where = checkpoint.config, checkpoint.directory
-    names = canonical_names(checkpoint)
-    if not config.has("speculators_model_type"):
+    kind = config.text("speculators_model_type", "")
+    if kind not in ("", "eagle3"):
+        raise UnsupportedError(f"{where}: a {kind!r} speculator, not EAGLE-3")
+    if not kind:
         refuse_other_trainers(config)
         taps = flat_tap_layers(config.values, num_layers)
-        return HeadLayout(checkpoint, config, config, taps, names)
-    kind = config.text("speculators_model_type")
-    if kind != "eagle3":
-        raise UnsupportedError(f"{where}: a {kind!r} speculator, not EAGLE-3")
+        return HeadLayout(checkpoint, config, config, taps, canonical_names(checkpoint))
     layer = config.section("transformer_layer_config")
     if not layer.values:
         raise CheckpointError(f"{where}/config.json: no transformer_layer_config")
-    return HeadLayout(checkpoint, layer, config, speculators_tap_layers(config.values), names)
+    taps = speculators_tap_layers(config.values)
+    return HeadLayout(checkpoint, layer, config, taps, canonical_names(checkpoint))
 
 
 def refuse_other_trainers(config: ConfigSection) -> None:
