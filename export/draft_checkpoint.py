@@ -36,15 +36,15 @@ def load_draft(
     num_layers = None if target is None else target.num_hidden_layers
     head = read_layout(Checkpoint(path), num_layers)
     draft = Eagle3Draft(read_geometry(head, num_layers), max_seq_len, dtype)
-    _fill(draft, head, _share_with_target(draft, head, target), dtype)
+    _fill(draft, head, _share_with_target(draft, head, target, dtype), dtype)
     draft.target_ids = _target_ids(draft, head)
     return draft.eval()
 
 
 def _share_with_target(
-    draft: Eagle3Draft, head: HeadLayout, target: TapTarget | None
+    draft: Eagle3Draft, head: HeadLayout, target: TapTarget | None, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Tables that the head lacks, from the target, by parameter name."""
+    """Tables that the head lacks, from the target, by parameter name, in the head's dtype."""
     shared: dict[str, Tensor] = {}
     if "embed_tokens.weight" not in head.names:
         draft.has_embedding = target is not None
@@ -61,7 +61,7 @@ def _share_with_target(
                 f"{head.directory}: the head has no {name} and the target's is "
                 f"{list(table.shape)}, not {list(parameters[name].shape)}"
             )
-    return shared
+    return {name: table.detach().to(dtype) for name, table in shared.items()}
 
 
 def _fill(
@@ -77,7 +77,7 @@ def _fill(
         tensor = shared.get(name)
         if tensor is None:
             tensor = checked(head.checkpoint, head.stored(name), shape, dtype)
-        assign(draft, name, tensor.detach().to(dtype))  # the target's may be of another dtype
+        assign(draft, name, tensor)
 
 
 def _target_ids(draft: Eagle3Draft, head: HeadLayout) -> Tensor:

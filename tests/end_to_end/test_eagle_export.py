@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from eagle_aot.artifact import TOKENIZER_FILES, Manifest
 from eagle_aot.export.cli import main
 from eagle_aot.targets import TARGETS
+from refusals import refuses
 
 OPTIONS = {
     "--target-model",
@@ -27,14 +28,6 @@ OPTIONS = {
 
 def export(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments])
-
-
-def refuses(result: Result, message: str) -> None:
-    """Exit code 1 and one line that holds `message`."""
-    assert result.exit_code == 1, result.output
-    assert message in result.output
-    assert result.output.startswith("Error: ")
-    assert result.output.count("\n") == 1
 
 
 def test_the_options_are_frozen() -> None:

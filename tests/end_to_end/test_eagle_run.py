@@ -16,6 +16,7 @@ from eagle_aot.artifact import METHODS, Manifest, sha256_of, tokenizer_files
 from eagle_aot.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.cli import main
+from refusals import refuses
 from tiny_pair.stories import stories
 
 OPTIONS = {
@@ -55,13 +56,6 @@ QUESTION = next(stories(8, "test")).question
 
 def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments])
-
-
-def refuses(result: Result, message: str) -> None:
-    """Exit code 1 and one line that holds `message`."""
-    assert result.exit_code == 1, result.output
-    assert message in result.output
-    assert result.output.count("\n") == 1, result.output
 
 
 @pytest.fixture
