@@ -95,7 +95,7 @@ def test_up_to_the_limit_rows_take_the_small_path(
         taken.append(x.shape[-2])
         return torch.full((1, x.shape[-2], 4), 7.0)
 
-    monkeypatch.setattr(api, "small_m_linear", small)
+    monkeypatch.setattr(api, "int4_small_m", small)
     set_matvec_max_m(limit)
     for m in range(1, 13):
         product = int4_linear(torch.zeros(1, m, 16), qdata, scale, zero_point)

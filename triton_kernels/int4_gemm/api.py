@@ -8,6 +8,7 @@ must be exported on one side of it.
 
 from torch import Tensor
 
+from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m, is_servable
 from eagle_aot.triton_kernels.int4_gemm.reference import int4_linear_reference
 
 MATVEC_MAX_M = 4
@@ -32,12 +33,10 @@ def set_matvec_max_m(rows: int) -> int:
 
 
 def int4_linear(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """`x` [1, M, K] -> [1, M, N] in x's dtype; weight layout as in `reference.py`."""
-    if x.shape[-2] <= MATVEC_MAX_M:
-        return small_m_linear(x, qdata, scale, zero_point)
-    return int4_linear_reference(x, qdata, scale, zero_point)
+    """`x` [..., M, K] -> [..., M, N] in x's dtype; weight layout as in `reference.py`.
 
-
-def small_m_linear(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """The few-row path. On a CPU it is the dequantise path too: there is one kernel to fold."""
+    Batches, float64 inputs and weights in groups of an odd size are dequantised at any M.
+    """
+    if x.shape[-2] <= MATVEC_MAX_M and is_servable(x, qdata, scale):
+        return int4_small_m(x, qdata, scale, zero_point)
     return int4_linear_reference(x, qdata, scale, zero_point)
