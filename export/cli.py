@@ -23,6 +23,8 @@ from eagle_aot.command import eagle_command
               metavar="N", help="Longest prompt chunk, in tokens.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",
               show_default=True, help="dummy: full geometry, random weights.")  # fmt: skip
+@click.option("--dummy-layers", type=click.IntRange(min=1), metavar="N",
+              help="Only the first N layers of a dummy.")  # fmt: skip
 @click.option("--check-only", is_flag=True, help="Check the graphs; lower and write nothing.")
 @click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
 def main(
@@ -35,18 +37,20 @@ def main(
     max_seq_len: int | None,
     max_prefill: int,
     load_format: str,
+    dummy_layers: int | None,
     check_only: bool,
     list_targets: bool,
 ) -> None:
     """Export a target model and its EAGLE-3 draft head to one ExecuTorch program."""
     from eagle_aot.export import ExportOptions, Source, run_check, run_export  # imports torch
+    from eagle_aot.export.lowering.backend import choose_backend
 
     if list_targets:
         print_targets()
         return
     if target_model is None:
         raise click.UsageError("--target-model is needed (see --list-targets)")
-    source = Source.find(target_model, target_dir, draft_dir, load_format)
+    source = Source.find(target_model, target_dir, draft_dir, load_format, dummy_layers)
     options = ExportOptions(
         backend=backend, chain_len=chain_len, max_seq_len=max_seq_len, max_prefill=max_prefill
     )
@@ -54,10 +58,11 @@ def main(
         for name, program in run_check(source, options).items():
             click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
         return
-    output_dir = output_dir or Path(f"{target_model}-xnnpack")
+    backend = choose_backend(backend)
+    output_dir = output_dir or Path(f"{target_model}-{backend}")
     run_export(source, output_dir, options)
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
-    click.echo(f"{output_dir}{os.sep}: {size:.1f} MB, backend xnnpack, load format {load_format}")
+    click.echo(f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, load format {load_format}")
 
 
 def print_targets() -> None:

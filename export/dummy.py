@@ -1,6 +1,9 @@
 """Draft heads without a checkpoint: full geometry, random weights."""
 
+from dataclasses import replace
+
 import torch
+from torch import nn
 
 from eagle_aot.export.draft_config import DraftConfig
 from eagle_aot.export.draft_geometry import read_geometry
@@ -30,12 +33,23 @@ PUBLIC_HEADS = {
 def dummy_draft(
     spec: TargetSpec, target: TapTarget, max_seq_len: int, dtype: torch.dtype
 ) -> Eagle3Draft:
-    """A random head of the geometry that belongs to `spec`'s public or shipped one."""
-    return Eagle3Draft(_config(spec, target), max_seq_len, dtype).eval()
+    """A random head of the geometry that belongs to `spec`'s public or shipped one.
+
+    It shares the target's embedding where the widths agree, as the public heads do.
+    """
+    draft = Eagle3Draft(_config(spec, target), max_seq_len, dtype).eval()
+    if draft.embed_tokens.weight.shape == target.embed_weight.shape:
+        draft.embed_tokens.weight = nn.Parameter(target.embed_weight, requires_grad=False)
+    return draft
 
 
 def _config(spec: TargetSpec, target: TapTarget) -> DraftConfig:
+    num_layers = target.num_hidden_layers
     if spec.draft_dir is not None:
-        num_layers = target.num_hidden_layers
-        return read_geometry(read_layout(Checkpoint(spec.draft_dir), num_layers), num_layers)
-    return PUBLIC_HEADS[spec.name]
+        config = read_geometry(read_layout(Checkpoint(spec.draft_dir), None), None)
+    else:
+        config = PUBLIC_HEADS[spec.name]
+    if config.tap_layers and config.tap_layers[-1] <= num_layers:
+        return config
+    quarters = (num_layers // 4, num_layers // 2, 3 * num_layers // 4)
+    return replace(config, tap_layers=quarters)

@@ -9,7 +9,6 @@ from typing import Any
 
 from eagle_aot import __version__
 from eagle_aot.artifact import (
-    PROGRAM,
     SCHEMA_VERSION,
     Constants,
     Manifest,
@@ -18,13 +17,14 @@ from eagle_aot.artifact import (
 )
 from eagle_aot.errors import CheckpointError
 from eagle_aot.export.methods import traced_methods
+from eagle_aot.export.progress import Stage
 from eagle_aot.export.source import Source
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.export.verify_window import MethodLengths
 from eagle_aot.targets.checkpoint import Checkpoint, read_json
 from eagle_aot.targets.config_section import ConfigSection
 
-PACKAGES = ("torch", "executorch", "torchao", "transformers")
+PACKAGES = ("torch", "triton", "executorch", "torchao", "transformers")
 
 
 def publish(
@@ -55,18 +55,22 @@ def describe(
     speculator: Eagle3Speculator,
     lengths: MethodLengths,
     constants: Constants,
-    backend: str,
     source: Source,
     directory: Path,
+    *,
+    backend: str,
+    device: dict[str, str] | None,
+    stages: list[Stage],
 ) -> Manifest:
     """The manifest of the files that are in `directory`."""
     tokenizer = tokenizer_files(directory)
-    files = [directory / PROGRAM, *tokenizer]
+    files = sorted(directory.iterdir())
     return Manifest(
         schema_version=SCHEMA_VERSION,
         eagle_aot_version=__version__,
         versions={"python": platform.python_version(), **installed_versions()},
         backend=backend,
+        device=device,
         load_format=source.load_format,
         target={"name": source.target_model, **identity(source.target_dir, source.load_format)},
         draft={
@@ -80,6 +84,7 @@ def describe(
             name: {"min_rows": method.min_rows, "max_rows": method.max_rows}
             for name, method in traced_methods(speculator, lengths).items()
         },
+        stages=[asdict(stage) for stage in stages],
         tokenizer_sha256=sha256_of(tokenizer) if tokenizer else None,
         files={path.name: sha256_of([path]) for path in files},
     )

@@ -32,20 +32,23 @@ class DraftDecode(Eagle3Speculator):
 
 @dataclass(frozen=True, slots=True)
 class TracedMethod:
-    """A method's module and its inclusive range of rows."""
+    """A method's module, its inclusive range of rows, and the number it is traced and tuned at."""
 
     module: Eagle3Speculator
     min_rows: int
     max_rows: int
+    typical_rows: int
 
 
 def traced_methods(speculator: Eagle3Speculator, lengths: MethodLengths) -> dict[str, TracedMethod]:
     """The three methods of an artifact, in the order of their use."""
-    pair = speculator.target, speculator.draft
+    pair, window = (speculator.target, speculator.draft), lengths.max_verify_window
+    longest = lengths.max_prefill
     return {
-        PREFILL: TracedMethod(Prefill(*pair), lengths.min_prefill, lengths.max_prefill),
-        TARGET_VERIFY: TracedMethod(TargetVerify(*pair), 1, lengths.max_verify_window),
-        DRAFT_DECODE: TracedMethod(DraftDecode(*pair), 1, lengths.max_draft),
+        PREFILL: TracedMethod(Prefill(*pair), lengths.min_prefill, longest, longest),
+        TARGET_VERIFY: TracedMethod(TargetVerify(*pair), 1, window, window),
+        # Prompts are long, but it is the rounds that must be fast.
+        DRAFT_DECODE: TracedMethod(DraftDecode(*pair), 1, lengths.max_draft, window),
     }
 
 
@@ -59,7 +62,7 @@ def export_methods(
     programs = {}
     with matvec_max_m_raised(MAX_VERIFY_WINDOW), torch.no_grad():
         for name, method in traced_methods(speculator, lengths).items():
-            inputs = example_inputs(name, speculator, method.max_rows)
+            inputs = example_inputs(name, speculator, method.typical_rows)
             rows = Dim("rows", min=method.min_rows, max=method.max_rows)
             shapes = tuple({0: rows} if x.ndim == 1 else {1: rows} for x in inputs)
             programs[name] = torch.export.export(

@@ -5,13 +5,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import PROGRAM, Manifest
-from eagle_aot.errors import EagleError, ExportError, UnsupportedError
+from eagle_aot.artifact import Manifest
+from eagle_aot.errors import EagleError, ExportError
+from eagle_aot.export.fold_int4 import fold_int4
 from eagle_aot.export.graph_checks import check_graphs
+from eagle_aot.export.lowering.backend import AUTO, CUDA, DTYPES, XNNPACK, choose_backend, lowering
 from eagle_aot.export.manifest import (
     copy_tokenizer,
     describe,
@@ -27,7 +28,6 @@ from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.export.verify_window import MethodLengths, check_chain_len, method_lengths
 from eagle_aot.targets import get_target
 
-DTYPE = torch.float32  # what XNNPACK computes in
 DEFAULT_CHAIN_LEN = 4
 DEFAULT_MAX_PREFILL = 512
 
@@ -36,7 +36,7 @@ DEFAULT_MAX_PREFILL = 512
 class ExportOptions:
     """How to export a pair. None means the head's or the target's own default."""
 
-    backend: str = "auto"
+    backend: str = AUTO
     chain_len: int | None = None
     max_seq_len: int | None = None
     max_prefill: int = DEFAULT_MAX_PREFILL
@@ -45,29 +45,31 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.chain_len is not None:
             check_chain_len(self.chain_len)
-        if self.backend == "cuda":
-            raise UnsupportedError("--backend cuda: this version lowers through xnnpack only")
 
 
 def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Manifest:
     """Load the pair, export it and write the artifact. Raises EagleError."""
+    backend = choose_backend(options.backend)
     check_output_dir(output_dir)
     find_tokenizer(source)  # before the minutes of work, not after
     with options.progress.stage("load"):
-        speculator = source.load(_max_seq_len(source, options), DTYPE)
+        speculator = source.load(_max_seq_len(source, options), DTYPES[backend])
     return export_speculator(speculator, output_dir, source=source, options=options)
 
 
 def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgram]:
     """Trace the pair's methods and check their graphs; lower nothing, write nothing.
 
-    Dummy weights are never materialised, so a target of any size can be checked anywhere.
+    Unless another backend is asked for these are the CUDA backend's graphs, on any machine. Dummy
+    weights are never materialised, so a target of any size can be checked anywhere.
     """
+    backend = CUDA if options.backend == AUTO else options.backend
     fake = source.load_format == DUMMY
     with FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext():
         with options.progress.stage("load"):
-            speculator = source.load(_max_seq_len(source, options), DTYPE)
-        return trace(speculator, _lengths(speculator, source, options), options.progress)
+            speculator = source.load(_max_seq_len(source, options), DTYPES[backend])
+        lengths = _lengths(speculator, source, options)
+        return trace(speculator, lengths, backend, options.progress)
 
 
 def export_speculator(
@@ -79,35 +81,45 @@ def export_speculator(
 ) -> Manifest:
     """Write the artifact of a loaded pair into `output_dir`.
 
-    `source` says where the pair came from: its identity and tokenizer go into the artifact.
-    INT4 weights of the target are dequantised in place. Raises ExportError when tracing,
+    `source` says where the pair came from: its identity and tokenizer go into the artifact. For
+    XNNPACK, INT4 weights of the target are dequantised in place. Raises ExportError when tracing,
     checking, lowering or writing fails.
     """
-    # executorch takes seconds to import and is not needed to load, check or train.
-    from eagle_aot.export.lowering import xnnpack
-
     options = options or ExportOptions()
+    progress, backend = options.progress, choose_backend(options.backend)
     chain_len = options.chain_len or speculator.draft.config.default_chain_len or DEFAULT_CHAIN_LEN
     check_chain_len(chain_len)
     lengths = _lengths(speculator, source, options)
     constants = publish(speculator, lengths, chain_len, read_eos_ids(source.target_dir))
-    xnnpack.fold_int4(speculator)
-    programs = trace(speculator, lengths, options.progress)
-    with options.progress.stage("lower"), stated("lowering failed"):
-        program = xnnpack.lower(programs, constants.methods())
-    with options.progress.stage("write"), appearing(Path(output_dir)) as directory:
-        with (directory / PROGRAM).open("wb") as file:
-            program.write_to_file(file)
-        copy_tokenizer(source, directory)
-        manifest = describe(speculator, lengths, constants, "xnnpack", source, directory)
-        manifest.write(directory)
+    programs = trace(speculator, lengths, backend, progress)
+    with progress.stage("import the compiler"):
+        compiler = lowering(backend)
+    with compiler.workspace():
+        with progress.stage("lower"), stated("lowering failed"):
+            program = compiler.lower(programs, constants.methods())
+        with progress.stage("write"), appearing(Path(output_dir)) as directory:
+            compiler.write(program, directory)
+            copy_tokenizer(source, directory)
+            manifest = describe(
+                speculator,
+                lengths,
+                constants,
+                source,
+                directory,
+                backend=backend,
+                device=compiler.device_record(),
+                stages=progress.stages,
+            )
+            manifest.write(directory)
     return manifest
 
 
 def trace(
-    speculator: Eagle3Speculator, lengths: MethodLengths, progress: Progress
+    speculator: Eagle3Speculator, lengths: MethodLengths, backend: str, progress: Progress
 ) -> dict[str, ExportedProgram]:
-    """Export the three methods and check their graphs."""
+    """Export the three methods as their backend wants them, and check their graphs."""
+    if backend == XNNPACK:
+        fold_int4(speculator)
     with progress.stage("trace"), stated("tracing failed"):
         programs = export_methods(speculator, lengths)
     with progress.stage("check graphs"):

@@ -1,35 +1,76 @@
-"""What a person sees while an export runs."""
+"""What an export's stages cost, and what a person sees of them while they run."""
 
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+import torch
 from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Time, the peak of host memory up to its end, and the peak of GPU memory within it."""
+
+    name: str
+    seconds: float
+    host_peak_bytes: int
+    gpu_peak_bytes: int
 
 
 class Progress:
-    """Names the stage under way, then its time and the peak host memory so far.
+    """Measures stages one after another.
 
     Writes to stderr, and only where that is a terminal.
     """
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
+        self.stages: list[Stage] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """One stage of the export."""
+        on_gpu = torch.cuda.is_available()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        with self._shown(name):
+            yield
+        gpu_peak = torch.cuda.max_memory_allocated() if on_gpu else 0
+        stage = Stage(name, time.perf_counter() - start, host_peak_bytes(), gpu_peak)
+        self.stages.append(stage)
+        if self.console.is_terminal:
+            self.console.print(line(stage))
+
+    @contextmanager
+    def _shown(self, name: str) -> Iterator[None]:
         if not self.console.is_terminal:
             yield
             return
-        start = time.perf_counter()
-        with self.console.status(name):
+        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        with Bar(*columns, console=self.console, transient=True) as bar:
+            bar.add_task(name, total=None)
             yield
-        elapsed = time.perf_counter() - start
-        self.console.print(f"{name:<32} {elapsed:7.1f} s   peak {peak_gib():5.2f} GiB")
 
 
-def peak_gib() -> float:
-    """Largest resident set of this process so far, in GiB (Linux reports KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def line(stage: Stage) -> str:
+    """A stage as one line of a table."""
+    text = f"{stage.name:<20} {stage.seconds:7.1f} s   host peak {gib(stage.host_peak_bytes)}"
+    return text + (f"   GPU peak {gib(stage.gpu_peak_bytes)}" if stage.gpu_peak_bytes else "")
+
+
+def gib(count: int) -> str:
+    """Bytes as GiB."""
+    return f"{count / 2**30:5.2f} GiB"
+
+
+def host_peak_bytes() -> int:
+    """Largest resident set of this process so far (Linux reports KiB, macOS bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -23,10 +23,16 @@ class Source:
     target_dir: Path | None = None
     draft_dir: Path | None = None
     load_format: str = AUTO
+    dummy_layers: int | None = None
 
     @classmethod
     def find(
-        cls, target_model: str, target_dir: Path | None, draft_dir: Path | None, load_format: str
+        cls,
+        target_model: str,
+        target_dir: Path | None,
+        draft_dir: Path | None,
+        load_format: str,
+        dummy_layers: int | None = None,
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
@@ -40,6 +46,8 @@ class Source:
                 f"--load-format dummy builds the geometry of {target_model}: "
                 "leave out --target-dir and --draft-dir"
             )
+        if load_format != DUMMY and dummy_layers is not None:
+            raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
         if target_dir is None:
             target_dir, draft_dir = spec.target_dir, draft_dir or spec.draft_dir
         for flag, directory in (("--target-dir", target_dir), ("--draft-dir", draft_dir)):
@@ -52,13 +60,14 @@ class Source:
             target_dir=target_dir,
             draft_dir=draft_dir,
             load_format=load_format,
+            dummy_layers=dummy_layers,
         )
 
     def load(self, max_seq_len: int, dtype: torch.dtype) -> Eagle3Speculator:
         """Target and head on the host, checked against each other."""
         spec = get_target(self.target_model)
         if self.load_format == DUMMY:
-            target = spec.dummy(max_seq_len, dtype)
+            target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
             return Eagle3Speculator(target, dummy_draft(spec, target, max_seq_len, dtype))
         assert self.target_dir is not None and self.draft_dir is not None
         try:

@@ -1,15 +1,12 @@
 """Which drafts the target would have chosen itself."""
 
-from collections.abc import Sequence
+from torch import Tensor
 
 
-def count_accepted(drafts: Sequence[int], greedy: Sequence[int]) -> int:
-    """How many leading drafts equal the target's greedy choice at their position.
+def count_accepted(drafts: Tensor, greedy: Tensor) -> Tensor:
+    """How many leading drafts equal the target's greedy choice at their position, int64 [1].
 
-    `greedy[i]` is the target's token in the place of `drafts[i]`; it has one element more than
-    `drafts`, the bonus after the last one.
+    drafts int64 [1, K]; greedy int64 [1, K + 1], where `greedy[0, i]` is the target's token in the
+    place of `drafts[0, i]` and the last one is the bonus.
     """
-    for count, (draft, choice) in enumerate(zip(drafts, greedy, strict=False)):
-        if draft != choice:
-            return count
-    return len(drafts)
+    return (drafts == greedy[:, :-1]).cumprod(dim=1).sum(dim=1)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
+@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
 @click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per prompt.")
 @click.option("--quiet", is_flag=True, help="Print the text alone.")
@@ -43,6 +44,7 @@ def main(
     chain_len: int | None,
     no_speculation: bool,
     executor: str,
+    no_cuda_graph: bool,
     stop_id: tuple[int, ...],
     as_json: bool,
     quiet: bool,
@@ -53,7 +55,7 @@ def main(
     prompts = read_prompts(prompt, prompt_file, prompts_jsonl)
     from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
 
-    runner = load_artifact(artifact, executor)
+    runner = load_artifact(artifact, executor, cuda_graphs=not no_cuda_graph)
     for one in prompts:
         stream = None if as_json or not isinstance(one, str) else TextStream(runner)
         result = runner.generate(

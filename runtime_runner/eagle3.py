@@ -1,6 +1,4 @@
-"""An artifact's methods as the verifier and the drafter of the loop."""
-
-from collections.abc import Sequence
+"""An artifact's methods as the verifier and the drafter of a round."""
 
 import torch
 from torch import Tensor
@@ -25,41 +23,47 @@ class TargetVerifier:
             length, longest, constants.min_prefill_chunk, constants.max_verify_window
         )
 
-    def forward(self, tokens: Sequence[int], start: int) -> tuple[list[int], Tensor]:
-        """Tokens at positions `start`, ...: greedy ids and fused features [1, T, H]."""
-        method = PREFILL if len(tokens) >= self._constants.min_prefill_chunk else TARGET_VERIFY
-        greedy, features = self._executor.run(method, *rows(tokens, start))
-        return greedy[0].tolist(), features
+    def forward(self, tokens: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens [1, T] at `input_pos` [T]: greedy ids and fused features [1, T, H]."""
+        short = tokens.shape[1] < self._constants.min_prefill_chunk
+        method = TARGET_VERIFY if short else PREFILL
+        greedy, features = self._executor.run(method, tokens, input_pos)
+        return greedy, features
 
 
 class Eagle3Drafter:
-    """The draft head behind `draft_decode`: a chain on its own recurrent features."""
+    """The draft head behind `draft_decode`: a chain on its own recurrent features.
+
+    Its state lies in the same tensors for its whole life, as a recorded round needs.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._draft = -1
-        self._feature = torch.empty(0)
-        self._end = 0
+        self._draft: Tensor | None = None  # follows the last committed slot, int64 [1, 1]
+        self._feature = torch.empty(0)  # of that slot, [1, 1, H]
+        self._slot = torch.empty(0)  # the next one, int64 [1]
 
-    def extend(self, tokens: Sequence[int], features: Tensor, start: int) -> None:
-        """Commit slots; the last of them proposes the first draft for free."""
-        self._draft, self._feature = self._step(tokens, features, start)
-        self._end = start + len(tokens)
+    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
+        """Commit slots; row `last` proposes the first draft for free.
 
-    def propose(self, count: int) -> list[int]:
-        """A chain of `count` drafts. Its slots are overwritten by the next `extend`."""
-        drafts, feature = [self._draft][:count], self._feature
-        for slot in range(self._end, self._end + count - 1):
-            draft, feature = self._step(drafts[-1:], feature, slot)
+        Padding rows write slots behind it, which nothing reads before they are written again.
+        """
+        drafts, recurrent = self._executor.run(DRAFT_DECODE, tokens, features, input_pos)
+        draft, feature = drafts.index_select(1, last), recurrent.index_select(1, last)
+        slot = input_pos.index_select(0, last) + 1
+        if self._draft is None:
+            self._draft, self._feature, self._slot = draft, feature, slot
+        else:
+            self._draft.copy_(draft)
+            self._feature.copy_(feature)
+            self._slot.copy_(slot)
+
+    def propose(self, count: int) -> Tensor:
+        """A chain of `count` drafts [1, count]. Its slots are overwritten by the next `extend`."""
+        assert self._draft is not None, "extend comes before propose"
+        draft, feature, slot = self._draft, self._feature, self._slot
+        drafts = [draft]
+        for step in range(count - 1):
+            draft, feature = self._executor.run(DRAFT_DECODE, draft, feature, slot + step)
             drafts.append(draft)
-        return drafts
-
-    def _step(self, tokens: Sequence[int], features: Tensor, start: int) -> tuple[int, Tensor]:
-        token_row, input_pos = rows(tokens, start)
-        drafts, recurrent = self._executor.run(DRAFT_DECODE, token_row, features, input_pos)
-        return int(drafts[0, -1]), recurrent[:, -1:]
-
-
-def rows(tokens: Sequence[int], start: int) -> tuple[Tensor, Tensor]:
-    """Token ids int64 [1, T] and their positions int64 [T]."""
-    return torch.tensor([list(tokens)]), torch.arange(start, start + len(tokens))
+        return torch.cat(drafts, dim=1)

@@ -6,11 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.artifact import PROGRAM, Constants, Manifest, tokenizer_files
+from eagle_aot.artifact import Constants, Manifest, tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.runtime_runner.eagle3 import Eagle3Drafter, TargetVerifier
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate
+from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.stats import Stats
 from eagle_aot.runtime_runner.tokenizer import Tokenizer
 
@@ -60,6 +61,8 @@ class Runner:
         self.executor = executor
         self.constants = constants
         self.verifier = TargetVerifier(executor, constants)
+        self.drafter = Eagle3Drafter(executor)
+        self._rounds: dict[int, Round] = {}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -91,9 +94,8 @@ class Runner:
         self._check_prompt(ids)
         room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
         stops = frozenset((*self.constants.eos_ids, *self._check_stop_ids(stop_ids)))
-        drafter = Eagle3Drafter(self.executor) if speculate and room > 1 else None
-        limits = Limits(room=room, chain_len=chain_len if speculate else 0, stop_ids=stops)
-        output, stats = generate(self.verifier, drafter, ids, limits, on_tokens)
+        round_ = self.round(chain_len if speculate and room > 1 else 0)
+        output, stats = generate(round_, ids, Limits(room=room, stop_ids=stops), on_tokens)
         return Result(
             prompt_tokens=len(ids),
             token_ids=output,
@@ -102,6 +104,15 @@ class Runner:
             executor=self.executor.name,
             stats=stats,
         )
+
+    def round(self, chain_len: int) -> Round:
+        """The round of `chain_len` drafts, 0 for plain decoding; made, and recorded, once."""
+        if chain_len not in self._rounds:
+            drafter, executor = self.drafter if chain_len else None, self.executor
+            self._rounds[chain_len] = Round(
+                self.verifier, drafter, chain_len, executor.device, executor.repeat
+            )
+        return self._rounds[chain_len]
 
     def _ids(self, prompt: str | Sequence[int], raw: bool) -> list[int]:
         return self.tokenizer.encode(prompt, raw) if isinstance(prompt, str) else list(prompt)
@@ -144,8 +155,10 @@ def finish_reason(output: list[int], stop_ids: frozenset[int], max_new_tokens: i
     return "length" if len(output) == max_new_tokens else "context"
 
 
-def load_artifact(path: str | Path, executor: str = "auto") -> Runner:
+def load_artifact(path: str | Path, executor: str = "auto", *, cuda_graphs: bool = True) -> Runner:
     """Open an artifact directory for running.
+
+    With `cuda_graphs`, an executor on a GPU records rounds and replays them.
 
     Its files must match the manifest's hashes and its constants the manifest's. Raises
     ArtifactError for an artifact that is damaged or of another version, and UnsupportedError for
@@ -156,7 +169,7 @@ def load_artifact(path: str | Path, executor: str = "auto") -> Runner:
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)
     manifest.verify(directory)
-    opened = open_program(directory / PROGRAM, manifest.backend, executor)
+    opened = open_program(directory, manifest, executor, cuda_graphs=cuda_graphs)
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")

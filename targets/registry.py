@@ -1,7 +1,7 @@
 """The targets this version knows, as one plain table."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,7 +23,8 @@ Loader = Callable[[Checkpoint, int, torch.dtype], TapTarget]
 class TargetSpec:
     """One line of the table.
 
-    `load` reads a checkpoint directory; `dummy` builds the same geometry with random weights.
+    `load` reads a checkpoint directory; `dummy` builds the same geometry with random weights, all
+    of its layers or only the first few.
     The directories are those of a pair that ships with the package, None where the user brings
     the checkpoint. `min_forward_len` is the shortest chunk the family can export.
     """
@@ -31,7 +32,7 @@ class TargetSpec:
     name: str
     summary: str
     load: Loader
-    dummy: Callable[[int, torch.dtype], TapTarget]
+    dummy: Callable[[int, torch.dtype, int | None], TapTarget]
     target_dir: Path | None = None
     draft_dir: Path | None = None
     default_max_seq_len: int = 4096
@@ -73,19 +74,26 @@ def _loader(checkpoint: Checkpoint) -> Loader:
     return LOADERS[model_type]
 
 
-def _dummy_gemma4(config: Gemma4Config, max_seq_len: int, dtype: torch.dtype) -> Gemma4Target:
+def _dummy_gemma4(
+    config: Gemma4Config, max_seq_len: int, dtype: torch.dtype, num_layers: int | None
+) -> Gemma4Target:
+    if num_layers is not None and not 1 <= num_layers <= config.num_hidden_layers:
+        raise SettingError(
+            f"--dummy-layers {num_layers}: the target has {config.num_hidden_layers} layers"
+        )
+    config = replace(config, layer_types=config.layer_types[:num_layers])
     target = Gemma4Target(config, max_seq_len, dtype)
     fill_dummy(target, DUMMY_GROUP_SIZE, dtype)
     return target.eval()
 
 
-def _dummy_tiny(max_seq_len: int, dtype: torch.dtype) -> Gemma4Target:
+def _dummy_tiny(max_seq_len: int, dtype: torch.dtype, num_layers: int | None) -> Gemma4Target:
     config = Gemma4Config.from_hf(Checkpoint(TINY_DIR / "target").config)
-    return _dummy_gemma4(config, max_seq_len, dtype)
+    return _dummy_gemma4(config, max_seq_len, dtype, num_layers)
 
 
-def _dummy_31b(max_seq_len: int, dtype: torch.dtype) -> Gemma4Target:
-    return _dummy_gemma4(GEMMA4_31B, max_seq_len, dtype)
+def _dummy_31b(max_seq_len: int, dtype: torch.dtype, num_layers: int | None) -> Gemma4Target:
+    return _dummy_gemma4(GEMMA4_31B, max_seq_len, dtype, num_layers)
 
 
 LOADERS: dict[str, Loader] = dict.fromkeys(GEMMA4_MODEL_TYPES, load_gemma4)

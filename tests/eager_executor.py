@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from eagle_aot.export import Eagle3Speculator
+from eagle_aot.runtime_runner.executors import Step
 
 
 class EagerExecutor:
     """Runs the methods without exporting them, and counts the calls."""
 
     name = "eager"
+    device = torch.device("cpu")
 
     def __init__(self, speculator: Eagle3Speculator) -> None:
         self.speculator = speculator
@@ -26,3 +28,6 @@ class EagerExecutor:
         with torch.no_grad():
             outputs: tuple[Tensor, ...] = getattr(self.speculator, method)(*inputs)
         return outputs
+
+    def repeat(self, step: Step) -> Step:
+        return step

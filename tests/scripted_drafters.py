@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 
@@ -17,15 +18,16 @@ class ScriptedDrafter:
         self.committed = 0  # tokens of the continuation that are known to the drafter
         self.round = 0
 
-    def extend(self, tokens: Sequence[int], features: Tensor, start: int) -> None:
+    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
+        committed = tokens[0, : int(last) + 1].tolist()
         if self.committed:
-            self.committed += len(tokens)
-        elif list(tokens)[-1:] == self.continuation[:1]:
+            self.committed += len(committed)
+        elif committed[-1:] == self.continuation[:1]:
             self.committed = 1
 
-    def propose(self, count: int) -> list[int]:
+    def propose(self, count: int) -> Tensor:
         right = self.right(self.round)
         self.round += 1
         following = self.continuation[self.committed : self.committed + count]
         following += [0] * (count - len(following))
-        return [t if i < right else t ^ 1 for i, t in enumerate(following)]
+        return torch.tensor([[t if i < right else t ^ 1 for i, t in enumerate(following)]])

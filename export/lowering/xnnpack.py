@@ -1,6 +1,8 @@
 """Lowering for any CPU: ExecuTorch with XNNPACK, weights in float32."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,11 +14,9 @@ from executorch.exir import (
     to_edge_transform_and_lower,
 )
 from executorch.exir.passes import MemoryPlanningPass
-from torch import nn
 from torch.export import ExportedProgram
 
-from eagle_aot.targets.decoder.weights import replace_linear
-from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.artifact import PROGRAM
 
 
 class FloatPartitioner(XnnpackPartitioner):
@@ -28,17 +28,6 @@ class FloatPartitioner(XnnpackPartitioner):
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[torch._ops.OpOverload], None]:
         return [torch.ops.aten.linear.default], None
-
-
-def fold_int4(model: nn.Module) -> None:
-    """Replace every INT4 linear by the dense one it stands for, in place.
-
-    XNNPACK has no weight-only INT4 kernel, and dequantising in every step would cost more than the
-    product itself.
-    """
-    for name, module in list(model.named_modules()):
-        if isinstance(module, Int4Linear):
-            replace_linear(model, name, module.dense())
 
 
 def lower(
@@ -62,3 +51,18 @@ def lower(
             run_reinplace_pass=True,  # caches are written in place, not copied whole
         )
     )
+
+
+def write(program: ExecutorchProgramManager, directory: Path) -> None:
+    """Write `model.pte`."""
+    with (directory / PROGRAM).open("wb") as file:
+        program.write_to_file(file)
+
+
+def workspace() -> AbstractContextManager[None]:
+    """Nothing is needed around a lowering."""
+    return nullcontext()
+
+
+def device_record() -> None:
+    """A program that runs anywhere."""

@@ -1,37 +1,70 @@
 """Ways to run an artifact's methods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from eagle_aot.artifact import Manifest
 from eagle_aot.errors import UnsupportedError
+
+Step = Callable[[], Tensor]
+Repeat = Callable[[Step], Step]
 
 
 class Executor(Protocol):
     """Runs the methods of one opened program; the caches live inside it."""
 
     name: str
+    device: torch.device
 
     def constants(self) -> Mapping[str, Sequence[Any]]:
         """Outputs of the program's constant methods, by name."""
 
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run a method; its outputs stay valid across later runs."""
+        """Run a method on tensors of `device`; its outputs stay valid across later runs."""
+
+    def repeat(self, step: Step) -> Step:
+        """`step`, made cheap to call again and again.
+
+        It must read and write the same tensors each time and none on the host; what it returns is
+        valid until the next call.
+        """
 
 
-def open_program(path: Path, backend: str, executor: str) -> Executor:
-    """The program at `path`, opened by the executor asked for or the one that fits its backend.
+def repeat_plainly(step: Step) -> Step:
+    """The step itself."""
+    return step
 
-    Raises UnsupportedError when the backend and the executor do not fit and ArtifactError when the
-    program cannot be read.
+
+EXECUTORS = {"xnnpack": ("executorch",), "cuda": ("aoti", "executorch")}
+"""What can run a backend's artifacts, the default first."""
+
+
+def open_program(
+    directory: Path, manifest: Manifest, executor: str, *, cuda_graphs: bool = True
+) -> Executor:
+    """The program in `directory`, opened by the executor asked for or its backend's default.
+
+    Raises UnsupportedError when the backend, the executor and this machine do not fit together,
+    and ArtifactError when the program cannot be read.
     """
-    fitting = {"xnnpack": "executorch"}.get(backend)
+    backend = manifest.backend
+    fitting = EXECUTORS.get(backend)
     if fitting is None:
-        raise UnsupportedError(f"{path}: backend {backend!r}: this version runs xnnpack artifacts")
-    if executor not in ("auto", fitting):
-        raise UnsupportedError(f"executor {executor!r} does not run {backend} artifacts")
+        known = ", ".join(EXECUTORS)
+        raise UnsupportedError(f"{directory}: backend {backend!r}: this version runs {known}")
+    chosen = fitting[0] if executor == "auto" else executor
+    if chosen not in fitting:
+        raise UnsupportedError(
+            f"executor {executor!r} does not run {backend} artifacts: use {' or '.join(fitting)}"
+        )
+    if chosen == "aoti":
+        from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+
+        return AotiExecutor(directory, manifest, cuda_graphs=cuda_graphs)
     from eagle_aot.runtime_runner.executors.executorch import ExecuTorchExecutor  # slow import
 
-    return ExecuTorchExecutor(path)
+    return ExecuTorchExecutor(directory, manifest)

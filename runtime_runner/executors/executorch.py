@@ -8,24 +8,35 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
+import torch
 from executorch.runtime import Method, Runtime, Verification
 from torch import Tensor
 
-from eagle_aot.artifact import METHODS
-from eagle_aot.errors import ArtifactError
+from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
+from eagle_aot.errors import ArtifactError, UnsupportedError
+from eagle_aot.runtime_runner.executors import Step
+
+BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
+"""What the runtime calls the backends of our artifacts."""
 
 
 class ExecuTorchExecutor:
-    """Runs a program on the CPU. Methods of one program share its caches."""
+    """Runs a program where the runtime has its backend. Methods of one program share its caches."""
 
     name = "executorch"
 
-    def __init__(self, path: Path) -> None:
-        """Raises ArtifactError when the file is not a program or lacks a method."""
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        """Raises UnsupportedError when the runtime lacks the artifact's backend and ArtifactError
+        when the file is not a program or lacks a method."""
+        path, weights = directory / PROGRAM, directory / WEIGHTS
+        self.device = torch.device("cuda" if manifest.backend == "cuda" else "cpu")
         with native_stderr_muted():
+            check_backend(manifest.backend)
             try:
                 self._program = Runtime.get().load_program(
-                    path, verification=Verification.InternalConsistency
+                    path,
+                    verification=Verification.InternalConsistency,
+                    data_path=weights if weights.name in manifest.files else None,
                 )
             except RuntimeError as error:
                 raise ArtifactError(f"{path}: not a readable ExecuTorch program") from error
@@ -48,6 +59,9 @@ class ExecuTorchExecutor:
             reason = str(error).partition("\n")[0]  # a native backtrace follows
             raise ArtifactError(f"{method} failed in the ExecuTorch runtime: {reason}") from error
 
+    def repeat(self, step: Step) -> Step:
+        return step
+
     def _load(self, path: Path, name: str) -> Method:
         try:
             method = self._program.load_method(name)
@@ -56,6 +70,16 @@ class ExecuTorchExecutor:
         if method is None:
             raise ArtifactError(f"{path}: method {name} cannot be loaded")
         return method
+
+
+def check_backend(backend: str) -> None:
+    """Raise UnsupportedError unless the installed runtime was built with `backend`."""
+    name = BACKENDS[backend]
+    if not Runtime.get().backend_registry.is_available(name):
+        raise UnsupportedError(
+            f"the installed executorch has no {name}: install a build of executorch with {backend} "
+            "support, or use --executor aoti"
+        )
 
 
 @contextmanager

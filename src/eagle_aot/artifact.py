@@ -1,7 +1,8 @@
 """The contract between the export and the runner: methods, constants, files and the manifest.
 
-An artifact is a directory that holds everything needed to run: `model.pte`, `manifest.json`, and
-the tokenizer's files. Both sides import this module and neither imports the other.
+An artifact is a directory that holds everything needed to run: `model.pte`, `model.ptd` where the
+weights lie outside the program, `manifest.json`, and the tokenizer's files. Both sides import this
+module and neither imports the other.
 """
 
 import hashlib
@@ -18,9 +19,12 @@ TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
 METHODS = (PREFILL, TARGET_VERIFY, DRAFT_DECODE)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
+WEIGHTS = "model.ptd"
+CACHE_MARK = ".kv_cache."
+"""In the name of every buffer that a method may write, and of no other."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -87,13 +91,16 @@ class Manifest:
 
     `target` and `draft` identify the checkpoints (name, directory name, sha256 over their files);
     `files` maps every other file of the artifact to its sha256; `tokenizer_sha256` is None for an
-    artifact without a tokenizer.
+    artifact without a tokenizer. `device` is what a program with native code was compiled for
+    (name, compute capability), None where it runs anywhere. `stages` is what the export cost: per
+    stage its name, seconds, and the peaks of host and GPU memory in bytes.
     """
 
     schema_version: int
     eagle_aot_version: str
     versions: dict[str, str]
     backend: str
+    device: dict[str, str] | None
     load_format: str
     target: dict[str, Any]
     draft: dict[str, Any]
@@ -101,6 +108,7 @@ class Manifest:
     chain_len: int
     constants: dict[str, Any]
     shapes: dict[str, dict[str, Any]]
+    stages: list[dict[str, Any]]
     tokenizer_sha256: str | None
     files: dict[str, str]
 
@@ -129,9 +137,10 @@ class Manifest:
                 "export again with this version"
             )
         names = {field.name for field in fields(cls)}
-        lists = isinstance(stored.get("tap_layers"), list)
-        tables = all(isinstance(stored.get(key), dict) for key in ("files", "constants"))
-        if set(stored) != names or not (lists and tables and isinstance(stored["backend"], str)):
+        kinds = {"tap_layers": list, "files": dict, "constants": dict, "versions": dict}
+        kinds |= {"backend": str, "device": dict | None}
+        typed = all(isinstance(stored.get(key), kind) for key, kind in kinds.items())
+        if set(stored) != names or not typed:
             raise ArtifactError(f"{path}: damaged (fields {sorted(names ^ set(stored))})")
         return cls(**stored | {"tap_layers": tuple(stored["tap_layers"])})
 

@@ -11,6 +11,7 @@ import pytest
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.generate import Limits, generate
+from eagle_aot.runtime_runner.round import Round
 from scripted_drafters import ScriptedDrafter
 from tiny_pair.stories import stories
 
@@ -61,9 +62,9 @@ def test_forced_acceptance_never_changes_the_tokens(
     for prompt in mixed_prompts(runner):
         plain = runner.generate(prompt, new_tokens, speculate=False).token_ids
         for chain_len in CHAIN_LENS:
-            limits = Limits(room=new_tokens, chain_len=chain_len, stop_ids=frozenset())
-            drafter = ScriptedDrafter(plain, right)
-            output, stats = generate(runner.verifier, drafter, prompt, limits, lambda run: None)
+            limits = Limits(room=new_tokens, stop_ids=frozenset())
+            round_ = Round(runner.verifier, ScriptedDrafter(plain, right), chain_len)
+            output, stats = generate(round_, prompt, limits, lambda run: None)
             assert output == plain, (name, len(prompt), chain_len)
             if name == "a = 0":
                 assert stats.rounds == new_tokens - 1

@@ -9,7 +9,7 @@ from torch import Tensor
 from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
 from eagle_aot.export import Eagle3Speculator, load_draft
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.eagle3 import rows
+from eagle_aot.runtime_runner.round import rows
 from eagle_aot.targets import TARGETS, load_target
 from tiny_pair.stories import final_answer, stories
 
@@ -24,8 +24,13 @@ def noise(runner: Runner, length: int, seed: int = 0) -> list[int]:
 def prefilled(runner: Runner, tokens: list[int]) -> Tensor:
     """Run a prompt in the runner's own chunks; returns all features [1, T, H]."""
     chunks = runner.verifier.plan_prompt(len(tokens))
+    ids, positions = rows(tokens, 0)
     return torch.cat(
-        [runner.verifier.forward(tokens[c.start : c.stop], c.start)[1] for c in chunks], dim=1
+        [
+            runner.verifier.forward(ids[:, c.start : c.stop], positions[c.start : c.stop])[1]
+            for c in chunks
+        ],
+        dim=1,
     )
 
 

@@ -1,8 +1,18 @@
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.acceptance import count_accepted
+from eagle_aot.runtime_runner import acceptance
+
+
+def count_accepted(drafts: list[int], greedy: list[int]) -> int:
+    """Through tensors, as a round calls it."""
+    found = acceptance.count_accepted(
+        torch.tensor([drafts], dtype=torch.int64), torch.tensor([greedy])
+    )
+    assert (found.shape, found.dtype) == ((1,), torch.int64)
+    return int(found)
 
 
 @pytest.mark.parametrize(

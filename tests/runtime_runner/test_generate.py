@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from toy import VOCAB, RecordingDrafter, ToyVerifier, plain_text
 
 from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate
+from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.runner import finish_reason
 
 
@@ -35,12 +36,13 @@ def test_every_drafter_gives_the_plain_text(
     drafter = RecordingDrafter([*prompt, *endless], pattern)
     verifier = ToyVerifier(seed, longest, min_prefill)
     runs: list[list[int]] = []
-    limits = Limits(room=room, chain_len=chain_len, stop_ids=stop_ids)
-    output, stats = generate(verifier, drafter, prompt, limits, runs.append)
+    limits = Limits(room=room, stop_ids=stop_ids)
+    round_ = Round(verifier, drafter, chain_len)
+    output, stats = generate(round_, prompt, limits, runs.append)
     assert output == expected == [token for run in runs for token in run]
     assert verifier.forwards == stats.rounds + stats.prefill_chunks == stats.target_forwards
     assert stats.emitted == len(output) - 1
-    assert stats.accepted <= stats.drafted <= stats.rounds * chain_len
+    assert stats.accepted <= stats.drafted == stats.rounds * chain_len
     assert all(a <= r for a, r in zip(stats.accepted_at, stats.reached, strict=True))
     # Every round emits its accepted drafts and the target's own token, unless a stop ends it.
     assert stats.rounds - 1 <= stats.emitted - stats.accepted <= stats.rounds
@@ -48,21 +50,21 @@ def test_every_drafter_gives_the_plain_text(
 
 def test_no_drafter_is_one_token_per_forward() -> None:
     verifier = ToyVerifier(3, 16, 9)
-    limits = Limits(room=12, chain_len=0, stop_ids=frozenset())
-    output, stats = generate(verifier, None, [1, 2, 3], limits, lambda run: None)
+    limits = Limits(room=12, stop_ids=frozenset())
+    output, stats = generate(Round(verifier, None, 4), [1, 2, 3], limits, lambda run: None)
     assert output == plain_text([1, 2, 3], 3, 12)
     assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("right", "rounds", "accepted"), [([True], 3, 8), ([False], 11, 0), ([True, False], 6, 5)]
+    ("right", "rounds", "accepted"), [([True], 3, 9), ([False], 11, 0), ([True, False], 6, 6)]
 )
 def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int) -> None:
     prompt = [5, 6, 7]
     text = prompt + plain_text(prompt, 1, 12)
-    limits = Limits(room=12, chain_len=4, stop_ids=frozenset())
-    drafter = RecordingDrafter(text, right)
-    _, stats = generate(ToyVerifier(1, 16, 9), drafter, prompt, limits, lambda run: None)
+    limits = Limits(room=12, stop_ids=frozenset())
+    round_ = Round(ToyVerifier(1, 16, 9), RecordingDrafter(text, right), 4)
+    _, stats = generate(round_, prompt, limits, lambda run: None)
     assert (stats.rounds, stats.accepted) == (rounds, accepted)
 
 

@@ -37,14 +37,16 @@ class ToyVerifier:
     def plan_prompt(self, length: int) -> list[range]:
         return plan_chunks(length, self.longest, self.min_prefill, 8)
 
-    def forward(self, tokens: Sequence[int], start: int) -> tuple[list[int], Tensor]:
+    def forward(self, tokens: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
+        start, rows = int(input_pos[0]), tokens.shape[1]
+        assert input_pos.tolist() == list(range(start, start + rows))
         assert start <= len(self.cache), "a gap in the cache"
         self.forwards += 1
-        self.cache[start:] = tokens
-        ends = range(start + 1, start + len(tokens) + 1)
-        greedy = [next_token(self.cache[:end], self.seed) for end in ends]
+        self.cache[start:] = tokens[0].tolist()
+        ends = range(start + 1, start + rows + 1)
+        greedy = torch.tensor([[next_token(self.cache[:end], self.seed) for end in ends]])
         features = torch.tensor([[[float(end - 1)] for end in ends]])
-        return (greedy if len(tokens) < self.min_prefill else greedy[-1:]), features
+        return (greedy if rows < self.min_prefill else greedy[:, -1:]), features
 
 
 class RecordingDrafter:
@@ -55,16 +57,17 @@ class RecordingDrafter:
         self.slots: dict[int, int] = {}
         self.proposed = 0
 
-    def extend(self, tokens: Sequence[int], features: Tensor, start: int) -> None:
-        assert features.shape == (1, len(tokens), 1)
-        for i, token in enumerate(tokens):
-            slot = start + i
+    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
+        assert features.shape == (1, tokens.shape[1], 1)
+        for i in range(int(last) + 1):
+            slot, token = int(input_pos[i]), int(tokens[0, i])
             assert slot <= len(self.slots), "a gap in the draft cache"
             assert features[0, i, 0] == slot, "the feature of another position"
-            assert token == self.text[slot + 1], "a slot pairs with the token after it"
+            if slot + 1 < len(self.text):  # the last round may run on behind the budget
+                assert token == self.text[slot + 1], "a slot pairs with the token after it"
             self.slots[slot] = token
 
-    def propose(self, count: int) -> list[int]:
+    def propose(self, count: int) -> Tensor:
         drafts = []
         for i in range(count):
             position = len(self.slots) + 1 + i
@@ -72,4 +75,4 @@ class RecordingDrafter:
             right = self.pattern[self.proposed % len(self.pattern)]
             drafts.append(truth if right else (truth + 1) % VOCAB)
             self.proposed += 1
-        return drafts
+        return torch.tensor([drafts])

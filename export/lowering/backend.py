@@ -1,0 +1,75 @@
+"""Which backend an export lowers through, and whether this machine can."""
+
+import importlib.util
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.export import ExportedProgram
+
+from eagle_aot.errors import UnsupportedError
+
+AUTO, CUDA, XNNPACK = "auto", "cuda", "xnnpack"
+DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
+"""What a backend computes in."""
+
+ELSE = ": install it, or use --backend xnnpack"
+
+
+class Lowering(Protocol):
+    """What a backend's module does."""
+
+    def workspace(self) -> AbstractContextManager[None]:
+        """Surrounds `lower` and `write`."""
+
+    def lower(self, programs: dict[str, ExportedProgram], constants: Mapping[str, Any]) -> Any:
+        """All methods as one program that shares weights and caches between them."""
+
+    def write(self, program: Any, directory: Path) -> None:
+        """Write the program's files."""
+
+    def device_record(self) -> dict[str, str] | None:
+        """What the program was compiled for, None for any machine."""
+
+
+def lowering(backend: str) -> Lowering:
+    """The module of a backend; executorch takes seconds to import."""
+    if backend == CUDA:
+        from eagle_aot.export.lowering import cuda
+
+        return cuda
+    from eagle_aot.export.lowering import xnnpack
+
+    return xnnpack
+
+
+def choose_backend(asked: str) -> str:
+    """`asked`, or for "auto" the GPU's where there is a GPU.
+
+    Raises UnsupportedError when the backend asked for cannot compile on this machine.
+    """
+    available = CUDA if torch.cuda.is_available() else XNNPACK
+    chosen = available if asked == AUTO else asked
+    if chosen == CUDA:
+        check_cuda()
+    return chosen
+
+
+def check_cuda() -> None:
+    """Raise UnsupportedError unless a GPU and the compilers that AOTInductor calls are here."""
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            "--backend cuda: kernels are compiled and tuned on the GPU they will run on, and this "
+            "machine shows none (--check-only needs no GPU, --backend xnnpack runs anywhere)"
+        )
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    if importlib.util.find_spec("triton") is None:
+        raise UnsupportedError(f"--backend cuda: triton is not installed{ELSE}")
+    if CUDA_HOME is None:
+        raise UnsupportedError(f"--backend cuda: no CUDA toolkit (set CUDA_HOME){ELSE}")
+    if shutil.which("g++") is None:
+        raise UnsupportedError(f"--backend cuda: no C++ compiler (g++){ELSE}")

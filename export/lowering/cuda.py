@@ -1,0 +1,121 @@
+"""Lowering for NVIDIA GPUs: ExecuTorch's CUDA backend, which compiles with AOTInductor.
+
+The model stays on the host; its weights visit the GPU while a method is compiled. Kernels are
+tuned on the GPU that is there, and the program runs on its kind alone.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.cuda.cuda_backend import CudaBackend
+from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.exir import (
+    EdgeCompileConfig,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+from torch._inductor import config as inductor_config
+from torch.export import ExportedProgram
+
+from eagle_aot.artifact import PROGRAM, WEIGHTS
+
+CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def lower(
+    programs: dict[str, ExportedProgram], constants: Mapping[str, Any]
+) -> ExecutorchProgramManager:
+    """Lower all methods into one program that names each weight and cache once.
+
+    Inputs and outputs stay on the device. Must run within `workspace`, and be written there: the
+    program's weights are files of it.
+    """
+    with quiet_tuning():
+        edge = to_edge_transform_and_lower(
+            programs,
+            partitioner={name: [CudaPartitioner(compile_specs(name))] for name in programs},
+            constant_methods=dict(constants),
+            compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+        )
+    return edge.to_executorch(
+        ExecutorchBackendConfig(
+            # Caches live in the delegate, shared by name; there is nothing here to share.
+            memory_planning_pass=MemoryPlanningPass(
+                alloc_graph_input=False, alloc_graph_output=False
+            ),
+            propagate_device_config=PropagateDeviceConfig(
+                skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
+            ),
+            enable_non_cpu_memory_planning=True,
+        )
+    )
+
+
+def compile_specs(method: str) -> list[CompileSpec]:
+    """Options of one method's compilation. Low memory: caches take no room on the GPU."""
+    return [
+        CudaBackend.generate_method_name_compile_spec(method),
+        CompileSpec("low_memory_mode", b"ON"),
+    ]
+
+
+@contextmanager
+def quiet_tuning() -> Iterator[None]:
+    """Keep Inductor from reporting every choice it tries, and those that do not fit this GPU."""
+    log = logging.getLogger("torch._inductor.select_algorithm")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with inductor_config.patch(autotune_num_choices_displayed=0):
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def write(program: ExecutorchProgramManager, directory: Path) -> None:
+    """Write `model.pte`, which holds the compiled methods, and `model.ptd`, which holds weights."""
+    with (directory / PROGRAM).open("wb") as file:
+        program.write_to_file(file)
+    program.write_tensor_data_to_file(str(directory))
+    (written,) = directory.glob("*.ptd")
+    written.rename(directory / WEIGHTS)
+
+
+def device_record() -> dict[str, str]:
+    """What a program compiled here is for."""
+    major, minor = torch.cuda.get_device_capability()
+    return {
+        "name": torch.cuda.get_device_name(),
+        "compute_capability": f"{major}.{minor}",
+        "cuda": torch.version.cuda or "",
+    }
+
+
+@contextmanager
+def workspace() -> Iterator[None]:
+    """An Inductor cache of this export alone, unless the environment names one.
+
+    A second, larger export that reuses the cache of a first has failed to link: kernels of both
+    were defined twice.
+    """
+    if os.environ.get(CACHE_DIR):
+        yield
+        return
+    directory = tempfile.mkdtemp(prefix="eagle-aot-inductor-")
+    os.environ[CACHE_DIR] = directory
+    try:
+        yield
+    finally:
+        del os.environ[CACHE_DIR]
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,101 @@
+"""A CUDA artifact in this process, with PyTorch alone.
+
+The program holds one AOTInductor shared object per method; they run over one set of weights and
+caches, which is loaded here and bound to all of them.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from eagle_aot.runtime_runner.ptd import TensorData
+from eagle_aot.runtime_runner.pte import CudaMethod, Program, check_weights
+from torch import Tensor
+
+from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
+from eagle_aot.errors import ArtifactError, UnsupportedError
+from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
+from eagle_aot.runtime_runner.executors.cuda_graph import RecordedStep
+from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
+
+ALIGNMENT = 16  # bytes, which compiled kernels assume of every input
+
+
+class AotiExecutor:
+    """Runs methods on the current CUDA device and stream, one sequence at a time."""
+
+    name = "aoti"
+
+    def __init__(self, directory: Path, manifest: Manifest, *, cuda_graphs: bool = True) -> None:
+        """Raises UnsupportedError on a machine that the artifact was not compiled for and
+        ArtifactError when its files cannot be used."""
+        check_machine(directory, manifest)
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._program = Program.open(directory / PROGRAM)
+        data = TensorData.open(directory / WEIGHTS)
+        check_weights(self._program, data)
+        self.methods = {name: self._find(directory, name) for name in METHODS}
+        self.weights = DeviceWeights(data, self.methods.values(), self.device)
+        self._compiled = {m.name: self._load(directory, m) for m in self.methods.values()}
+        self._cuda_graphs = cuda_graphs
+        self._graph_pool: Any = torch.cuda.graph_pool_handle()
+
+    def constants(self) -> Mapping[str, Sequence[Any]]:
+        return self._program.constants
+
+    def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self._compiled[method].run([aligned(x) for x in inputs])
+
+    def repeat(self, step: Step) -> Step:
+        """`step` as a CUDA graph, which is recorded at the second call: the first one warms up."""
+        return RecordedStep(step, self._graph_pool) if self._cuda_graphs else step
+
+    def _find(self, directory: Path, name: str) -> CudaMethod:
+        if name not in self._program.methods:
+            raise ArtifactError(f"{directory / PROGRAM}: method {name} is missing: export again")
+        return self._program.methods[name]
+
+    def _load(self, directory: Path, method: CudaMethod) -> CompiledMethod:
+        library = self._program.named_data(method.library_key)
+        digest = hashlib.sha256(library).hexdigest()
+        if not method.library_key.startswith(digest):
+            raise ArtifactError(
+                f"{directory / PROGRAM}: the library of {method.name} does not match its hash: "
+                "export again"
+            )
+        tensors = {weight.fqn: self.weights.tensor(weight) for weight in method.weights}
+        return CompiledMethod(method, library, tensors, self.device)
+
+
+def check_machine(directory: Path, manifest: Manifest) -> None:
+    """Raise UnsupportedError unless this process can run what the artifact was compiled for."""
+    if not torch.cuda.is_available():
+        raise UnsupportedError(f"{directory}: needs an NVIDIA GPU, and this machine shows none")
+    compiled_for = (manifest.device or {}).get("compute_capability")
+    here = ".".join(map(str, torch.cuda.get_device_capability()))
+    if compiled_for != here:
+        raise UnsupportedError(
+            f"{directory}: compiled for compute capability {compiled_for}, this GPU has {here}: "
+            "export on this machine"
+        )
+    built, found = minor(manifest.versions.get("torch", "")), minor(torch.__version__)
+    if built != found:
+        raise UnsupportedError(
+            f"{directory}: compiled with torch {built}, this is torch {found}: "
+            "install that version or export again"
+        )
+
+
+def minor(version: str) -> str:
+    """`2.11.0+cu130` -> `2.11`: compiled code fits within a minor version."""
+    return ".".join(version.split(".")[:2])
+
+
+def aligned(x: Tensor) -> Tensor:
+    """`x`, copied if it is a view that compiled code cannot take."""
+    if x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,162 @@
+"""One method compiled by AOTInductor, called through its C interface.
+
+`torch._inductor` has runners for such libraries, but they record events around every call, which a
+CUDA graph cannot capture. The C functions are declared in PyTorch's
+`torch/csrc/inductor/aoti_runtime/interface.h`.
+"""
+
+import ctypes
+import functools
+import tempfile
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_bool, c_char_p, c_size_t, c_void_p
+from pathlib import Path
+
+import torch
+from eagle_aot.runtime_runner.pte import CudaMethod
+from torch import Tensor
+
+from eagle_aot.errors import ArtifactError
+
+TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch")
+
+
+class ConstantEntry(ctypes.Structure):
+    """A constant's internal name and the tensor bound to it."""
+
+    _fields_ = (("name", c_char_p), ("handle", c_void_p))
+
+
+class CompiledMethod:
+    """A loaded library, bound to weights that the caller owns."""
+
+    def __init__(
+        self,
+        method: CudaMethod,
+        library: memoryview,
+        weights: Mapping[str, Tensor],
+        device: torch.device,
+    ) -> None:
+        """`weights` are the constants by fully qualified name, caches included.
+
+        Raises ArtifactError when the library cannot be loaded or asks for other weights.
+        """
+        self._method = method
+        self._library = load_library(method.name, library)
+        self._container = c_void_p()
+        self._call(
+            "CreateWithDevice", byref(self._container), c_size_t(1), str(device).encode(), None
+        )
+        self._check_arity()
+        self._bind(weights)
+
+    def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run on the current stream. Inputs and outputs are in the method's order."""
+        ordered = [inputs[i] for i in self._method.input_order]
+        taken = handle_array(ordered)  # the callee frees these handles
+        count = len(self._method.output_order)
+        produced = (c_void_p * count)()
+        stream = c_void_p(torch.cuda.current_stream().cuda_stream)
+        self._call(
+            "RunSingleThreaded",
+            self._container, taken, c_size_t(len(ordered)), produced, c_size_t(count), stream, None,
+        )  # fmt: skip
+        outputs = tensors_of(produced)
+        return tuple(outputs[i] for i in self._method.output_order)
+
+    def _bind(self, weights: Mapping[str, Tensor]) -> None:
+        names = self._constant_names()
+        unknown = set(names) - set(weights)
+        if unknown:
+            raise ArtifactError(
+                f"{self._method.name}: the library asks for {min(unknown)}, which the program "
+                "does not list: export again"
+            )
+        handles = handle_array([weights[fqn] for fqn in names])
+        entries = (ConstantEntry * len(names))(
+            *(
+                ConstantEntry(name, handle)
+                for name, handle in zip(names.values(), handles, strict=True)
+            )
+        )
+        self._call(
+            "UpdateUserManagedConstantBufferPairs",
+            self._container, entries, c_size_t(len(entries)), c_bool(False), c_bool(True),
+        )  # fmt: skip
+
+    def _constant_names(self) -> dict[str, bytes]:
+        """Fully qualified name -> the library's own name of every constant."""
+        names = {}
+        for index in range(self._count("Constants")):
+            own, qualified = c_char_p(), c_char_p()
+            self._call("GetConstantName", self._container, c_size_t(index), byref(own))
+            self._call("GetConstantOriginalFQN", self._container, c_size_t(index), byref(qualified))
+            assert own.value is not None and qualified.value is not None
+            names[qualified.value.decode()] = own.value
+        return names
+
+    def _check_arity(self) -> None:
+        for kind, expected in (
+            ("Inputs", len(self._method.input_order)),
+            ("Outputs", len(self._method.output_order)),
+        ):
+            if (found := self._count(kind)) != expected:
+                raise ArtifactError(
+                    f"{self._method.name}: the library has {found} {kind.lower()}, the program "
+                    f"{expected}: export again"
+                )
+
+    def _count(self, kind: str) -> int:
+        count = c_size_t()
+        self._call(f"GetNum{kind}", self._container, byref(count))
+        return count.value
+
+    def _call(self, function: str, *arguments: object) -> None:
+        symbol = f"AOTInductorModelContainer{function}"
+        try:
+            status = getattr(self._library, symbol)(*arguments)
+        except AttributeError as error:
+            raise ArtifactError(
+                f"{self._method.name}: the library lacks {symbol}: export again"
+            ) from error
+        if status != 0:
+            raise ArtifactError(f"{self._method.name}: {symbol} failed in the compiled library")
+
+
+def load_library(name: str, library: memoryview) -> ctypes.CDLL:
+    """Load a shared object from memory. Raises ArtifactError when the linker refuses."""
+    promote_torch_symbols()
+    with tempfile.TemporaryDirectory(prefix="eagle-aot-") as directory:
+        path = Path(directory) / f"{name}.so"
+        path.write_bytes(library)
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ArtifactError(f"{name}: its library cannot be loaded: {error}") from error
+
+
+@functools.cache
+def promote_torch_symbols() -> None:
+    """Let libraries that were linked without PyTorch find its functions in this process."""
+    directory = Path(torch.__file__).parent / "lib"
+    for library in TORCH_LIBRARIES:
+        ctypes.CDLL(str(directory / f"lib{library}.so"), mode=ctypes.RTLD_GLOBAL)
+
+
+# A handle is a pointer to a heap-allocated tensor. PyTorch's bindings pass it as a capsule.
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, (ctypes.py_object, c_char_p)
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (c_void_p, c_char_p, c_void_p)
+
+
+def handle_array(tensors: Sequence[Tensor]) -> "ctypes.Array[c_void_p]":
+    """New handles of `tensors`, each of which keeps its tensor alive until it is freed."""
+    capsules = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
+    return (c_void_p * len(capsules))(*(_capsule_pointer(c, None) for c in capsules))
+
+
+def tensors_of(handles: "ctypes.Array[c_void_p]") -> list[Tensor]:
+    """The tensors behind `handles`, which are freed."""
+    capsules = [_new_capsule(handle, None, None) for handle in handles]
+    return torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(capsules)

@@ -1,0 +1,118 @@
+"""Check on this machine what an artifact promises: rows that do not feel their neighbours, and
+speculative output that is the plain output.
+
+\b
+    eagle-export --target-model gemma4-tiny --output-dir gemma4-tiny-xnnpack
+    python scripts/check_artifact.py gemma4-tiny-xnnpack --contexts 17,512
+
+Prompts are random token ids, so any artifact will do. Prints one table per check and exits with 1
+when anything differs.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from eagle_aot.artifact import TARGET_VERIFY
+from eagle_aot.errors import EagleError
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.round import rows
+from eagle_aot.runtime_runner.stats import Stats
+
+console = Console(width=100)
+
+
+@click.command(help=__doc__, context_settings={"show_default": True})
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--contexts", default="17,512", help="Lengths of the random prompts, in tokens.")
+@click.option("--prompts", type=click.IntRange(min=1), default=10, help="Prompts per context.")
+@click.option("--max-new-tokens", type=click.IntRange(min=2), default=64)
+@click.option("--chain-lens", default="1,2,3,4,5,6,7")
+@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
+def main(
+    artifact: Path,
+    contexts: str,
+    prompts: int,
+    max_new_tokens: int,
+    chain_lens: str,
+    no_cuda_graph: bool,
+) -> None:
+    lengths = [int(text) for text in contexts.split(",")]
+    chains = [int(text) for text in chain_lens.split(",")]
+    try:
+        runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
+        same = check_rows(runner, lengths)
+        same &= check_losslessness(runner, lengths, prompts, chains, max_new_tokens)
+    except EagleError as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(0 if same else 1)
+
+
+def check_rows(runner: Runner, contexts: list[int]) -> bool:
+    """Each of 8 rows alone (T = 1) against the same row among 2 to 8."""
+    table = Table("context", "rows compared", "ids that differ", "features that differ")
+    total = 0
+    for context in [0, *contexts]:
+        compared, ids, features = differing_rows(runner, context)
+        table.add_row(str(context), str(compared), str(ids), str(features))
+        total += ids + features
+    console.print("A row alone and among others, bit for bit")
+    console.print(table)
+    return total == 0
+
+
+def differing_rows(runner: Runner, context: int) -> tuple[int, int, int]:
+    """(compared, greedy ids that differ, features that differ) behind `context` tokens."""
+    executor, largest = runner.executor, runner.constants.max_verify_window
+    noise = tokens(runner, context + largest, seed=context)
+    if context:
+        prefill(runner.round(0), noise[:context], Stats(chain_len=0))
+    ids, positions = rows(noise[context:], context, executor.device)
+    alone = [
+        executor.run(TARGET_VERIFY, ids[:, i : i + 1], positions[i : i + 1]) for i in range(largest)
+    ]
+    compared = wrong_ids = wrong_features = 0
+    for window in range(2, largest + 1):
+        together = executor.run(TARGET_VERIFY, ids[:, :window], positions[:window])
+        for i in range(window):
+            compared += 1
+            wrong_ids += not torch.equal(together[0][:, i], alone[i][0][:, 0])
+            wrong_features += not torch.equal(together[1][:, i], alone[i][1][:, 0])
+    return compared, wrong_ids, wrong_features
+
+
+def check_losslessness(
+    runner: Runner, contexts: list[int], count: int, chains: list[int], new_tokens: int
+) -> bool:
+    """Every prompt plainly and with every chain length; the tokens must be the same."""
+    table = Table("context", "chain length", "prompts", "identical", "tokens per round")
+    different = 0
+    for context in contexts:
+        prompts = [tokens(runner, context, seed) for seed in range(count)]
+        plain = [runner.generate(p, new_tokens, speculate=False).token_ids for p in prompts]
+        for chain in chains:
+            results = [runner.generate(p, new_tokens, chain) for p in prompts]
+            same = sum(r.token_ids == p for r, p in zip(results, plain, strict=True))
+            rounds = sum(r.stats.rounds for r in results)
+            tau = sum(r.stats.emitted for r in results) / max(rounds, 1)
+            table.add_row(str(context), str(chain), str(count), str(same), f"{tau:.2f}")
+            different += count - same
+    console.print(f"Speculative against plain output, {new_tokens} tokens, {runner.executor.name}")
+    console.print(table)
+    return different == 0
+
+
+def tokens(runner: Runner, count: int, seed: int) -> list[int]:
+    """Random token ids."""
+    rng = random.Random(seed)
+    return [rng.randrange(runner.constants.vocab_size) for _ in range(count)]
+
+
+if __name__ == "__main__":
+    main()
