@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.acceptance import count_accepted
-from eagle_aot.runtime_runner.executors import Repeat, repeat_plainly
+from eagle_aot.runtime_runner.executors import Step
 
 
 class Verifier(Protocol):
@@ -46,7 +46,7 @@ class Round:
     """Draft, verify, accept, reseed: the state between rounds, and the step from one to the next.
 
     The state is the bonus token, which is decided but not in the target's cache yet, and its
-    position. A chain length of 0 is plain decoding.
+    position. A chain length of 0 is plain decoding. `play` is `step`, or a recording of it.
     """
 
     def __init__(
@@ -55,13 +55,12 @@ class Round:
         drafter: Drafter | None,
         chain_len: int,
         device: torch.device | str = "cpu",
-        repeat: Repeat = repeat_plainly,
     ) -> None:
         self.verifier = verifier
         self.drafter = drafter
         self.chain_len = chain_len if drafter else 0
         self.device = device
-        self.play = repeat(self.step)
+        self.play: Step = self.step
         self._bonus = torch.zeros(1, 1, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._window = torch.arange(self.chain_len + 1, device=device)

@@ -10,7 +10,7 @@ from eagle_aot.artifact import Constants, Manifest, tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.runtime_runner.eagle3 import Eagle3Drafter, TargetVerifier
 from eagle_aot.runtime_runner.executors import Executor, open_program
-from eagle_aot.runtime_runner.generate import Limits, generate
+from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.stats import Stats
 from eagle_aot.runtime_runner.tokenizer import Tokenizer
@@ -108,11 +108,18 @@ class Runner:
     def round(self, chain_len: int) -> Round:
         """The round of `chain_len` drafts, 0 for plain decoding; made, and recorded, once."""
         if chain_len not in self._rounds:
-            drafter, executor = self.drafter if chain_len else None, self.executor
-            self._rounds[chain_len] = Round(
-                self.verifier, drafter, chain_len, executor.device, executor.repeat
-            )
+            drafter = self.drafter if chain_len else None
+            round_ = Round(self.verifier, drafter, chain_len, self.executor.device)
+            if self.executor.device.type == "cuda":
+                self._record(round_)
+            self._rounds[chain_len] = round_
         return self._rounds[chain_len]
+
+    def _record(self, round_: Round) -> None:
+        """Before any text: a recording starts from a state that exists and kernels that are loaded,
+        and what it writes to the caches is overwritten."""
+        prefill(round_, [0] * self.constants.min_prefill_chunk, Stats(chain_len=0))
+        round_.play = self.executor.repeat(round_.step)
 
     def _ids(self, prompt: str | Sequence[int], raw: bool) -> list[int]:
         return self.tokenizer.encode(prompt, raw) if isinstance(prompt, str) else list(prompt)

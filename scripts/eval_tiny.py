@@ -11,7 +11,6 @@ position for every chain length. Exits with 1 when an output differs from plain 
 
 import itertools
 import json
-import platform
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -33,15 +32,22 @@ MAX_NEW_TOKENS = 256
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--problems", "count", type=click.IntRange(min=1), default=100)
 @click.option("--chain-lens", default="1,2,3,4,5,6,7", help="Chain lengths to measure.")
+@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
 @click.option("--write-prompts", type=click.Path(path_type=Path), help="Write the problems, stop.")
-def main(artifact: Path, count: int, chain_lens: str, write_prompts: Path | None) -> None:
+def main(
+    artifact: Path,
+    count: int,
+    chain_lens: str,
+    no_cuda_graph: bool,
+    write_prompts: Path | None,
+) -> None:
     problems = list(itertools.islice(stories(SEED, "test"), count))
     if write_prompts is not None:
         lines = (json.dumps({"prompt": story.question}) for story in problems)
         write_prompts.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return
     try:
-        runner = load_artifact(artifact)
+        runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
         plain = answer_all(runner, problems, None)
         rows = {"plain": plain}
         for chain_len in map(int, chain_lens.split(",")):
@@ -49,7 +55,8 @@ def main(artifact: Path, count: int, chain_lens: str, write_prompts: Path | None
     except EagleError as error:
         raise click.ClickException(str(error)) from error
     console = Console(width=110)
-    console.print(f"{count} held-out problems, {platform.machine()}, {versions()}")
+    executor = runner.executor
+    console.print(f"{count} held-out problems, {executor.name} on {executor.device}, {versions()}")
     console.print(table(rows, problems))
     if any(differing(results, plain) for results in rows.values()):
         sys.exit(1)

@@ -20,7 +20,9 @@ class Export:
 
     def __init__(self, output_dir: Path, *arguments: str) -> None:
         self.output_dir = output_dir
-        command = [Path(sys.executable).with_name("eagle-export"), "--output-dir", output_dir]
+        beside = Path(sys.executable).with_name("eagle-export")
+        program = beside if beside.exists() else "eagle-export"
+        command = [program, "--output-dir", output_dir]
         self.process = subprocess.Popen(
             [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -47,12 +49,17 @@ def exports(
     started: dict[str, Export] = {}
     directory = tmp_path_factory.mktemp("artifacts")
     if "tiny_artifact" in needed:
-        started["tiny"] = Export(directory / "tiny", "--target-model", "gemma4-tiny")
+        arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
+        started["tiny"] = Export(directory / "tiny", *arguments)
+    if "cuda_artifact" in needed and torch.cuda.is_available():
+        arguments = ("--target-model", "gemma4-tiny", "--backend", "cuda", "--max-seq-len", "4608")
+        started["cuda"] = Export(directory / "cuda", *arguments)
     if "random_artifact" in needed:
         target_dir, head_dir = request.getfixturevalue("random_pair")
         started["random"] = Export(
             directory / "random",
             *("--target-model", "gemma4-31b", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
+            *("--backend", "xnnpack"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )
     yield started
@@ -70,6 +77,14 @@ def tiny_artifact(exports: dict[str, Export]) -> Path:
 def random_artifact(exports: dict[str, Export]) -> Path:
     """A random target with a random head and a sliding window of 16."""
     return exports["random"].wait()
+
+
+@pytest.fixture(scope="session")
+def cuda_artifact(exports: dict[str, Export]) -> Path:
+    """The shipped pair, compiled for the GPU of this machine."""
+    if "cuda" not in exports:
+        pytest.skip("needs an NVIDIA GPU")
+    return exports["cuda"].wait()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ from eagle_aot.artifact import Manifest
 from eagle_aot.errors import UnsupportedError
 
 Step = Callable[[], Tensor]
-Repeat = Callable[[Step], Step]
 
 
 class Executor(Protocol):
@@ -27,16 +26,11 @@ class Executor(Protocol):
         """Run a method on tensors of `device`; its outputs stay valid across later runs."""
 
     def repeat(self, step: Step) -> Step:
-        """`step`, made cheap to call again and again.
+        """`step`, made cheap to call again and again. It may run once in the making.
 
         It must read and write the same tensors each time and none on the host; what it returns is
         valid until the next call.
         """
-
-
-def repeat_plainly(step: Step) -> Step:
-    """The step itself."""
-    return step
 
 
 EXECUTORS = {"xnnpack": ("executorch",), "cuda": ("aoti", "executorch")}

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from eagle_aot.runtime_runner.ptd import TensorData
-from eagle_aot.runtime_runner.pte import CudaMethod, Program, check_weights
 from torch import Tensor
 
 from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
 from eagle_aot.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import Step
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
-from eagle_aot.runtime_runner.executors.cuda_graph import RecordedStep
+from eagle_aot.runtime_runner.executors.cuda_graph import record
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
+from eagle_aot.runtime_runner.ptd import TensorData
+from eagle_aot.runtime_runner.pte import CudaMethod, Program, check_weights
 
 ALIGNMENT = 16  # bytes, which compiled kernels assume of every input
 
@@ -50,8 +50,8 @@ class AotiExecutor:
         return self._compiled[method].run([aligned(x) for x in inputs])
 
     def repeat(self, step: Step) -> Step:
-        """`step` as a CUDA graph, which is recorded at the second call: the first one warms up."""
-        return RecordedStep(step, self._graph_pool) if self._cuda_graphs else step
+        """`step` as a CUDA graph; it runs once here, before it is recorded."""
+        return record(step, self._graph_pool) if self._cuda_graphs else step
 
     def _find(self, directory: Path, name: str) -> CudaMethod:
         if name not in self._program.methods:

@@ -13,10 +13,10 @@ from ctypes import byref, c_bool, c_char_p, c_size_t, c_void_p
 from pathlib import Path
 
 import torch
-from eagle_aot.runtime_runner.pte import CudaMethod
 from torch import Tensor
 
 from eagle_aot.errors import ArtifactError
+from eagle_aot.runtime_runner.pte import CudaMethod
 
 TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch")
 
@@ -42,6 +42,7 @@ class CompiledMethod:
         Raises ArtifactError when the library cannot be loaded or asks for other weights.
         """
         self._method = method
+        self._device = device
         self._library = load_library(method.name, library)
         self._container = c_void_p()
         self._call(
@@ -56,7 +57,7 @@ class CompiledMethod:
         taken = handle_array(ordered)  # the callee frees these handles
         count = len(self._method.output_order)
         produced = (c_void_p * count)()
-        stream = c_void_p(torch.cuda.current_stream().cuda_stream)
+        stream = c_void_p(current_stream(self._device))
         self._call(
             "RunSingleThreaded",
             self._container, taken, c_size_t(len(ordered)), produced, c_size_t(count), stream, None,
@@ -123,6 +124,11 @@ class CompiledMethod:
             raise ArtifactError(f"{self._method.name}: {symbol} failed in the compiled library")
 
 
+def current_stream(device: torch.device) -> int:
+    """The stream that PyTorch launches on, 0 where there are none."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 def load_library(name: str, library: memoryview) -> ctypes.CDLL:
     """Load a shared object from memory. Raises ArtifactError when the linker refuses."""
     promote_torch_symbols()
@@ -138,9 +144,10 @@ def load_library(name: str, library: memoryview) -> ctypes.CDLL:
 @functools.cache
 def promote_torch_symbols() -> None:
     """Let libraries that were linked without PyTorch find its functions in this process."""
-    directory = Path(torch.__file__).parent / "lib"
     for library in TORCH_LIBRARIES:
-        ctypes.CDLL(str(directory / f"lib{library}.so"), mode=ctypes.RTLD_GLOBAL)
+        path = Path(torch.__file__).parent / "lib" / f"lib{library}.so"
+        if path.is_file():  # a build for CPUs has fewer
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 # A handle is a pointer to a heap-allocated tensor. PyTorch's bindings pass it as a capsule.

@@ -137,8 +137,8 @@ class Manifest:
                 "export again with this version"
             )
         names = {field.name for field in fields(cls)}
-        kinds = {"tap_layers": list, "files": dict, "constants": dict, "versions": dict}
-        kinds |= {"backend": str, "device": dict | None}
+        kinds: dict[str, Any] = {"tap_layers": list, "backend": str, "device": dict | None}
+        kinds |= dict.fromkeys(("files", "constants", "versions"), dict)
         typed = all(isinstance(stored.get(key), kind) for key, kind in kinds.items())
         if set(stored) != names or not typed:
             raise ArtifactError(f"{path}: damaged (fields {sorted(names ^ set(stored))})")

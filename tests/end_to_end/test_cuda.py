@@ -1,0 +1,83 @@
+"""The shipped pair through the CUDA backend and the in-process executor, on a GPU."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from torch.profiler import ProfilerActivity, profile
+
+from check_artifact import differing_rows
+from eagle_aot.artifact import CACHE_MARK
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.stats import Stats
+from mixed_prompts import CHAIN_LENS, mixed_prompts
+from tiny_pair.stories import final_answer, stories
+
+
+@pytest.fixture(scope="module")
+def recorded(cuda_artifact: Path) -> Runner:
+    return load_artifact(cuda_artifact)
+
+
+@pytest.fixture(scope="module")
+def launched(cuda_artifact: Path) -> Runner:
+    return load_artifact(cuda_artifact, cuda_graphs=False)
+
+
+@pytest.mark.parametrize("context", [0, 17, 511, 4096])
+def test_a_row_does_not_feel_its_neighbours(recorded: Runner, context: int) -> None:
+    compared, ids, features = differing_rows(recorded, context)
+    assert (compared, ids, features) == (35, 0, 0)
+
+
+@pytest.mark.parametrize("fixture", ["recorded", "launched"])
+def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRequest) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    for prompt in mixed_prompts(runner):
+        plain = runner.generate(prompt, 20, speculate=False)
+        for chain_len in CHAIN_LENS:
+            result = runner.generate(prompt, 20, chain_len)
+            assert result.token_ids == plain.token_ids, (len(prompt), chain_len)
+
+
+def test_recording_changes_no_token(recorded: Runner, launched: Runner) -> None:
+    for story in itertools.islice(stories(12, "test"), 20):
+        first = recorded.generate(story.question, 64)
+        second = launched.generate(story.question, 64)
+        assert (first.token_ids, first.stats.rounds) == (second.token_ids, second.stats.rounds)
+
+
+def test_the_pair_answers_and_drafts_well(recorded: Runner) -> None:
+    problems = list(itertools.islice(stories(31, "test"), 20))
+    results = [recorded.generate(story.question, 200, 4) for story in problems]
+    answers = [final_answer(result.text or "") for result in results]
+    assert sum(a == story.final for a, story in zip(answers, problems, strict=True)) >= 18
+    assert sum(r.stats.emitted for r in results) / sum(r.stats.rounds for r in results) >= 4.5
+
+
+def copies_to_host(runner: Runner, rounds: int) -> int:
+    """Device-to-host copies of `rounds` rounds as the loop plays them."""
+    round_ = runner.round(4)
+    prefill(round_, list(range(5, 105)), Stats(chain_len=4))
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
+        for _ in range(rounds):
+            round_.play().tolist()
+    return sum("Memcpy DtoH" in event.name for event in profiled.events())
+
+
+@pytest.mark.parametrize("fixture", ["recorded", "launched"])
+def test_a_round_copies_once_to_the_host(fixture: str, request: pytest.FixtureRequest) -> None:
+    assert copies_to_host(request.getfixturevalue(fixture), 10) == 10
+
+
+def test_weights_and_caches_lie_on_the_device_once(recorded: Runner) -> None:
+    executor = recorded.executor
+    assert isinstance(executor, AotiExecutor)
+    parts = executor.weights.bytes_by_part()
+    stored = {w.storage_key: w for m in executor.methods.values() for w in m.weights}.values()
+    assert set(parts) == {"target weights", "target cache", "draft weights", "draft cache"}
+    caches = sum(w.storage_nbytes for w in stored if CACHE_MARK in w.fqn)
+    assert parts["target cache"] + parts["draft cache"] == caches
+    assert sum(parts.values()) <= sum(w.storage_nbytes for w in stored)
