@@ -30,7 +30,7 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
+        self.console = Console(file=sys.stderr)  # this one, whoever redirects it later
         self.stages: list[Stage] = []
 
     @contextmanager

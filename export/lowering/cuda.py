@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from executorch.exir import (
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
-from torch._inductor import config as inductor_config
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
@@ -72,12 +71,15 @@ def compile_specs(method: str) -> list[CompileSpec]:
 
 @contextmanager
 def quiet_tuning() -> Iterator[None]:
-    """Keep Inductor from reporting every choice it tries, and those that do not fit this GPU."""
+    """Keep Inductor from reporting every kernel it tries, and those that do not fit this GPU.
+
+    It logs them, and writes them to Python's stderr as well.
+    """
     log = logging.getLogger("torch._inductor.select_algorithm")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        with inductor_config.patch(autotune_num_choices_displayed=0):
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
             yield
     finally:
         log.setLevel(level)

@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.generate import Limits, generate
 from eagle_aot.runtime_runner.round import Round
 from mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
-from scripted_drafters import ScriptedDrafter
+from scripted_drafter import ScriptedDrafter
 from tiny_pair.stories import stories
 
 

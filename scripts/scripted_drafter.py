@@ -1,4 +1,4 @@
-"""Drafters that know how the text goes on, and are wrong when told to be."""
+"""A drafter that knows how the text goes on, and is wrong when told to be."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,9 +12,15 @@ class ScriptedDrafter:
     `right(round)` says how many leading drafts of a round are right.
     """
 
-    def __init__(self, continuation: Sequence[int], right: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        continuation: Sequence[int],
+        right: Callable[[int], int],
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.continuation = list(continuation)
         self.right = right
+        self.device = device
         self.committed = 0  # tokens of the continuation that are known to the drafter
         self.round = 0
 
@@ -30,4 +36,5 @@ class ScriptedDrafter:
         self.round += 1
         following = self.continuation[self.committed : self.committed + count]
         following += [0] * (count - len(following))
-        return torch.tensor([[t if i < right else t ^ 1 for i, t in enumerate(following)]])
+        drafts = [[t if i < right else t ^ 1 for i, t in enumerate(following)]]
+        return torch.tensor(drafts, device=self.device)
