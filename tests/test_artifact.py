@@ -51,6 +51,7 @@ def write_artifact(directory: Path) -> Manifest:
         eagle_aot_version="0",
         versions={},
         backend="xnnpack",
+        device=None,
         load_format="auto",
         target={},
         draft={},
@@ -58,6 +59,7 @@ def write_artifact(directory: Path) -> Manifest:
         chain_len=4,
         constants=CONSTANTS.methods(),
         shapes={},
+        stages=[],
         tokenizer_sha256=None,
         files={PROGRAM: sha256_of([directory / PROGRAM])},
     )
@@ -88,9 +90,11 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"schema_version": 99}, "schema version 99, this runner reads 1"),
+        ({"schema_version": 99}, "schema version 99, this runner reads 2"),
         ({"surprise": 1}, r"damaged \(fields \['surprise'\]\)"),
         ({"files": ["model.pte"]}, "damaged"),
+        ({"versions": "2.13"}, "damaged"),
+        ({"device": "a GPU"}, "damaged"),
         ({"files": {}}, "lists no model.pte"),
         ({"files": {"model.pte": "0" * 64}}, "does not match its hash"),
         ({"files": {"model.pte": None, "../secret": "0"}}, "model.pte: does not match"),

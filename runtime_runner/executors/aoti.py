@@ -33,11 +33,11 @@ class AotiExecutor:
         """Raises UnsupportedError on a machine that the artifact was not compiled for and
         ArtifactError when its files cannot be used."""
         check_machine(directory, manifest)
-        self.device = torch.device("cuda", torch.cuda.current_device())
         self._program = Program.open(directory / PROGRAM)
         data = TensorData.open(directory / WEIGHTS)
         check_weights(self._program, data)
         self.methods = {name: self._find(directory, name) for name in METHODS}
+        self.device = torch.device("cuda", torch.cuda.current_device())
         self.weights = DeviceWeights(data, self.methods.values(), self.device)
         self._compiled = {m.name: self._load(directory, m) for m in self.methods.values()}
         self._cuda_graphs = cuda_graphs

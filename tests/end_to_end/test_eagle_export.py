@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from eagle_aot.artifact import TOKENIZER_FILES, Manifest
+from eagle_aot.export import Source
 from eagle_aot.export.cli import main
 from eagle_aot.targets import TARGETS
 from refusals import refuses
@@ -21,6 +23,7 @@ OPTIONS = {
     "--max-seq-len",
     "--max-prefill",
     "--load-format",
+    "--dummy-layers",
     "--check-only",
     "--list-targets",
 }
@@ -51,7 +54,6 @@ def test_targets_are_listed() -> None:
         (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
         (["--target-model", "gemma4-tiny", "--chain-len", "0"], "must be in [1, 7]"),
         (["--target-model", "gemma4-tiny", "--chain-len", "8"], "must be in [1, 7]"),
-        (["--target-model", "gemma4-tiny", "--backend", "cuda"], "--backend cuda"),
         (["--target-model", "gemma4-tiny", "--max-prefill", "9"], "raise --max-prefill"),
         (
             ["--target-model", "gemma4-tiny", "--load-format", "dummy", "--draft-dir", "/"],
@@ -64,6 +66,15 @@ def test_wrong_settings_are_refused_in_one_line(
 ) -> None:
     refuses(export(*arguments, "--output-dir", tmp_path / "out"), message)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Source, "load", None)
+    out = tmp_path / "out"
+    result = export("--target-model", "gemma4-tiny", "--backend", "cuda", "--output-dir", out)
+    refuses(result, "--backend cuda: kernels are compiled and tuned on the GPU they will run on")
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

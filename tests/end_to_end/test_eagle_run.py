@@ -28,6 +28,7 @@ OPTIONS = {
     "--max-new-tokens",
     "--chain-len",
     "--no-speculation",
+    "--no-cuda-graph",
     "--executor",
     "--stop-id",
     "--json",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle_aot.errors import SettingError, UnsupportedError
+from eagle_aot.errors import SettingError
 from eagle_aot.export import ExportOptions, Source
 from eagle_aot.export.int4_dispatch import matvec_max_m_raised
 from eagle_aot.export.verify_window import (
@@ -75,8 +75,8 @@ def test_a_source_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"--draft-dir .*gone: no such"):
         Source.find("gemma4-tiny", None, tmp_path / "gone", "auto")
     assert Source.find("gemma4-31b", None, None, "dummy").target_dir is None
-    with pytest.raises(UnsupportedError, match="--backend cuda"):
-        ExportOptions(backend="cuda")
+    with pytest.raises(SettingError, match="--dummy-layers: a checkpoint has its own"):
+        Source.find("gemma4-tiny", None, None, "auto", 2)
 
 
 def test_the_int4_limit_is_restored_on_every_exit() -> None:

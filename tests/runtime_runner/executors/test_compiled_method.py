@@ -67,7 +67,7 @@ def build(directory: Path, *flags: str) -> memoryview:
 def method(
     input_order: tuple[int, ...] = (0, 1), output_order: tuple[int, ...] = (0, 1)
 ) -> CudaMethod:
-    return CudaMethod("verify", "key", (), inputs, outputs)
+    return CudaMethod("verify", "key", (), input_order, output_order)
 
 
 def load(directory: Path, *flags: str) -> CompiledMethod:

@@ -1,0 +1,118 @@
+"""Which backend is chosen on which machine, and what is missing said before any work."""
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils import cpp_extension
+
+from eagle_aot.errors import UnsupportedError
+from eagle_aot.export.lowering.backend import choose_backend
+from eagle_aot.export.progress import Progress, Stage, line
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU and all that compiling for it takes."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", "/cuda")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_is_used_unless_told_otherwise() -> None:
+    assert [choose_backend(name) for name in ("auto", "cuda", "xnnpack")] == [
+        "cuda",
+        "cuda",
+        "xnnpack",
+    ]
+
+
+def test_without_a_gpu_there_is_xnnpack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_backend("auto") == choose_backend("xnnpack") == "xnnpack"
+    with pytest.raises(UnsupportedError, match="this machine shows none"):
+        choose_backend("cuda")
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("asked", ["auto", "cuda"])
+@pytest.mark.parametrize(
+    ("module", "name", "value", "message"),
+    [
+        (importlib.util, "find_spec", lambda name: None, "triton is not installed"),
+        (cpp_extension, "CUDA_HOME", None, r"no CUDA toolkit \(set CUDA_HOME\)"),
+        (shutil, "which", lambda name: None, r"no C\+\+ compiler \(g\+\+\)"),
+    ],
+)
+def test_a_missing_compiler_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    value: object,
+    message: str,
+    asked: str,
+) -> None:
+    monkeypatch.setattr(module, name, value)
+    with pytest.raises(UnsupportedError, match=f"{message}: install it, or use --backend xnnpack"):
+        choose_backend(asked)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")
+class TestWorkspace:
+    def test_an_export_has_an_inductor_cache_of_its_own(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace
+
+        monkeypatch.delenv(CACHE_DIR, raising=False)
+        with workspace():
+            first = Path(os.environ[CACHE_DIR])
+            assert first.is_dir()
+        assert CACHE_DIR not in os.environ and not first.exists()
+        with pytest.raises(KeyError), workspace():
+            assert os.environ[CACHE_DIR] != str(first)
+            raise KeyError("a failure while lowering")
+        assert CACHE_DIR not in os.environ
+
+    def test_a_cache_that_the_user_names_is_kept(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace
+
+        monkeypatch.setenv(CACHE_DIR, str(tmp_path))
+        with workspace():
+            assert os.environ[CACHE_DIR] == str(tmp_path)
+        assert tmp_path.is_dir() and os.environ[CACHE_DIR] == str(tmp_path)
+
+    def test_tuning_is_quiet_and_stderr_comes_back(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from eagle_aot.export.lowering.cuda import quiet_tuning
+
+        with quiet_tuning():
+            print("Autotune Choices Stats", file=sys.stderr)
+        print("after", file=sys.stderr)
+        assert capsys.readouterr().err == "after\n"
+
+
+def test_stages_are_measured() -> None:
+    progress = Progress()
+    with progress.stage("load"):
+        pass
+    with pytest.raises(KeyError), progress.stage("lower"):
+        raise KeyError("a failure")
+    (stage,) = progress.stages
+    assert (stage.name, stage.gpu_peak_bytes) == ("load", 0)
+    assert 0 <= stage.seconds < 5 and 2**24 < stage.host_peak_bytes < 2**40
+
+
+def test_gpu_memory_is_shown_where_there_is_some() -> None:
+    stage = Stage("lower", 61.25, 3 << 30, 0)
+    assert line(stage) == "lower                   61.2 s   host peak  3.00 GiB"
+    assert line(Stage("lower", 61.25, 3 << 30, 1 << 29)).endswith("GPU peak  0.50 GiB")
