@@ -87,6 +87,14 @@ def test_on_a_cpu_it_is_the_reference(dtype: torch.dtype) -> None:
     torch.library.opcheck(SMALL_M, (x, *weight), test_utils=("test_schema", "test_faketensor"))
 
 
+def test_more_rows_than_it_serves_are_refused() -> None:
+    weight = CASE.weight()
+    with pytest.raises(RuntimeError, match="int4_small_m serves 8 rows"):
+        SMALL_M(CASE.rows(9), *weight)
+    with FakeTensorMode() as mode, pytest.raises(RuntimeError, match="int4_small_m serves 8 rows"):
+        SMALL_M(*map(mode.from_tensor, (CASE.rows(9), *weight)))
+
+
 @pytest.mark.parametrize(
     ("case", "x"),
     [

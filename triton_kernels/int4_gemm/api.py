@@ -8,14 +8,12 @@ must be exported on one side of it.
 
 from torch import Tensor
 
+from eagle_aot.triton_kernels.int4_gemm.op import SMALL_M_LIMIT as SMALL_M_LIMIT
 from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m, is_servable
 from eagle_aot.triton_kernels.int4_gemm.reference import int4_linear_reference
 
 MATVEC_MAX_M = 4
 """Rows up to which the small-M path is taken; raised by `set_matvec_max_m` for one export."""
-
-SMALL_M_LIMIT = 8
-"""Rows that the small-M path can serve at most."""
 
 
 def matvec_max_m() -> int:

@@ -12,6 +12,9 @@ from torch.library import custom_op, triton_op
 
 from eagle_aot.triton_kernels.int4_gemm.reference import int4_linear_reference
 
+SMALL_M_LIMIT = 8
+"""Rows that the operator serves at most."""
+
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 """What activations may be."""
 
@@ -25,8 +28,9 @@ def int4_small_m(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) ->
     """`x` [M, K] or [1, M, K] with M in [1, 8], of `DTYPES` -> [..., M, N] in x's dtype.
 
     Weight [N, K] in the layout of `reference.py`, in groups of an even number of columns. Sums are
-    float32, and each row's bits are independent of M.
+    float32, and each row's bits are independent of M. Raises RuntimeError for more rows.
     """
+    _check_rows(x)
     from eagle_aot.triton_kernels.int4_gemm.kernel import launch
 
     return launch(x, qdata, scale, zero_point)
@@ -34,12 +38,19 @@ def int4_small_m(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) ->
 
 @int4_small_m.register_kernel("cpu")
 def _cpu(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    _check_rows(x)
     return int4_linear_reference(x, qdata, scale, zero_point)
 
 
 @int4_small_m.register_fake
 def _shape(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    _check_rows(x)
     return x.new_empty((*x.shape[:-1], qdata.shape[0]))
+
+
+def _check_rows(x: Tensor) -> None:
+    rows = x.shape[-2]
+    torch._check(rows <= SMALL_M_LIMIT, lambda: f"int4_small_m serves {SMALL_M_LIMIT} rows")
 
 
 def is_servable(x: Tensor, qdata: Tensor, scale: Tensor) -> bool:

@@ -1,0 +1,48 @@
+"""The contract of the exported graphs, checked before anything is lowered."""
+
+from collections.abc import Mapping
+
+from torch.export import ExportedProgram
+
+from eagle_aot.artifact import DRAFT_DECODE, METHODS, PREFILL, TARGET_VERIFY
+from eagle_aot.errors import ExportError
+from eagle_aot.export.graph_checks.buffers import (
+    check_mutated_buffers,
+    check_shared_tensors,
+    mutated_buffers,
+)
+from eagle_aot.export.graph_checks.data_dependence import check_data_dependence
+from eagle_aot.export.graph_checks.int4_route import check_int4_route
+from eagle_aot.export.graph_checks.operators import check_matmuls, check_operators
+from eagle_aot.export.graph_checks.weight_sized import check_weight_sized
+from eagle_aot.export.verify_window import MethodLengths
+
+__all__ = ["check_graphs", "mutated_buffers"]
+
+
+def check_graphs(programs: Mapping[str, ExportedProgram], lengths: MethodLengths) -> None:
+    """Raise ExportError naming the method and the clause that is broken."""
+    if tuple(programs) != METHODS:
+        raise ExportError(f"methods {list(programs)}, expected exactly {list(METHODS)}")
+    ranges = {
+        PREFILL: (lengths.min_prefill, lengths.max_prefill),
+        TARGET_VERIFY: (1, lengths.max_verify_window),
+        DRAFT_DECODE: (1, lengths.max_draft),
+    }
+    for name, program in programs.items():
+        check_data_dependence(name, program)
+        check_range(name, program, ranges[name])
+        check_operators(name, program)
+        check_matmuls(name, program)
+        check_mutated_buffers(name, program)
+        check_int4_route(name, program, ranges[name])
+        if name != PREFILL:  # a whole prompt may pay for dequantising, a round may not
+            check_weight_sized(name, program)
+    check_shared_tensors(programs)
+
+
+def check_range(name: str, program: ExportedProgram, expected: tuple[int, int]) -> None:
+    """The method's one dynamic length must span exactly what is published."""
+    found = [(int(c.lower), int(c.upper)) for c in program.range_constraints.values()]
+    if found != [expected]:
+        raise ExportError(f"{name}: dynamic lengths {found}, expected {[expected]}")

@@ -1,0 +1,63 @@
+"""Nothing the size of a weight is made anew in a step that is run for every few tokens.
+
+A dequantised or cast weight, a weight laid out anew or a copied cache costs as much to write as the
+step may take at all.
+"""
+
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from eagle_aot.errors import ExportError
+from eagle_aot.export.graph_checks.int4_route import QDATA
+from eagle_aot.export.graph_checks.nodes import calls, operator_name, tensors, used_weights
+
+LARGE = 1 << 20
+"""Elements from which a tensor is a weight's size, in any model."""
+
+
+def check_weight_sized(name: str, program: ExportedProgram) -> None:
+    """No result is independent of the rows and as large as a weight, or of a weight's shape.
+
+    Results that depend on the number of rows are activations, such as logits and scores. Views and
+    buffers written in place are no new results, and `arange` is computed where it is used.
+    """
+    shapes = _weight_shapes(program)
+    for node in calls(program):
+        if operator_name(node) == "aten::arange":
+            continue
+        for tensor in tensors(node):
+            if not _is_static(tensor) or _is_in_place(tensor, node):
+                continue
+            if tensor.numel() >= LARGE or _form(tensor.shape) in shapes:
+                raise ExportError(
+                    f"{name}: {node.target} at {node.name} makes {list(tensor.shape)}, the size "
+                    "of a weight, in every step"
+                )
+
+
+def _weight_shapes(program: ExportedProgram) -> set[tuple[int, ...]]:
+    """Forms of the weights and caches that are matrices, INT4 ones as they are when dense."""
+    shapes = set()
+    for weight, node in used_weights(program).items():
+        for tensor in tensors(node):
+            shapes.add(_form(tensor.shape))
+            if weight.endswith(QDATA):
+                shapes.add(_form((tensor.shape[0], 2 * tensor.shape[1])))
+    return {shape for shape in shapes if len(shape) > 1}
+
+
+def _form(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape whatever the order of its dimensions, those of size 1 left out."""
+    return tuple(sorted(size for size in shape if size != 1))
+
+
+def _is_static(tensor: Tensor) -> bool:
+    return all(isinstance(size, int) for size in tensor.shape)
+
+
+def _is_in_place(tensor: Tensor, node: Node) -> bool:
+    """Whether the result lies in the memory of an input."""
+    place = tensor.untyped_storage()._cdata
+    inputs = (x for source in node.all_input_nodes for x in tensors(source))
+    return any(x.untyped_storage()._cdata == place for x in inputs)
