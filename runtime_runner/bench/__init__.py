@@ -1,0 +1,1 @@
+"""What the parts of a round cost on this machine, as ratios within one run."""

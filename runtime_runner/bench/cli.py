@@ -1,0 +1,70 @@
+"""`eagle-bench`: what the parts of a round cost, in ratios within one run."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from eagle_aot.command import eagle_command
+
+REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wrap
+
+
+@eagle_command
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option(
+    "--contexts", metavar="N,...", help="Tokens in the caches; default: a few lengths that fit."
+)
+@click.option("--chain-lens", default="all", show_default=True, metavar="K,...",
+              help="Drafts per round.")  # fmt: skip
+@click.option("--tau", default="2,3,4", show_default=True, metavar="X,...",
+              help="Tokens per round to project speeds for.")  # fmt: skip
+@click.option("--repeats", type=int, default=20, show_default=True, metavar="N",
+              help="Samples per figure, of which the median counts.")  # fmt: skip
+@click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
+              show_default=True)  # fmt: skip
+@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
+              help="Draw where a round's time goes.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def main(
+    artifact: Path,
+    contexts: str | None,
+    chain_lens: str,
+    tau: str,
+    repeats: int,
+    executor: str,
+    no_cuda_graph: bool,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    """Time plain decoding, verification, drafting and whole rounds of ARTIFACT.
+
+    On random text, with tau as given: what drafts are worth on your own text is what eagle-run
+    reports.
+    """
+    from eagle_aot.runtime_runner.bench.plot import check_plot, plot
+    from eagle_aot.runtime_runner.bench.settings import Settings
+
+    settings = Settings.parse(contexts, chain_lens, tau, repeats, not no_cuda_graph)
+    if picture is not None:
+        check_plot(picture)
+    from eagle_aot.runtime_runner.bench.measure import Bench  # imports torch
+    from eagle_aot.runtime_runner.bench.progress import Progress
+    from eagle_aot.runtime_runner.bench.report import report
+    from eagle_aot.runtime_runner.bench.to_json import to_json
+    from eagle_aot.runtime_runner.runner import load_artifact
+
+    with Progress() as progress:
+        runner = load_artifact(artifact, executor, cuda_graphs=settings.cuda_graphs)
+        results = Bench(runner, settings, progress).run()
+    if picture is not None:
+        plot(results, picture)
+    if as_json:
+        click.echo(json.dumps(to_json(results)))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = REPORT_WIDTH
+    console.print(*report(results), sep="\n")

@@ -1,0 +1,100 @@
+"""The bytes that a forward must read, whatever computes it.
+
+Every weight once; of a table that is looked up, the rows looked up; of a cache, the slots that may
+be attended. Activations and writes are left out: next to weights they are nothing.
+"""
+
+import math
+from collections.abc import Mapping
+
+from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, TARGET_VERIFY, Constants
+from eagle_aot.runtime_runner.bench.results import Floor
+from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.plan import CudaMethod
+from eagle_aot.runtime_runner.weight_table import Weight
+
+EMBEDDING = ".embed_tokens.weight"
+LOOKED_UP = (EMBEDDING, ".target_ids")  # tables of which a forward reads one row per token
+CACHE_SLACK = 8  # slots of a flat cache beyond the context
+
+
+class BytesToRead:
+    """Of the parts of a round, from the weight tables of a program's methods."""
+
+    def __init__(self, methods: Mapping[str, CudaMethod], constants: Constants) -> None:
+        self._methods = methods
+        self._window = constants.sliding_window
+        self._flat_slots = constants.max_seq_len + CACHE_SLACK
+
+    def forward(self, method: str, rows: int, context: int) -> int:
+        """Bytes read by `rows` tokens behind `context` others."""
+        weights = self._methods[method].weights
+        output_tables = {owner(w) for w in weights if ".lm_head." in w.fqn}
+        read: dict[str, int] = {}
+        for weight in weights:
+            if weight.device == "cuda":
+                key, whole = weight.storage_key, weight.storage_nbytes
+                part = self._bytes_of(weight, rows, context, owner(weight) in output_tables)
+                read[key] = min(whole, read.get(key, 0) + part)
+        return sum(read.values())
+
+    def round(self, chain_len: int, context: int) -> int:
+        """Bytes read by a round: the chain behind its free first draft, verification, reseed."""
+        rows = chain_len + 1
+        verify = self.forward(TARGET_VERIFY, rows, context)
+        if chain_len == 0:
+            return verify
+        step = self.forward(DRAFT_DECODE, 1, context)
+        return verify + (chain_len - 1) * step + self.forward(DRAFT_DECODE, rows, context)
+
+    def _bytes_of(self, weight: Weight, rows: int, context: int, has_output_table: bool) -> int:
+        whole = math.prod(weight.sizes) * weight.dtype.itemsize
+        if CACHE_MARK in weight.fqn:
+            slots = weight.sizes[2]
+            return whole // slots * self._slots_read(slots, context + rows)
+        shares_output_table = weight.fqn.endswith(EMBEDDING) and not has_output_table
+        if weight.fqn.endswith(LOOKED_UP) and not shares_output_table:
+            return whole // weight.sizes[0] * min(rows, weight.sizes[0])
+        return whole
+
+    def _slots_read(self, slots: int, length: int) -> int:
+        """Of a cache [1, heads, slots, head dim] in a text of `length` tokens: all of them where it
+        is flat, the last window of them where it is a ring."""
+        flat = slots == self._flat_slots or slots > 2 * self._window
+        return min(length, slots if flat else self._window)
+
+
+class Floors:
+    """The time that reading needs at a bandwidth in bytes per second."""
+
+    def __init__(self, bytes_: BytesToRead | None, bandwidth: float) -> None:
+        self._bytes = bytes_
+        self._bandwidth = bandwidth
+
+    def forward(self, method: str, rows: int, context: int) -> Floor | None:
+        """Of one forward; None where the bytes are not known."""
+        if self._bytes is None:
+            return None
+        return self._floor(self._bytes.forward(method, rows, context))
+
+    def round(self, chain_len: int, context: int) -> Floor | None:
+        """Of one round; None where the bytes are not known."""
+        if self._bytes is None:
+            return None
+        return self._floor(self._bytes.round(chain_len, context))
+
+    def _floor(self, bytes_: int) -> Floor:
+        return Floor(bytes=bytes_, ms=1e3 * bytes_ / self._bandwidth)
+
+
+def bytes_to_read(executor: Executor, constants: Constants) -> BytesToRead | None:
+    """What an executor's program must read; None where the executor does not know its weights."""
+    if isinstance(executor, AotiExecutor):
+        return BytesToRead(executor.methods, constants)
+    return None
+
+
+def owner(weight: Weight) -> str:
+    """Whose weight it is: `target` or `draft`."""
+    return weight.fqn.partition(".")[0]

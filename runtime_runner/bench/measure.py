@@ -1,0 +1,98 @@
+"""One run of the bench over an opened artifact."""
+
+import platform
+from importlib.metadata import version
+
+import torch
+
+from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
+from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
+from eagle_aot.runtime_runner.bench.host_copies import host_copies
+from eagle_aot.runtime_runner.bench.memory import forget_peak, peak_memory
+from eagle_aot.runtime_runner.bench.parts import Parts
+from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
+from eagle_aot.runtime_runner.bench.progress import Progress
+from eagle_aot.runtime_runner.bench.results import Results, Setup
+from eagle_aot.runtime_runner.bench.samples import Samples
+from eagle_aot.runtime_runner.bench.settings import Settings
+from eagle_aot.runtime_runner.bench.timing import clock_for
+from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.runner import Runner
+
+STEPS_BESIDE_CONTEXTS = 4
+
+
+class Bench:
+    """Fills one context after the other and times the parts of a round behind it."""
+
+    def __init__(self, runner: Runner, settings: Settings, progress: Progress) -> None:
+        """Raises SettingError when the artifact does not reach what `settings` ask for."""
+        self._runner = runner
+        self._settings = settings.fitted(runner.constants)
+        self._progress = progress
+        self._clock = clock_for(runner.executor.device)
+
+    def run(self) -> Results:
+        """All figures.
+
+        The read bandwidth comes after the peak of memory, because it needs some of its own, and
+        the counting of copies last, because the profiler slows down what comes after it.
+        """
+        runner, settings, executor = self._runner, self._settings, self._runner.executor
+        steps = len(settings.contexts) * (1 + settings.repeats)
+        self._progress.expect(steps + STEPS_BESIDE_CONTEXTS)
+        forget_peak(executor.device)
+        with self._progress.step("recording"):
+            parts = Parts(runner, settings.chain_lens)
+        with self._progress.step("prefill"):
+            chunk = longest_chunk(runner, self._clock, settings.repeats)
+        samples = [self._samples(parts, context) for context in settings.contexts]
+        memory = peak_memory(executor)
+        with self._progress.step("read bandwidth"):
+            bandwidth = read_bandwidth(self._clock, executor.device)
+        floors = Floors(bytes_to_read(executor, runner.constants), bandwidth)
+        return Results(
+            setup=self._setup(),
+            read_bandwidth=bandwidth,
+            peak_memory=memory,
+            chunk=chunk,
+            contexts=tuple(taken.figures(floors) for taken in samples),
+            host_copies=self._host_copies(parts),
+        )
+
+    def _setup(self) -> Setup:
+        settings, executor = self._settings, self._runner.executor
+        return Setup(
+            artifact=self._runner.directory.resolve().name,
+            executor=executor.name,
+            cuda_graphs=settings.cuda_graphs and isinstance(executor, AotiExecutor),
+            device=device_name(executor.device),
+            versions={name: version(name) for name in ("eagle-aot", "torch")},
+            repeats=settings.repeats,
+            taus=settings.taus,
+        )
+
+    def _samples(self, parts: Parts, context: int) -> Samples:
+        settings = self._settings
+        with self._progress.step(f"context {context}: prefill"):
+            filled = fill(self._runner, max(settings.chain_lens), context, settings.repeats)
+        samples = Samples(self._clock, parts, filled)
+        for _ in range(settings.repeats):
+            with self._progress.step(f"context {context}: parts of a round"):
+                samples.take()
+        return samples
+
+    def _host_copies(self, parts: Parts) -> dict[int, float | None]:
+        """Per round by chain length, behind the last context."""
+        with self._progress.step("copies to the host"):
+            return {
+                round_.chain_len: None if self._clock.is_host else host_copies(round_.timed)
+                for round_ in parts.rounds
+            }
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"

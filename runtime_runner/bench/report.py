@@ -1,0 +1,103 @@
+"""Results as a person reads them on a terminal."""
+
+from collections.abc import Iterator
+
+from rich.markup import escape
+from rich.table import Table
+
+from eagle_aot.runtime_runner.bench.results import AtContext, Floor, Part, Prefill, Results, Round
+
+UNKNOWN = "-"
+
+
+def report(results: Results) -> Iterator[str | Table]:
+    """What was measured where, then two tables per context."""
+    yield from headlines(results)
+    for at in results.contexts:
+        yield f"\n[bold]Behind {at.context:,} tokens[/bold] (filled {speed_of(at.prefill)})"
+        yield parts_table(at)
+        yield rounds_table(results, at)
+
+
+def headlines(results: Results) -> Iterator[str]:
+    """Artifact, machine, memory and prefill, a line each."""
+    setup = results.setup
+    graphs = " with CUDA graphs" if setup.cuda_graphs else ""
+    yield f"[bold]{escape(setup.artifact)}[/bold], {setup.executor}{graphs}, {setup.device}"
+    yield f"reads {results.read_bandwidth / 1e9:,.1f} GB/s; medians of {setup.repeats} samples"
+    memory = (f"{part} {size / 1e9:.2f} GB" for part, size in results.peak_memory.items())
+    yield f"peak memory: {', '.join(memory)}"
+    yield f"longest prefill chunk, target alone: {speed_of(results.chunk)}"
+
+
+def parts_table(at: AtContext) -> Table:
+    """The forwards that rounds are made of."""
+    table = table_of("forward", "rows", "ms", "x plain", "floor ms", "x floor")
+    for part in at.parts:
+        table.add_row(part.name, str(part.rows), *forward_cells(at, part))
+    return table
+
+
+def forward_cells(at: AtContext, part: Part) -> tuple[str, ...]:
+    """Time, and ratios to plain decoding and to the floor."""
+    floor = UNKNOWN if part.floor is None else f"{part.floor.ms:.3f}"
+    return (
+        f"{part.ms:.3f}", f"{part.ms / at.plain.ms:.2f}", floor, to_floor(part.floor, part.ms)
+    )  # fmt: skip
+
+
+def rounds_table(results: Results, at: AtContext) -> Table:
+    """Whole rounds and what they promise."""
+    table = table_of(
+        "round", "ms", "device", "host", "copies", "x floor", "break-even\ntau",
+        *(f"tokens/s\nat tau {tau:g}" for tau in results.setup.taus),
+    )  # fmt: skip
+    for round_ in at.rounds:
+        table.add_row(*round_cells(results, at, round_))
+    return table
+
+
+def round_cells(results: Results, at: AtContext, round_: Round) -> Iterator[str]:
+    """One line of the table of rounds. Plain decoding has no tau but 1."""
+    plain = round_.chain_len == 0
+    copies = results.host_copies[round_.chain_len]
+    yield "plain" if plain else f"K = {round_.chain_len}"
+    yield f"{round_.wall_ms:.3f}"
+    yield f"{round_.device_ms:.3f}"
+    yield UNKNOWN if round_.host_ms is None else f"{round_.host_ms:.3f}"
+    yield UNKNOWN if copies is None else f"{copies:g}"
+    yield to_floor(round_.floor, round_.device_ms)
+    yield f"{at.break_even_tau(round_):.2f}"
+    for tau in results.setup.taus:
+        yield projection(at, round_, 1.0 if plain else tau)
+
+
+def projection(at: AtContext, round_: Round, tau: float) -> str:
+    """Tokens per second at `tau`, and how many times plain decoding's."""
+    speed = round_.tokens_per_second(tau)
+    if speed is None:
+        return UNKNOWN
+    text = f"{speed:,.{0 if speed >= 100 else 1}f}"
+    return f"{text} ({tau / at.break_even_tau(round_):.2f}x)" if round_.chain_len else text
+
+
+def speed_of(prefill: Prefill) -> str:
+    """`512 tokens in 20.0 ms: 25,600 tokens/s`."""
+    return (
+        f"{prefill.tokens:,} tokens in {prefill.ms:,.1f} ms: "
+        f"{prefill.tokens_per_second:,.0f} tokens/s"
+    )
+
+
+def to_floor(floor: Floor | None, ms: float) -> str:
+    """How many times its floor something took."""
+    return UNKNOWN if floor is None else f"{ms / floor.ms:.2f}"
+
+
+def table_of(first: str, *others: str) -> Table:
+    """An empty table whose columns after the first hold numbers."""
+    table = Table()
+    table.add_column(first)
+    for header in others:
+        table.add_column(header, justify="right")
+    return table

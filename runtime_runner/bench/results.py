@@ -1,0 +1,140 @@
+"""What was measured, and the ratios that follow from it."""
+
+from dataclasses import dataclass
+
+PLAIN = "plain decode"
+VERIFY = "verify"
+STEP = "draft step"
+SEED = "draft seed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Floor:
+    """Bytes that must be read, and the milliseconds that this device needs to read them."""
+
+    bytes: int
+    ms: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefill:
+    """Running `tokens` tokens of a prompt."""
+
+    tokens: int
+    ms: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return 1e3 * self.tokens / self.ms
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One forward over `rows` rows: its median device time."""
+
+    name: str
+    rows: int
+    ms: float
+    floor: Floor | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """A round of `chain_len` drafts, 0 for plain decoding: its median wall time until the host has
+    its tokens, and how much of that is not the device's; None where the host is the device."""
+
+    chain_len: int
+    wall_ms: float
+    host_ms: float | None
+    floor: Floor | None
+
+    @property
+    def device_ms(self) -> float:
+        """The device's time."""
+        return self.wall_ms - (self.host_ms or 0.0)
+
+    def tokens_per_second(self, tau: float) -> float | None:
+        """Speed when rounds emit `tau` tokens on average; None where they cannot."""
+        return 1e3 * tau / self.wall_ms if tau <= self.chain_len + 1 else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Breakdown:
+    """Where a round's wall time goes, in milliseconds. `other` is device time outside the
+    forwards."""
+
+    draft: float
+    verify: float
+    reseed: float
+    other: float
+    host: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtContext:
+    """All figures behind a context of so many tokens; `prefill` is the whole context's, drafts'
+    slots included."""
+
+    context: int
+    prefill: Prefill
+    parts: tuple[Part, ...]
+    rounds: tuple[Round, ...]
+
+    def part(self, name: str, rows: int) -> Part:
+        """The one of that name and number of rows."""
+        return next(part for part in self.parts if (part.name, part.rows) == (name, rows))
+
+    @property
+    def plain(self) -> Part:
+        """One forward of one token."""
+        return self.part(PLAIN, 1)
+
+    @property
+    def plain_round(self) -> Round:
+        """Plain decoding as the loop does it: what speculation has to beat."""
+        return next(round_ for round_ in self.rounds if round_.chain_len == 0)
+
+    def break_even_tau(self, round_: Round) -> float:
+        """Tokens that a round must emit on average to be as fast as plain decoding."""
+        return round_.wall_ms / self.plain_round.wall_ms
+
+    def breakdown(self, round_: Round) -> Breakdown:
+        """The parts add up to the round's wall time."""
+        k = round_.chain_len
+        verify = (self.part(VERIFY, k + 1) if k else self.plain).ms
+        draft = (k - 1) * self.part(STEP, 1).ms if k else 0.0  # the reseed gives the first draft
+        reseed = self.part(SEED, k + 1).ms if k else 0.0
+        other = round_.device_ms - draft - verify - reseed
+        return Breakdown(
+            draft=draft, verify=verify, reseed=reseed, other=other, host=round_.host_ms or 0.0
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """What was measured, where and how: `repeats` samples per figure, on recorded steps where
+    `cuda_graphs`, with speeds projected for rounds of `taus` tokens."""
+
+    artifact: str
+    executor: str
+    cuda_graphs: bool
+    device: str
+    versions: dict[str, str]
+    repeats: int
+    taus: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """One run of the bench.
+
+    `read_bandwidth` in bytes per second; `peak_memory` in bytes by part; `chunk` is the longest
+    prefill chunk, in the target alone; `host_copies` per round by chain length, None where unknown.
+    """
+
+    setup: Setup
+    read_bandwidth: float
+    peak_memory: dict[str, int]
+    chunk: Prefill
+    host_copies: dict[int, float | None]
+    contexts: tuple[AtContext, ...]

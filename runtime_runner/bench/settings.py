@@ -1,0 +1,85 @@
+"""What to measure: the command's options, read and checked."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from eagle_aot.artifact import Constants
+from eagle_aot.errors import SettingError
+
+ALL = "all"
+SHORTEST_DEFAULT = 128  # tokens; the default contexts are this times powers of four
+DEFAULT_CONTEXTS = 3
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Context lengths in tokens, drafts per round, tokens per round to project for, samples per
+    figure, and whether to record where that is possible. Before `fitted`, no contexts and no chain
+    lengths mean the artifact's own."""
+
+    contexts: tuple[int, ...]
+    chain_lens: tuple[int, ...]
+    taus: tuple[float, ...]
+    repeats: int
+    cuda_graphs: bool = True
+
+    @classmethod
+    def parse(
+        cls, contexts: str | None, chain_lens: str, tau: str, repeats: int, cuda_graphs: bool
+    ) -> "Settings":
+        """Read comma-separated lists. Raises SettingError for what no artifact could serve."""
+        if repeats < 1:
+            raise SettingError(f"--repeats {repeats}: must be at least 1")
+        taus = numbers("--tau", tau, float)
+        if not all(1 <= value < float("inf") for value in taus):
+            raise SettingError(f"--tau {tau}: a round emits at least 1 token")
+        return cls(
+            contexts=() if contexts is None else numbers("--contexts", contexts, int),
+            chain_lens=() if chain_lens == ALL else numbers("--chain-lens", chain_lens, int),
+            taus=taus,
+            repeats=repeats,
+            cuda_graphs=cuda_graphs,
+        )
+
+    def fitted(self, constants: Constants) -> "Settings":
+        """With the artifact's own lengths where none were given.
+
+        Raises SettingError for a length that the artifact does not reach.
+        """
+        longest_context = constants.max_seq_len - constants.max_verify_window
+        longest_chain = constants.max_verify_window - 1
+        check_range("--contexts", self.contexts, longest_context)
+        check_range("--chain-lens", self.chain_lens, longest_chain)
+        return replace(
+            self,
+            contexts=self.contexts or default_contexts(longest_context),
+            chain_lens=self.chain_lens or tuple(range(1, longest_chain + 1)),
+        )
+
+
+def numbers(option: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
+    """The distinct numbers of a comma-separated list, ascending. Raises SettingError."""
+    try:
+        return tuple(sorted({kind(item) for item in text.split(",")}))
+    except ValueError as error:
+        raise SettingError(f"{option} {text!r}: expected numbers with commas between") from error
+
+
+def check_range(option: str, values: Iterable[int], largest: int) -> None:
+    """Raise SettingError unless all values lie in [1, largest]."""
+    for value in values:
+        if not 1 <= value <= largest:
+            raise SettingError(f"{option} {value}: this artifact takes 1 to {largest}")
+
+
+def default_contexts(longest: int) -> tuple[int, ...]:
+    """A few lengths four times apart, the last of them as long as fits."""
+    shorter = []
+    length = SHORTEST_DEFAULT
+    while length < longest:
+        shorter.append(length)
+        length *= 4
+    return (*shorter[-(DEFAULT_CONTEXTS - 1) :], longest)
