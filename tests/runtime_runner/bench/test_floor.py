@@ -1,0 +1,166 @@
+"""The bytes that must be read, worked out by hand from small weight tables."""
+
+from itertools import count
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, Constants
+from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors
+from eagle_aot.runtime_runner.bench.results import Floor
+from eagle_aot.runtime_runner.plan import CudaMethod
+from eagle_aot.runtime_runner.weight_table import Weight
+
+WINDOW, MAX_SEQ_LEN = 32, 256
+RING, FLAT = 2 * WINDOW, MAX_SEQ_LEN + 8
+VOCAB, HIDDEN = 100, 16
+KEYS = count()
+
+
+def weight(
+    fqn: str,
+    *sizes: int,
+    dtype: torch.dtype = torch.bfloat16,
+    key: str | None = None,
+    device: str = "cuda",
+) -> Weight:
+    """A contiguous weight in a storage of its own, or in the one of `key`."""
+    strides = torch.empty(sizes, device="meta").stride()
+    size = torch.Size(sizes).numel() * dtype.itemsize
+    return Weight(fqn, key or str(next(KEYS)), size, dtype, device, 0, sizes, strides)
+
+
+def bytes_of(*weights: Weight, draft: tuple[Weight, ...] = (), window: int = WINDOW) -> BytesToRead:
+    """A program whose methods have these weights."""
+    methods = {
+        name: CudaMethod(name, "library", table, (), ())
+        for name, table in ((TARGET_VERIFY, weights), (DRAFT_DECODE, draft))
+    }
+    constants = Constants(
+        max_seq_len=MAX_SEQ_LEN, vocab_size=VOCAB, n_layers=1, min_prefill_chunk=9,
+        max_prefill_chunk=64, sliding_window=window, chain_len=3, max_verify_window=8,
+        draft_vocab_size=VOCAB, hidden_size=HIDDEN, eos_ids=(),
+    )  # fmt: skip
+    return BytesToRead(methods, constants)
+
+
+def test_weights_are_read_once_whatever_the_rows() -> None:
+    read = bytes_of(
+        weight("target.layers.0.mlp.up_proj.packed", 8, 4, dtype=torch.uint8),
+        weight("target.layers.0.mlp.up_proj.scale", 8, 1),
+        weight("target.rotary.inv_freq", 4, dtype=torch.float32),
+    )
+    for rows in (1, 8):
+        assert read.forward(TARGET_VERIFY, rows, 100) == 32 + 16 + 16
+
+
+def test_what_is_on_the_host_is_not_read() -> None:
+    assert bytes_of(weight("target.c", 4, device="cpu")).forward(TARGET_VERIFY, 1, 0) == 0
+
+
+def test_a_storage_is_read_once_even_if_two_weights_are_in_it() -> None:
+    one = weight("target.a.weight", 8, 8, key="shared")
+    other = weight("target.b.weight", 8, 8, key="shared")
+    assert bytes_of(one, other).forward(TARGET_VERIFY, 1, 0) == 128
+
+
+def test_an_embedding_is_looked_up() -> None:
+    read = bytes_of(
+        weight("target.embed_tokens.weight", VOCAB, HIDDEN),
+        weight("target.lm_head.weight", VOCAB, HIDDEN),
+    )
+    table = VOCAB * HIDDEN * 2
+    assert read.forward(TARGET_VERIFY, 1, 0) == table + 32
+    assert read.forward(TARGET_VERIFY, 5, 0) == table + 5 * 32
+
+
+def test_a_packed_output_table_is_one_too() -> None:
+    read = bytes_of(
+        weight("target.embed_tokens.weight", VOCAB, HIDDEN),
+        weight("target.lm_head.packed", VOCAB, HIDDEN // 2, dtype=torch.uint8),
+    )
+    assert read.forward(TARGET_VERIFY, 2, 0) == VOCAB * HIDDEN // 2 + 2 * 32
+
+
+def test_an_embedding_that_is_the_output_table_too_is_read_whole() -> None:
+    """Even where the draft head's own output table stands beside it."""
+    read = bytes_of(
+        weight("target.embed_tokens.weight", VOCAB, HIDDEN), weight("draft.lm_head.weight", 2, 2)
+    )
+    assert read.forward(TARGET_VERIFY, 1, 0) == VOCAB * HIDDEN * 2 + 8
+
+
+def test_the_draft_head_looks_up_two_tables() -> None:
+    read = bytes_of(
+        draft=(
+            weight("draft.embed_tokens.weight", VOCAB, HIDDEN),
+            weight("draft.lm_head.weight", 50, HIDDEN),
+            weight("draft.target_ids", 50, dtype=torch.int64),
+        )
+    )
+    assert read.forward(DRAFT_DECODE, 3, 0) == 50 * 32 + 3 * 32 + 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("context", "rows", "slots"), [(0, 1, 1), (10, 4, 14), (200, 8, 208), (256, 8, FLAT)]
+)
+def test_a_flat_cache_is_read_up_to_the_last_row(context: int, rows: int, slots: int) -> None:
+    read = bytes_of(weight("target.layers.5.self_attn.kv_cache.k", 1, 2, FLAT, 4))
+    assert read.forward(TARGET_VERIFY, rows, context) == 2 * slots * 4 * 2
+
+
+@pytest.mark.parametrize(("context", "rows", "slots"), [(0, 1, 1), (20, 8, 28), (200, 8, WINDOW)])
+def test_a_ring_is_read_for_one_window(context: int, rows: int, slots: int) -> None:
+    read = bytes_of(weight("target.layers.0.self_attn.kv_cache.v", 1, 2, RING, 4))
+    assert read.forward(TARGET_VERIFY, rows, context) == 2 * slots * 4 * 2
+
+
+def test_without_a_window_every_cache_is_flat() -> None:
+    read = bytes_of(weight("target.layers.0.self_attn.kv_cache.v", 1, 1, FLAT, 4), window=0)
+    assert read.forward(TARGET_VERIFY, 1, 99) == 100 * 4 * 2
+
+
+def test_a_context_that_a_ring_would_hold_too_has_a_flat_cache() -> None:
+    read = bytes_of(weight("target.x.kv_cache.k", 1, 1, FLAT, 1), window=FLAT // 2)
+    assert read.forward(TARGET_VERIFY, 1, 199) == 200 * 2
+
+
+def test_a_round_is_its_chain_verification_and_reseed() -> None:
+    read = bytes_of(
+        weight("target.a", 1000, dtype=torch.uint8),
+        draft=(
+            weight("draft.a", 100, dtype=torch.uint8),
+            weight("draft.embed_tokens.weight", VOCAB, 1, dtype=torch.uint8),
+            weight("draft.lm_head.weight", 7, dtype=torch.uint8),
+        ),
+    )
+    assert read.round(0, 50) == 1000
+    assert read.round(1, 50) == 1000 + (107 + 2)  # the reseed gave the draft
+    assert read.round(3, 50) == 1000 + 2 * (107 + 1) + (107 + 4)
+
+
+@given(rows=st.integers(1, 7), context=st.integers(0, 240))
+def test_more_rows_and_more_context_never_read_less(rows: int, context: int) -> None:
+    read = bytes_of(
+        weight("target.embed_tokens.weight", VOCAB, HIDDEN),
+        weight("target.lm_head.weight", VOCAB, HIDDEN),
+        weight("target.layers.0.self_attn.kv_cache.k", 1, 2, RING, 4),
+        weight("target.layers.1.self_attn.kv_cache.k", 1, 2, FLAT, 4),
+    )
+    here = read.forward(TARGET_VERIFY, rows, context)
+    assert here < read.forward(TARGET_VERIFY, rows + 1, context)
+    assert here < read.forward(TARGET_VERIFY, rows, context + 1)
+
+
+def test_a_floor_is_bytes_over_bandwidth() -> None:
+    read = bytes_of(weight("target.a", 1000), draft=(weight("draft.a", 500),))
+    floors = Floors(read, bandwidth=1e6)
+    assert floors.forward(TARGET_VERIFY, 4, 0) == Floor(bytes=2000, ms=2.0)
+    assert floors.round(1, 0) == Floor(bytes=3000, ms=3.0)
+
+
+def test_without_tables_there_is_no_floor() -> None:
+    floors = Floors(None, bandwidth=1e6)
+    assert floors.forward(TARGET_VERIFY, 1, 0) is floors.round(4, 0) is None

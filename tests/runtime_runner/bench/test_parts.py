@@ -1,0 +1,96 @@
+"""The steps that are timed: what runs, on which rows, at which positions."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from logging_executor import CONSTANTS, VOCAB, WINDOW, LoggingExecutor
+
+from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
+from eagle_aot.runtime_runner.bench.parts import Parts, WholeRound
+from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
+from eagle_aot.runtime_runner.bench.timing import HostClock
+from eagle_aot.runtime_runner.runner import Runner
+
+
+@pytest.fixture
+def runner() -> Runner:
+    return Runner(Path(), LoggingExecutor(), CONSTANTS)
+
+
+def calls_of(runner: Runner) -> list[tuple[str, list[int], list[int]]]:
+    """What the executor did since the last look."""
+    assert isinstance(runner.executor, LoggingExecutor)
+    calls, runner.executor.calls = runner.executor.calls, []
+    return calls
+
+
+def test_there_is_a_part_for_every_figure(runner: Runner) -> None:
+    parts = Parts(runner, (1, 3))
+    named = [(part.name, part.rows) for part in parts.forwards]
+    verify = [("verify", rows) for rows in range(2, 9)]
+    steps = [("draft step", 1), ("draft seed", 2), ("draft seed", 4)]
+    assert named == [("plain decode", 1), *verify, *steps]
+    assert [round_.chain_len for round_ in parts.rounds] == [0, 1, 3]
+    assert isinstance(runner.executor, LoggingExecutor)
+    assert len(runner.executor.repeated) == len(parts.forwards)
+
+
+def test_forwards_run_random_tokens_behind_the_context(runner: Runner) -> None:
+    parts = Parts(runner, (3,))
+    seen = set()
+    for context in (40, 100, 100):
+        parts.place(context)
+        calls_of(runner)
+        for part in parts.forwards:
+            part.timed.prepare()
+            part.timed.play()
+            ((method, tokens, positions),) = calls_of(runner)
+            assert method == (DRAFT_DECODE if "draft" in part.name else TARGET_VERIFY)
+            assert positions == list(range(context, context + part.rows))
+            assert all(0 <= token < VOCAB for token in tokens)
+            seen.update(tokens)
+    assert len(seen) > 10
+
+
+def test_rounds_begin_at_the_context_every_time(runner: Runner) -> None:
+    fill(runner, 3, 40, 1)
+    round_ = WholeRound(runner.round(3), VOCAB)
+    round_.place(40)
+    for _ in range(5):
+        round_.timed.prepare()
+        calls_of(runner)
+        accepted, *greedy = round_.timed.play().tolist()
+        calls = calls_of(runner)
+        assert len(greedy) == 4 and 0 <= accepted <= 3
+        assert [method for method, _, _ in calls] == [
+            DRAFT_DECODE, DRAFT_DECODE, TARGET_VERIFY, DRAFT_DECODE,
+        ]  # fmt: skip
+        assert calls[-2][2] == calls[-1][2] == [40, 41, 42, 43]
+
+
+def test_no_draft_leaves_the_cache(runner: Runner) -> None:
+    """Rounds that are begun again where they began stay within the cache's slack."""
+    context, slots = CONSTANTS.max_seq_len - WINDOW, CONSTANTS.max_seq_len + 8
+    fill(runner, 7, context, 1)
+    round_ = WholeRound(runner.round(7), VOCAB)
+    round_.place(context)
+    for _ in range(50):
+        round_.timed.prepare()
+        round_.timed.play()
+    assert max(max(positions) for _, _, positions in calls_of(runner)) < slots
+
+
+def test_filling_covers_the_context_with_target_and_drafter(runner: Runner) -> None:
+    filled = fill(runner, 3, 70, 2)
+    assert (filled.tokens, filled.ms > 0) == (70, True)
+    calls = calls_of(runner)
+    written = [positions for method, _, positions in calls if method == DRAFT_DECODE]
+    # Three times: one that does not count, and two.
+    assert list(itertools.chain(*written)) == [*range(70)] * 3
+
+
+def test_the_longest_chunk_is_what_prompts_are_cut_into(runner: Runner) -> None:
+    chunk = longest_chunk(runner, HostClock(), 1)
+    assert chunk.tokens == CONSTANTS.sliding_window
+    assert {method for method, _, _ in calls_of(runner)} == {"prefill"}

@@ -1,0 +1,58 @@
+"""What a person reads."""
+
+from dataclasses import replace
+
+from made_up_results import made_up_context, made_up_results
+from rich.console import Console
+
+from eagle_aot.runtime_runner.bench.report import report
+from eagle_aot.runtime_runner.bench.results import Results
+
+
+def rendered(results: Results) -> str:
+    console = Console(width=200, highlight=False)
+    with console.capture() as capture:
+        console.print(*report(results), sep="\n")
+    return capture.get()
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The line of a table that begins with `first`."""
+    rows = [[c.strip() for c in line.strip("│").split("│")] for line in text.splitlines()]
+    (row,) = [row for row in rows if row[0] == first]
+    return row
+
+
+def test_the_head_says_what_was_measured_where() -> None:
+    lines = rendered(made_up_results()).splitlines()
+    assert lines[:4] == [
+        "made-[up]-$pair$, aoti with CUDA graphs, a GPU",
+        "reads 2.0 GB/s; medians of 20 samples",
+        "peak memory: target weights 8.00 GB, workspace 0.50 GB",
+        "longest prefill chunk, target alone: 128 tokens in 32.0 ms: 4,000 tokens/s",
+    ]
+    assert lines[5] == "Behind 512 tokens (filled 512 tokens in 256.0 ms: 2,000 tokens/s)"
+
+
+def test_forwards_stand_beside_plain_decoding_and_the_floor() -> None:
+    text = rendered(made_up_results())
+    assert cells(text, "plain decode") == ["plain decode", "1", "11.000", "1.00", "5.000", "2.20"]
+    assert cells(text, "draft step") == ["draft step", "1", "1.000", "0.09", "-", "-"]
+
+
+def test_rounds_promise_only_what_their_drafts_allow() -> None:
+    text = rendered(made_up_results())
+    assert cells(text, "K = 2") == [
+        "K = 2", "18.000", "17.000", "1.000", "-", "2.50", "1.50",
+        "111 (1.33x)", "167 (2.00x)", "-",
+    ]  # fmt: skip
+    assert cells(text, "plain") == [
+        "plain", "12.000", "11.500", "0.500", "1", "2.30", "1.00", "83.3", "83.3", "83.3",
+    ]  # fmt: skip
+
+
+def test_unknown_host_time_is_a_dash() -> None:
+    at = made_up_context()
+    at = replace(at, rounds=tuple(replace(r, host_ms=None, floor=None) for r in at.rounds))
+    shown = cells(rendered(made_up_results(at)), "K = 2")
+    assert shown[2:6] == ["18.000", "-", "-", "-"]
