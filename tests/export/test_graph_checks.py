@@ -1,16 +1,13 @@
-"""Every clause of the graph contract, with a program that breaks it."""
+"""The contract's clauses about methods, lengths and buffers, with a program that breaks each."""
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
 from eagle_aot.artifact import METHODS
 from eagle_aot.errors import ExportError
-from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import check_graphs, mutated_buffers
-from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
 from graph_toy import (
     LENGTHS,
     RANGES,
@@ -164,27 +161,3 @@ def test_exactly_the_three_methods_in_their_order(good: Programs) -> None:
     ):
         with pytest.raises(ExportError, match="expected exactly"):
             check_graphs(wrong, LENGTHS)
-
-
-def small_m_calls(program: ExportedProgram) -> int:
-    target = torch.ops.eagle_aot.int4_small_m.default
-    return sum(node.target is target for node in program.graph.nodes)
-
-
-@pytest.mark.parametrize(("backend", "int4_linears"), [("cuda", 41), ("xnnpack", 0)])
-def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
-    backend: str, int4_linears: int
-) -> None:
-    """Seven linears in each of five sliding layers, six in the full one; XNNPACK folds them."""
-    before = matvec_max_m()
-    source = Source.find("gemma4-tiny", None, None, "dummy")
-    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24)
-    programs = run_check(source, options)
-    assert tuple(programs) == METHODS and matvec_max_m() == before
-    target_caches = {f"target.layers.{i}.self_attn.kv_cache.{n}" for i in range(6) for n in "kv"}
-    assert mutated_buffers(programs["prefill"]) == target_caches
-    assert mutated_buffers(programs["draft_decode"]) == {"draft.kv_cache.k", "draft.kv_cache.v"}
-    for program in programs.values():
-        assert all(isinstance(tensor, FakeTensor) for tensor in program.state_dict.values())
-    calls = [small_m_calls(program) for program in programs.values()]
-    assert calls == [0, int4_linears, 0]

@@ -145,9 +145,11 @@ def has_own_kernel(operator: torch._ops.OpOverload) -> bool:
 
 
 def traceable_overloads(name: str) -> list[torch._ops.OpOverload]:
-    """Those that a graph may hold: not TorchScript's own, not with `out=`."""
+    """Those that a graph may hold: not TorchScript's own, not of named dimensions or `out=`."""
     packet = getattr(torch.ops.aten, name.removeprefix("aten::"))
-    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    overloads = [
+        getattr(packet, overload) for overload in packet.overloads() if overload != "names"
+    ]
     dispatched = [o for o in overloads if torch._C._dispatch_has_kernel(o.name())]
     return [o for o in dispatched if not any(a.is_out for a in o._schema.arguments)]
 

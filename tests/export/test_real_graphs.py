@@ -1,0 +1,65 @@
+"""The graphs of real geometries keep the contract, and hold what it is about."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses import FakeTensor
+from torch.export import ExportedProgram
+
+from eagle_aot.artifact import METHODS
+from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export.graph_checks import mutated_buffers
+from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
+from head_files import HeadShape, write_speculators
+
+
+def small_m_calls(program: ExportedProgram) -> int:
+    target = torch.ops.eagle_aot.int4_small_m.default
+    return sum(node.target is target for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize(("backend", "int4_linears"), [("cuda", 41), ("xnnpack", 0)])
+def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
+    backend: str, int4_linears: int
+) -> None:
+    """Seven linears in each of five sliding layers, six in the full one; XNNPACK folds them."""
+    before = matvec_max_m()
+    source = Source.find("gemma4-tiny", None, None, "dummy")
+    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24)
+    programs = run_check(source, options)
+    assert tuple(programs) == METHODS and matvec_max_m() == before
+    target_caches = {f"target.layers.{i}.self_attn.kv_cache.{n}" for i in range(6) for n in "kv"}
+    assert mutated_buffers(programs["prefill"]) == target_caches
+    assert mutated_buffers(programs["draft_decode"]) == {"draft.kv_cache.k", "draft.kv_cache.v"}
+    for program in programs.values():
+        assert all(isinstance(tensor, FakeTensor) for tensor in program.state_dict.values())
+    calls = [small_m_calls(program) for program in programs.values()]
+    assert calls == [0, int4_linears, 0]
+
+
+def test_the_31b_geometry_keeps_the_contract() -> None:
+    """Six of its layers, five sliding and a full one: every shape that the sixty have."""
+    source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=6)
+    programs = run_check(source, ExportOptions())
+    assert [small_m_calls(program) for program in programs.values()] == [0, 41, 0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm_before_residual": True, "norm_before_fc": True, "biases": True},
+        {"fc_norm": True, "norm_output": True, "own_embedding": False},
+    ],
+    ids=str,
+)
+def test_heads_of_every_kind_keep_the_contract(
+    random_pair: tuple[Path, Path], tmp_path: Path, options: dict[str, bool]
+) -> None:
+    """Over a target of dense weights."""
+    shape = HeadShape(hidden=64, target_hidden=64, vocab=1024, draft_vocab=256, **options)
+    head = write_speculators(tmp_path / "head", shape)
+    source = Source.find("gemma4-31b", random_pair[0], head, "auto")
+    programs = run_check(source, ExportOptions(max_seq_len=64))
+    assert tuple(programs) == METHODS and sum(map(small_m_calls, programs.values())) == 0
