@@ -1,5 +1,7 @@
 """How often a round hands something to the host."""
 
+import os
+
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -7,6 +9,7 @@ from eagle_aot.runtime_runner.bench.timing import Timed
 
 TO_HOST = "Memcpy DtoH"
 ROUNDS = 10
+QUIET = "KINETO_LOG_LEVEL", "99"  # else the profiler reports each of its stages on stderr
 
 
 def host_copies(timed: Timed) -> float | None:
@@ -14,6 +17,7 @@ def host_copies(timed: Timed) -> float | None:
 
     The profiler slows down what comes after it: time first, count then.
     """
+    os.environ.setdefault(*QUIET)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(ROUNDS):
             timed.prepare()
