@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
+from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, PREFILL, TARGET_VERIFY
 from eagle_aot.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import tensors, used_weights
 
@@ -17,7 +17,7 @@ Kind = tuple[torch.dtype, tuple[int, ...]]
 def check_mutated_buffers(name: str, program: ExportedProgram) -> None:
     """A method may write its caches and nothing else; all it has, it writes."""
     owner = DRAFT if name == DRAFT_DECODE else TARGET
-    caches = {b for b in program.graph_signature.buffers if ".kv_cache." in b}
+    caches = {b for b in program.graph_signature.buffers if CACHE_MARK in b}
     caches = {b for b in caches if b.startswith(owner)}
     if mutated_buffers(program) != caches or not caches:
         wrong = sorted(mutated_buffers(program) ^ caches)

@@ -11,8 +11,8 @@ from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, TARGET_VERIFY, Constant
 from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
-from eagle_aot.runtime_runner.plan import CudaMethod
-from eagle_aot.runtime_runner.weight_table import Weight
+from eagle_aot.runtime_runner.program.plan import CudaMethod
+from eagle_aot.runtime_runner.program.weight_table import Weight
 
 EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING, ".target_ids")  # tables of which a forward reads one row per token

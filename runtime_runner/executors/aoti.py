@@ -18,8 +18,8 @@ from eagle_aot.runtime_runner.executors import Step
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.executors.cuda_graph import record
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
-from eagle_aot.runtime_runner.ptd import TensorData
-from eagle_aot.runtime_runner.pte import CudaMethod, Program, check_weights
+from eagle_aot.runtime_runner.program.ptd import TensorData
+from eagle_aot.runtime_runner.program.pte import CudaMethod, Program, check_weights
 
 ALIGNMENT = 16  # bytes, which compiled kernels assume of every input
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.errors import ArtifactError
-from eagle_aot.runtime_runner.pte import CudaMethod
+from eagle_aot.runtime_runner.program.pte import CudaMethod
 
 TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch")
 

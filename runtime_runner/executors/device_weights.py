@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 
 import torch
-from eagle_aot.runtime_runner.ptd import TensorData
-from eagle_aot.runtime_runner.pte import CudaMethod, Weight
 from torch import Tensor
 
 from eagle_aot.artifact import CACHE_MARK
+from eagle_aot.errors import UnsupportedError
+from eagle_aot.runtime_runner.program.ptd import TensorData
+from eagle_aot.runtime_runner.program.pte import CudaMethod, Weight
 
 
 class DeviceWeights:
@@ -20,24 +21,26 @@ class DeviceWeights:
     def __init__(
         self, data: TensorData, methods: Iterable[CudaMethod], device: torch.device
     ) -> None:
+        """Raises UnsupportedError when the device has too little memory left."""
         self._data = data
-        self._device = device
-        self._loaded: dict[str | int, Tensor] = {}
+        weights = {self._place(w): w for method in methods for w in method.weights}
+        check_room(sum(w.storage_nbytes for w in weights.values()), device)
+        self._storages = {place: self._load(w, device) for place, w in weights.items()}
         self._parts: dict[str, int] = {}
-        for method in methods:
-            for weight in method.weights:
-                self._load(weight)
+        for weight in weights.values():
+            name = part(weight)
+            self._parts[name] = self._parts.get(name, 0) + weight.storage_nbytes
 
     def tensor(self, weight: Weight) -> Tensor:
         """The view that a method's table describes, over its storage."""
-        storage = self._loaded[self._place(weight)].untyped_storage()
+        storage = self._storages[self._place(weight)].untyped_storage()
         empty = torch.empty(0, dtype=weight.dtype, device=storage.device)
         return empty.set_(storage, weight.storage_offset, weight.sizes, weight.strides)
 
     def bytes_by_part(self) -> dict[str, int]:
         """Bytes of `target weights`, `target cache`, `draft weights` and `draft cache`.
 
-        What both models share counts as the target's.
+        What both models share counts once, for either.
         """
         return dict(self._parts)
 
@@ -45,13 +48,27 @@ class DeviceWeights:
         private = CACHE_MARK in weight.fqn or weight.device == "cpu"
         return weight.storage_key if private else self._data.segment(weight.storage_key)
 
-    def _load(self, weight: Weight) -> None:
-        place = self._place(weight)
-        if place in self._loaded:
-            return
+    def _load(self, weight: Weight, device: torch.device) -> Tensor:
+        if not weight.storage_nbytes:
+            return torch.empty(0, dtype=torch.uint8, device=device)
         host = torch.frombuffer(self._data.storage(weight.storage_key), dtype=torch.uint8)
-        # A copy in either case: the file is closed when this object goes.
-        copy = host.clone() if weight.device == "cpu" else host.to(self._device)
-        self._loaded[place] = copy
-        part = f"{weight.fqn.split('.')[0]} {'cache' if CACHE_MARK in weight.fqn else 'weights'}"
-        self._parts[part] = self._parts.get(part, 0) + copy.numel()
+        # A copy in either case: what a method may write must not be the mapped file.
+        return host.to("cpu" if weight.device == "cpu" else device, copy=True)
+
+
+def part(weight: Weight) -> str:
+    """Whose weight or cache it is, by its name."""
+    return f"{weight.fqn.split('.')[0]} {'cache' if CACHE_MARK in weight.fqn else 'weights'}"
+
+
+def check_room(needed: int, device: torch.device) -> None:
+    """Raise UnsupportedError unless `needed` bytes are free on the device."""
+    if device.type != "cuda":
+        return
+    free, total = torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise UnsupportedError(
+            f"weights and caches take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} of the "
+            f"GPU's {total / 2**30:.1f} GiB are free: end other programs there, or export with a "
+            "smaller --max-seq-len"
+        )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors
 from eagle_aot.runtime_runner.bench.results import Floor
-from eagle_aot.runtime_runner.plan import CudaMethod
-from eagle_aot.runtime_runner.weight_table import Weight
+from eagle_aot.runtime_runner.program.plan import CudaMethod
+from eagle_aot.runtime_runner.program.weight_table import Weight
 
 WINDOW, MAX_SEQ_LEN = 32, 256
 RING, FLAT = 2 * WINDOW, MAX_SEQ_LEN + 8

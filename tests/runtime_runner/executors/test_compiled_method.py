@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eagle_aot.errors import ArtifactError
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
-from eagle_aot.runtime_runner.pte import CudaMethod
+from eagle_aot.runtime_runner.program.pte import CudaMethod
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with")

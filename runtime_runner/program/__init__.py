@@ -1,0 +1,1 @@
+"""The files of a CUDA program, read without ExecuTorch and without trusting a byte of them."""
