@@ -1,5 +1,6 @@
 """Real artifacts, exported once per test run in the background of the faster tests."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from random_pair import write_random_pair
 
 torch.set_num_threads(1)
 RANDOM_MAX_SEQ_LEN = 192
+CUDA_ARTIFACT = "CUDA_ARTIFACT"
 
 
 class Export:
@@ -51,7 +53,7 @@ def exports(
     if "tiny_artifact" in needed:
         arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
         started["tiny"] = Export(directory / "tiny", *arguments)
-    if "cuda_artifact" in needed and torch.cuda.is_available():
+    if "cuda_artifact" in needed and torch.cuda.is_available() and CUDA_ARTIFACT not in os.environ:
         arguments = ("--target-model", "gemma4-tiny", "--backend", "cuda", "--max-seq-len", "4608")
         started["cuda"] = Export(directory / "cuda", *arguments)
     if "random_artifact" in needed:
@@ -81,7 +83,9 @@ def random_artifact(exports: dict[str, Export]) -> Path:
 
 @pytest.fixture(scope="session")
 def cuda_artifact(exports: dict[str, Export]) -> Path:
-    """The shipped pair, compiled for the GPU of this machine."""
+    """The shipped pair for the GPU of this machine, context 4608: exported, or one that is there."""
+    if CUDA_ARTIFACT in os.environ:
+        return Path(os.environ[CUDA_ARTIFACT])
     if "cuda" not in exports:
         pytest.skip("needs an NVIDIA GPU")
     return exports["cuda"].wait()
