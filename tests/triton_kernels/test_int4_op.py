@@ -110,10 +110,31 @@ def test_what_the_kernel_cannot_take_is_dequantised(case: Case, x: Tensor) -> No
     assert torch.equal(program.module()(x), Layer(case)(x))
 
 
+class H100:
+    """What Triton asks of a driver when it compiles; no GPU need be there."""
+
+    def get_current_target(self) -> object:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+
+@pytest.fixture
+def h100() -> Iterator[None]:
+    triton = pytest.importorskip("triton", reason="triton is not installed")
+    triton.runtime.driver.set_active(H100())
+    yield
+    triton.runtime.driver.reset_active()
+
+
 @pytest.mark.parametrize(("n", "kernels"), [(37, 2), (64 * 528, 1)])
-def test_lowered_for_a_gpu_it_is_the_kernel_with_its_rows_unknown(n: int, kernels: int) -> None:
-    """A weight of few rows is split along K, and a second kernel adds the parts."""
-    pytest.importorskip("triton", reason="triton is not installed")
+def test_lowered_for_a_gpu_it_is_the_kernel_with_its_rows_unknown(
+    h100: None, n: int, kernels: int
+) -> None:
+    """A weight of few rows is split along K, and a second kernel adds the parts.
+
+    Whatever a kernel is believed to write is copied before each call: not the weight.
+    """
     program = traced(Layer(Case(n, 128, 32, torch.float32)), torch.zeros(1, 8, 128), 1, 8)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
@@ -121,6 +142,7 @@ def test_lowered_for_a_gpu_it_is_the_kernel_with_its_rows_unknown(n: int, kernel
     assert len(calls) == kernels and ranges(opened) == [(1, 8)]
     for call in calls:
         assert call.kwargs["kwargs"]["rows"].target is torch.ops.aten.sym_size.int
+        assert call.kwargs["tensors_to_clone"] == ["out_ptr"]
 
 
 WITHOUT_TRITON = """
