@@ -120,11 +120,9 @@ class H100:
 
 
 @pytest.fixture
-def h100() -> Iterator[None]:
+def h100(monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton", reason="triton is not installed")
-    triton.runtime.driver.set_active(H100())
-    yield
-    triton.runtime.driver.reset_active()
+    monkeypatch.setattr(triton.runtime.driver, "_active", H100())
 
 
 @pytest.mark.parametrize(("n", "kernels"), [(37, 2), (64 * 528, 1)])
