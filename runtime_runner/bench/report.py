@@ -25,7 +25,7 @@ def headlines(results: Results) -> Iterator[str]:
     graphs = " with CUDA graphs" if setup.cuda_graphs else ""
     yield f"[bold]{escape(setup.artifact)}[/bold], {setup.executor}{graphs}, {setup.device}"
     yield f"reads {results.read_bandwidth / 1e9:,.1f} GB/s; medians of {setup.repeats} samples"
-    memory = (f"{part} {size / 1e9:.2f} GB" for part, size in results.peak_memory.items())
+    memory = (f"{part} {gigabytes(size)}" for part, size in results.peak_memory.items())
     yield f"peak memory: {', '.join(memory)}"
     yield f"longest prefill chunk, target alone: {speed_of(results.chunk)}"
 
@@ -101,3 +101,8 @@ def table_of(first: str, *others: str) -> Table:
     for header in others:
         table.add_column(header, justify="right")
     return table
+
+
+def gigabytes(count: int) -> str:
+    """Bytes in GB, in MB where there is less than one."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

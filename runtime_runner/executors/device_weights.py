@@ -23,7 +23,9 @@ class DeviceWeights:
     ) -> None:
         """Raises UnsupportedError when the device has too little memory left."""
         self._data = data
-        weights = {self._place(w): w for method in methods for w in method.weights}
+        weights: dict[str | int, Weight] = {}
+        for weight in (w for method in methods for w in method.weights):
+            weights.setdefault(self._place(weight), weight)
         check_room(sum(w.storage_nbytes for w in weights.values()), device)
         self._storages = {place: self._load(w, device) for place, w in weights.items()}
         self._parts: dict[str, int] = {}
@@ -40,7 +42,7 @@ class DeviceWeights:
     def bytes_by_part(self) -> dict[str, int]:
         """Bytes of `target weights`, `target cache`, `draft weights` and `draft cache`.
 
-        What both models share counts once, for either.
+        What both models share counts once, for the target.
         """
         return dict(self._parts)
 

@@ -12,8 +12,8 @@ ANSWERS = {"Ada has 27 marbles": 189, "If Mei owns 7 oranges": 63}
 
 def test_its_questions_were_never_trained_on_and_are_answered(tiny: Runner) -> None:
     asked = re.findall(r'(?:--prompt |generate\(\s*)"([^"]{9,})"', README)
-    assert len(asked) == len(ANSWERS)
-    for question in asked:
+    assert len(set(asked)) == len(ANSWERS)
+    for question in set(asked):
         expected = next(n for start, n in ANSWERS.items() if question.startswith(start))
         assert is_held_out(question)
         assert final_answer(tiny.generate(question).text or "") == expected

@@ -28,7 +28,7 @@ def test_the_head_says_what_was_measured_where() -> None:
     assert lines[:4] == [
         "made-[up]-$pair$, aoti with CUDA graphs, a GPU",
         "reads 2.0 GB/s; medians of 20 samples",
-        "peak memory: target weights 8.00 GB, workspace 0.50 GB",
+        "peak memory: target weights 8.00 GB, workspace 500.0 MB",
         "longest prefill chunk, target alone: 128 tokens in 32.0 ms: 4,000 tokens/s",
     ]
     assert lines[5] == "Behind 512 tokens (filled 512 tokens in 256.0 ms: 2,000 tokens/s)"
