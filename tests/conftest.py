@@ -83,7 +83,10 @@ def random_artifact(exports: dict[str, Export]) -> Path:
 
 @pytest.fixture(scope="session")
 def cuda_artifact(exports: dict[str, Export]) -> Path:
-    """The shipped pair for the GPU of this machine, context 4608: exported, or one that is there."""
+    """The shipped pair for the GPU of this machine, with a context of 4608 tokens.
+
+    Exported, unless the environment names one that was exported before.
+    """
     if CUDA_ARTIFACT in os.environ:
         return Path(os.environ[CUDA_ARTIFACT])
     if "cuda" not in exports:
