@@ -30,6 +30,9 @@ from eagle_aot.targets import get_target
 
 DEFAULT_CHAIN_LEN = 4
 DEFAULT_MAX_PREFILL = 512
+WORKSPACE = "compiling"
+"""Where a compiler keeps its files until the artifact is written: on the same disk, and gone with
+it when the export is killed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,23 +97,24 @@ def export_speculator(
     programs = trace(speculator, lengths, backend, progress)
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
-    with compiler.workspace():
-        with progress.stage("lower"), stated("lowering failed"):
-            program = compiler.lower(programs, constants.methods())
-        with progress.stage("write"), appearing(Path(output_dir)) as directory:
-            compiler.write(program, directory)
-            copy_tokenizer(source, directory)
-            manifest = describe(
-                speculator,
-                lengths,
-                constants,
-                source,
-                directory,
-                backend=backend,
-                device=compiler.device_record(),
-                stages=progress.stages,
-            )
-            manifest.write(directory)
+    with appearing(Path(output_dir)) as directory:
+        with compiler.workspace(directory / WORKSPACE):
+            with progress.stage("lower"), stated("lowering failed"):
+                program = compiler.lower(programs, constants.methods())
+            with progress.stage("write"):
+                compiler.write(program, directory)
+        copy_tokenizer(source, directory)
+        manifest = describe(
+            speculator,
+            lengths,
+            constants,
+            source,
+            directory,
+            backend=backend,
+            device=compiler.device_record(),
+            stages=progress.stages,
+        )
+        manifest.write(directory)
     return manifest
 
 

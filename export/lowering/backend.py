@@ -22,8 +22,8 @@ ELSE = ": install it, or use --backend xnnpack"
 class Lowering(Protocol):
     """What a backend's module does."""
 
-    def workspace(self) -> AbstractContextManager[None]:
-        """Surrounds `lower` and `write`."""
+    def workspace(self, directory: Path) -> AbstractContextManager[None]:
+        """Surrounds `lower` and `write`; `directory` may be made and is gone afterwards."""
 
     def lower(self, programs: dict[str, ExportedProgram], constants: Mapping[str, Any]) -> Any:
         """All methods as one program that shares weights and caches between them."""

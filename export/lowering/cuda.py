@@ -7,7 +7,6 @@ tuned on the GPU that is there, and the program runs on its kind alone.
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
@@ -105,7 +104,7 @@ def device_record() -> dict[str, str]:
 
 
 @contextmanager
-def workspace() -> Iterator[None]:
+def workspace(directory: Path) -> Iterator[None]:
     """An Inductor cache of this export alone, unless the environment names one.
 
     A second, larger export that reuses the cache of a first has failed to link: kernels of both
@@ -114,8 +113,8 @@ def workspace() -> Iterator[None]:
     if os.environ.get(CACHE_DIR):
         yield
         return
-    directory = tempfile.mkdtemp(prefix="eagle-aot-inductor-")
-    os.environ[CACHE_DIR] = directory
+    directory.mkdir()
+    os.environ[CACHE_DIR] = str(directory)
     try:
         yield
     finally:

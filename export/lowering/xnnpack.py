@@ -59,7 +59,7 @@ def write(program: ExecutorchProgramManager, directory: Path) -> None:
         program.write_to_file(file)
 
 
-def workspace() -> AbstractContextManager[None]:
+def workspace(directory: Path) -> AbstractContextManager[None]:
     """Nothing is needed around a lowering."""
     return nullcontext()
 

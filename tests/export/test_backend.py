@@ -66,19 +66,18 @@ def test_a_missing_compiler_is_named(
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")
 class TestWorkspace:
     def test_an_export_has_an_inductor_cache_of_its_own(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace
 
         monkeypatch.delenv(CACHE_DIR, raising=False)
-        with workspace():
-            first = Path(os.environ[CACHE_DIR])
-            assert first.is_dir()
-        assert CACHE_DIR not in os.environ and not first.exists()
-        with pytest.raises(KeyError), workspace():
-            assert os.environ[CACHE_DIR] != str(first)
-            raise KeyError("a failure while lowering")
+        with workspace(tmp_path / "one"):
+            assert os.environ[CACHE_DIR] == str(tmp_path / "one")
+            (tmp_path / "one" / "kernel.so").touch()
         assert CACHE_DIR not in os.environ
+        with pytest.raises(KeyError), workspace(tmp_path / "two"):
+            raise KeyError("a failure while lowering")
+        assert CACHE_DIR not in os.environ and not list(tmp_path.iterdir())
 
     def test_a_cache_that_the_user_names_is_kept(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -86,9 +85,9 @@ class TestWorkspace:
         from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace
 
         monkeypatch.setenv(CACHE_DIR, str(tmp_path))
-        with workspace():
+        with workspace(tmp_path / "unused"):
             assert os.environ[CACHE_DIR] == str(tmp_path)
-        assert tmp_path.is_dir() and os.environ[CACHE_DIR] == str(tmp_path)
+        assert os.environ[CACHE_DIR] == str(tmp_path) and not list(tmp_path.iterdir())
 
     def test_tuning_is_quiet_and_stderr_comes_back(
         self, capsys: pytest.CaptureFixture[str]
