@@ -45,7 +45,7 @@ def test_every_line_names_itself_and_ships_both_or_neither_checkpoint() -> None:
 @pytest.mark.parametrize("dummy", [True, False])
 def test_the_shipped_target_is_a_tap_target_with_its_published_sizes(dummy: bool) -> None:
     spec = get_target("gemma4-tiny")
-    target = spec.dummy(32, torch.float32) if dummy else load_target("gemma4-tiny", 32)
+    target = spec.dummy(32, torch.float32, None) if dummy else load_target("gemma4-tiny", 32)
     assert isinstance(target, TapTarget) and isinstance(target, nn.Module)
     assert not target.training
     sizes = target.max_seq_len, target.vocab_size, target.hidden_size, target.num_hidden_layers
@@ -59,3 +59,11 @@ def test_a_line_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
         spec.name = "other"  # type: ignore[misc]
     assert replace(spec, name="other").summary == spec.summary
+
+
+def test_a_dummy_can_be_cut_short() -> None:
+    spec = get_target("gemma4-tiny")
+    assert spec.dummy(32, torch.float32, 2).num_hidden_layers == 2
+    for layers in (0, 7):
+        with pytest.raises(SettingError, match=f"--dummy-layers {layers}: the target has 6 layers"):
+            spec.dummy(32, torch.float32, layers)
