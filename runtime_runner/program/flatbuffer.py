@@ -49,7 +49,7 @@ class Table:
 
     def text(self, field: int) -> str:
         """A string, which must be there."""
-        start, length = self._vector(field, 1, required=True)
+        start, length = self._list(field, 1, required=True)
         return self.data.text(start, length)
 
     def table(self, field: int) -> "Table":
@@ -63,16 +63,16 @@ class Table:
 
     def numbers(self, field: int, kind: str) -> tuple[Any, ...]:
         """A vector of scalars in the notation of `struct`."""
-        start, count = self._vector(field, struct.calcsize("<" + kind))
+        start, count = self._list(field, struct.calcsize("<" + kind))
         return self.data.unpack(f"{count}{kind}", start)
 
     def blob(self, field: int) -> UntrustedBytes:
-        """A vector of bytes."""
+        """A vector of bytes, which is not gone through here."""
         return self.data.part(*self._vector(field, 1))
 
     def tables(self, field: int) -> "Tables":
         """A vector of tables."""
-        return Tables(self.data, *self._vector(field, 4))
+        return Tables(self.data, *self._list(field, 4))
 
     def _place(self, field: int, length: int) -> int | None:
         """Where the value of a field is, or None."""
@@ -98,8 +98,13 @@ class Table:
         start = self._follow(place)
         (count,) = self.data.unpack("I", start)
         self.data.require(start + 4, count * width)
-        self.data.spend(count * width)
         return start + 4, count
+
+    def _list(self, field: int, width: int, required: bool = False) -> tuple[int, int]:
+        """A vector that is gone through."""
+        start, count = self._vector(field, width, required)
+        self.data.spend(count * width)
+        return start, count
 
     def _absent(self, field: int) -> NoReturn:
         self.data.refuse(f"damaged (field {field} is missing from the table at {self._start})")

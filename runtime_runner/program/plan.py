@@ -89,14 +89,12 @@ class Plan:
 
     def cuda_call(self) -> tuple[Table, tuple[int, ...], tuple[int, ...]]:
         """Where the payload of a method's one delegate is, and the orders as in CudaMethod."""
-        if [len(chain) for chain in self._chains] != [1]:
+        if [len(chain) for chain in self._chains] != [1] or len(self._delegates) != 1:
             self._refuse(f"is not one call of {BACKEND}")
         kind, call = next(iter(self._chains[0])).union(UNION)
         if kind != DELEGATE_CALL:
             self._refuse(f"computes outside {BACKEND}")
         delegate = self._delegates.at(call.number(DELEGATE_INDEX, "i"), "delegate")
-        if delegate.text(BACKEND_ID) != BACKEND:
-            self._refuse(f"computes in {shown(delegate.text(BACKEND_ID))} instead of {BACKEND}")
         return delegate.table(PROCESSED), *self._orders(call.numbers(ARGUMENTS, "i"))
 
     def _orders(self, arguments: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -107,7 +105,8 @@ class Plan:
         place = {value: i for i, value in enumerate(self._inputs)}
         count = next((i for i, v in enumerate(arguments) if v not in place), len(arguments))
         made = {value: i for i, value in enumerate(arguments[count:])}
-        if len(place) < len(self._inputs) or count + len(made) < len(arguments):
+        twice = len(place) < len(self._inputs) or len(set(self._outputs)) < len(self._outputs)
+        if twice or count + len(made) < len(arguments):
             self._refuse("has an input or output twice")
         if made.keys() != set(self._outputs) or made.keys() & place.keys():
             self._refuse(f"hands {BACKEND} other values than its inputs, then its outputs")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_aot.errors import ArtifactError
-from eagle_aot.runtime_runner.program.flatbuffer import Table, Tables
+from eagle_aot.runtime_runner.program.flatbuffer import Table
 from eagle_aot.runtime_runner.program.plan import CudaMethod, Plan
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.segments import Segments
@@ -45,11 +45,10 @@ class Program:
         self.constants: Mapping[str, list[Any]] = {
             name: values for name, values in constants.items() if values is not None
         }
-        inline = root.tables(INLINE_DATA)
+        self._inline = root.tables(INLINE_DATA)
+        self._weight_tables: dict[tuple[int, int], tuple[str, tuple[Weight, ...]]] = {}
         self.methods: Mapping[str, CudaMethod] = {
-            name: self._cuda_method(plan, inline)
-            for name, plan in plans.items()
-            if plan.uses_cuda()
+            name: self._cuda_method(plan) for name, plan in plans.items() if plan.uses_cuda()
         }
 
     @classmethod
@@ -71,16 +70,22 @@ class Program:
         """
         return self._segments.named(key)
 
-    def _cuda_method(self, plan: Plan, inline: Tables) -> CudaMethod:
+    def _cuda_method(self, plan: Plan) -> CudaMethod:
         place, input_order, output_order = plan.cuda_call()
-        library, weights = read_weight_table(self._payload(place, inline))
+        library, weights = self._weight_table(place)
         self.named_data(library)
         return CudaMethod(plan.name, library, weights, input_order, output_order)
 
-    def _payload(self, place: Table, inline: Tables) -> UntrustedBytes:
-        location, index = place.number(LOCATION, "b"), place.number(INDEX, "I")
+    def _weight_table(self, place: Table) -> tuple[str, tuple[Weight, ...]]:
+        """The table that a delegate's data holds, read once: the writer keeps equal data once."""
+        where = place.number(LOCATION, "b"), place.number(INDEX, "I")
+        if where not in self._weight_tables:
+            self._weight_tables[where] = read_weight_table(self._payload(place, *where))
+        return self._weight_tables[where]
+
+    def _payload(self, place: Table, location: int, index: int) -> UntrustedBytes:
         if location == INLINE:
-            return inline.at(index, "delegate").blob(DATA)
+            return self._inline.at(index, "delegate").blob(DATA)
         if location == SEGMENT:
             return self._segments.at(index)
         place.data.refuse(f"damaged (delegate data at the unknown location {location})")

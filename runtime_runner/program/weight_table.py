@@ -110,8 +110,7 @@ def _fits(weight: Weight) -> bool:
     if 0 not in weight.sizes:
         pairs = zip(weight.sizes, weight.strides, strict=True)
         reached += 1 + sum((size - 1) * stride for size, stride in pairs)
-    whole = weight.storage_nbytes > 0 and weight.storage_nbytes % item == 0
-    return whole and reached * item <= weight.storage_nbytes and _countable(weight.sizes, item)
+    return reached * item <= weight.storage_nbytes and _countable(weight.sizes, item)
 
 
 def _countable(sizes: tuple[int, ...], item: int) -> bool:
