@@ -1,0 +1,269 @@
+"""Weights and caches over real files: what is shared, what is not, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cuda_files import (
+    CPU,
+    EXTREMES,
+    Edit,
+    Files,
+    Method,
+    damaged,
+    edits,
+    entry,
+    refusal,
+    sample_files,
+)
+from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.errors import UnsupportedError
+from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights, check_room
+from eagle_aot.runtime_runner.program.ptd import TensorData
+from eagle_aot.runtime_runner.program.pte import Program, Weight, check_weights
+
+HOST = torch.device("cpu")
+GIB = 2**30
+
+
+class Loaded:
+    """The weights of two files, found by method and name."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        files.write(directory)
+        program = Program.open(directory / PROGRAM)
+        data = TensorData.open(directory / WEIGHTS)
+        check_weights(program, data)
+        self.path = data.path
+        self.methods = program.methods
+        self.weights = DeviceWeights(data, program.methods.values(), HOST)
+
+    def weight(self, method: str, fqn: str) -> Weight:
+        return next(w for w in self.methods[method].weights if w.fqn == fqn)
+
+    def tensor(self, method: str, fqn: str) -> Tensor:
+        return self.weights.tensor(self.weight(method, fqn))
+
+
+def over(tensors: dict[str, Tensor], device: int = 1) -> Files:
+    """One method, `forward`, over these weights."""
+    entries = [entry(fqn, tensor, device) for fqn, tensor in tensors.items()]
+    weights = {e.storage_key: t for e, t in zip(entries, tensors.values(), strict=True)}
+    return Files([Method(entries=entries)], weights)
+
+
+def address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Loaded:
+    return Loaded(tmp_path, sample_files())
+
+
+def test_equal_weights_share_one_storage(sample: Loaded) -> None:
+    whole = sample.tensor("target_verify", "target.w")
+    column = sample.tensor("target_verify", "target.column")
+    assert address(whole) == address(column)
+    assert column.tolist() == [8, 14, 20] and whole.tolist()[1] == [6, 7, 8, 9, 10, 11]
+
+
+def test_equal_caches_do_not(sample: Loaded) -> None:
+    names = ("target.kv_cache.k", "target.kv_cache.v")
+    caches = [sample.tensor("target_verify", name) for name in names]
+    caches.append(sample.tensor("draft_decode", "draft.kv_cache.k"))
+    assert len({address(cache) for cache in caches}) == 3
+    for i, cache in enumerate(caches):
+        assert not cache.any()
+        cache.fill_(i + 1)
+    assert [cache.unique().tolist() for cache in caches] == [[1], [2], [3]]
+
+
+def test_a_cache_does_not_share_with_an_equal_weight(tmp_path: Path) -> None:
+    loaded = Loaded(tmp_path, over({"t.zeros": torch.zeros(8), "t.kv_cache.k": torch.zeros(8)}))
+    loaded.tensor("forward", "t.kv_cache.k").fill_(1)
+    assert not loaded.tensor("forward", "t.zeros").any()
+
+
+@pytest.mark.parametrize("fqn", ["target.kv_cache.k", "target.w"])
+def test_what_two_methods_name_is_one_tensor(sample: Loaded, fqn: str) -> None:
+    seen_by_verify = sample.tensor("target_verify", fqn)
+    seen_by_draft = sample.tensor("draft_decode", fqn)
+    seen_by_verify[1, 2] = 9
+    assert seen_by_draft[1, 2] == 9
+    assert sample.tensor("draft_decode", fqn)[1, 2] == 9  # and by whoever asks later
+
+
+BASE = torch.arange(60, dtype=torch.float32)
+VIEWS = {
+    "whole": BASE.clone(),
+    "columns": BASE.clone().view(6, 10)[1:, 3::2],
+    "transposed": (BASE + 1).view(6, 10).T,
+    "expanded": (BASE + 2)[7].expand(4, 5),
+    "scalar": (BASE + 3)[59],
+    "no_rows": (BASE + 4).view(6, 10)[6:],
+    "empty": torch.zeros(0, 3),
+    "empty_ids": torch.zeros(0, dtype=torch.int64),
+    "bf16": torch.randn(3, 5).bfloat16()[:, 1:],
+    "packed": torch.arange(256).to(torch.uint8).view(4, 64),
+    "ids": torch.tensor([-(2**62), 5]),
+    "mask": torch.tensor([[True, False], [False, True]]),
+}
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_views_are_those_that_were_written(tmp_path: Path, device: int) -> None:
+    loaded = Loaded(tmp_path, over(VIEWS, device))
+    for fqn, view in VIEWS.items():
+        tensor = loaded.tensor("forward", fqn)
+        assert (tensor.dtype, tensor.device) == (view.dtype, HOST)
+        assert (tensor.shape, tensor.stride()) == (view.shape, view.stride())
+        assert tensor.storage_offset() == view.storage_offset()
+        assert torch.equal(tensor, view)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "offset"),
+    [
+        ((0,), (1,), 12),
+        ((0, 2**60), (2**63 - 1, 2**63 - 1), 0),
+        ((2**60, 0), (1, 1), 12),
+        ((1,), (2**63 - 1,), 11),
+        ((1, 1), (2**63 - 1, 2**63 - 1), 0),
+        ((1,) * 200, (2**62,) * 200, 3),
+        ((12,), (0,), 11),
+        ((2**58, 1), (0, 9), 0),
+    ],
+)
+def test_odd_views_that_fit_can_be_made(
+    tmp_path: Path, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> None:
+    written = entry("w", torch.ones(12), sizes=sizes, strides=strides, storage_offset=offset)
+    loaded = Loaded(
+        tmp_path, Files([Method(entries=[written])], {written.storage_key: torch.ones(12)})
+    )
+    tensor = loaded.tensor("forward", "w")
+    assert (tuple(tensor.shape), tensor.stride()) == (sizes, strides)
+    assert tensor.storage_offset() == offset
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, bytes]:
+    directory = sample_files().write(tmp_path_factory.mktemp("pair"))
+    return directory, (directory / PROGRAM).read_bytes(), (directory / WEIGHTS).read_bytes()
+
+
+@settings(max_examples=500, deadline=None)
+@given(program=edits() | st.just([]), weights=edits() | st.just([]))
+def test_what_is_accepted_can_be_loaded(
+    pair: tuple[Path, bytes, bytes], program: list[Edit], weights: list[Edit]
+) -> None:
+    """Damaged files are refused while they are read, not by PyTorch when tensors are made."""
+    directory, whole_program, whole_weights = pair
+    paths = directory / PROGRAM, directory / WEIGHTS
+    paths[0].write_bytes(damaged(whole_program, whole_weights, program))
+    paths[1].write_bytes(damaged(whole_weights, whole_program, weights))
+    refusal(lambda: make_all(*paths), *paths)
+
+
+@pytest.mark.parametrize("value", EXTREMES)
+def test_extremes_in_a_weight_table(pair: tuple[Path, bytes, bytes], value: bytes) -> None:
+    directory, program, weights = pair
+    paths = directory / PROGRAM, directory / WEIGHTS
+    paths[1].write_bytes(weights)
+    table = sample_files().methods[1].payload
+    start = program.index(table)
+    lines = []
+    for place in range(start, start + len(table) - len(value) + 1):
+        paths[0].write_bytes(program[:place] + value + program[place + len(value) :])
+        lines.append(refusal(lambda: make_all(*paths), *paths))
+    assert any(lines)
+
+
+def make_all(program_path: Path, weights_path: Path) -> None:
+    """Make every tensor of two files."""
+    program, data = Program.open(program_path), TensorData.open(weights_path)
+    check_weights(program, data)
+    loaded = DeviceWeights(data, program.methods.values(), HOST)
+    for method in program.methods.values():
+        for weight in method.weights:
+            assert loaded.tensor(weight).shape == weight.sizes
+
+
+def test_writing_does_not_change_the_file(tmp_path: Path) -> None:
+    files = over({"t.kv_cache.k": torch.zeros(8), "t.w": torch.ones(8)})
+    files.methods[0].entries = [
+        *files.methods[0].entries,
+        entry("t.position", torch.tensor([4]), CPU),
+    ]
+    files.weights = {**files.weights, "cuda_fqn_weight:cpu:t.position": torch.tensor([4])}
+    loaded = Loaded(tmp_path, files)
+    before = loaded.path.read_bytes()
+    for weight in loaded.methods["forward"].weights:
+        tensor = loaded.weights.tensor(weight)
+        assert not tensor.fill_(77).eq(0).any()
+    assert loaded.path.read_bytes() == before
+    fresh = Loaded(tmp_path / "fresh", files)
+    assert fresh.tensor("forward", "t.position").tolist() == [4]
+
+
+def test_writing_does_not_reach_a_second_load(tmp_path: Path) -> None:
+    files = over({"t.kv_cache.k": torch.zeros(8)})
+    files.write(tmp_path)
+    methods = Program.open(tmp_path / PROGRAM).methods
+    data = TensorData.open(tmp_path / WEIGHTS)
+    first, second = (DeviceWeights(data, methods.values(), HOST) for _ in range(2))
+    (weight,) = methods["forward"].weights
+    first.tensor(weight).fill_(1)
+    assert not second.tensor(weight).any()
+
+
+def test_bytes_by_part_count_every_storage_once(sample: Loaded) -> None:
+    cache = 2 * 4 * 2
+    assert sample.weights.bytes_by_part() == {
+        "target weights": 24 * 4 + 16,  # w and column are equal
+        "target cache": 2 * cache,
+        "draft cache": cache,
+        "draft weights": 8,
+    }
+
+
+def test_bytes_by_part_are_a_copy(sample: Loaded) -> None:
+    sample.weights.bytes_by_part().clear()
+    assert sample.weights.bytes_by_part()
+
+
+def free_memory(monkeypatch: pytest.MonkeyPatch, free: int, total: int) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, total))
+
+
+def test_too_little_room_is_said_with_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    free_memory(monkeypatch, 10 * GIB, 80 * GIB)
+    check_room(10 * GIB, torch.device("cuda", 0))
+    with pytest.raises(UnsupportedError) as caught:
+        check_room(10 * GIB + 2**29, torch.device("cuda", 0))
+    line = str(caught.value)
+    assert "take 10.5 GiB, and 10.0 of the GPU's 80.0 GiB are free" in line
+    assert line.isprintable()
+
+
+def test_room_is_asked_for_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What needs room is the storages that will be there, not the views of them."""
+    sample_files().write(tmp_path)
+    methods = Program.open(tmp_path / PROGRAM).methods
+    data = TensorData.open(tmp_path / WEIGHTS)
+    needed = sum(DeviceWeights(data, methods.values(), HOST).bytes_by_part().values())
+    free_memory(monkeypatch, needed - 1, GIB)
+    with pytest.raises(UnsupportedError, match="weights and caches take"):
+        DeviceWeights(data, methods.values(), torch.device("cuda", 0))
+
+
+def test_other_devices_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    free_memory(monkeypatch, 0, 0)
+    check_room(2**60, HOST)
