@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from eagle_aot.command import eagle_command
+from eagle_aot.runtime_runner.bench.results import Results
 
 REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wrap
 
@@ -52,15 +53,21 @@ def main(
         check_plot(picture)
     from eagle_aot.runtime_runner.bench.measure import Bench  # imports torch
     from eagle_aot.runtime_runner.bench.progress import Progress
-    from eagle_aot.runtime_runner.bench.report import report
-    from eagle_aot.runtime_runner.bench.to_json import to_json
     from eagle_aot.runtime_runner.runner import load_artifact
 
     with Progress() as progress:
         runner = load_artifact(artifact, executor, cuda_graphs=settings.cuda_graphs)
         results = Bench(runner, settings, progress).run()
+    show(results, as_json)
     if picture is not None:
         plot(results, picture)
+
+
+def show(results: Results, as_json: bool) -> None:
+    """Print them, as one JSON object or for a person."""
+    from eagle_aot.runtime_runner.bench.report import report
+    from eagle_aot.runtime_runner.bench.to_json import to_json
+
     if as_json:
         click.echo(json.dumps(to_json(results)))
         return

@@ -1,11 +1,12 @@
 """The bytes that a forward must read, whatever computes it.
 
-Every weight once; of a table that is looked up, the rows looked up; of a cache, the slots that may
-be attended. Activations and writes are left out: next to weights they are nothing.
+Every weight once, and weights that are one storage on the device once together; of a table that is
+looked up, the rows looked up; of a cache, the slots that may be attended. Activations and writes
+are left out: next to weights they are nothing.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.bench.results import Floor
@@ -18,12 +19,17 @@ EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING, ".target_ids")  # tables of which a forward reads one row per token
 CACHE_SLACK = 8  # slots of a flat cache beyond the context
 
+Place = Callable[[Weight], Hashable]  # which storage on the device a weight lies in
+
 
 class BytesToRead:
     """Of the parts of a round, from the weight tables of a program's methods."""
 
-    def __init__(self, methods: Mapping[str, CudaMethod], constants: Constants) -> None:
+    def __init__(
+        self, methods: Mapping[str, CudaMethod], constants: Constants, place: Place
+    ) -> None:
         self._methods = methods
+        self._place = place
         self._window = constants.sliding_window
         self._flat_slots = constants.max_seq_len + CACHE_SLACK
 
@@ -31,12 +37,12 @@ class BytesToRead:
         """Bytes read by `rows` tokens behind `context` others."""
         weights = self._methods[method].weights
         output_tables = {owner(w) for w in weights if ".lm_head." in w.fqn}
-        read: dict[str, int] = {}
+        read: dict[Hashable, int] = {}
         for weight in weights:
             if weight.device == "cuda":
-                key, whole = weight.storage_key, weight.storage_nbytes
+                place, whole = self._place(weight), weight.storage_nbytes
                 part = self._bytes_of(weight, rows, context, owner(weight) in output_tables)
-                read[key] = min(whole, read.get(key, 0) + part)
+                read[place] = min(whole, read.get(place, 0) + part)
         return sum(read.values())
 
     def round(self, chain_len: int, context: int) -> int:
@@ -91,7 +97,7 @@ class Floors:
 def bytes_to_read(executor: Executor, constants: Constants) -> BytesToRead | None:
     """What an executor's program must read; None where the executor does not know its weights."""
     if isinstance(executor, AotiExecutor):
-        return BytesToRead(executor.methods, constants)
+        return BytesToRead(executor.methods, constants, executor.weights.place)
     return None
 
 

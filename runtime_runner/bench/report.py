@@ -49,7 +49,7 @@ def forward_cells(at: AtContext, part: Part) -> tuple[str, ...]:
 def rounds_table(results: Results, at: AtContext) -> Table:
     """Whole rounds and what they promise."""
     table = table_of(
-        "round", "ms", "device", "host", "copies", "x floor", "break-even\ntau",
+        "round", "ms", "device", "host", "launch", "copies", "x floor", "break-even\ntau",
         *(f"tokens/s\nat tau {tau:g}" for tau in results.setup.taus),
     )  # fmt: skip
     for round_ in at.rounds:
@@ -64,7 +64,8 @@ def round_cells(results: Results, at: AtContext, round_: Round) -> Iterator[str]
     yield "plain" if plain else f"K = {round_.chain_len}"
     yield f"{round_.wall_ms:.3f}"
     yield f"{round_.device_ms:.3f}"
-    yield UNKNOWN if round_.host_ms is None else f"{round_.host_ms:.3f}"
+    yield milliseconds(round_.host_ms)
+    yield milliseconds(round_.launch_ms)
     yield UNKNOWN if copies is None else f"{copies:g}"
     yield to_floor(round_.floor, round_.device_ms)
     yield f"{at.break_even_tau(round_):.2f}"
@@ -87,6 +88,11 @@ def speed_of(prefill: Prefill) -> str:
         f"{prefill.tokens:,} tokens in {prefill.ms:,.1f} ms: "
         f"{prefill.tokens_per_second:,.0f} tokens/s"
     )
+
+
+def milliseconds(ms: float | None) -> str:
+    """To the microsecond."""
+    return UNKNOWN if ms is None else f"{ms:.3f}"
 
 
 def to_floor(floor: Floor | None, ms: float) -> str:

@@ -30,7 +30,8 @@ class Prefill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One forward over `rows` rows: its median device time."""
+    """One forward over `rows` rows: its median device time, or the host's time for launching it
+    where that is longer."""
 
     name: str
     rows: int
@@ -41,16 +42,23 @@ class Part:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
     """A round of `chain_len` drafts, 0 for plain decoding: its median wall time until the host has
-    its tokens, and how much of that is not the device's; None where the host is the device."""
+    its tokens; how much of that lies outside the device's span, which is getting the device started
+    and fetching the tokens; and the time until the host has launched all of it. The latter two are
+    None where the host is the device.
+
+    A launch near or above the device's time means a host-bound round: the device's span then is
+    mostly waiting for launches, however little `host_ms` is.
+    """
 
     chain_len: int
     wall_ms: float
     host_ms: float | None
+    launch_ms: float | None
     floor: Floor | None
 
     @property
     def device_ms(self) -> float:
-        """The device's time."""
+        """The device's span, its waiting for launches included."""
         return self.wall_ms - (self.host_ms or 0.0)
 
     def tokens_per_second(self, tau: float) -> float | None:
@@ -60,8 +68,8 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
-    """Where a round's wall time goes, in milliseconds. `other` is device time outside the
-    forwards."""
+    """Where a round's wall time goes, in milliseconds. `other` is the device's span outside the
+    forwards, and `host` what lies outside that span."""
 
     draft: float
     verify: float

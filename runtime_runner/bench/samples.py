@@ -9,26 +9,41 @@ from eagle_aot.runtime_runner.bench.timing import (
     Timed,
     time_on_device,
     time_on_host,
+    time_to_launch,
 )
 
 
 class RoundSeries:
-    """Samples of a round by the host's clock, and by the device's where that is another."""
+    """Samples of a round by the host's clock, and where the device is another than the host, by the
+    device's, and of what the host takes to launch it."""
 
     def __init__(self, clock: Clock, timed: Timed) -> None:
         self.wall = Series(clock, timed, time_on_host)
-        self._device = None if clock.is_host else Series(clock, timed, time_on_device)
+        self._device = self._launch = None
+        if not clock.is_host:
+            self._device = Series(clock, timed, time_on_device)
+            # As many calls as of whole rounds, because the device runs each of them to its end.
+            self._launch = Series(clock, timed, time_to_launch, self.wall.calls)
 
     def sample(self) -> None:
         """Take one more of each."""
-        self.wall.sample()
-        if self._device:
-            self._device.sample()
+        for series in (self.wall, self._device, self._launch):
+            if series:
+                series.sample()
 
     @property
     def host_ms(self) -> float | None:
-        """What the round costs beyond the device's time; None where the host is the device."""
+        """What the round costs beyond the device's span; None where the host is the device.
+
+        The span holds whatever launching the device waits for, so this does not show a host-bound
+        round: `launch_ms` does.
+        """
         return self.wall.ms - self._device.ms if self._device else None
+
+    @property
+    def launch_ms(self) -> float | None:
+        """What the host takes to launch the round; None where the host is the device."""
+        return self._launch.ms if self._launch else None
 
 
 class Samples:
@@ -71,5 +86,6 @@ class Samples:
             chain_len=round_.chain_len,
             wall_ms=series.wall.ms,
             host_ms=series.host_ms,
+            launch_ms=series.launch_ms,
             floor=floors.round(round_.chain_len, self._context),
         )

@@ -65,7 +65,8 @@ class HostClock:
 
 
 class CudaSpan:
-    """Between two events in the current stream, so that the host's delays do not count."""
+    """Between two events in the current stream. What the device waits in between for a host that
+    launches more slowly than it runs is in it."""
 
     def __init__(self) -> None:
         self._started = torch.cuda.Event(enable_timing=True)
@@ -113,7 +114,8 @@ def time_on_device(clock: Clock, timed: Timed, calls: int) -> float:
     """Milliseconds of device time per call, the mean of `calls` of them.
 
     All of them are handed over before the first is waited for; one more goes ahead, behind which
-    the host gets in front of the device.
+    the host gets in front of the device, if launching a call takes it less time than running takes
+    the device. If not, the figure is the host's time for launching: see `time_to_launch`.
     """
     bursts, burst = (calls, 1) if timed.moves else (1, calls)
     timed.prepare()
@@ -134,12 +136,25 @@ def time_on_host(clock: Clock, timed: Timed, calls: int) -> float:
 
     That is what a call costs in a loop that needs each result before it goes on.
     """
+    return _from_idle(clock, timed, calls, lambda: timed.play().tolist())
+
+
+def time_to_launch(clock: Clock, timed: Timed, calls: int) -> float:
+    """Milliseconds of the host's time per call until it returns, from an idle device on.
+
+    The device goes on behind it. A launch near or above the device's time means that the host sets
+    the pace; it waits for the device only where so many kernels are pending that no more fit.
+    """
+    return _from_idle(clock, timed, calls, timed.play)
+
+
+def _from_idle(clock: Clock, timed: Timed, calls: int, call: Callable[[], object]) -> float:
     total = 0.0
     for _ in range(calls):
         timed.prepare()
         clock.settle()
         span = HostSpan()
-        timed.play().tolist()
+        call()
         span.stop()
         total += span.milliseconds()
     return total / calls
@@ -151,20 +166,26 @@ Measure = Callable[[Clock, Timed, int], float]
 class Series:
     """Samples of one step, to be taken in turn with other steps', so that a drift meets all."""
 
-    def __init__(self, clock: Clock, timed: Timed, measure: Measure = time_on_device) -> None:
-        """Warms the step up and chooses how many calls make a sample."""
+    def __init__(
+        self,
+        clock: Clock,
+        timed: Timed,
+        measure: Measure = time_on_device,
+        calls: int | None = None,
+    ) -> None:
+        """Warms the step up and chooses how many calls make a sample, unless that is given."""
         self._clock = clock
         self._timed = timed
         self._measure = measure
         for _ in range(WARM_UPS):
             timed.prepare()
             timed.play()
-        self._calls = calls_for(measure(clock, timed, 1))
+        self.calls = calls or calls_for(measure(clock, timed, 1))
         self._samples: list[float] = []
 
     def sample(self) -> None:
         """Take one more."""
-        self._samples.append(self._measure(self._clock, self._timed, self._calls))
+        self._samples.append(self._measure(self._clock, self._timed, self.calls))
 
     @property
     def ms(self) -> float:

@@ -51,6 +51,7 @@ def round_json(results: Results, at: AtContext, round_: Round) -> dict[str, Any]
         "wall_ms": round_.wall_ms,
         "device_ms": round_.device_ms,
         "host_ms": round_.host_ms,
+        "launch_ms": round_.launch_ms,
         "breakdown_ms": asdict(at.breakdown(round_)),
         "to_plain": round_.device_ms / at.plain.ms,
         **floor_json(round_.floor, round_.device_ms),

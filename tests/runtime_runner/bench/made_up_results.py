@@ -17,7 +17,8 @@ from eagle_aot.runtime_runner.bench.results import (
 
 def made_up_context(context: int = 512) -> AtContext:
     """Verifying T rows takes 10 + T ms, a draft step 1 ms, a seed 2 ms; plain rounds take 12 ms,
-    rounds of two drafts 18 ms, of which 0.5 and 1 ms are the host's."""
+    rounds of two drafts 18 ms, of which 0.5 and 1 ms are the host's; launching takes 0.25 and
+    2 ms."""
     return AtContext(
         context=context,
         prefill=Prefill(tokens=context, ms=256.0),
@@ -29,8 +30,20 @@ def made_up_context(context: int = 512) -> AtContext:
             Part(name=SEED, rows=3, ms=2.0, floor=None),
         ),
         rounds=(
-            Round(chain_len=0, wall_ms=12.0, host_ms=0.5, floor=Floor(bytes=10_000_000, ms=5.0)),
-            Round(chain_len=2, wall_ms=18.0, host_ms=1.0, floor=Floor(bytes=13_600_000, ms=6.8)),
+            Round(
+                chain_len=0,
+                wall_ms=12.0,
+                host_ms=0.5,
+                launch_ms=0.25,
+                floor=Floor(bytes=10_000_000, ms=5.0),
+            ),
+            Round(
+                chain_len=2,
+                wall_ms=18.0,
+                host_ms=1.0,
+                launch_ms=2.0,
+                floor=Floor(bytes=13_600_000, ms=6.8),
+            ),
         ),
     )
 

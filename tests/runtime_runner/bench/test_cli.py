@@ -43,6 +43,7 @@ ROUND_FIELDS = {
     "wall_ms",
     "device_ms",
     "host_ms",
+    "launch_ms",
     "breakdown_ms",
     "to_plain",
     "floor_bytes",
@@ -111,7 +112,7 @@ def test_ratios_agree_with_the_times_beside_them(measured: tuple[dict[str, Any],
             assert sum(round_["breakdown_ms"].values()) == pytest.approx(round_["wall_ms"])
             price = round_["wall_ms"] / plain_round["wall_ms"]
             assert round_["break_even_tau"] == pytest.approx(price)
-            assert round_["host_ms"] is round_["host_copies"] is None
+            assert round_["host_ms"] is round_["launch_ms"] is round_["host_copies"] is None
             for projected in round_["projections"]:
                 check_projection(round_, projected)
 

@@ -1,16 +1,22 @@
 """The bytes that must be read, worked out by hand from small weight tables."""
 
 from itertools import count
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, Constants
-from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors
+from cuda_files import Files, Method, entry
+from eagle_aot.artifact import DRAFT_DECODE, PROGRAM, TARGET_VERIFY, WEIGHTS, Constants
+from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.results import Floor
+from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.plan import CudaMethod
+from eagle_aot.runtime_runner.program.ptd import TensorData
+from eagle_aot.runtime_runner.program.pte import Program
 from eagle_aot.runtime_runner.program.weight_table import Weight
 
 WINDOW, MAX_SEQ_LEN = 32, 256
@@ -33,17 +39,34 @@ def weight(
 
 
 def bytes_of(*weights: Weight, draft: tuple[Weight, ...] = (), window: int = WINDOW) -> BytesToRead:
-    """A program whose methods have these weights."""
+    """A program whose methods have these weights, each storage key a storage on the device."""
     methods = {
         name: CudaMethod(name, "library", table, (), ())
         for name, table in ((TARGET_VERIFY, weights), (DRAFT_DECODE, draft))
     }
-    constants = Constants(
+    return BytesToRead(methods, constants_with(window), lambda weight: weight.storage_key)
+
+
+def constants_with(window: int = WINDOW) -> Constants:
+    return Constants(
         max_seq_len=MAX_SEQ_LEN, vocab_size=VOCAB, n_layers=1, min_prefill_chunk=9,
         max_prefill_chunk=64, sliding_window=window, chain_len=3, max_verify_window=8,
         draft_vocab_size=VOCAB, hidden_size=HIDDEN, eos_ids=(),
     )  # fmt: skip
-    return BytesToRead(methods, constants)
+
+
+def loaded(directory: Path, methods: dict[str, dict[str, torch.Tensor]]) -> AotiExecutor:
+    """An executor over a real program's files, as far as their weights."""
+    tables = [
+        Method(name, [entry(*w) for w in weights.items()]) for name, weights in methods.items()
+    ]
+    weights = {e.storage_key: methods[table.name][e.fqn] for table in tables for e in table.entries}
+    Files(tables, weights).write(directory)
+    executor = AotiExecutor.__new__(AotiExecutor)
+    executor.methods = dict(Program.open(directory / PROGRAM).methods)
+    data = TensorData.open(directory / WEIGHTS)
+    executor.weights = DeviceWeights(data, executor.methods.values(), torch.device("cpu"))
+    return executor
 
 
 def test_weights_are_read_once_whatever_the_rows() -> None:
@@ -64,6 +87,21 @@ def test_a_storage_is_read_once_even_if_two_weights_are_in_it() -> None:
     one = weight("target.a.weight", 8, 8, key="shared")
     other = weight("target.b.weight", 8, 8, key="shared")
     assert bytes_of(one, other).forward(TARGET_VERIFY, 1, 0) == 128
+
+
+def test_equal_weights_are_read_once_and_caches_each(tmp_path: Path) -> None:
+    weights = {
+        "a.scale": torch.ones(8), "b.scale": torch.ones(8), "c.scale": torch.full((8,), 2.0),
+        "x.kv_cache.k": torch.zeros(1, 1, FLAT, 1), "x.kv_cache.v": torch.zeros(1, 1, FLAT, 1),
+    }  # fmt: skip
+    target = {f"target.{name}": weight for name, weight in weights.items()}
+    methods = {TARGET_VERIFY: target, DRAFT_DECODE: {"draft.scale": torch.ones(8)}}
+    read = bytes_to_read(loaded(tmp_path, methods), constants_with())
+    assert read is not None
+    assert read.forward(TARGET_VERIFY, 1, 9) == 2 * 32 + 2 * 10 * 4
+    # Once per forward, not once for all: what verification read, drafting reads again.
+    assert read.forward(DRAFT_DECODE, 1, 9) == 32
+    assert read.round(1, 9) == 2 * 32 + 2 * 11 * 4 + 32
 
 
 def test_an_embedding_is_looked_up() -> None:

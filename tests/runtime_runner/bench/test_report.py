@@ -43,16 +43,22 @@ def test_forwards_stand_beside_plain_decoding_and_the_floor() -> None:
 def test_rounds_promise_only_what_their_drafts_allow() -> None:
     text = rendered(made_up_results())
     assert cells(text, "K = 2") == [
-        "K = 2", "18.000", "17.000", "1.000", "-", "2.50", "1.50",
+        "K = 2", "18.000", "17.000", "1.000", "2.000", "-", "2.50", "1.50",
         "111 (1.33x)", "167 (2.00x)", "-",
     ]  # fmt: skip
     assert cells(text, "plain") == [
-        "plain", "12.000", "11.500", "0.500", "1", "2.30", "1.00", "83.3", "83.3", "83.3",
+        "plain", "12.000", "11.500", "0.500", "0.250", "1", "2.30", "1.00", "83.3", "83.3", "83.3",
     ]  # fmt: skip
 
 
-def test_unknown_host_time_is_a_dash() -> None:
+def test_what_the_host_takes_is_a_dash_where_it_is_the_device() -> None:
     at = made_up_context()
-    at = replace(at, rounds=tuple(replace(r, host_ms=None, floor=None) for r in at.rounds))
+    at = replace(at, rounds=tuple(replace(r, host_ms=None, launch_ms=None) for r in at.rounds))
     shown = cells(rendered(made_up_results(at)), "K = 2")
     assert shown[2:6] == ["18.000", "-", "-", "-"]
+
+
+def test_a_floor_that_is_not_known_is_a_dash() -> None:
+    at = made_up_context()
+    at = replace(at, rounds=tuple(replace(r, floor=None) for r in at.rounds))
+    assert cells(rendered(made_up_results(at)), "K = 2")[6] == "-"

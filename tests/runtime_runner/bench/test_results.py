@@ -57,13 +57,13 @@ def test_the_parts_add_up_to_the_wall_time(
     times = iter((verify, verify, verify, step, seed))
     made_up = made_up_context()
     parts = tuple(replace(part, ms=next(times)) for part in made_up.parts)
-    round_ = Round(chain_len=chain_len, wall_ms=wall, host_ms=host, floor=None)
+    round_ = Round(chain_len=chain_len, wall_ms=wall, host_ms=host, launch_ms=host, floor=None)
     at = replace(made_up, parts=parts, rounds=(round_,))
     assert sum(asdict(at.breakdown(round_)).values()) == pytest.approx(wall)
 
 
 def test_where_the_host_is_the_device_all_time_is_the_devices() -> None:
-    round_ = Round(chain_len=1, wall_ms=7.0, host_ms=None, floor=None)
+    round_ = Round(chain_len=1, wall_ms=7.0, host_ms=None, launch_ms=None, floor=None)
     assert round_.device_ms == 7.0
 
 
@@ -93,6 +93,7 @@ def test_json_projects_each_round() -> None:
         {"tau": 1.0, "tokens_per_second": pytest.approx(1e3 / 12), "speedup": 1.0}
     ]
     assert (round_["device_ms"], round_["host_ms"], round_["to_floor"]) == (17.0, 1.0, 2.5)
+    assert (plain["launch_ms"], round_["launch_ms"]) == (0.25, 2.0)
     assert (plain["host_copies"], round_["host_copies"]) == (1.0, None)
     two, three, four = round_["projections"]
     assert two["speedup"] == pytest.approx(2 / 1.5)

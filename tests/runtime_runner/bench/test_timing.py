@@ -1,22 +1,26 @@
 """How samples are taken, on a device whose time is scripted."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.bench import timing
 from eagle_aot.runtime_runner.bench.timing import (
     MAX_CALLS,
     WARM_UPS,
     CudaClock,
     HostClock,
+    Measure,
     Series,
     Timed,
     calls_for,
     clock_for,
     time_on_device,
     time_on_host,
+    time_to_launch,
 )
 
 
@@ -79,6 +83,57 @@ def test_a_step_that_moves_is_put_back_before_every_call_and_nothing_is_waited_f
 def test_wall_time_starts_on_an_idle_device() -> None:
     clock = ScriptedClock(lambda call: 1.0)
     assert time_on_host(clock, clock.timed(moves=True), 2) > 0
+    assert clock.log == ["prepare", "settle", "play"] * 2
+
+
+class Unread:
+    """A result that says when the host asks for it."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def tolist(self) -> list[int]:
+        self._log.append("read result")
+        return []
+
+
+@pytest.mark.parametrize(
+    ("measure", "call"),
+    [(time_on_host, ["play", "read result"]), (time_to_launch, ["play"])],
+)
+def test_a_launch_ends_before_its_result_is_read(measure: Measure, call: list[str]) -> None:
+    clock = ScriptedClock(lambda call: 1.0)
+
+    def play() -> Tensor:
+        clock.play()
+        return cast(Tensor, Unread(clock.log))
+
+    assert measure(clock, Timed(play, lambda: clock.log.append("prepare"), moves=True), 2) > 0
+    assert clock.log == ["prepare", "settle", *call] * 2
+
+
+def test_a_launch_is_timed_by_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
+    clock = ScriptedClock(lambda call: 100.0)
+
+    def spend(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def play() -> Tensor:
+        spend(0.002)
+        return clock.play()
+
+    assert time_to_launch(clock, Timed(play, lambda: spend(1.0)), 3) == pytest.approx(2.0)
+
+
+def test_a_series_takes_as_many_calls_as_it_is_told() -> None:
+    clock = ScriptedClock(lambda call: 0.01)
+    series = Series(clock, clock.timed(moves=True), time_to_launch, calls=2)
+    assert clock.log == ["prepare", "play"] * WARM_UPS
+    clock.log.clear()
+    series.sample()
     assert clock.log == ["prepare", "settle", "play"] * 2
 
 
