@@ -356,6 +356,7 @@ def test_calls_of_delegates_that_are_not_there(path: Path, index: int, message: 
         ([5, 4, 3], [1, 2, 5, 4, 3], [1, 2], "hands CudaBackend other values"),
         ([5, 4, 3], [5, 4, 1, 2], [1, 3], "hands CudaBackend other values"),
         ([5, 4, 3], [5, 4, 3], [3], "hands CudaBackend other values"),
+        ([5, 4, 3], [5, 3, 1, 4], [1, 4], "hands CudaBackend other values"),
         ([5, 4, 3], [0, 5, 4, 3, 1, 2], [1, 2], "has an input or output that is no tensor"),
         ([5, 4, 3, 0], [5, 4, 3, 1, 2], [1, 2], "has an input or output that is no tensor"),
         ([5, 4, 3], [5, 4, 3, 1, 2], [1, 0], "has an input or output that is no tensor"),

@@ -172,6 +172,14 @@ def test_views_that_leave_their_storage(changes: dict[str, Any]) -> None:
     assert why(changed(**changes)).startswith("weight 'target.w' does not fit in its storage")
 
 
+def test_tables_that_share_their_bytes_are_not_read_for_ever() -> None:
+    payload = changed()
+    file = UntrustedBytes(PATH, memoryview(payload))
+    read_weight_table(file.part(0, len(payload)))
+    line = refusal(lambda: read_weight_table(file.part(0, len(payload))), PATH)
+    assert line is not None and "damaged (its lists are longer than the file" in line
+
+
 def test_every_truncation_is_refused() -> None:
     payload = encoded(entry("target.w", torch.ones(2, 3)), entry("draft.w", torch.ones(2)))
     read(payload)
