@@ -5,12 +5,15 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from eagle_aot.errors import SettingError
 from eagle_aot.export.draft_config import DraftConfig
 from eagle_aot.export.draft_geometry import read_geometry
 from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.export.draft_layout import read_layout
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.checkpoint import Checkpoint
+
+MIN_LAYERS = 3
 
 PUBLIC_HEADS = {
     # RedHatAI/gemma-4-31B-it-speculator.eagle3
@@ -51,5 +54,9 @@ def _config(spec: TargetSpec, target: TapTarget) -> DraftConfig:
         config = PUBLIC_HEADS[spec.name]
     if config.tap_layers and config.tap_layers[-1] <= num_layers:
         return config
+    if num_layers < MIN_LAYERS:
+        raise SettingError(
+            f"--dummy-layers {num_layers}: the head taps 3 layers, so at least {MIN_LAYERS}"
+        )
     quarters = (num_layers // 4, num_layers // 2, 3 * num_layers // 4)
     return replace(config, tap_layers=quarters)

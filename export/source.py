@@ -13,6 +13,7 @@ from eagle_aot.targets import get_target
 from eagle_aot.targets.checkpoint import Checkpoint
 
 AUTO, DUMMY = "auto", "dummy"
+DUMMY_SEED = 0  # the same command gives the same weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +68,7 @@ class Source:
         """Target and head on the host, checked against each other."""
         spec = get_target(self.target_model)
         if self.load_format == DUMMY:
+            torch.manual_seed(DUMMY_SEED)
             target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
             return Eagle3Speculator(target, dummy_draft(spec, target, max_seq_len, dtype))
         assert self.target_dir is not None and self.draft_dir is not None

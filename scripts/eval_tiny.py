@@ -22,6 +22,7 @@ from rich.table import Table
 from eagle_aot.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.runner import Result
+from number_list import numbers
 from tiny_pair.stories import Story, final_answer, stories
 
 SEED = 20261121  # any; the split is by the question's text
@@ -31,13 +32,13 @@ MAX_NEW_TOKENS = 256
 @click.command(help=__doc__, context_settings={"show_default": True})
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--problems", "count", type=click.IntRange(min=1), default=100)
-@click.option("--chain-lens", default="1,2,3,4,5,6,7", help="Chain lengths to measure.")
+@click.option("--chain-lens", default="1,2,3,4,5,6,7", callback=numbers, help="Lengths to measure.")
 @click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
 @click.option("--write-prompts", type=click.Path(path_type=Path), help="Write the problems, stop.")
 def main(
     artifact: Path,
     count: int,
-    chain_lens: str,
+    chain_lens: list[int],
     no_cuda_graph: bool,
     write_prompts: Path | None,
 ) -> None:
@@ -50,7 +51,7 @@ def main(
         runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
         plain = answer_all(runner, problems, None)
         rows = {"plain": plain}
-        for chain_len in map(int, chain_lens.split(",")):
+        for chain_len in chain_lens:
             rows[f"K = {chain_len}"] = answer_all(runner, problems, chain_len)
     except EagleError as error:
         raise click.ClickException(str(error)) from error

@@ -5,36 +5,36 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+PADDING = 8  # a round may look that far behind the end
+
 
 class ScriptedDrafter:
-    """Proposes the given continuation up to a number of right tokens, then wrong ones.
+    """Proposes the given continuation of a prompt up to a number of right tokens, then wrong ones.
 
-    `right(round)` says how many leading drafts of a round are right.
+    `right(known)` says how many leading drafts of a round are right, int64 [1], from the number of
+    tokens of the continuation that are known, int64 [1]. All of it stays on the device, so that a
+    round with this drafter can be recorded.
     """
 
     def __init__(
         self,
+        prompt_tokens: int,
         continuation: Sequence[int],
-        right: Callable[[int], int],
+        right: Callable[[Tensor], Tensor],
         device: torch.device | str = "cpu",
     ) -> None:
-        self.continuation = list(continuation)
+        self.prompt_tokens = prompt_tokens
+        self.continuation = torch.tensor([*continuation, *[0] * PADDING], device=device)
         self.right = right
-        self.device = device
-        self.committed = 0  # tokens of the continuation that are known to the drafter
-        self.round = 0
+        self.known = torch.zeros(1, dtype=torch.int64, device=device)
 
     def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
-        committed = tokens[0, : int(last) + 1].tolist()
-        if self.committed:
-            self.committed += len(committed)
-        elif committed[-1:] == self.continuation[:1]:
-            self.committed = 1
+        # The slot of position p holds token p + 1.
+        self.known.copy_(input_pos.index_select(0, last) + 2 - self.prompt_tokens)
 
     def propose(self, count: int) -> Tensor:
-        right = self.right(self.round)
-        self.round += 1
-        following = self.continuation[self.committed : self.committed + count]
-        following += [0] * (count - len(following))
-        drafts = [[t if i < right else t ^ 1 for i, t in enumerate(following)]]
-        return torch.tensor(drafts, device=self.device)
+        step = torch.arange(count, device=self.known.device)
+        place = (self.known + step).clamp_max(len(self.continuation) - 1)
+        following = self.continuation.index_select(0, place)
+        wrong = step >= self.right(self.known)
+        return torch.where(wrong, following ^ 1, following).unsqueeze(0)

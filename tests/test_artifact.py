@@ -1,12 +1,21 @@
 """The contract between export and runner: constants and manifest."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eagle_aot.artifact import MANIFEST, PROGRAM, SCHEMA_VERSION, Constants, Manifest, sha256_of
+from eagle_aot.artifact import (
+    MANIFEST,
+    PROGRAM,
+    SCHEMA_VERSION,
+    WEIGHTS,
+    Constants,
+    Manifest,
+    sha256_of,
+)
 from eagle_aot.errors import ArtifactError
 
 CONSTANTS = Constants(
@@ -95,6 +104,11 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
         ({"files": ["model.pte"]}, "damaged"),
         ({"versions": "2.13"}, "damaged"),
         ({"device": "a GPU"}, "damaged"),
+        ({"device": {"name": 3}}, "damaged"),
+        ({"versions": {"torch": None}}, "damaged"),
+        ({"chain_len": "x"}, "damaged"),
+        ({"stages": {}}, "damaged"),
+        ({"files": {"model.pte": None, "x" * 5000: "0"}}, "model.pte: does not match"),
         ({"files": {}}, "lists no model.pte"),
         ({"files": {"model.pte": "0" * 64}}, "does not match its hash"),
         ({"files": {"model.pte": None, "../secret": "0"}}, "model.pte: does not match"),
@@ -127,3 +141,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / PROGRAM).unlink()
     with pytest.raises(ArtifactError, match=r"model\.pte: missing: export again"):
         manifest.verify(tmp_path)
+
+
+def test_weights_that_the_manifest_does_not_list_are_refused(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    (tmp_path / WEIGHTS).write_bytes(b"weights")
+    with pytest.raises(ArtifactError, match=r"model\.ptd: not listed in manifest\.json"):
+        manifest.verify(tmp_path)
+
+
+def test_a_name_that_no_file_can_have_is_shown_in_part(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    long = replace(manifest, files=manifest.files | {"x" * 5000: "0"})
+    with pytest.raises(ArtifactError, match=r"'x{100}' is not a plain file name$"):
+        long.verify(tmp_path)

@@ -16,7 +16,7 @@ AUTO, CUDA, XNNPACK = "auto", "cuda", "xnnpack"
 DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
 """What a backend computes in."""
 
-ELSE = ": install it, or use --backend xnnpack"
+INSTEAD = ": install it, or use --backend xnnpack"
 
 
 class Lowering(Protocol):
@@ -68,8 +68,8 @@ def check_cuda() -> None:
     from torch.utils.cpp_extension import CUDA_HOME
 
     if importlib.util.find_spec("triton") is None:
-        raise UnsupportedError(f"--backend cuda: triton is not installed{ELSE}")
+        raise UnsupportedError(f"--backend cuda: triton is not installed{INSTEAD}")
     if CUDA_HOME is None:
-        raise UnsupportedError(f"--backend cuda: no CUDA toolkit (set CUDA_HOME){ELSE}")
+        raise UnsupportedError(f"--backend cuda: no CUDA toolkit (set CUDA_HOME){INSTEAD}")
     if shutil.which("g++") is None:
-        raise UnsupportedError(f"--backend cuda: no C++ compiler (g++){ELSE}")
+        raise UnsupportedError(f"--backend cuda: no C++ compiler (g++){INSTEAD}")

@@ -33,6 +33,8 @@ class AotiExecutor:
         """Raises UnsupportedError on a machine that the artifact was not compiled for and
         ArtifactError when its files cannot be used."""
         check_machine(directory, manifest)
+        if WEIGHTS not in manifest.files:
+            raise ArtifactError(f"{directory}: has no {WEIGHTS}: export again")
         self._program = Program.open(directory / PROGRAM)
         data = TensorData.open(directory / WEIGHTS)
         check_weights(self._program, data)

@@ -8,7 +8,8 @@ CUDA graph cannot capture. The C functions are declared in PyTorch's
 import ctypes
 import functools
 import tempfile
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_bool, c_char_p, c_size_t, c_void_p
 from pathlib import Path
 
@@ -49,7 +50,10 @@ class CompiledMethod:
             "CreateWithDevice", byref(self._container), c_size_t(1), str(device).encode(), None
         )
         self._check_arity()
-        self._bind(weights)
+        handles = self._bind(weights)
+        delete = self._function("Delete")
+        # Not when the process ends: the device may be gone by then.
+        weakref.finalize(self, release, delete, self._container, handles).atexit = False
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run on the current stream. Inputs and outputs are in the method's order."""
@@ -65,7 +69,8 @@ class CompiledMethod:
         outputs = tensors_of(produced)
         return tuple(outputs[i] for i in self._method.output_order)
 
-    def _bind(self, weights: Mapping[str, Tensor]) -> None:
+    def _bind(self, weights: Mapping[str, Tensor]) -> "ctypes.Array[c_void_p]":
+        """Hand the library its constants; the handles it keeps must outlive its container."""
         names = self._constant_names()
         unknown = set(names) - set(weights)
         if unknown:
@@ -84,6 +89,7 @@ class CompiledMethod:
             "UpdateUserManagedConstantBufferPairs",
             self._container, entries, c_size_t(len(entries)), c_bool(False), c_bool(True),
         )  # fmt: skip
+        return handles
 
     def _constant_names(self) -> dict[str, bytes]:
         """Fully qualified name -> the library's own name of every constant."""
@@ -112,16 +118,26 @@ class CompiledMethod:
         self._call(f"GetNum{kind}", self._container, byref(count))
         return count.value
 
-    def _call(self, function: str, *arguments: object) -> None:
-        symbol = f"AOTInductorModelContainer{function}"
+    def _function(self, name: str) -> "ctypes._NamedFuncPointer":
+        symbol = f"AOTInductorModelContainer{name}"
         try:
-            status = getattr(self._library, symbol)(*arguments)
+            return getattr(self._library, symbol)
         except AttributeError as error:
             raise ArtifactError(
                 f"{self._method.name}: the library lacks {symbol}: export again"
             ) from error
-        if status != 0:
-            raise ArtifactError(f"{self._method.name}: {symbol} failed in the compiled library")
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if self._function(name)(*arguments) != 0:
+            raise ArtifactError(f"{self._method.name}: {name} failed in the compiled library")
+
+
+def release(
+    delete: Callable[[c_void_p], int], container: c_void_p, handles: "ctypes.Array[c_void_p]"
+) -> None:
+    """Delete a container, then let go of the weights that were bound to it."""
+    delete(container)
+    tensors_of(handles)
 
 
 def current_stream(device: torch.device) -> int:

@@ -25,7 +25,7 @@ class DeviceWeights:
         self._data = data
         weights: dict[str | int, Weight] = {}
         for weight in (w for method in methods for w in method.weights):
-            weights.setdefault(self._place(weight), weight)
+            weights.setdefault(self.place(weight), weight)
         check_room(sum(w.storage_nbytes for w in weights.values()), device)
         self._storages = {place: self._load(w, device) for place, w in weights.items()}
         self._parts: dict[str, int] = {}
@@ -35,7 +35,7 @@ class DeviceWeights:
 
     def tensor(self, weight: Weight) -> Tensor:
         """The view that a method's table describes, over its storage."""
-        storage = self._storages[self._place(weight)].untyped_storage()
+        storage = self._storages[self.place(weight)].untyped_storage()
         empty = torch.empty(0, dtype=weight.dtype, device=storage.device)
         return empty.set_(storage, weight.storage_offset, weight.sizes, weight.strides)
 
@@ -46,7 +46,8 @@ class DeviceWeights:
         """
         return dict(self._parts)
 
-    def _place(self, weight: Weight) -> str | int:
+    def place(self, weight: Weight) -> str | int:
+        """Which storage on the device a weight lies in."""
         private = CACHE_MARK in weight.fqn or weight.device == "cpu"
         return weight.storage_key if private else self._data.segment(weight.storage_key)
 

@@ -25,6 +25,7 @@ PROGRAM = "model.pte"
 WEIGHTS = "model.ptd"
 CACHE_MARK = ".kv_cache."
 """In the name of every buffer that a method may write, and of no other."""
+LONGEST_NAME = 100  # of a file in an artifact
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -85,6 +86,17 @@ def constant_methods() -> dict[str, str]:
     return names | {"kv_cache": "use_kv_cache"}
 
 
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("eagle_aot_version", "backend", "load_format"), str),
+    **dict.fromkeys(("versions", "target", "draft", "constants", "shapes", "files"), dict),
+    **dict.fromkeys(("tap_layers", "stages"), list),
+    "device": dict | None,
+    "chain_len": int,
+    "tokenizer_sha256": str | None,
+}
+"""What a stored manifest's fields must be."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """Where an artifact comes from and what it consists of.
@@ -137,28 +149,29 @@ class Manifest:
                 "export again with this version"
             )
         names = {field.name for field in fields(cls)}
-        kinds: dict[str, Any] = {"tap_layers": list, "backend": str, "device": dict | None}
-        kinds |= dict.fromkeys(("files", "constants", "versions"), dict)
-        typed = all(isinstance(stored.get(key), kind) for key, kind in kinds.items())
-        if set(stored) != names or not typed:
+        typed = all(isinstance(stored.get(name), kind) for name, kind in KINDS.items())
+        texts = [*stored["versions"].values(), *(stored["device"] or {}).values()] if typed else []
+        if set(stored) != names or not typed or not all(isinstance(t, str) for t in texts):
             raise ArtifactError(f"{path}: damaged (fields {sorted(names ^ set(stored))})")
         return cls(**stored | {"tap_layers": tuple(stored["tap_layers"])})
 
     def verify(self, directory: Path) -> None:
         """Raise ArtifactError unless the listed files are there, unchanged, and the only ones.
 
-        Other files in the directory are left alone, as long as they are not a tokenizer's.
+        Other files in the directory are left alone, as long as nothing here would read them.
         """
         if PROGRAM not in self.files:
             raise ArtifactError(f"{directory / MANIFEST}: lists no {PROGRAM}")
         tokenizer = tokenizer_files(directory)
-        for path in tokenizer:
+        weights = directory / WEIGHTS
+        for path in (*tokenizer, *([weights] if weights.exists() else [])):
             if path.name not in self.files:
                 raise ArtifactError(f"{path}: not listed in {MANIFEST}: export again")
         for name, recorded in self.files.items():
             path = directory / name
-            if Path(name).name != name:
-                raise ArtifactError(f"{directory / MANIFEST}: {name!r} is not a plain file name")
+            if Path(name).name != name or len(name) > LONGEST_NAME:
+                shown = repr(name[:LONGEST_NAME])
+                raise ArtifactError(f"{directory / MANIFEST}: {shown} is not a plain file name")
             if not path.is_file():
                 raise ArtifactError(f"{path}: missing: export again")
             if sha256_of([path]) != recorded:

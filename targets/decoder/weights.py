@@ -12,6 +12,10 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4 import Int4Linear, compressed_tensors
 from eagle_aot.targets.int4.weight import random_int4
 
+DUMMY_EMBEDDING = 1 / 16
+"""Small, so that what layers add to the stream decides the next token: where the output table is
+the embedding too, a stream that is mostly its own token would repeat it for ever."""
+
 
 def load_weights(
     model: nn.Module,
@@ -53,7 +57,8 @@ def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:
             weight = random_int4(module.out_features, module.in_features, group_size, dtype)
             replace_linear(model, name, Int4Linear(weight, dtype))
         elif isinstance(module, nn.Embedding):
-            rows = torch.randn(module.weight.shape, dtype=dtype) * module.embedding_dim**-0.5
+            scale = DUMMY_EMBEDDING * module.embedding_dim**-0.5
+            rows = torch.randn(module.weight.shape, dtype=dtype) * scale
             assign(model, f"{name}.weight", rows)
 
 

@@ -44,10 +44,16 @@ class Int4Weight:
 
 
 def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) -> Int4Weight:
-    """A symmetric weight of random codes, scaled so that a unit input gives a unit output."""
+    """A symmetric weight of random codes and scales; a unit input gives about a unit output.
+
+    Codes are 1 to 15: with 0 as well their mean would be off the zero point, and in a stack of
+    such layers that one direction drowns all others.
+    """
     groups = columns // group_size
+    low, high = (torch.randint(1, 16, (rows, columns // 2), dtype=torch.uint8) for _ in range(2))
+    spread = 0.5 + torch.rand(groups, rows, dtype=dtype)
     return Int4Weight(
-        qdata=torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8),
-        scale=torch.full((groups, rows), 1.0 / (4.6 * columns**0.5), dtype=dtype),
+        qdata=low | (high << 4),
+        scale=spread / (4.3 * columns**0.5),
         zero_point=torch.full((groups, rows), 8.0, dtype=dtype),
     )

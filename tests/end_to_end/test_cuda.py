@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
-from check_artifact import differing_rows
+from check_artifact import differing_rows, tokens, with_script
 from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
@@ -40,6 +40,20 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
         for chain_len in CHAIN_LENS:
             result = runner.generate(prompt, 20, chain_len)
             assert result.token_ids == plain.token_ids, (len(prompt), chain_len)
+
+
+@pytest.mark.parametrize("fixture", ["recorded", "launched"])
+@pytest.mark.parametrize("context", [17, 200, 4096])
+def test_scripted_drafts_never_change_the_tokens(
+    fixture: str, context: int, request: pytest.FixtureRequest
+) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    prompt = tokens(runner, context, seed=context)
+    plain = runner.generate(prompt, 60, speculate=False).token_ids
+    for chain_len in CHAIN_LENS:
+        output, stats = with_script(runner, prompt, plain, chain_len)
+        assert output == plain, chain_len
+        assert stats.accepted > 0
 
 
 def test_recording_changes_no_token(recorded: Runner, launched: Runner) -> None:

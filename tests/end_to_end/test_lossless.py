@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.generate import Limits, generate
@@ -33,21 +34,21 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
 @pytest.mark.parametrize(
     ("right", "name"),
     [
-        (lambda _: 0, "a = 0"),
-        (lambda round_: round_ % 4, "partial"),
-        (lambda _: 7, "a = K"),
+        (lambda known: 0 * known, "a = 0"),
+        (lambda known: known % 4, "partial"),
+        (lambda known: 0 * known + 7, "a = K"),
     ],
     ids=["none", "partial", "all"],
 )
 def test_forced_acceptance_never_changes_the_tokens(
-    random_runner: Runner, right: Callable[[int], int], name: str
+    random_runner: Runner, right: Callable[[Tensor], Tensor], name: str
 ) -> None:
     runner, new_tokens = random_runner, 18
     for prompt in mixed_prompts(runner):
         plain = runner.generate(prompt, new_tokens, speculate=False).token_ids
         for chain_len in CHAIN_LENS:
             limits = Limits(room=new_tokens, stop_ids=frozenset())
-            round_ = Round(runner.verifier, ScriptedDrafter(plain, right), chain_len)
+            round_ = Round(runner.verifier, ScriptedDrafter(len(prompt), plain, right), chain_len)
             output, stats = generate(round_, prompt, limits, lambda run: None)
             assert output == plain, (name, len(prompt), chain_len)
             if name == "a = 0":

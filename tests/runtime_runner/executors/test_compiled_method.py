@@ -4,6 +4,7 @@ The library's one method takes (a, b) and returns (b, a): it hands the handles i
 the other order, so nothing is copied and nothing is freed twice.
 """
 
+import gc
 import shutil
 import subprocess
 from pathlib import Path
@@ -43,6 +44,9 @@ API(UpdateUserManagedConstantBufferPairs)(
     handle c, const struct pair *p, size_t n, _Bool inactive, _Bool full) {
   bound = p[0].name; num_bound = n; return !(n == 1 && bound[6] == '_' && full && !inactive);
 }
+#ifndef NO_DELETE
+API(Delete)(handle c) { return !(c == (handle)&bound && num_bound); }
+#endif
 #ifndef NO_RUN
 API(RunSingleThreaded)(
     handle c, handle *in, size_t nin, handle *out, size_t nout, handle stream, handle proxy) {
@@ -81,6 +85,16 @@ def test_outputs_are_the_tensors_themselves(tmp_path: Path) -> None:
     assert torch.equal(first, b) and torch.equal(second, a)
 
 
+def test_weights_are_let_go_with_the_method(tmp_path: Path) -> None:
+    weight = torch.ones(3)
+    before = weight._use_count()  # type: ignore[attr-defined]
+    compiled = CompiledMethod(method(), build(tmp_path), {"target.w": weight}, torch.device("cpu"))
+    assert weight._use_count() == before + 1  # type: ignore[attr-defined]
+    del compiled
+    gc.collect()
+    assert weight._use_count() == before  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("input_order", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("output_order", [(0, 1), (1, 0)])
 def test_arguments_follow_the_plan(
@@ -108,6 +122,7 @@ def test_tensors_outlive_many_runs(tmp_path: Path) -> None:
         (["-DINPUTS=3"], "verify: the library has 3 inputs, the program 2"),
         (["-DNO_RUN"], "lacks AOTInductorModelContainerRunSingleThreaded"),
         (["-DSTATUS=1"], "RunSingleThreaded failed"),
+        (["-DNO_DELETE"], "lacks AOTInductorModelContainerDelete"),
     ],
 )
 def test_a_library_that_does_not_fit_is_refused(

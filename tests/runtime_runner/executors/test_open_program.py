@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle_aot.artifact import PROGRAM, SCHEMA_VERSION, Manifest
+from eagle_aot.artifact import PROGRAM, SCHEMA_VERSION, WEIGHTS, Manifest
 from eagle_aot.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import open_program
 from eagle_aot.runtime_runner.executors.aoti import aligned, check_machine, minor
@@ -66,8 +66,11 @@ def test_an_executor_that_does_not_fit_is_refused(
 @pytest.mark.usefixtures("hopper")
 def test_a_machine_of_the_same_kind_is_accepted(tmp_path: Path) -> None:
     check_machine(tmp_path, MANIFEST)
-    with pytest.raises(ArtifactError, match=rf"{PROGRAM}: missing"):
+    with pytest.raises(ArtifactError, match=f"has no {WEIGHTS}: export again"):
         open_program(tmp_path, MANIFEST, "aoti")
+    listed = replace(MANIFEST, files={WEIGHTS: "0"})
+    with pytest.raises(ArtifactError, match=rf"{PROGRAM}: missing"):
+        open_program(tmp_path, listed, "aoti")
 
 
 @pytest.mark.usefixtures("hopper")
