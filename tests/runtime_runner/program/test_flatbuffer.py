@@ -179,7 +179,7 @@ def test_extremes_at_every_place(value: bytes) -> None:
     assert any(lines)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(damage=edits())
 def test_any_damage_is_read_or_refused(damage: list[Edit]) -> None:
     data = damaged(written(), written(text="another"), damage)

@@ -174,7 +174,7 @@ def test_extremes_at_every_place(path: Path, value: bytes) -> None:
     assert refused >= 5
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(damage=edits())
 def test_any_damage_is_read_or_refused(
     path: Path, whole: bytes, other: bytes, damage: list[Edit]

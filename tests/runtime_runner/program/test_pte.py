@@ -197,6 +197,15 @@ def test_other_constants_are_left_out(path: Path, value: Any) -> None:
     assert read(path, files.program()).constants == {"get_one": [1]}
 
 
+def test_a_method_that_takes_inputs_is_no_constant(path: Path) -> None:
+    def edit(program: schema.Program) -> None:
+        plan = constant_plan("get_first", [1, 2])
+        plan.inputs, plan.outputs = [1], [0]
+        program.execution_plan.append(plan)
+
+    assert read(path, Files(edit=edit).program()).constants == {}
+
+
 def test_a_list_of_something_else_is_refused(path: Path) -> None:
     files = Files(constants={"get_list": [schema.IntList([1]), "a"]})
     assert "'get_list' lists a value that is no integer" in why(path, files.program())
@@ -471,7 +480,7 @@ def both() -> tuple[bytes, bytes]:
     return sample_files().program(), sample_files(inline=True).program()
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(damage=edits(), inline=st.booleans())
 def test_any_damage_is_read_or_refused(
     path: Path, both: tuple[bytes, bytes], damage: list[Edit], inline: bool

@@ -161,6 +161,7 @@ def test_tables_that_cannot_be_read(payload: bytes, message: str) -> None:
         {"sizes": (2**62, 4), "strides": (0, 1)},
         {"sizes": (2**61, 1), "strides": (0, 1)},
         {"sizes": (2**62, 2, 0), "strides": (0, 0, 0)},
+        {"sizes": (0, 2**62, 2**62), "strides": (0, 0, 0)},
         {"sizes": (2, 2), "strides": (2**63 - 1, 2**63 - 1)},
         {"storage_offset": 2**63 - 1},
         {"storage_offset": 2**62, "dtype": 0},
@@ -259,7 +260,7 @@ def test_a_view_fits_if_all_its_elements_do(
     assert (refusal(lambda: read(encoded(line)), PATH) is None) == fits
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(damage=edits())
 def test_any_damage_is_read_or_refused(damage: list[Edit]) -> None:
     payload = encoded(entry("target.w", torch.ones(2, 3)), entry("draft.w", torch.ones(2)))
