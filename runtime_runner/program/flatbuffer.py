@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from eagle_aot.runtime_runner.program.untrusted_file import UntrustedBytes
 
+SMALLEST_TABLE = 8  # bytes: the way to its vtable and one value
+
 
 class Table:
     """One table. Absent numbers read as 0 and absent vectors as empty, as the format defines."""
@@ -128,5 +130,6 @@ class Tables:
         """One of them; an index outside the vector is refused, calling it `what`."""
         if not 0 <= index < self._count:
             self._data.refuse(f"damaged ({what} {index} of {self._count})")
+        self._data.spend(SMALLEST_TABLE)  # a hostile list may name one table a million times
         place = self._start + 4 * index
         return Table(self._data, place + self._data.unpack("I", place)[0])

@@ -7,13 +7,15 @@ from typing import Any, NoReturn
 
 from eagle_aot.errors import ArtifactError
 
-# What a file may say about itself: names, lists, weight tables. Ten times what a model of 10,000
-# tensors needs; it bounds the time and memory that a hostile file can cost.
-MAX_DESCRIPTION = 16 << 20
+# Bytes that a file may say about itself: names, lists, weight tables. A program needs some 200 per
+# weight and method. This bounds the time and memory that a hostile file can cost.
+MAX_DESCRIPTION = 8 << 20
 
 
 class UntrustedBytes:
     """A stretch of a file. Every read that does not fit in it raises ArtifactError."""
+
+    __slots__ = ("_unspent", "_whole", "path", "view")  # a file may have many
 
     def __init__(self, path: Path, view: memoryview, whole: "UntrustedBytes | None" = None) -> None:
         self.path = path
