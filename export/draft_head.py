@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.errors import SettingError
 from eagle_aot.export.draft_config import DraftConfig
 from eagle_aot.targets.decoder.attention import attend
@@ -18,7 +19,6 @@ from eagle_aot.targets.decoder.kv_cache import FlatKVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.decoder.rope import RotaryEmbedding, apply_rotary, default_inv_freq
-from eagle_aot.targets.decoder.tap_decoder import VERIFY_SLACK
 
 ACTIVATIONS = {"silu": F.silu, "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh")}
 

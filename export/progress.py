@@ -1,6 +1,5 @@
 """What an export's stages cost, and what a person sees of them while they run."""
 
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from eagle_aot.host_memory import host_peak_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,3 @@ def line(stage: Stage) -> str:
 def gib(count: int) -> str:
     """Bytes as GiB."""
     return f"{count / 2**30:5.2f} GiB"
-
-
-def host_peak_bytes() -> int:
-    """Largest resident set of this process so far (Linux reports KiB, macOS bytes)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -8,7 +8,7 @@ are left out: next to weights they are nothing.
 import math
 from collections.abc import Callable, Hashable, Mapping
 
-from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, TARGET_VERIFY, Constants
+from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, VERIFY_SLACK, Constants
 from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
@@ -17,7 +17,6 @@ from eagle_aot.runtime_runner.program.weight_table import Weight
 
 EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING, ".target_ids")  # tables of which a forward reads one row per token
-CACHE_SLACK = 8  # slots of a flat cache beyond the context
 
 Place = Callable[[Weight], Hashable]  # which storage on the device a weight lies in
 
@@ -31,17 +30,17 @@ class BytesToRead:
         self._methods = methods
         self._place = place
         self._window = constants.sliding_window
-        self._flat_slots = constants.max_seq_len + CACHE_SLACK
+        self._flat_slots = constants.max_seq_len + VERIFY_SLACK
 
     def forward(self, method: str, rows: int, context: int) -> int:
         """Bytes read by `rows` tokens behind `context` others."""
         weights = self._methods[method].weights
-        output_tables = {owner(w) for w in weights if ".lm_head." in w.fqn}
+        output_tables = {w.owner for w in weights if ".lm_head." in w.fqn}
         read: dict[Hashable, int] = {}
         for weight in weights:
             if weight.device == "cuda":
                 place, whole = self._place(weight), weight.storage_nbytes
-                part = self._bytes_of(weight, rows, context, owner(weight) in output_tables)
+                part = self._bytes_of(weight, rows, context, weight.owner in output_tables)
                 read[place] = min(whole, read.get(place, 0) + part)
         return sum(read.values())
 
@@ -56,7 +55,7 @@ class BytesToRead:
 
     def _bytes_of(self, weight: Weight, rows: int, context: int, has_output_table: bool) -> int:
         whole = math.prod(weight.sizes) * weight.dtype.itemsize
-        if CACHE_MARK in weight.fqn:
+        if weight.is_cache:
             slots = weight.sizes[2]
             return whole // slots * self._slots_read(slots, context + rows)
         shares_output_table = weight.fqn.endswith(EMBEDDING) and not has_output_table
@@ -99,8 +98,3 @@ def bytes_to_read(executor: Executor, constants: Constants) -> BytesToRead | Non
     if isinstance(executor, AotiExecutor):
         return BytesToRead(executor.methods, constants, executor.weights.place)
     return None
-
-
-def owner(weight: Weight) -> str:
-    """Whose weight it is: `target` or `draft`."""
-    return weight.fqn.partition(".")[0]

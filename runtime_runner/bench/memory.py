@@ -1,11 +1,10 @@
 """Peak memory by what it is for."""
 
-import resource
-import sys
 from collections.abc import Mapping
 
 import torch
 
+from eagle_aot.host_memory import host_peak_bytes
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 
@@ -23,8 +22,7 @@ def peak_memory(executor: Executor) -> dict[str, int]:
     """Bytes at the peak, by part; the process's largest resident set where that is all that is
     known."""
     if not isinstance(executor, AotiExecutor):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
-        return {PROCESS: peak if sys.platform == "darwin" else peak * 1024}
+        return {PROCESS: host_peak_bytes()}
     return with_workspace(executor.weights.bytes_by_part(), torch.cuda.max_memory_allocated())
 
 

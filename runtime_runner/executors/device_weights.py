@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.errors import UnsupportedError
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import CudaMethod, Weight
@@ -48,7 +47,7 @@ class DeviceWeights:
 
     def place(self, weight: Weight) -> str | int:
         """Which storage on the device a weight lies in."""
-        private = CACHE_MARK in weight.fqn or weight.device == "cpu"
+        private = weight.is_cache or weight.device == "cpu"
         return weight.storage_key if private else self._data.segment(weight.storage_key)
 
     def _load(self, weight: Weight, device: torch.device) -> Tensor:
@@ -61,7 +60,7 @@ class DeviceWeights:
 
 def part(weight: Weight) -> str:
     """Whose weight or cache it is, by its name."""
-    return f"{weight.fqn.split('.')[0]} {'cache' if CACHE_MARK in weight.fqn else 'weights'}"
+    return f"{weight.owner} {'cache' if weight.is_cache else 'weights'}"
 
 
 def check_room(needed: int, device: torch.device) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.runtime_runner.program.untrusted_file import UntrustedBytes, shown
 
 MAGIC = b"ETCUDAFQN3"
@@ -46,6 +47,16 @@ class Weight:
     storage_offset: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def owner(self) -> str:
+        """Whose weight it is: `target` or `draft`."""
+        return self.fqn.partition(".")[0]
+
+    @property
+    def is_cache(self) -> bool:
+        """Whether methods write it."""
+        return CACHE_MARK in self.fqn
 
 
 def read_weight_table(payload: UntrustedBytes) -> tuple[str, tuple[Weight, ...]]:

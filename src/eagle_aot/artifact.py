@@ -23,6 +23,8 @@ SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 WEIGHTS = "model.ptd"
+VERIFY_SLACK = 8
+"""Flat cache slots beyond the context, so that a verify window can reach over its end."""
 CACHE_MARK = ".kv_cache."
 """In the name of every buffer that a method may write, and of no other."""
 LONGEST_NAME = 100  # of a file in an artifact

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.errors import SettingError
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.positions import PositionGuard
-
-VERIFY_SLACK = 8
-"""Cache slots beyond `max_seq_len`, so that a verify window can reach over the context's end."""
 
 
 class TapDecoder(nn.Module):

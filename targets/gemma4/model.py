@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.targets.decoder.attention import attend
 from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache, RingKVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
@@ -20,7 +21,7 @@ from eagle_aot.targets.decoder.rope import (
     default_inv_freq,
     proportional_inv_freq,
 )
-from eagle_aot.targets.decoder.tap_decoder import VERIFY_SLACK, TapDecoder
+from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
 from eagle_aot.targets.int4 import Int4Linear
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.errors import SettingError
 from eagle_aot.targets import TapTarget, load_target
-from eagle_aot.targets.decoder.tap_decoder import VERIFY_SLACK
 from gemma_oracle import (
     FULL,
     SLIDING,
