@@ -1,0 +1,99 @@
+"""A program of `target_verify` alone: the project's own export and executor, narrowed to it.
+
+All that depends on the insides of the package is here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from eagle_aot.artifact import TARGET_VERIFY, Constants, Manifest
+from eagle_aot.errors import SettingError
+from eagle_aot.export import methods, pipeline
+from eagle_aot.export.lowering.backend import CUDA, DTYPES, check_cuda
+from eagle_aot.export.output_dir import check_output_dir
+from eagle_aot.export.pipeline import ExportOptions, export_speculator
+from eagle_aot.export.progress import Progress
+from eagle_aot.export.source import DUMMY, Source
+from eagle_aot.export.speculator import Eagle3Speculator
+from eagle_aot.export.verify_window import MethodLengths
+from eagle_aot.runtime_runner.executors import aoti
+
+ONLY = (TARGET_VERIFY,)
+ATTENTION = "attention"  # the export's option, where it has one
+
+all_methods = methods.traced_methods
+
+
+def dummy_source(target_model: str, layers: int | None) -> Source:
+    """A target of random weights, of all its layers or of the first few."""
+    return Source.find(target_model, None, None, DUMMY, layers)
+
+
+def export_options(max_seq_len: int, attention: str | None, progress: Progress) -> ExportOptions:
+    """Of an export for this GPU. Raises SettingError where the export has one attention only."""
+    chosen: dict[str, Any] = {} if attention is None else {ATTENTION: attention}
+    if not chosen.keys() <= {field.name for field in fields(ExportOptions)}:
+        raise SettingError(f"--attention {attention}: this version's export offers no choice")
+    return ExportOptions(backend=CUDA, max_seq_len=max_seq_len, progress=progress, **chosen)
+
+
+def build(source: Source, directory: Path, options: ExportOptions) -> None:
+    """Export a dummy's `target_verify` into `directory`. Raises EagleError."""
+    assert options.max_seq_len is not None
+    check_cuda()
+    check_output_dir(directory)
+    with options.progress.stage("load"):
+        speculator = dummy_pair(source, options.max_seq_len, torch.device("cuda"))
+        torch.cuda.empty_cache()  # compilers may take room in processes of their own
+    with narrowed():
+        export_speculator(speculator, directory, source=source, options=options)
+
+
+def dummy_pair(source: Source, max_seq_len: int, device: torch.device) -> Eagle3Speculator:
+    """The pair on the host, its numbers drawn on `device`: a host takes minutes for 30 billion."""
+    with device:
+        speculator = source.load(max_seq_len, DTYPES[CUDA])
+    return speculator.cpu()
+
+
+def open_program(directory: Path) -> tuple[aoti.AotiExecutor, Constants]:
+    """`target_verify` of a CUDA artifact and what it says of itself, its caches filled with
+    standard normal numbers: zeros take less power, and a GPU's clock follows its power.
+
+    Raises EagleError.
+    """
+    manifest = Manifest.read(directory)
+    torch.cuda.empty_cache()  # what compiling has held is room for weights
+    with narrowed():
+        executor = aoti.AotiExecutor(directory, manifest)
+    for weight in executor.methods[TARGET_VERIFY].weights:
+        if weight.is_cache:
+            executor.weights.tensor(weight).normal_()
+    return executor, Constants.from_methods(executor.constants())
+
+
+@contextmanager
+def narrowed() -> Iterator[None]:
+    """Let the pipeline trace and lower one method of three, and the executor load it.
+
+    The graph contract, which is one of all three, is left to exports that are used.
+    """
+    with (
+        patch.object(methods, "traced_methods", verify_alone),
+        patch.object(pipeline, "check_graphs", lambda programs, lengths: None),
+        patch.object(aoti, "METHODS", ONLY),
+    ):
+        yield
+
+
+def verify_alone(
+    speculator: Eagle3Speculator, lengths: MethodLengths
+) -> dict[str, methods.TracedMethod]:
+    """In place of the three methods of an artifact."""
+    return {name: all_methods(speculator, lengths)[name] for name in ONLY}
