@@ -1,6 +1,30 @@
 """Linear layers over group-quantised INT4 weights (W4A16)."""
 
-from eagle_aot.triton_kernels.int4_gemm.api import int4_linear, matvec_max_m, set_matvec_max_m
-from eagle_aot.triton_kernels.int4_gemm.reference import dequantise_int4
+from eagle_aot.triton_kernels.int4_gemm.api import (
+    choose_splits,
+    int4_gated_linear,
+    int4_linear,
+    matvec_max_m,
+    set_matvec_max_m,
+)
+from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, pack, packable_group, unpack
+from eagle_aot.triton_kernels.int4_gemm.reference import (
+    activate,
+    dequantise_int4,
+    int4_linear_reference,
+)
 
-__all__ = ["dequantise_int4", "int4_linear", "matvec_max_m", "set_matvec_max_m"]
+__all__ = [
+    "PackedInt4",
+    "activate",
+    "choose_splits",
+    "dequantise_int4",
+    "int4_gated_linear",
+    "int4_linear",
+    "int4_linear_reference",
+    "matvec_max_m",
+    "pack",
+    "packable_group",
+    "set_matvec_max_m",
+    "unpack",
+]

@@ -1,19 +1,25 @@
-"""The INT4 linear and its dispatch between few and many rows.
+"""The linear over a packed INT4 weight, and its dispatch between few and many rows.
 
-Up to `matvec_max_m()` rows a linear is bound by reading its weight and takes the small-M path;
-above, it dequantises once and multiplies. The choice is made while a graph is traced, from the
-*range* of its row count: a range on both sides of the limit is an error there, so every method
+Up to `matvec_max_m()` rows a linear is bound by reading its weight and takes the small-M kernel;
+above, the one that unpacks into large products. The choice is made while a graph is traced, from
+the *range* of its row count: a range on both sides of the limit is an error there, so every method
 must be exported on one side of it.
 """
 
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm.op import SMALL_M_LIMIT as SMALL_M_LIMIT
-from eagle_aot.triton_kernels.int4_gemm.op import int4_small_m, is_servable
-from eagle_aot.triton_kernels.int4_gemm.reference import int4_linear_reference
+from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
+from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
+from eagle_aot.triton_kernels.int4_gemm.reference import gated
 
 MATVEC_MAX_M = 4
 """Rows up to which the small-M path is taken; raised by `set_matvec_max_m` for one export."""
+
+PROGRAMS_PER_MULTIPROCESSOR = 2
+"""What a split of K aims at: measured best on an H100 at every shape of a 31B model."""
+
+MAX_SPLITS = 8
 
 
 def matvec_max_m() -> int:
@@ -30,11 +36,48 @@ def set_matvec_max_m(rows: int) -> int:
     return previous
 
 
-def int4_linear(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """`x` [..., M, K] -> [..., M, N] in x's dtype; weight layout as in `reference.py`.
+def choose_splits(features: int, steps: int, multiprocessors: int) -> int:
+    """Among how many programs to split K, so that the tiles of `features` fill a GPU.
 
-    Batches, float64 inputs and weights in groups of an odd size are dequantised at any M.
+    `steps` is what there is to split (`scales.shape[1]` of a packed weight). Every program has at
+    least one step.
     """
-    if x.shape[-2] <= MATVEC_MAX_M and is_servable(x, qdata, scale):
-        return int4_small_m(x, qdata, scale, zero_point)
-    return int4_linear_reference(x, qdata, scale, zero_point)
+    tiles = -(-features // TILE_N)
+    wanted = round(PROGRAMS_PER_MULTIPROCESSOR * multiprocessors / tiles)
+    each = -(-steps // max(1, min(wanted, MAX_SPLITS, steps)))
+    return -(-steps // each)
+
+
+def int4_linear(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    splits: int,
+) -> Tensor:
+    """`x` [1, M, K] -> [1, M, features] in x's dtype; weight and splits as in `op.py`."""
+    if x.shape[-2] > MATVEC_MAX_M:
+        return int4_large_m(x, codes, scales, zeros, features, "")
+    parts = int4_small_m(x, codes, scales, zeros, features, splits, "")
+    return parts[0] if splits == 1 else parts.sum(0).to(x.dtype)
+
+
+def int4_gated_linear(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    splits: int,
+    activation: str,
+) -> Tensor:
+    """A gated unit: `x` [1, M, K] -> `act(gate) * up`, [1, M, features / 2] in x's dtype.
+
+    `features` counts gate and up rows, interleaved as in `op.py`.
+    """
+    if x.shape[-2] > MATVEC_MAX_M:
+        return int4_large_m(x, codes, scales, zeros, features, activation)
+    if splits == 1:
+        return int4_small_m(x, codes, scales, zeros, features, 1, activation)[0]
+    return gated(int4_linear(x, codes, scales, zeros, features, splits), activation)

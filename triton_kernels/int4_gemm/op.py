@@ -1,7 +1,11 @@
-"""`eagle_aot::int4_small_m`, the few-row INT4 linear as one operator.
+"""`eagle_aot::int4_small_m` and `eagle_aot::int4_large_m`, INT4 linears as operators.
 
-Traced by torch.export it is one node of the graph. Lowered for a GPU it becomes the kernels of
-`kernel.py`; on a CPU it is the reference. Neither importing this module nor tracing needs triton.
+Traced by torch.export each is one node of the graph. Lowered for a GPU it becomes a kernel of
+`small_m.py` or `large_m.py`; on a CPU it is the reference. Neither importing this module nor
+tracing needs triton. Weights are packed (`packing.py`); `features` is N, the rows of the weight.
+
+With an activation, "gelu_tanh" or "silu", the weight is that of a gated unit, eight gate rows
+before eight up rows, and the result `act(gate) * up`. "" is none.
 """
 
 from importlib.util import find_spec
@@ -10,13 +14,11 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, triton_op
 
-from eagle_aot.triton_kernels.int4_gemm.reference import int4_linear_reference
+from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, unpack
+from eagle_aot.triton_kernels.int4_gemm.reference import gated, int4_linear_reference
 
 SMALL_M_LIMIT = 8
-"""Rows that the operator serves at most."""
-
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-"""What activations may be."""
+"""Rows that `int4_small_m` serves at most."""
 
 # `triton_op` looks for the kernels behind the operator at once, and warns where triton is not
 # installed. There the operator is a plain one, without a kernel for GPUs.
@@ -24,40 +26,115 @@ _operator = triton_op if find_spec("triton") else custom_op
 
 
 @_operator("eagle_aot::int4_small_m", mutates_args={})
-def int4_small_m(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """`x` [M, K] or [1, M, K] with M in [1, 8], of `DTYPES` -> [..., M, N] in x's dtype.
+def int4_small_m(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    splits: int,
+    activation: str,
+) -> Tensor:
+    """`x` bfloat16 [M, K] or [1, M, K], M in [1, 8] -> the parts of the product, [splits, ..., N].
 
-    Weight [N, K] in the layout of `reference.py`, in groups of an even number of columns. Sums are
-    float32, and each row's bits are independent of M. Raises RuntimeError for more rows.
+    The product is their sum: K is split among `splits` programs. Parts are float32; a single one
+    is the product, in x's dtype. Each row's bits are independent of M. An activation needs a
+    single part, of N / 2 columns. Raises RuntimeError for more rows.
     """
     _check_rows(x)
-    from eagle_aot.triton_kernels.int4_gemm.kernel import launch
+    from eagle_aot.triton_kernels.int4_gemm.small_m import launch
 
-    return launch(x, qdata, scale, zero_point)
+    return launch(x, codes, scales, zeros, features, splits, activation)
 
 
 @int4_small_m.register_kernel("cpu")
-def _cpu(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+def _small_on_cpu(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    splits: int,
+    activation: str,
+) -> Tensor:
     _check_rows(x)
-    return int4_linear_reference(x, qdata, scale, zero_point)
+    product = _product(x, codes, scales, zeros, features, activation)
+    if splits == 1:
+        return product.unsqueeze(0)
+    return torch.stack((product.float(), *(splits - 1) * (torch.zeros_like(product).float(),)))
 
 
 @int4_small_m.register_fake
-def _shape(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+def _small_shape(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    splits: int,
+    activation: str,
+) -> Tensor:
     _check_rows(x)
-    return x.new_empty((*x.shape[:-1], qdata.shape[0]))
+    width = features // 2 if activation else features
+    dtype = x.dtype if splits == 1 else torch.float32
+    return x.new_empty((splits, *x.shape[:-1], width), dtype=dtype)
+
+
+@_operator("eagle_aot::int4_large_m", mutates_args={})
+def int4_large_m(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    activation: str,
+) -> Tensor:
+    """`x` bfloat16 [M, K] or [1, M, K] -> [..., M, N], or [..., M, N / 2] with an activation.
+
+    The weight is rounded to bfloat16 as `dequantise_int4` does; sums are float32.
+    """
+    from eagle_aot.triton_kernels.int4_gemm.large_m import launch
+
+    return launch(x, codes, scales, zeros, features, activation)
+
+
+@int4_large_m.register_kernel("cpu")
+def _large_on_cpu(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    activation: str,
+) -> Tensor:
+    return _product(x, codes, scales, zeros, features, activation)
+
+
+@int4_large_m.register_fake
+def _large_shape(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    activation: str,
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], features // 2 if activation else features))
+
+
+def _product(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    activation: str,
+) -> Tensor:
+    weight = unpack(PackedInt4(codes, scales, zeros, features, x.shape[-1]))
+    product = int4_linear_reference(x, *weight)
+    return gated(product, activation) if activation else product
 
 
 def _check_rows(x: Tensor) -> None:
     rows = x.shape[-2]
     torch._check(rows <= SMALL_M_LIMIT, lambda: f"int4_small_m serves {SMALL_M_LIMIT} rows")
-
-
-def is_servable(x: Tensor, qdata: Tensor, scale: Tensor) -> bool:
-    """Whether the operator has a kernel for this weight and kind of input, apart from M.
-
-    Of dtypes and static shapes only. A group of an odd number of columns ends inside a byte.
-    """
-    group = 2 * qdata.shape[1] // scale.shape[0]
-    single = x.ndim == 2 or (x.ndim == 3 and x.shape[0] == 1)
-    return single and x.dtype in DTYPES and group % 2 == 0

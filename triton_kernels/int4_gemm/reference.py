@@ -23,3 +23,15 @@ def dequantise_int4(qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
 def int4_linear_reference(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
     """`x` [..., K] times the transposed dense weight -> [..., N]."""
     return F.linear(x, dequantise_int4(qdata, scale, zero_point).to(x.dtype))
+
+
+def gated(product: Tensor, activation: str) -> Tensor:
+    """[..., N], eight gate columns before eight up columns -> `act(gate) * up` [..., N / 2]."""
+    pairs = product.unflatten(-1, (-1, 2, 8))
+    gate, up = pairs[..., 0, :], pairs[..., 1, :]
+    return (activate(gate, activation) * up).flatten(-2)
+
+
+def activate(gate: Tensor, activation: str) -> Tensor:
+    """The activation called `activation`, elementwise."""
+    return F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")

@@ -1,0 +1,171 @@
+"""The INT4 linear of many rows on a GPU: weights are unpacked on their way to the tensor cores.
+
+No dense copy of a weight is written to memory. What is multiplied is the weight as
+`reference.dequantise_int4` has it, rounded to bfloat16. Importing this module needs triton.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import wrap_triton
+
+from eagle_aot.triton_kernels.int4_gemm.fragments import (
+    WIDE,
+    activated,
+    columns,
+    operand,
+    per_row,
+    quarters,
+    unpacked,
+)
+from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
+
+TILES = 2
+"""Packed tiles, of 128 outputs, per program."""
+BLOCK_M = 128
+WARPS = 8
+STAGES = 3, 2
+"""Steps in flight, of one and of two blocks each: what fits the shared memory of an H100."""
+
+
+@triton.jit
+def dense(
+    codes: tl.tensor, scale: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.constexpr
+) -> tl.tensor:
+    """codes + 128 [rows, 32], scale and zero point [rows] -> the weight, bfloat16 [rows, 32]."""
+    scales = tl.broadcast_to(scale[:, None], codes.shape)
+    if ZEROS:
+        shift = (8.0 - zero.to(tl.float32)).to(tl.bfloat16)
+        centre = tl.broadcast_to(shift[:, None], codes.shape)
+    if not PTX:
+        centred = codes.to(tl.float32) - (WIDE + 8)
+        if ZEROS:
+            centred = (centred + centre.to(tl.float32)).to(tl.bfloat16).to(tl.float32)
+        weight = (centred * scales.to(tl.float32)).to(tl.bfloat16)
+    elif ZEROS:
+        weight = tl.inline_asm_elementwise(
+            """
+            {
+                .reg .b32 centred, offset;
+                mov.b32 offset, 0xC308C308;
+                add.rn.bf16x2 centred, $1, offset;
+                add.rn.bf16x2 centred, centred, $3;
+                mul.rn.bf16x2 $0, centred, $2;
+            }
+            """,
+            "=r,r,r,r",
+            [codes, scales, centre],
+            dtype=tl.bfloat16,
+            is_pure=True,
+            pack=2,
+        )
+    else:
+        weight = tl.inline_asm_elementwise(
+            """
+            {
+                .reg .b32 centred, offset;
+                mov.b32 offset, 0xC308C308;
+                add.rn.bf16x2 centred, $1, offset;
+                mul.rn.bf16x2 $0, centred, $2;
+            }
+            """,
+            "=r,r,r",
+            [codes, scales],
+            dtype=tl.bfloat16,
+            is_pure=True,
+            pack=2,
+        )
+    return weight
+
+
+@triton.jit(do_not_specialize=["rows"])
+def int4_large_m_kernel(
+    x_ptr: tl.tensor,
+    codes_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
+    zeros_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    rows: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    TOTAL: tl.constexpr,
+    STAGES: tl.constexpr,
+    ZEROS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PTX: tl.constexpr,
+    TILES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+) -> None:
+    """x [rows, K] -> out [rows, N], or [rows, N / 2] with an activation."""
+    GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
+    last: tl.constexpr = (N + 127) // 128 - 1
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    word = tl.arange(0, 4096)[None, :]
+    value = tl.arange(0, 128 * GROUPS)[None, :]
+    tiles = tl.minimum(tl.program_id(1) * TILES + tl.arange(0, TILES), last)
+    tile = tiles.to(tl.int64)[:, None] * TOTAL
+    acc = tl.zeros((TILES * 128, BLOCK_M), tl.float32)
+    for step in tl.range(0, TOTAL, num_stages=STAGES):
+        here = tile + step
+        scales = per_row(tl.load(scales_ptr + here * (128 * GROUPS) + value), GROUPS)
+        zeros = scales
+        if ZEROS:
+            zeros = per_row(tl.load(zeros_ptr + here * (128 * GROUPS) + value), GROUPS)
+        for block in tl.static_range(BLOCKS):
+            s0, s1, s2, s3 = quarters(scales, block, BLOCKS)
+            z0, z1, z2, z3 = quarters(zeros, block, BLOCKS)
+            words = tl.load(codes_ptr + (here * BLOCKS + block) * 4096 + word)
+            w0, w1, w2, w3 = unpacked(operand(words), s0, PTX)
+            k = (step * BLOCKS + block) * 128 + tl.arange(0, 32)
+            acc = tl.dot(dense(w0, s0, z0, ZEROS, PTX), columns(x_ptr, m, rows, k, K), acc)
+            acc = tl.dot(dense(w1, s1, z1, ZEROS, PTX), columns(x_ptr, m, rows, k + 32, K), acc)
+            acc = tl.dot(dense(w2, s2, z2, ZEROS, PTX), columns(x_ptr, m, rows, k + 64, K), acc)
+            acc = tl.dot(dense(w3, s3, z3, ZEROS, PTX), columns(x_ptr, m, rows, k + 96, K), acc)
+    WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
+    SIZE: tl.constexpr = TILES * 128 if ACTIVATION == "" else TILES * 64
+    if ACTIVATION != "":
+        acc = activated(acc, ACTIVATION)
+    n = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    out = out_ptr + m[None, :] * WIDTH + n[:, None]
+    live = (m < rows)[None, :] & (n < WIDTH)[:, None]
+    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=live)
+
+
+def launch(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    activation: str,
+) -> Tensor:
+    """The product as a call of the kernel: arguments and result as for `op.int4_large_m`."""
+    group = group_of(codes, scales)
+    blocks = blocks_per_step(group)
+    rows = x.shape[-2]
+    out = x.new_empty((*x.shape[:-1], features // 2 if activation else features))
+    wrap_triton(int4_large_m_kernel)[
+        (triton.cdiv(rows, BLOCK_M), triton.cdiv(codes.shape[0], TILES))
+    ](
+        x.contiguous(),
+        codes,
+        scales,
+        scales if zeros is None else zeros,
+        out,
+        rows,
+        N=features,
+        K=x.shape[-1],
+        GROUP=group,
+        BLOCKS=blocks,
+        TOTAL=scales.shape[1],
+        STAGES=STAGES[blocks - 1],
+        ZEROS=zeros is not None,
+        ACTIVATION=activation,
+        PTX=not triton.knobs.runtime.interpret,
+        TILES=TILES,
+        BLOCK_M=BLOCK_M,
+        num_warps=WARPS,
+    )
+    return out
