@@ -5,21 +5,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
+from eagle_aot.triton_kernels.int4_gemm import PackedInt4, dequantise_int4, pack
+
+Canonical = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A weight [n, k] in groups of `group`, and the dtype of activations and scales."""
+    """A bfloat16 weight [n, k] in groups of `group`."""
 
     n: int
     k: int
     group: int
-    dtype: torch.dtype
+    symmetric: bool = False
 
-    def weight(
-        self, device: str = "cpu", integer_zeros: bool = True
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def weight(self, device: str = "cpu", integer_zeros: bool = True) -> Canonical:
         """qdata [n, k / 2], scale and zero point [k / group, n]."""
         generator = torch.Generator(device).manual_seed(self.n + self.group)
         shape = self.k // self.group, self.n
@@ -28,20 +28,28 @@ class Case:
         )
         scale = torch.rand(shape, generator=generator, device=device) + 0.1
         zero_point = 15 * torch.rand(shape, generator=generator, device=device)
-        if integer_zeros:
+        if self.symmetric:
+            zero_point = torch.full_like(zero_point, 8)
+        elif integer_zeros:
             zero_point = zero_point.round()
-        return qdata, scale.to(self.dtype), zero_point.to(self.dtype)
+        return qdata, scale.bfloat16(), zero_point.bfloat16()
+
+    def packed(self, device: str = "cpu") -> PackedInt4:
+        return pack(*self.weight(device))
 
     def rows(self, m: int, device: str = "cpu") -> Tensor:
-        """Activations [1, m, k]."""
+        """Activations bfloat16 [1, m, k]."""
         generator = torch.Generator(device).manual_seed(self.k)
         x = torch.randn(1, m, self.k, generator=generator, device=device)
-        return x.to(self.dtype)
+        return x.bfloat16()
 
 
-def float64_product(
-    x: Tensor, weight: tuple[Tensor, Tensor, Tensor], block: int = 1024
-) -> tuple[Tensor, Tensor]:
+def tensors(weight: PackedInt4) -> tuple[Tensor, Tensor, Tensor | None, int]:
+    """What the operators take of a packed weight."""
+    return weight.codes, weight.scales, weight.zeros, weight.rows
+
+
+def float64_product(x: Tensor, weight: Canonical, block: int = 1024) -> tuple[Tensor, Tensor]:
     """x W^T and |x| |W|^T in float64, `block` rows of W at a time: they need not fit densely."""
     qdata, scale, zero_point = weight
     products, magnitudes = [], []
@@ -54,14 +62,35 @@ def float64_product(
     return torch.cat(products, dim=-1), torch.cat(magnitudes, dim=-1)
 
 
-def assert_float32_sums(
-    output: Tensor, x: Tensor, weight: tuple[Tensor, Tensor, Tensor], slack: float
-) -> None:
+def assert_float32_sums(output: Tensor, x: Tensor, weight: Canonical, slack: float) -> None:
     """`output` is the product, summed in float32 and rounded once to its own dtype.
 
     `slack` bounds the sums' error relative to the sum of magnitudes.
     """
     expected, magnitude = float64_product(x, weight)
     bound = 0.51 * torch.finfo(output.dtype).eps * expected.abs() + slack * magnitude
-    assert output.dtype == x.dtype and output.shape == expected.shape
+    assert output.shape == expected.shape
     assert bool(((output.double() - expected).abs() <= bound).all())
+
+
+def assert_rounded_weight(output: Tensor, x: Tensor, weight: Canonical, slack: float) -> None:
+    """`output` is the product with the weight rounded to bfloat16, summed in float32."""
+    dense = dequantise_int4(*weight).t().double()
+    expected = x.double() @ dense
+    bound = 0.51 * torch.finfo(output.dtype).eps * expected.abs()
+    bound += slack * (x.double().abs() @ dense.abs())
+    assert output.shape == expected.shape
+    assert bool(((output.double() - expected).abs() <= bound).all())
+
+
+def float64_gated(x: Tensor, weight: Canonical, activation: str) -> Tensor:
+    """`act(gate) * up` in float64, of eight gate rows before eight up rows."""
+    product, _ = float64_product(x, weight)
+    pairs = product.unflatten(-1, (-1, 2, 8))
+    gate, up = pairs[..., 0, :], pairs[..., 1, :]
+    if activation == "silu":
+        gate = gate / (1 + torch.exp(-gate))
+    else:
+        inner = (2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)
+        gate = 0.5 * gate * (1 + torch.tanh(inner))
+    return (gate * up).flatten(-2)

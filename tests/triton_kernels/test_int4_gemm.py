@@ -1,6 +1,6 @@
 """The INT4 linear: its arithmetic against float64, and its dispatch by row count."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,13 +10,18 @@ from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import (
     api,
+    choose_splits,
     dequantise_int4,
+    int4_gated_linear,
     int4_linear,
+    int4_linear_reference,
     matvec_max_m,
     set_matvec_max_m,
 )
+from int4_cases import Case, float64_gated, tensors
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+CASE = Case(80, 384, 32)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +69,7 @@ def test_product_and_weight_match_float64(
     dense = dequantise_int4(qdata, scale, zero_point)
     torch.testing.assert_close(dense.double(), expected, rtol=1e-6, atol=1e-6)
     x = torch.randn(1, m, groups * group, generator=torch.Generator().manual_seed(seed))
-    product = int4_linear(x, qdata, scale, zero_point)
+    product = int4_linear_reference(x, qdata, scale, zero_point)
     assert product.shape == (1, m, rows) and product.dtype == x.dtype
     torch.testing.assert_close(product.double(), x.double() @ expected.T, rtol=1e-5, atol=1e-4)
 
@@ -81,35 +86,78 @@ def test_the_weight_takes_the_scales_dtype_and_the_product_the_inputs(dtype: tor
     scale, zero_point = scale.to(dtype), zero_point.to(dtype)
     assert dequantise_int4(qdata, scale, zero_point).dtype == dtype
     x = torch.randn(1, 3, 16).bfloat16()
-    assert int4_linear(x, qdata, scale, zero_point).dtype == torch.bfloat16
+    assert int4_linear_reference(x, qdata, scale, zero_point).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("limit", [1, 4, 8])
 def test_up_to_the_limit_rows_take_the_small_path(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, qdata, scale, zero_point = random_weight(4, 2, 8)
-    taken: list[int] = []
+    weight, taken = CASE.packed(), []
 
-    def small(x: Tensor, *weight: Tensor) -> Tensor:
-        taken.append(x.shape[-2])
-        return torch.full((1, x.shape[-2], 4), 7.0)
+    def recorded(name: str) -> Callable[..., Tensor]:
+        original = getattr(api, name)
 
-    monkeypatch.setattr(api, "int4_small_m", small)
+        def operator(x: Tensor, *arguments: object) -> Tensor:
+            taken.append((name, x.shape[-2]))
+            return original(x, *arguments)
+
+        return operator
+
+    for name in ("int4_small_m", "int4_large_m"):
+        monkeypatch.setattr(api, name, recorded(name))
     set_matvec_max_m(limit)
     for m in range(1, 13):
-        product = int4_linear(torch.zeros(1, m, 16), qdata, scale, zero_point)
-        assert bool((product == 7.0).all()) == (m <= limit)
-    assert taken == list(range(1, limit + 1))
+        int4_linear(CASE.rows(m), *tensors(weight), 1)
+        int4_gated_linear(CASE.rows(m), *tensors(weight), 1, "silu")
+        assert taken == 2 * [("int4_small_m" if m <= limit else "int4_large_m", m)]
+        taken.clear()
 
 
-def test_both_paths_compute_the_same() -> None:
-    _, qdata, scale, zero_point = random_weight(6, 2, 16)
-    x = torch.randn(1, 5, 32)
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("m", [1, 8, 9])
+def test_every_path_computes_the_product(m: int, splits: int) -> None:
     set_matvec_max_m(8)
-    small = int4_linear(x, qdata, scale, zero_point)
-    set_matvec_max_m(1)
-    assert torch.equal(int4_linear(x, qdata, scale, zero_point), small)
+    x = CASE.rows(m)
+    product = int4_linear(x, *tensors(CASE.packed()), splits)
+    assert torch.equal(product, int4_linear_reference(x, *CASE.weight()))
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
+@pytest.mark.parametrize(("m", "splits"), [(8, 1), (8, 3), (9, 1)])
+def test_a_gated_unit_takes_eight_rows_of_each_kind_in_turn(
+    m: int, splits: int, activation: str
+) -> None:
+    set_matvec_max_m(8)
+    x = CASE.rows(m) / 8
+    product = int4_gated_linear(x, *tensors(CASE.packed()), splits, activation)
+    expected = float64_gated(x, CASE.weight(), activation)
+    assert product.shape == (1, m, CASE.n // 2) and product.dtype == torch.bfloat16
+    assert (product.double() - expected).norm() < 1e-2 * expected.norm()
+
+
+@SETTINGS
+@given(
+    features=st.integers(1, 300_000),
+    steps=st.integers(1, 400),
+    multiprocessors=st.integers(1, 200),
+)
+def test_every_program_of_a_split_has_steps(
+    features: int, steps: int, multiprocessors: int
+) -> None:
+    splits = choose_splits(features, steps, multiprocessors)
+    each = -(-steps // splits)
+    assert 1 <= splits <= 8 and (splits - 1) * each < steps <= splits * each
+
+
+@pytest.mark.parametrize(
+    ("features", "columns", "splits"),
+    [(16384, 5376, 2), (5376, 8192, 6), (43008, 5376, 1), (5376, 21504, 6), (262144, 5376, 1)],
+)
+def test_narrow_weights_are_split_so_that_the_gpu_is_full(
+    features: int, columns: int, splits: int
+) -> None:
+    assert choose_splits(features, columns // 128, 132) == splits
 
 
 @pytest.mark.parametrize("rows", [-1, 0, 9, 100])

@@ -1,30 +1,31 @@
-"""The INT4 kernel without a GPU: interpreted, compiled to PTX, and its choice of tiles."""
+"""The INT4 kernels without a GPU: interpreted, and compiled for one."""
 
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from eagle_aot.triton_kernels.int4_gemm import kernel  # noqa: E402
+from eagle_aot.triton_kernels.int4_gemm import large_m, small_m  # noqa: E402
+from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, blocks_per_step  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
-SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+SHARED_MEMORY = 227 * 1024
+"""Bytes that one program can have on an H100."""
 
 
 # Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
-def test_interpreted_it_computes_the_product_row_by_row() -> None:
+def test_interpreted_they_compute_the_product_row_by_row() -> None:
     suite = Path(__file__).with_name("interpreted_int4_gemm.py")
     run = subprocess.run(
         [sys.executable, "-m", "pytest", str(suite)],
@@ -36,60 +37,65 @@ def test_interpreted_it_computes_the_product_row_by_row() -> None:
     assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
 
 
-def compiled(n: int, k: int, group: int, dtype: str, stages: int) -> str:
-    """The PTX of the product for an H100."""
-    walk = kernel.tiling(n, k, group)
-    constants = {
-        **{"N": n, "K": k, "GROUP": group, "HALF": walk.half, "STEPS": walk.steps},
-        "BLOCK_N": kernel.BLOCK_N,
+def compiled(
+    kernel: Any, n: int, k: int, group: int, zeros: bool, activation: str, **constants: object
+) -> Any:
+    """A kernel compiled for an H100, as its launch would."""
+    blocks = blocks_per_step(group)
+    total = -(-k // (BLOCK_K * blocks))
+    constants |= {
+        **{"N": n, "K": k, "GROUP": group, "BLOCKS": blocks, "TOTAL": total, "STEPS": total},
+        **{"ZEROS": zeros, "ACTIVATION": activation, "PTX": True},
     }
-    floats = dict.fromkeys(("x_ptr", "scale_ptr", "zero_ptr"), f"*{dtype}")
-    out = "*fp32" if walk.splits > 1 else f"*{dtype}"
-    kinds = {**floats, "qdata_ptr": "*u8", "out_ptr": out, "rows": "i32"}
-    kinds |= dict.fromkeys(constants, "constexpr")
+    pointers = dict.fromkeys(("x_ptr", "scales_ptr", "zeros_ptr", "out_ptr"), "*bf16")
+    kinds = {**pointers, "codes_ptr": "*i16", "rows": "i32"}
     source = ASTSource(
-        fn=kernel.int4_small_m_kernel,
-        signature={name: kinds[name] for name in kernel.int4_small_m_kernel.arg_names},
-        constexprs=constants,
+        fn=kernel,
+        signature={name: kinds.get(name, "constexpr") for name in kernel.arg_names},
+        constexprs={name: constants[name] for name in kernel.arg_names if name in constants},
+        attrs={(i,): [["tt.divisibility", 16]] for i in range(5)},
     )
-    options = {"num_warps": 4, "num_stages": stages}
-    ptx: str = triton.compile(source, target=H100, options=options).asm["ptx"]
-    return ptx
+    warps = small_m.WARPS if kernel is small_m.int4_small_m_kernel else large_m.WARPS
+    return triton.compile(source, target=H100, options={"num_warps": warps})
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "group"), [(5376, 21504, 128), (1024, 5376, 32), (37, 64, 16), (8, 96, 48)]
-)
-@pytest.mark.parametrize(("dtype", "kind"), [("bf16", "bf16"), ("fp16", "f16")])
-def test_half_precision_uses_tensor_cores_with_float32_sums(
-    n: int, k: int, group: int, dtype: str, kind: str
+def assert_read_as_it_lies(program: Any) -> None:
+    """Nothing but the output is exchanged between threads, and the pipeline holds all loads."""
+    graph = program.asm["ttgir"]
+    assert graph.count("ttg.convert_layout") == 1
+    loop = graph[graph.index("scf.for") :]
+    assert "ttg.async_copy_global_to_local" in loop and "tt.load" not in loop
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, ""), (False, "gelu_tanh")])
+def test_few_rows_go_from_memory_to_the_tensor_cores(
+    group: int, zeros: bool, activation: str
 ) -> None:
-    ptx = compiled(n, k, group, dtype, 4)
-    products = re.findall(r"mma\.sync\S+", ptx)
-    assert products and all(p.endswith(f".f32.{kind}.{kind}.f32") for p in products)
+    stages = small_m.STAGES[blocks_per_step(group) - 1]
+    program = compiled(
+        small_m.int4_small_m_kernel, 43008, 5376, group, zeros, activation, STAGES=stages
+    )
+    if not activation:
+        assert_read_as_it_lies(program)
+    products = re.findall(r"mma\.sync\S+", program.asm["ptx"])
+    assert products and set(products) == {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"}
+    assert program.metadata.shared < SHARED_MEMORY // 3  # three programs at once
 
 
-def test_float32_is_not_rounded_to_tensorfloat() -> None:
-    ptx = compiled(1024, 5376, 128, "fp32", 2)
-    assert "fma.rn.f32" in ptx and "mma" not in ptx and "tf32" not in ptx
-
-
-@SETTINGS
-@given(
-    n=st.integers(1, 300_000),
-    groups=st.integers(1, 200),
-    group=st.integers(1, 200).map(lambda half: 2 * half),
-)
-def test_every_step_belongs_to_one_program_of_the_split(n: int, groups: int, group: int) -> None:
-    walk = kernel.tiling(n, groups * group, group)
-    total = groups * -(-group // 2 // walk.half)
-    assert (walk.splits - 1) * walk.steps < total <= walk.splits * walk.steps
-    assert kernel.MIN_HALF <= walk.half <= kernel.MAX_HALF
-    assert (group // 2) % walk.half == 0 or walk.half == kernel.MIN_HALF
-
-
-@pytest.mark.parametrize(
-    ("n", "k", "splits"), [(1024, 5376, 14), (5376, 21504, 6), (16384, 5376, 2), (43008, 5376, 1)]
-)
-def test_narrow_weights_are_split_so_that_the_gpu_is_full(n: int, k: int, splits: int) -> None:
-    assert kernel.tiling(n, k, 128).splits == splits
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, "silu")])
+def test_many_rows_are_unpacked_into_the_tensor_cores(
+    group: int, zeros: bool, activation: str
+) -> None:
+    program = compiled(
+        large_m.int4_large_m_kernel,
+        *(43008, 5376, group, zeros, activation),
+        STAGES=large_m.STAGES[blocks_per_step(group) - 1],
+        TILES=large_m.TILES,
+        BLOCK_M=large_m.BLOCK_M,
+    )
+    if not activation:
+        assert_read_as_it_lies(program)
+    assert "wgmma.mma_async" in program.asm["ptx"] and "mma.sync" not in program.asm["ptx"]
+    assert program.metadata.shared < SHARED_MEMORY

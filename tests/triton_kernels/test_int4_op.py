@@ -1,4 +1,4 @@
-"""The small-M operator: what is traced, and on machines without triton too."""
+"""The INT4 operators: what is traced, and on machines without triton too."""
 
 import subprocess
 import sys
@@ -10,12 +10,17 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
-from eagle_aot.triton_kernels.int4_gemm import int4_linear, matvec_max_m, set_matvec_max_m
-from eagle_aot.triton_kernels.int4_gemm.reference import int4_linear_reference
-from int4_cases import Case
+from eagle_aot.triton_kernels.int4_gemm import (
+    int4_linear,
+    int4_linear_reference,
+    matvec_max_m,
+    set_matvec_max_m,
+)
+from int4_cases import Case, tensors
 
 SMALL_M = torch.ops.eagle_aot.int4_small_m.default
-CASE = Case(37, 128, 32, torch.float32)
+LARGE_M = torch.ops.eagle_aot.int4_large_m.default
+CASE = Case(37, 128, 32)
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +33,21 @@ def limit_of_an_export() -> Iterator[None]:
 class Layer(nn.Module):
     """An INT4 linear between two pointwise operators."""
 
-    def __init__(self, case: Case = CASE) -> None:
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor | None
+
+    def __init__(self, case: Case = CASE, splits: int = 1) -> None:
         super().__init__()
-        for name, tensor in zip(("qdata", "scale", "zero_point"), case.weight(), strict=True):
-            self.register_buffer(name, tensor)
+        codes, scales, zeros, self.features = tensors(case.packed())
+        self.register_buffer("codes", codes)
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", zeros)
+        self.splits = splits
 
     def forward(self, x: Tensor) -> Tensor:
-        return int4_linear(x * 2, self.qdata, self.scale, self.zero_point) + 1
+        weight = self.codes, self.scales, self.zeros
+        return int4_linear(x * 2, *weight, self.features, self.splits) + 1
 
 
 def traced(layer: Layer, x: Tensor, low: int, high: int) -> ExportedProgram:
@@ -53,9 +66,10 @@ def ranges(program: ExportedProgram) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("shape", [(1, 8, 128), (8, 128)])
 def test_a_linear_of_few_rows_is_one_node_for_all_of_them(shape: tuple[int, ...]) -> None:
     layer = Layer()
-    program = traced(layer, torch.zeros(shape), 1, 8)
+    program = traced(layer, torch.zeros(shape).bfloat16(), 1, 8)
     aten = torch.ops.aten
-    assert operators(program) == [aten.mul.Tensor, SMALL_M, aten.add.Tensor]
+    expected = [aten.mul.Tensor, SMALL_M, aten.select.int, aten.add.Tensor]
+    assert operators(program) == expected
     assert ranges(program) == [(1, 8)]
     for m in range(1, 9):
         x = CASE.rows(m).reshape(*shape[:-2], m, 128)
@@ -63,51 +77,42 @@ def test_a_linear_of_few_rows_is_one_node_for_all_of_them(shape: tuple[int, ...]
 
 
 def test_the_node_survives_the_decompositions_of_a_lowering() -> None:
-    program = traced(Layer(), torch.zeros(1, 8, 128), 1, 8)
+    program = traced(Layer(), torch.zeros(1, 8, 128).bfloat16(), 1, 8)
     assert SMALL_M in operators(program.run_decompositions())
 
 
-def test_many_rows_are_dequantised() -> None:
-    program = traced(Layer(), torch.zeros(1, 16, 128), 9, 16)
-    assert SMALL_M not in operators(program) and torch.ops.aten.linear.default in operators(program)
+def test_many_rows_are_one_node_of_another_kind() -> None:
+    program = traced(Layer(), torch.zeros(1, 16, 128).bfloat16(), 9, 16)
+    assert LARGE_M in operators(program) and SMALL_M not in operators(program)
 
 
 def test_weights_that_are_not_there_can_be_traced() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         layer = Layer()
-        program = traced(layer, torch.zeros(1, 8, 128), 1, 8)
+        program = traced(layer, torch.zeros(1, 8, 128).bfloat16(), 1, 8)
     assert SMALL_M in operators(program) and ranges(program) == [(1, 8)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_on_a_cpu_it_is_the_reference(dtype: torch.dtype) -> None:
-    case = Case(37, 128, 32, dtype)
-    weight, x = case.weight(), case.rows(5)
-    assert torch.equal(SMALL_M(x, *weight), int4_linear_reference(x, *weight))
-    torch.library.opcheck(SMALL_M, (x, *weight), test_utils=("test_schema", "test_faketensor"))
+@pytest.mark.parametrize("case", [CASE, Case(300, 384, 128, symmetric=True)], ids=str)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_on_a_cpu_it_is_the_reference(case: Case, splits: int) -> None:
+    weight, x = tensors(case.packed()), case.rows(5)
+    expected = int4_linear_reference(x, *case.weight())
+    small, large = (x, *weight, splits, ""), (x, *weight, "")
+    assert torch.equal(SMALL_M(*small).sum(0).bfloat16(), expected)
+    assert torch.equal(LARGE_M(*large), expected)
+    for operator, arguments in ((SMALL_M, small), (LARGE_M, large)):
+        torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 def test_more_rows_than_it_serves_are_refused() -> None:
-    weight = CASE.weight()
+    codes, scales, zeros, features = tensors(CASE.packed())
+    assert zeros is not None
     with pytest.raises(RuntimeError, match="int4_small_m serves 8 rows"):
-        SMALL_M(CASE.rows(9), *weight)
+        SMALL_M(CASE.rows(9), codes, scales, zeros, features, 1, "")
     with FakeTensorMode() as mode, pytest.raises(RuntimeError, match="int4_small_m serves 8 rows"):
-        SMALL_M(*map(mode.from_tensor, (CASE.rows(9), *weight)))
-
-
-@pytest.mark.parametrize(
-    ("case", "x"),
-    [
-        (CASE, torch.ones(2, 3, 128)),  # a batch: six rows, not three
-        (CASE, torch.ones(1, 3, 128, dtype=torch.float64)),
-        (Case(37, 10, 5, torch.float32), torch.ones(1, 3, 10)),  # groups end inside a byte
-    ],
-    ids=["batch", "float64", "odd group"],
-)
-def test_what_the_kernel_cannot_take_is_dequantised(case: Case, x: Tensor) -> None:
-    program = torch.export.export(Layer(case), (x,), strict=True)
-    assert SMALL_M not in operators(program)
-    assert torch.equal(program.module()(x), Layer(case)(x))
+        fakes = map(mode.from_tensor, (CASE.rows(9), codes, scales, zeros))
+        SMALL_M(*fakes, features, 1, "")
 
 
 class H100:
@@ -125,22 +130,20 @@ def h100(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton.runtime.driver, "_active", H100())
 
 
-@pytest.mark.parametrize(("n", "kernels"), [(37, 2), (64 * 528, 1)])
+@pytest.mark.parametrize(("rows", "splits"), [((1, 8), 1), ((1, 8), 3), ((9, 16), 1)])
 def test_lowered_for_a_gpu_it_is_the_kernel_with_its_rows_unknown(
-    h100: None, n: int, kernels: int
+    h100: None, rows: tuple[int, int], splits: int
 ) -> None:
-    """A weight of few rows is split along K, and a second kernel adds the parts.
-
-    Whatever a kernel is believed to write is copied before each call: not the weight.
-    """
-    program = traced(Layer(Case(n, 128, 32, torch.float32)), torch.zeros(1, 8, 128), 1, 8)
+    """Whatever a kernel is believed to write is copied before each call: not the weight."""
+    x = torch.zeros(1, rows[1], 384).bfloat16()
+    program = traced(Layer(Case(37, 384, 32), splits), x, *rows)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
     calls = [node for node in opened.graph.nodes if node.target is wrapper]
-    assert len(calls) == kernels and ranges(opened) == [(1, 8)]
-    for call in calls:
-        assert call.kwargs["kwargs"]["rows"].target is torch.ops.aten.sym_size.int
-        assert call.kwargs["tensors_to_clone"] == ["out_ptr"]
+    assert len(calls) == 1 and ranges(opened) == [rows]
+    (call,) = calls
+    assert call.kwargs["kwargs"]["rows"].target is torch.ops.aten.sym_size.int
+    assert call.kwargs["tensors_to_clone"] == ["out_ptr"]
 
 
 WITHOUT_TRITON = """
@@ -151,12 +154,12 @@ from torch.export import Dim
 from eagle_aot.triton_kernels.int4_gemm import int4_linear
 
 class Layer(torch.nn.Module):
-    def forward(self, x, qdata, scale, zero_point):
-        return int4_linear(x, qdata, scale, zero_point)
+    def forward(self, x, codes, scales):
+        return int4_linear(x, codes, scales, None, 6, 1)
 
-weight = torch.zeros(6, 16, dtype=torch.uint8), torch.ones(2, 6), torch.ones(2, 6)
-inputs = torch.ones(1, 4, 32), *weight
-shapes = {1: Dim("rows", min=1, max=4)}, None, None, None
+weight = torch.zeros(1, 1, 4096, dtype=torch.int16), torch.ones(1, 1, 512).bfloat16()
+inputs = torch.ones(1, 4, 32).bfloat16(), *weight
+shapes = {1: Dim("rows", min=1, max=4)}, None, None
 program = torch.export.export(Layer(), inputs, dynamic_shapes=shapes, strict=True)
 print([node.name for node in program.graph.nodes if node.op == "call_function"])
 print(program.module()(*inputs).unique().tolist())
@@ -165,11 +168,11 @@ print(program.module()(*inputs).unique().tolist())
 
 def test_importing_tracing_and_running_on_a_cpu_need_no_triton() -> None:
     run = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], capture_output=True, text=True)
-    assert run.stdout.split("\n") == ["['int4_small_m']", "[-32.0]", ""], run.stderr
+    assert run.stdout.split("\n") == ["['int4_small_m', 'select']", "[-256.0]", ""], run.stderr
     assert "Triton not available" not in run.stderr  # what `triton_op` would say
 
 
-KERNEL = "eagle_aot.triton_kernels.int4_gemm.kernel"
+KERNEL = "eagle_aot.triton_kernels.int4_gemm.small_m"
 IMPORTED = f"import sys, eagle_aot.targets; print({KERNEL!r} in sys.modules)"
 
 
@@ -181,5 +184,5 @@ def test_the_kernel_is_not_imported_before_it_is_needed() -> None:
 def test_outside_an_export_the_limit_is_four() -> None:
     set_matvec_max_m(4)
     assert matvec_max_m() == 4
-    program = traced(Layer(), torch.zeros(1, 8, 128), 5, 8)
+    program = traced(Layer(), torch.zeros(1, 8, 128).bfloat16(), 5, 8)
     assert SMALL_M not in operators(program)
