@@ -10,6 +10,7 @@ import click
 import torch
 from rich.console import Console
 
+from bench_header import Header, header
 from eagle_aot.artifact import Manifest
 from eagle_aot.command import eagle_command
 from eagle_aot.errors import UnsupportedError
@@ -18,7 +19,7 @@ from eagle_aot.export.verify_window import MAX_VERIFY_WINDOW
 from eagle_aot.runtime_runner.bench.settings import numbers
 from verify_profile.measure import Results, check_lengths, measure
 from verify_profile.program import build, dummy_source, export_options, open_program
-from verify_profile.report import Header, header, report, to_json
+from verify_profile.report import report, to_json
 
 REPORT_WIDTH = 200  # columns, where stdout is no terminal: kernels have long names
 

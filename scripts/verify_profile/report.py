@@ -1,21 +1,13 @@
 """A profile as a person reads it, and as JSON."""
 
-import platform
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
-import torch
 from rich.markup import escape
 from rich.table import Table
 
-import eagle_aot
-from eagle_aot.export.manifest import installed_versions
+from bench_header import Header, title_lines
 from eagle_aot.export.progress import Stage, line
 from eagle_aot.runtime_runner.bench.report import gigabytes, table_of
 from verify_profile.kernels import DENSE, Kernel, class_of, shares
@@ -29,48 +21,10 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Header:
-    """What was measured where: `device` with its driver, `target` as a few words."""
-
-    date: str
-    device: str
-    versions: dict[str, str]
-    commit: str
-    command: str
-    target: str
-
-
-def header(target: str, commit: str | None) -> Header:
-    """Of this process. `commit` is taken from the package's git where it is not given."""
-    where = Path(eagle_aot.__file__).resolve().parent
-    found = said("git", "-C", str(where), "describe", "--always", "--dirty", "--exclude=*")
-    driver = said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return Header(
-        date=datetime.now(UTC).date().isoformat(),
-        device=f"{torch.cuda.get_device_name()}, {driver.partition(chr(10))[0]}",
-        versions={**installed_versions(), "python": platform.python_version()},
-        commit=commit or found,
-        command=shlex.join(["python", *sys.argv]),
-        target=target,
-    )
-
-
-def said(*command: str) -> str:
-    """What a command prints, `unknown` where there is none or it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()
-
-
 def report(head: Header, results: Results, stages: list[Stage]) -> Iterator[str | Table]:
     """Where, how, and per forward a line and two tables."""
-    yield escape(head.device)
-    yield " ".join(f"{name} {version}" for name, version in head.versions.items())
-    yield f"{head.date}\neagle-aot at {head.commit}\n\n$ {escape(head.command)}"
-    yield f"{head.target}; reads {results.read_bandwidth / 1e9:,.1f} GB/s"
+    yield from title_lines(head)
+    yield f"{head.subject}; reads {results.read_bandwidth / 1e9:,.1f} GB/s"
     yield from NOTES
     for verify in results.verifies:
         yield f"\n[bold]{summary(verify)}[/bold]"

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from torch.export import ExportedProgram
 
+from bench_header import Header
 from eagle_aot.artifact import TARGET_VERIFY
 from eagle_aot.errors import SettingError
 from eagle_aot.export import ExportOptions, run_check
@@ -21,7 +22,7 @@ from eagle_aot.runtime_runner.bench.results import Floor
 from verify_profile.kernels import ATTENTION, CLASSES, DENSE, INT4, REST, class_of, shares, summed
 from verify_profile.measure import Results, Verify, check_lengths
 from verify_profile.program import dummy_pair, dummy_source, export_options, narrowed
-from verify_profile.report import Header, report, to_json
+from verify_profile.report import report, to_json
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "profile_verify.py"
 
@@ -85,7 +86,7 @@ def sample() -> tuple[Header, Results, list[Stage]]:
     )
     head = Header(
         date="2026-01-01", device="a GPU", versions={"torch": "2"}, commit="abc",
-        command="python x", target="gemma4-tiny, dummy",
+        command="python x", subject="gemma4-tiny, dummy",
     )  # fmt: skip
     return head, Results(read_bandwidth=3e12, verifies=[verify]), [Stage("lower", 1.5, 2**30, 0)]
 

@@ -1,0 +1,93 @@
+"""Linears to compare, each made of one canonical INT4 weight."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from eagle_aot.targets.int4 import Int4Weight
+from eagle_aot.triton_kernels.int4_gemm import (
+    choose_splits,
+    dequantise_int4,
+    int4_linear_reference,
+    pack,
+)
+from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
+
+Linear = Callable[[Tensor], Tensor]
+"""x bfloat16 [M, K] -> [M, N]."""
+
+INNER_K_TILES = 8
+
+
+def parts_of(weight: Int4Weight) -> Linear:
+    """The small-M kernel alone: [splits, M, N]."""
+    packed = pack(weight.qdata, weight.scale, weight.zero_point)
+    processors = torch.cuda.get_device_properties().multi_processor_count
+    splits = choose_splits(packed.rows, packed.scales.shape[1], processors)
+    codes, scales, zeros, rows = packed.codes, packed.scales, packed.zeros, packed.rows
+    return lambda x: int4_small_m(x, codes, scales, zeros, rows, splits, "")
+
+
+def few_rows(weight: Int4Weight) -> Linear:
+    """The small-M kernel, its parts added by a kernel of their own."""
+    parts = parts_of(weight)
+
+    def linear(x: Tensor) -> Tensor:
+        product = parts(x)
+        return product[0] if product.dtype == x.dtype else added(product)
+
+    return linear
+
+
+@torch.compile(dynamic=False)
+def added(parts: Tensor) -> Tensor:
+    return parts.sum(0).bfloat16()
+
+
+def many_rows(weight: Int4Weight) -> Linear:
+    """The large-M kernel."""
+    packed = pack(weight.qdata, weight.scale, weight.zero_point)
+    codes, scales, zeros, rows = packed.codes, packed.scales, packed.zeros, packed.rows
+    return lambda x: int4_large_m(x, codes, scales, zeros, rows, "")
+
+
+def tinygemm(weight: Int4Weight) -> Linear:
+    """torch's own: codes in its tiles, zero points as offsets `(8 - zero) * scale`."""
+    q = weight.qdata
+    swapped = ((q & 0xF) << 4) | (q >> 4)
+    tiles = torch.ops.aten._convert_weight_to_int4pack(swapped, INNER_K_TILES)
+    offset = (8 - weight.zero_point.float()) * weight.scale.float()
+    scale_and_zero = torch.stack((weight.scale, offset.bfloat16()), dim=-1).contiguous()
+    group = weight.group_size
+    return lambda x: torch.ops.aten._weight_int4pack_mm(x, tiles, group, scale_and_zero)
+
+
+def gemlite(weight: Int4Weight) -> Linear:
+    """gemlite with the configuration it ships for this GPU."""
+    from gemlite.helper import A16W4_HQQ_INT
+
+    codes = torch.stack((weight.qdata & 0xF, weight.qdata >> 4), dim=-1).flatten(1)
+    per_group = (t.t().reshape(-1, 1).contiguous() for t in (weight.scale, weight.zero_point))
+    return A16W4_HQQ_INT(device="cuda", dtype=torch.bfloat16).from_weights(codes, *per_group)
+
+
+def dense(weight: Int4Weight) -> Linear:
+    """cuBLAS over the weight in bfloat16."""
+    matrix = dequantise_int4(weight.qdata, weight.scale, weight.zero_point).t()
+    return lambda x: x @ matrix
+
+
+def dequantised(weight: Int4Weight) -> Linear:
+    """The weight written to memory in bfloat16 by a fused kernel, then cuBLAS."""
+    compiled = torch.compile(int4_linear_reference, dynamic=False)
+    return lambda x: compiled(x, weight.qdata, weight.scale, weight.zero_point)
+
+
+def peers() -> dict[str, Callable[[Int4Weight], Linear]]:
+    """What few rows are compared with, as far as it is installed."""
+    found: dict[str, Callable[[Int4Weight], Linear]] = {"tinygemm": tinygemm}
+    if find_spec("gemlite"):
+        found["gemlite"] = gemlite
+    return found | {"bf16": dense}
