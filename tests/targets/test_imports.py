@@ -26,6 +26,7 @@ print(json.dumps(found))
 
 FORBIDDEN = {
     "eagle_aot.triton_kernels.int4_gemm": ("export", "targets", "runtime_runner", "errors"),
+    "eagle_aot.triton_kernels.sdpa_splitk": ("export", "targets", "runtime_runner", "errors"),
     "eagle_aot.targets": ("export", "runtime_runner"),
     "eagle_aot.export": ("runtime_runner",),
     "eagle_aot.runtime_runner": ("targets", "export", "triton_kernels"),
@@ -58,7 +59,10 @@ def test_only_the_runner_and_the_lowering_need_executorch(
     assert not [m for m in imported[package] if m.startswith("executorch")]
 
 
-def test_kernels_import_nothing_else_of_this_project(imported: dict[str, list[str]]) -> None:
-    modules = imported["eagle_aot.triton_kernels.int4_gemm"]
+@pytest.mark.parametrize("package", [p for p in FORBIDDEN if ".triton_kernels." in p])
+def test_kernels_import_nothing_else_of_this_project(
+    imported: dict[str, list[str]], package: str
+) -> None:
+    modules = imported[package]
     ours = {m for m in modules if m.startswith("eagle_aot.")}
     assert {m.split(".")[1] for m in ours} == {"triton_kernels"}

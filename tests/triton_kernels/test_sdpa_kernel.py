@@ -1,0 +1,157 @@
+"""The attention kernels without a GPU: interpreted, compiled, and how keys are dealt out."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+triton = pytest.importorskip("triton", reason="triton is not installed")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from eagle_aot.triton_kernels.sdpa_splitk import kernel  # noqa: E402
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
+    HEAD_DIMS,
+    MAX_ROWS,
+    Tiling,
+    choose_tiling,
+    chunk_length,
+    is_tileable,
+    ring_splits,
+)
+
+H100 = GPUTarget("cuda", 90, 32)
+SHARED_MEMORY = 227 << 10
+"""Bytes that one program may have there."""
+
+SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+
+
+# Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernels")
+def test_interpreted_they_compute_attention_row_by_row() -> None:
+    suite = Path(__file__).with_name("interpreted_sdpa_splitk.py")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", str(suite)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=suite.parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window"),
+    [
+        (32, 4, 512, 0),  # Gemma 4 31B, full
+        (32, 16, 256, 1024),  # Gemma 4 31B, sliding
+        (32, 8, 128, 0),  # Llama
+        (28, 4, 128, 0),
+        (4, 2, 64, 64),
+        (16, 2, 256, 0),
+        (8, 8, 64, 0),
+        (4, 2, 16, 16),
+    ],
+)
+def test_they_fit_an_h100_without_spilling(
+    heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path
+) -> None:
+    tiles = choose_tiling(heads, kv_heads, head_dim, window)
+    constants = {
+        **{"SCALE": 1.0, "HEADS": heads, "GROUP": heads // kv_heads, "D": head_dim},
+        **{"WINDOW": window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
+        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
+    }
+    kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16")
+    kinds |= {"pos_ptr": "*i64", "partial_ptr": "*fp16", "stats_ptr": "*fp32"}
+    kinds |= {"rows": "i32", "slots": "i32"} | dict.fromkeys(constants, "constexpr")
+    names = kernel.sdpa_splitk_kernel.arg_names
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(names)
+        if name.endswith("_ptr")
+    }
+    source = ASTSource(
+        fn=kernel.sdpa_splitk_kernel,
+        signature={name: kinds[name] for name in names},
+        constexprs=constants,
+        attrs=aligned,
+    )
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    compiled = triton.compile(source, target=H100, options=options)
+    assert compiled.metadata.shared <= SHARED_MEMORY
+    assert local_memory(compiled.asm["cubin"], tmp_path) == 0
+
+
+def local_memory(cubin: bytes, directory: Path) -> int:
+    """Bytes per thread of what registers are spilled to."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    binary = directory / "kernel.cubin"
+    binary.write_bytes(cubin)
+    command = [tool, "--dump-resource-usage", binary]
+    usage = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
+
+
+GROUPS = st.sampled_from([1, 2, 4, 7, 8, 16])
+KV_HEADS = st.sampled_from([1, 2, 3, 8, 40])
+LAYERS = st.tuples(GROUPS, KV_HEADS, st.sampled_from(HEAD_DIMS))
+
+
+@SETTINGS
+@given(layer=LAYERS, position=st.integers(0, 1 << 20))
+def test_the_chunks_of_a_row_reach_its_position_and_keep_the_device_full(
+    layer: tuple[int, int, int], position: int
+) -> None:
+    group, kv_heads, head_dim = layer
+    tiles = choose_tiling(group * kv_heads, kv_heads, head_dim, 0)
+    length = chunk_length(position, tiles)
+    chunks = position // length + 1
+    assert length % tiles.key_tile == 0 and chunks <= tiles.splits
+    assert length == tiles.chunk or 2 * chunks >= tiles.splits
+
+
+@SETTINGS
+@given(first=st.integers(0, 10_000), window=st.integers(8, 2048), chunk=st.sampled_from([16, 128]))
+def test_the_chunks_of_a_ring_reach_all_rows(first: int, window: int, chunk: int) -> None:
+    last = first + MAX_ROWS - 1
+    touched = last // chunk - max(0, first - window + 1) // chunk + 1
+    assert touched <= ring_splits(window, chunk)
+
+
+@SETTINGS
+@given(layer=LAYERS, window=st.sampled_from([0, 64, 1024]))
+def test_a_tile_holds_all_rows_of_a_group(layer: tuple[int, int, int], window: int) -> None:
+    group, kv_heads, head_dim = layer
+    tiles = choose_tiling(group * kv_heads, kv_heads, head_dim, window)
+    assert tiles.row_tile >= MAX_ROWS * group and tiles.row_tile & (tiles.row_tile - 1) == 0
+    assert tiles.chunk % tiles.key_tile == 0
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "held"),
+    [
+        (32, 4, 512, True),
+        (64, 4, 512, False),  # 128 rows of 512 are more than registers hold
+        (32, 1, 128, True),
+        (32, 3, 128, False),
+        (32, 4, 96, False),
+        (32, 4, 1024, False),
+    ],
+)
+def test_which_layers_the_kernels_hold(
+    heads: int, kv_heads: int, head_dim: int, held: bool
+) -> None:
+    assert is_tileable(heads, kv_heads, head_dim) == held
+
+
+def test_a_layer_of_gemma_fills_an_h100_once() -> None:
+    assert choose_tiling(32, 4, 512, 0) == Tiling(64, 32, 32, 33, 8, 2)

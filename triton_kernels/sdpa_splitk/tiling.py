@@ -1,0 +1,95 @@
+"""How the keys of a row are dealt out to programs: plain numbers, without triton.
+
+A row at position p of a flat cache reads its keys in chunks of `chunk_length(p)`, the shortest
+multiple of `chunk` of which `splits` reach that far; one program takes one chunk. So the device is
+full at every length of text, what the chunks leave behind stays small, and neither grows with the
+cache. A row of a ring reads its window in chunks that start at multiples of `chunk`.
+"""
+
+from dataclasses import dataclass
+
+MAX_ROWS = 8
+"""Rows that the operator serves at most."""
+
+WGMMA_ROWS = 64
+"""The rows of Hopper's matrix instructions: fewer cost as much."""
+
+MMA_ROWS = 16
+
+MAX_TILE = 64 * 512
+"""Elements of the largest sum of values that one program holds in registers."""
+
+HEAD_DIMS = (16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The walk over a cache; of the layer's shape alone, never of rows or of the cache's length.
+
+    `row_tile` query rows (all heads of a group, `MAX_ROWS` each, however few there are) against
+    `key_tile` keys at a time; `chunk` and `splits` as above, `warps` and `stages` as Triton's.
+    """
+
+    row_tile: int
+    key_tile: int
+    chunk: int
+    splits: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A tiling before the layer's number of heads is known."""
+
+    min_rows: int
+    key_tile: int
+    chunk: int
+    programs: int
+    warps: int
+    stages: int
+
+
+# One to three programs for each of an H100's 132 multiprocessors, as many as fit there at once.
+FLAT = {
+    512: Plan(WGMMA_ROWS, 32, 32, 132, 8, 2),
+    256: Plan(WGMMA_ROWS, 32, 32, 264, 4, 2),
+    128: Plan(WGMMA_ROWS, 64, 64, 264, 4, 2),
+}
+SMALL_FLAT = Plan(WGMMA_ROWS, 64, 64, 396, 4, 2)
+RING = Plan(MMA_ROWS, 32, 128, 0, 4, 3)
+
+
+def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tiling:
+    """The tiling of a layer of these numbers of heads, ring if `window` is not 0."""
+    plan = RING if window else FLAT.get(head_dim, SMALL_FLAT)
+    rows = max(plan.min_rows, row_tile(heads // kv_heads))
+    splits = ring_splits(window, plan.chunk) if window else max(1, plan.programs // kv_heads)
+    # Registers hold twice the rows where twice the warps do.
+    warps = max(plan.warps, min(8, rows * head_dim // 4096))
+    return Tiling(rows, plan.key_tile, plan.chunk, splits, warps, plan.stages)
+
+
+def row_tile(group: int) -> int:
+    """Rows of a tile that holds `MAX_ROWS` rows of `group` heads: a power of two."""
+    return 1 << max(MAX_ROWS * group - 1, MMA_ROWS - 1).bit_length()
+
+
+def ring_splits(window: int, chunk: int) -> int:
+    """Chunks that `MAX_ROWS` consecutive rows and their windows may touch."""
+    keys = window + MAX_ROWS - 1
+    return (keys + chunk - 2) // chunk + 1
+
+
+def chunk_length(position: int, tiling: Tiling) -> int:
+    """Keys per chunk of a row at `position` of a flat cache."""
+    return (position // (tiling.chunk * tiling.splits) + 1) * tiling.chunk
+
+
+def is_tileable(heads: int, kv_heads: int, head_dim: int) -> bool:
+    """Whether the kernels hold a layer of these numbers of heads."""
+    return (
+        head_dim in HEAD_DIMS
+        and heads % kv_heads == 0
+        and row_tile(heads // kv_heads) * head_dim <= MAX_TILE
+    )
