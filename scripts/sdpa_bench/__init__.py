@@ -1,0 +1,1 @@
+"""What `bench_sdpa.py` measures, and beside what."""

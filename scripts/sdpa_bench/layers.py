@@ -1,0 +1,91 @@
+"""Attention layers and their caches."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FULL_BUFFER = 1 << 17
+MAX_ROWS = 8
+COLD_BYTES = 110 << 20
+"""What all copies of a cache hold at least, of what is read: more than twice an H100's L2."""
+
+MAX_COPIES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Attention of one layer in bfloat16; ring if `window` is not 0."""
+
+    name: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+
+    @property
+    def scale(self) -> float:
+        return self.head_dim**-0.5
+
+    def bytes_read(self, context: int, rows: int) -> int:
+        """Keys and values that the last `rows` of `context` tokens see."""
+        seen = min(context, self.window + rows - 1) if self.window else context
+        return 4 * self.kv_heads * self.head_dim * seen
+
+
+LAYERS = (
+    Layer("Gemma-4-31B full", 32, 4, 512),
+    Layer("Llama-like", 32, 8, 128),
+    Layer("Gemma-4-31B sliding", 32, 16, 256, 1024),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Keys and values [1, kv_heads, slots, D] of random numbers."""
+
+    k: Tensor
+    v: Tensor
+
+
+class Caches:
+    """Copies of one cache, to be read in turn so that none is found in L2."""
+
+    def __init__(self, layer: Layer, slots: int, shortest: int) -> None:
+        """As many as the shortest context needs."""
+        self.layer = layer
+        self.slots = 2 * layer.window or slots
+        self._copies = [self._random() for _ in range(self._needed(shortest))]
+
+    def of(self, context: int) -> list[Cache]:
+        """As many as `context` needs."""
+        return self._copies[: self._needed(context)]
+
+    def _needed(self, context: int) -> int:
+        read = self.layer.bytes_read(context, 1)
+        return min(MAX_COPIES, 1 + -(-COLD_BYTES // read))
+
+    def _random(self) -> Cache:
+        shape = 1, self.layer.kv_heads, self.slots, self.layer.head_dim
+        k, v = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+        return Cache(k, v)
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """The last `rows` of `context` tokens."""
+
+    layer: Layer
+    context: int
+    q: Tensor
+    input_pos: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.q.shape[1]
+
+
+def last_rows(layer: Layer, context: int, rows: int) -> Queries:
+    """Random queries of the last `rows` of `context` tokens."""
+    q = torch.randn(1, rows, layer.heads, layer.head_dim, dtype=torch.bfloat16, device="cuda")
+    return Queries(layer, context, q, torch.arange(context - rows, context, device="cuda"))
