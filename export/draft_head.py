@@ -9,18 +9,19 @@ vocabulary.
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.errors import SettingError
 from eagle_aot.export.draft_config import DraftConfig
 from eagle_aot.targets.decoder.attention import attend
+from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import FlatKVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.decoder.rope import RotaryEmbedding, apply_rotary, default_inv_freq
 
-ACTIVATIONS = {"silu": F.silu, "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh")}
+ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+"""What checkpoints call an activation, and what `GatedMLP` does."""
 
 
 class DraftAttention(nn.Module):
@@ -53,21 +54,6 @@ class DraftAttention(nn.Module):
         return x.unflatten(-1, (-1, self.head_dim))
 
 
-class DraftMLP(nn.Module):
-    """Gated MLP."""
-
-    def __init__(self, config: DraftConfig, dtype: torch.dtype) -> None:
-        super().__init__()
-        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.gate_proj = nn.Linear(hidden, inner, bias=bias, dtype=dtype)
-        self.up_proj = nn.Linear(hidden, inner, bias=bias, dtype=dtype)
-        self.down_proj = nn.Linear(inner, hidden, bias=bias, dtype=dtype)
-        self.activation = ACTIVATIONS[config.hidden_act]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
-
-
 class DraftLayer(nn.Module):
     """The fused decoder layer, in two halves around the attention itself.
 
@@ -83,7 +69,13 @@ class DraftLayer(nn.Module):
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
         self.self_attn = DraftAttention(config, dtype)
-        self.mlp = DraftMLP(config, dtype)
+        inner, bias = config.intermediate_size, config.mlp_bias
+        self.mlp = GatedMLP(
+            gate_proj=nn.Linear(hidden, inner, bias=bias, dtype=dtype),
+            up_proj=nn.Linear(hidden, inner, bias=bias, dtype=dtype),
+            down_proj=nn.Linear(inner, hidden, bias=bias, dtype=dtype),
+            activation=ACTIVATIONS[config.hidden_act],
+        )
 
     def project(
         self, embedding: Tensor, feature: Tensor, input_pos: Tensor

@@ -12,7 +12,15 @@ from eagle_aot.artifact import Manifest
 from eagle_aot.errors import EagleError, ExportError
 from eagle_aot.export.fold_int4 import fold_int4
 from eagle_aot.export.graph_checks import check_graphs
-from eagle_aot.export.lowering.backend import AUTO, CUDA, DTYPES, XNNPACK, choose_backend, lowering
+from eagle_aot.export.lowering.backend import (
+    AUTO,
+    CUDA,
+    DTYPES,
+    XNNPACK,
+    choose_backend,
+    lowering,
+    multiprocessors,
+)
 from eagle_aot.export.manifest import (
     copy_tokenizer,
     describe,
@@ -22,6 +30,7 @@ from eagle_aot.export.manifest import (
 )
 from eagle_aot.export.methods import export_methods
 from eagle_aot.export.output_dir import appearing, check_output_dir
+from eagle_aot.export.pack_int4 import pack_int4
 from eagle_aot.export.progress import Progress
 from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.export.speculator import Eagle3Speculator
@@ -84,9 +93,10 @@ def export_speculator(
 ) -> Manifest:
     """Write the artifact of a loaded pair into `output_dir`.
 
-    `source` says where the pair came from: its identity and tokenizer go into the artifact. For
-    XNNPACK, INT4 weights of the target are dequantised in place. Raises ExportError when tracing,
-    checking, lowering or writing fails.
+    `source` says where the pair came from: its identity and tokenizer go into the artifact. INT4
+    weights of the target are changed in place: dequantised for XNNPACK, packed for CUDA. Raises
+    UnsupportedError for weights that cannot be packed, ExportError when tracing, checking, lowering
+    or writing fails.
     """
     options = options or ExportOptions()
     progress, backend = options.progress, choose_backend(options.backend)
@@ -124,6 +134,9 @@ def trace(
     """Export the three methods as their backend wants them, and check their graphs."""
     if backend == XNNPACK:
         fold_int4(speculator)
+    else:
+        with progress.stage("pack"):
+            pack_int4(speculator, multiprocessors())
     with progress.stage("trace"), stated("tracing failed"):
         programs = export_methods(speculator, lengths)
     with progress.stage("check graphs"):

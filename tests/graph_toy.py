@@ -9,12 +9,13 @@ from torch.export import Dim, ExportedProgram
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.int4_dispatch import matvec_max_m_raised
 from eagle_aot.export.verify_window import MethodLengths
-from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.weight import random_int4
 
 LENGTHS = MethodLengths(8, 9, 16)
 RANGES = {"prefill": (9, 16), "target_verify": (1, 8), "draft_decode": (1, 16)}
 WIDTH = 4
+INT4_WIDTH = 32
 Programs = dict[str, ExportedProgram]
 Body = Callable[["Toy", Tensor, Tensor], Tensor]
 
@@ -26,14 +27,20 @@ class ToyCache(nn.Module):
 
 
 class ToyModel(nn.Module):
-    """A cache, a buffer that is none, a dense weight and an INT4 one; used or not."""
+    """A cache, a buffer that is none, a dense weight and INT4 ones; used or not."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.kv_cache = ToyCache()
         self.register_buffer("scratch", torch.zeros(32, WIDTH, dtype=dtype))
         self.dense = nn.Linear(WIDTH, 6, dtype=dtype)
-        self.int4 = Int4Linear(random_int4(6, WIDTH, 2, torch.float32), torch.float32)
+        weight = random_int4(6, INT4_WIDTH, 32, torch.bfloat16)
+        self.int4 = PackedInt4Linear(weight, multiprocessors=1)
+        self.unpacked = Int4Linear(weight, torch.bfloat16)
+
+    def int4_rows(self, x: Tensor) -> Tensor:
+        """`x` [rows, WIDTH] -> bfloat16 [rows, INT4_WIDTH], what INT4 weights take."""
+        return torch.cat([x] * (INT4_WIDTH // WIDTH), dim=-1).to(torch.bfloat16)
 
 
 class Toy(nn.Module):

@@ -36,7 +36,7 @@ def check_graphs(programs: Mapping[str, ExportedProgram], lengths: MethodLengths
         check_matmuls(name, program)
         check_mutated_buffers(name, program)
         check_int4_route(name, program, ranges[name])
-        if name != PREFILL:  # a whole prompt may pay for dequantising, a round may not
+        if name != PREFILL:  # a whole prompt may pay for what a round may not
             check_weight_sized(name, program)
     check_shared_tensors(programs)
 

@@ -1,4 +1,4 @@
-"""INT4 weights: read as they are by few rows, dequantised for many.
+"""INT4 weights: packed, and read as they are by the kernel for few rows or the one for many.
 
 Where a backend has folded them into dense ones before tracing, there is nothing to check.
 """
@@ -11,34 +11,40 @@ from eagle_aot.export.graph_checks.nodes import operator_name, tensors, used_wei
 from eagle_aot.export.verify_window import MAX_VERIFY_WINDOW
 
 SMALL_M = "eagle_aot::int4_small_m"
-QDATA = ".qdata"
+LARGE_M = "eagle_aot::int4_large_m"
+CODES = ".codes"
+UNPACKED = ".qdata"
 
 
 def check_int4_route(name: str, program: ExportedProgram, rows: tuple[int, int]) -> None:
     """A method of up to `MAX_VERIFY_WINDOW` rows takes the small-M operator for every INT4 weight.
 
-    One of more rows dequantises, except for a fixed few of its rows, such as a prompt's last one.
-    `rows` is the method's inclusive range; one on both sides of the limit cannot hold INT4 weights.
+    One of more rows takes the large-M operator, except for a fixed few of its rows, such as a
+    prompt's last one. `rows` is the method's inclusive range; one on both sides of the limit cannot
+    hold INT4 weights. Weights that are not packed would be dequantised in every step.
     """
-    weights = {w: node for w, node in used_weights(program).items() if w.endswith(QDATA)}
-    few = rows[1] <= MAX_VERIFY_WINDOW
-    if weights and not few and rows[0] <= MAX_VERIFY_WINDOW:
+    weights = used_weights(program)
+    if unpacked := sorted(weight for weight in weights if weight.endswith(UNPACKED)):
+        raise ExportError(f"{name}: INT4 weight {unpacked[0]} is not packed")
+    packed = {weight: node for weight, node in weights.items() if weight.endswith(CODES)}
+    if packed and rows[0] <= MAX_VERIFY_WINDOW < rows[1]:
         raise ExportError(
-            f"{name}: INT4 weight {min(weights)} for {rows[0]} to {rows[1]} rows, on both sides "
+            f"{name}: INT4 weight {min(packed)} for {rows[0]} to {rows[1]} rows, on both sides "
             f"of the dispatch at {MAX_VERIFY_WINDOW}"
         )
-    for weight, node in weights.items():
+    wanted = SMALL_M if rows[1] <= MAX_VERIFY_WINDOW else LARGE_M
+    for weight, node in packed.items():
         for user in node.users:
-            if not _is_right(user, node, few):
-                wanted = "read by int4_small_m" if few else "dequantised"
+            if not _is_right(user, node, wanted):
                 raise ExportError(
-                    f"{name}: INT4 weight {weight} must be {wanted} for {rows[0]} to {rows[1]} "
-                    f"rows, but {user.target} takes it at {user.name}"
+                    f"{name}: INT4 weight {weight} must be read by {wanted} for {rows[0]} to "
+                    f"{rows[1]} rows, but {user.target} takes it at {user.name}"
                 )
 
 
-def _is_right(user: Node, weight: Node, few: bool) -> bool:
-    if operator_name(user) != SMALL_M or user.args[1] is not weight:
-        return not few
+def _is_right(user: Node, weight: Node, wanted: str) -> bool:
+    operator = operator_name(user)
+    if operator not in (SMALL_M, LARGE_M) or user.args[1] is not weight:
+        return False
     (output,) = tensors(user)
-    return few or isinstance(output.shape[-2], int)
+    return operator == wanted or (operator == SMALL_M and isinstance(output.shape[-2], int))

@@ -9,7 +9,6 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from eagle_aot.errors import ExportError
-from eagle_aot.export.graph_checks.int4_route import QDATA
 from eagle_aot.export.graph_checks.nodes import calls, operator_name, tensors, used_weights
 
 LARGE = 1 << 20
@@ -37,13 +36,9 @@ def check_weight_sized(name: str, program: ExportedProgram) -> None:
 
 
 def _weight_shapes(program: ExportedProgram) -> set[tuple[int, ...]]:
-    """Forms of the weights and caches that are matrices, INT4 ones as they are when dense."""
-    shapes = set()
-    for weight, node in used_weights(program).items():
-        for tensor in tensors(node):
-            shapes.add(_form(tensor.shape))
-            if weight.endswith(QDATA):
-                shapes.add(_form((tensor.shape[0], 2 * tensor.shape[1])))
+    """Forms of the weights and caches that are matrices."""
+    nodes = used_weights(program).values()
+    shapes = {_form(tensor.shape) for node in nodes for tensor in tensors(node)}
     return {shape for shape in shapes if len(shape) > 1}
 
 

@@ -16,6 +16,7 @@ AUTO, CUDA, XNNPACK = "auto", "cuda", "xnnpack"
 DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
 """What a backend computes in."""
 
+H100_MULTIPROCESSORS = 132
 INSTEAD = ": install it, or use --backend xnnpack"
 
 
@@ -56,6 +57,13 @@ def choose_backend(asked: str) -> str:
     if chosen == CUDA:
         check_cuda()
     return chosen
+
+
+def multiprocessors() -> int:
+    """Of the GPU here, which a CUDA program is for; of an H100 where there is none."""
+    if not torch.cuda.is_available():
+        return H100_MULTIPROCESSORS
+    return torch.cuda.get_device_properties().multi_processor_count
 
 
 def check_cuda() -> None:

@@ -27,6 +27,7 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.export.lowering.backend import multiprocessors
 
 CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -99,6 +100,7 @@ def device_record() -> dict[str, str]:
     return {
         "name": torch.cuda.get_device_name(),
         "compute_capability": f"{major}.{minor}",
+        "multiprocessors": str(multiprocessors()),  # for which products are split
         "cuda": torch.version.cuda or "",
     }
 

@@ -106,8 +106,8 @@ class Manifest:
     `target` and `draft` identify the checkpoints (name, directory name, sha256 over their files);
     `files` maps every other file of the artifact to its sha256; `tokenizer_sha256` is None for an
     artifact without a tokenizer. `device` is what a program with native code was compiled for
-    (name, compute capability), None where it runs anywhere. `stages` is what the export cost: per
-    stage its name, seconds, and the peaks of host and GPU memory in bytes.
+    (name, compute capability, multiprocessors), None where it runs anywhere. `stages` is what the
+    export cost: per stage its name, seconds, and the peaks of host and GPU memory in bytes.
     """
 
     schema_version: int

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.targets.decoder.attention import attend
+from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache, RingKVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.rope import (
@@ -21,9 +22,9 @@ from eagle_aot.targets.decoder.rope import (
     default_inv_freq,
     proportional_inv_freq,
 )
+from eagle_aot.targets.decoder.shared_input import SharedInput
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
-from eagle_aot.targets.int4 import Int4Linear
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
 
@@ -37,8 +38,10 @@ class Context:
     mask: Tensor
 
 
-class Gemma4Attention(nn.Module):
+class Gemma4Attention(SharedInput):
     """Grouped-query attention with q, k and v norms; `v_proj` is None where keys are the values."""
+
+    sharers = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, config: Gemma4Config, layer: int, slots: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -61,9 +64,9 @@ class Gemma4Attention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """`x` [1, T, H] -> [1, T, H]; stores this chunk's keys and values."""
-        raw_k = self.k_proj(x)
-        raw_v = raw_k if self.v_proj is None else self.v_proj(x)
-        q = apply_rotary(self.q_norm(self._heads(self.q_proj(x))), context.rotary)
+        projected = self.project(x)  # without a v_proj the keys are the last
+        raw_q, raw_k, raw_v = projected[0], projected[1], projected[-1]
+        q = apply_rotary(self.q_norm(self._heads(raw_q)), context.rotary)
         k = apply_rotary(self.k_norm(self._heads(raw_k)), context.rotary)
         v = self.v_norm(self._heads(raw_v))
         keys, values = self.kv_cache.update(k.transpose(1, 2), v.transpose(1, 2), context.input_pos)
@@ -73,20 +76,6 @@ class Gemma4Attention(nn.Module):
     def _heads(self, x: Tensor) -> Tensor:
         """[1, T, heads * D] -> [1, T, heads, D]."""
         return x.unflatten(-1, (-1, self.head_dim))
-
-
-class Gemma4MLP(nn.Module):
-    """GELU-gated MLP."""
-
-    def __init__(self, config: Gemma4Config, dtype: torch.dtype) -> None:
-        super().__init__()
-        hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_proj = _linear(hidden, inner, dtype)
-        self.up_proj = _linear(hidden, inner, dtype)
-        self.down_proj = _linear(inner, hidden, dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
 
 
 class Gemma4Layer(nn.Module):
@@ -102,7 +91,13 @@ class Gemma4Layer(nn.Module):
         self.self_attn = Gemma4Attention(config, layer, slots, dtype)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
         self.pre_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
-        self.mlp = Gemma4MLP(config, dtype)
+        inner = config.intermediate_size
+        self.mlp = GatedMLP(
+            gate_proj=_linear(hidden, inner, dtype),
+            up_proj=_linear(hidden, inner, dtype),
+            down_proj=_linear(inner, hidden, dtype),
+            activation="gelu_tanh",
+        )
         self.post_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
         self.register_buffer("layer_scalar", torch.ones(1, dtype=dtype))
 
@@ -163,7 +158,7 @@ class Gemma4Target(TapDecoder):
         if self.config.tie_word_embeddings:
             return self.embed_tokens.weight
         head = self.lm_head
-        return head.dense().weight if isinstance(head, Int4Linear) else head.weight
+        return head.weight if isinstance(head, nn.Linear) else head.dense().weight
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embed_tokens(tokens) * self.embed_scale

@@ -1,6 +1,17 @@
 """INT4 weights: one canonical layout, and readers of the formats found on disk."""
 
 from eagle_aot.targets.int4.linear import Int4Linear
+from eagle_aot.targets.int4.packed_linear import (
+    PackedGatedInt4,
+    PackedInt4Linear,
+    PackedProjections,
+)
 from eagle_aot.targets.int4.weight import Int4Weight
 
-__all__ = ["Int4Linear", "Int4Weight"]
+__all__ = [
+    "Int4Linear",
+    "Int4Weight",
+    "PackedGatedInt4",
+    "PackedInt4Linear",
+    "PackedProjections",
+]

@@ -8,7 +8,10 @@ from eagle_aot.triton_kernels.int4_gemm import dequantise_int4, int4_linear_refe
 
 
 class Int4Linear(nn.Module):
-    """Drop-in for a bias-free `nn.Linear`; activations keep their dtype (W4A16)."""
+    """Drop-in for a bias-free `nn.Linear`; activations keep their dtype (W4A16).
+
+    It dequantises wherever it runs. `PackedInt4Linear` is what GPU kernels read.
+    """
 
     qdata: Tensor
     scale: Tensor
@@ -21,6 +24,11 @@ class Int4Linear(nn.Module):
         self.register_buffer("qdata", weight.qdata)
         self.register_buffer("scale", weight.scale.to(dtype))
         self.register_buffer("zero_point", weight.zero_point.to(dtype))
+
+    @property
+    def weight(self) -> Int4Weight:
+        """The weight, scale and zero point in the layer's dtype."""
+        return Int4Weight(self.qdata, self.scale, self.zero_point)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` [1, M, K] -> [1, M, N]."""

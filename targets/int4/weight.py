@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import CheckpointError
+from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.triton_kernels.int4_gemm import PackedInt4, pack, packable_group, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,33 @@ class Int4Weight:
     def group_size(self) -> int:
         """Columns that share one scale."""
         return 2 * self.qdata.shape[1] // self.scale.shape[0]
+
+    @property
+    def unpackable(self) -> str | None:
+        """Why the GPU kernels cannot read the weight and what to do; None: they can."""
+        if packable_group(self.group_size) is None:
+            return (
+                f"groups of {self.group_size} columns, the GPU kernels read multiples of 32: "
+                "quantise with such a group size"
+            )
+        if self.scale.dtype != torch.bfloat16:
+            dtype = str(self.scale.dtype).removeprefix("torch.")
+            return f"{dtype} scales, the GPU kernels compute in bfloat16: load it with that dtype"
+        return None
+
+    def pack(self) -> PackedInt4:
+        """The weight in the order that the GPU kernels read, on its own device.
+
+        Raises UnsupportedError where `unpackable` says why.
+        """
+        if self.unpackable:
+            raise UnsupportedError(f"INT4 weight: {self.unpackable}")
+        return pack(self.qdata, self.scale, self.zero_point)
+
+    @classmethod
+    def unpack(cls, packed: PackedInt4) -> "Int4Weight":
+        """What was packed, bit for bit; groups of more than 128 columns as several equal ones."""
+        return cls(*unpack(packed))
 
 
 def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) -> Int4Weight:

@@ -5,14 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from eagle_aot.errors import ExportError
 from eagle_aot.export.graph_checks.weight_sized import LARGE
-from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
 from graph_toy import Body, Programs, Toy, ToyModel, check_with, good_programs, trace, writer
 
 SMALL_M = torch.ops.eagle_aot.int4_small_m.default
+LARGE_M = torch.ops.eagle_aot.int4_large_m.default
 
 
 @pytest.fixture(scope="module")
@@ -30,49 +29,84 @@ def with_target(name: str, function: Callable[[ToyModel, Tensor], Tensor]) -> Bo
 
 
 def int4(model: ToyModel, x: Tensor) -> Tensor:
-    return model.int4(x)
-
-
-def dequantised(model: ToyModel, x: Tensor) -> Tensor:
-    weight = model.int4
-    return F.linear(x, dequantise_int4(weight.qdata, weight.scale, weight.zero_point))
+    return model.int4(model.int4_rows(x))
 
 
 def small_m(model: ToyModel, x: Tensor) -> Tensor:
     weight = model.int4
-    return SMALL_M(x, weight.qdata, weight.scale, weight.zero_point)
+    return SMALL_M(model.int4_rows(x), weight.codes, weight.scales, None, 6, 1, "")
+
+
+def large_m(model: ToyModel, x: Tensor) -> Tensor:
+    weight = model.int4
+    return LARGE_M(model.int4_rows(x), weight.codes, weight.scales, None, 6, "")
+
+
+def unpacked(model: ToyModel, x: Tensor) -> Tensor:
+    return model.unpacked(model.int4_rows(x))
 
 
 def test_each_method_on_its_side_of_the_dispatch_passes(good: Programs) -> None:
     both = {name: trace(name, with_target(name, int4)) for name in ("prefill", "target_verify")}
     check_with(good, **both)
     targets = {n: [node.target for node in p.graph.nodes] for n, p in both.items()}
-    assert SMALL_M in targets["target_verify"] and SMALL_M not in targets["prefill"]
+    assert SMALL_M in targets["target_verify"] and LARGE_M not in targets["target_verify"]
+    assert LARGE_M in targets["prefill"] and SMALL_M not in targets["prefill"]
 
 
-@pytest.mark.parametrize("function", [dequantised, lambda m, x: int4(m, x) + dequantised(m, x)])
-def test_a_weight_that_verify_dequantises_is_refused(
+@pytest.mark.parametrize("name", ["prefill", "target_verify", "draft_decode"])
+@pytest.mark.parametrize("function", [unpacked, lambda m, x: large_m(m, x) + unpacked(m, x)])
+def test_a_weight_that_is_not_packed_is_refused(
+    good: Programs, name: str, function: Callable[[ToyModel, Tensor], Tensor]
+) -> None:
+    program = trace(name, with_target(name, function))
+    message = rf"{name}: INT4 weight target\.unpacked\.qdata is not packed"
+    with pytest.raises(ExportError, match=message):
+        check_with(good, **{name: program})
+
+
+@pytest.mark.parametrize("function", [large_m, lambda m, x: int4(m, x) + large_m(m, x)])
+def test_a_verify_through_the_many_row_kernel_is_refused(
     good: Programs, function: Callable[[ToyModel, Tensor], Tensor]
 ) -> None:
     verify = trace("target_verify", with_target("target_verify", function))
-    message = r"target_verify: INT4 weight target\.int4\.qdata must be read by int4_small_m for 1"
+    message = (
+        r"target_verify: INT4 weight target\.int4\.codes must be read by "
+        r"eagle_aot::int4_small_m for 1 to 8 rows, but eagle_aot\.int4_large_m"
+    )
     with pytest.raises(ExportError, match=message):
         check_with(good, target_verify=verify)
 
 
-def test_a_weight_that_is_read_as_something_else_is_refused(good: Programs) -> None:
+@pytest.mark.parametrize("name", ["prefill", "target_verify"])
+def test_a_weight_that_is_read_as_something_else_is_refused(good: Programs, name: str) -> None:
     def confused(model: ToyModel, x: Tensor) -> Tensor:
         weight = model.int4
-        return SMALL_M(x, weight.qdata, weight.scale + weight.qdata.sum(), weight.zero_point)
+        scales = weight.scales + weight.codes.sum()
+        operator = (LARGE_M, 6) if name == "prefill" else (SMALL_M, 6, 1)
+        return operator[0](model.int4_rows(x), weight.codes, scales, None, *operator[1:], "")
 
-    verify = trace("target_verify", with_target("target_verify", confused))
+    program = trace(name, with_target(name, confused))
     with pytest.raises(ExportError, match=r"but aten\.sum\.default takes it at"):
+        check_with(good, **{name: program})
+
+
+def test_codes_in_the_place_of_another_argument_are_refused(good: Programs) -> None:
+    def swapped(model: ToyModel, x: Tensor) -> Tensor:
+        weight = model.int4
+        return SMALL_M(model.int4_rows(x), weight.scales, weight.codes, None, 6, 1, "")
+
+    verify = trace("target_verify", with_target("target_verify", swapped))
+    with pytest.raises(ExportError, match=r"but eagle_aot\.int4_small_m\.default takes it at"):
         check_with(good, target_verify=verify)
 
 
 def test_a_prefill_through_the_few_row_kernel_is_refused(good: Programs) -> None:
     prefill = trace("prefill", with_target("prefill", lambda m, x: small_m(m, x[::2])))
-    message = r"prefill: INT4 weight target\.int4\.qdata must be dequantised for 9 to 16 rows"
+    message = (
+        r"prefill: INT4 weight target\.int4\.codes must be read by eagle_aot::int4_large_m "
+        "for 9 to 16 rows"
+    )
     with pytest.raises(ExportError, match=message):
         check_with(good, prefill=prefill)
 
@@ -86,8 +120,8 @@ def test_a_prefills_last_row_may_take_the_few_row_kernel(good: Programs) -> None
 
 
 def test_a_range_on_both_sides_of_the_dispatch_is_refused(good: Programs) -> None:
-    draft = trace("draft_decode", with_target("draft_decode", dequantised))
-    message = r"draft_decode: INT4 weight target\.int4\.qdata for 1 to 16 rows, on both sides"
+    draft = trace("draft_decode", with_target("draft_decode", large_m))
+    message = r"draft_decode: INT4 weight target\.int4\.codes for 1 to 16 rows, on both sides"
     with pytest.raises(ExportError, match=message):
         check_with(good, draft_decode=draft)
 
