@@ -152,7 +152,10 @@ def test_every_program_of_a_split_has_steps(
 
 @pytest.mark.parametrize(
     ("features", "columns", "splits"),
-    [(16384, 5376, 2), (5376, 8192, 6), (43008, 5376, 1), (5376, 21504, 6), (262144, 5376, 1)],
+    [
+        *[(16384, 5376, 2), (5376, 8192, 6), (18432, 5376, 3), (5376, 16384, 6), (43008, 5376, 1)],
+        *[(5376, 21504, 6), (262144, 5376, 1), (256, 256, 2)],
+    ],
 )
 def test_narrow_weights_are_split_so_that_the_gpu_is_full(
     features: int, columns: int, splits: int

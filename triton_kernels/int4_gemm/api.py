@@ -17,9 +17,12 @@ MATVEC_MAX_M = 4
 """Rows up to which the small-M path is taken; raised by `set_matvec_max_m` for one export."""
 
 PROGRAMS_PER_MULTIPROCESSOR = 2
-"""What a split of K aims at: measured best on an H100 at every shape of a 31B model."""
+"""How many keep enough reads in flight, as measured on an H100."""
 
 MAX_SPLITS = 8
+
+SPLIT_COST = 0.06
+"""What a further part costs, for its sums and for reading x once more, relative to the product."""
 
 
 def matvec_max_m() -> int:
@@ -37,15 +40,28 @@ def set_matvec_max_m(rows: int) -> int:
 
 
 def choose_splits(features: int, steps: int, multiprocessors: int) -> int:
-    """Among how many programs to split K, so that the tiles of `features` fill a GPU.
+    """Among how many programs to split K, so that the tiles of `features` fill a GPU evenly.
 
     `steps` is what there is to split (`scales.shape[1]` of a packed weight). Every program has at
     least one step.
     """
     tiles = -(-features // TILE_N)
-    wanted = round(PROGRAMS_PER_MULTIPROCESSOR * multiprocessors / tiles)
-    each = -(-steps // max(1, min(wanted, MAX_SPLITS, steps)))
-    return -(-steps // each)
+    possible = [splits for splits in range(1, MAX_SPLITS + 1) if _all_work(splits, steps)]
+    enough = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
+    full = [splits for splits in possible if tiles * splits >= 0.95 * enough]
+    if not full or full[0] == 1:
+        return full[0] if full else possible[-1]
+
+    def cost(splits: int) -> float:
+        slowest = -(-tiles * splits // multiprocessors) * -(-steps // splits)
+        return slowest * multiprocessors / (tiles * steps) + SPLIT_COST * splits
+
+    return min(full, key=cost)
+
+
+def _all_work(splits: int, steps: int) -> bool:
+    """Whether no program is left without a step when each takes equally many, rounded up."""
+    return (splits - 1) * -(-steps // splits) < steps
 
 
 def int4_linear(
