@@ -11,7 +11,11 @@ import torch
 from torch.utils import cpp_extension
 
 from eagle_aot.errors import UnsupportedError
-from eagle_aot.export.lowering.backend import choose_backend
+from eagle_aot.export.lowering.backend import (
+    H100_MULTIPROCESSORS,
+    choose_backend,
+    multiprocessors,
+)
 from eagle_aot.export.progress import Progress, Stage, line
 
 
@@ -61,6 +65,36 @@ def test_a_missing_compiler_is_named(
     monkeypatch.setattr(module, name, value)
     with pytest.raises(UnsupportedError, match=f"{message}: install it, or use --backend xnnpack"):
         choose_backend(asked)
+
+
+class Gpu:
+    multi_processor_count = 78
+
+
+@pytest.mark.usefixtures("gpu")
+def test_products_are_split_for_the_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Gpu)
+    assert multiprocessors() == 78
+
+
+def test_products_are_split_for_an_h100_where_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert multiprocessors() == H100_MULTIPROCESSORS == 132
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")
+def test_a_program_records_the_gpu_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eagle_aot.export.lowering.cuda import device_record
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Gpu)
+    record = device_record()
+    assert record.pop("cuda") == (torch.version.cuda or "")
+    assert record == {"name": "a GPU", "compute_capability": "8.9", "multiprocessors": "78"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")

@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 from eagle_aot.artifact import METHODS
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
+from eagle_aot.export.progress import Progress
 from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
 from head_files import HeadShape, write_speculators
 
@@ -28,8 +29,10 @@ def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
     """In each of six layers q, k and v as one, gate and up as one, and two; XNNPACK folds them."""
     before = matvec_max_m()
     source = Source.find("gemma4-tiny", None, None, "dummy")
-    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24)
+    progress = Progress()
+    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24, progress=progress)
     programs = run_check(source, options)
+    assert ("pack" in [stage.name for stage in progress.stages]) == (backend == "cuda")
     assert tuple(programs) == METHODS and matvec_max_m() == before
     target_caches = {f"target.layers.{i}.self_attn.kv_cache.{n}" for i in range(6) for n in "kv"}
     assert mutated_buffers(programs["prefill"]) == target_caches

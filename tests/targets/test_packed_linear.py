@@ -1,0 +1,135 @@
+"""INT4 layers after packing compute what they compute before it."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses import FakeTensor, FakeTensorMode
+
+from eagle_aot.errors import UnsupportedError
+from eagle_aot.targets.int4 import (
+    Int4Linear,
+    Int4Weight,
+    PackedGatedInt4,
+    PackedInt4Linear,
+    PackedProjections,
+)
+from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.int4.weight import random_int4
+from eagle_aot.triton_kernels.int4_gemm import activate
+from int4_cases import Case
+
+SETTINGS = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+GROUPS = [32, 64, 128, 256]
+MULTIPROCESSORS = [1, 132]  # K whole, K split
+
+
+def weight_of(case: Case) -> Int4Weight:
+    return Int4Weight(*case.weight())
+
+
+def layer(weight: Int4Weight) -> Int4Linear:
+    return Int4Linear(weight, torch.bfloat16)
+
+
+@SETTINGS
+@given(
+    n=st.integers(1, 300),
+    groups=st.integers(1, 5),
+    group=st.sampled_from(GROUPS),
+    symmetric=st.booleans(),
+)
+def test_a_weight_comes_back_from_packing_bit_for_bit(
+    n: int, groups: int, group: int, symmetric: bool
+) -> None:
+    weight = weight_of(Case(n, groups * group, group, symmetric))
+    packed = weight.pack()
+    assert (packed.zeros is None) == bool((weight.zero_point == 8).all())
+    back = Int4Weight.unpack(packed)
+    spread = back.scale.shape[0] // groups  # groups of more than 128 columns come back as several
+    assert back.shape == weight.shape and back.group_size == group // spread == min(group, 128)
+    assert torch.equal(back.qdata, weight.qdata)
+    assert torch.equal(back.scale, weight.scale.repeat_interleave(spread, dim=0))
+    assert torch.equal(back.zero_point, weight.zero_point.repeat_interleave(spread, dim=0))
+
+
+@pytest.mark.parametrize(
+    ("group", "dtype", "message"),
+    [
+        (
+            48,
+            torch.bfloat16,
+            "INT4 weight: groups of 48 columns, .* read multiples of 32: quantise",
+        ),
+        (32, torch.float32, "INT4 weight: float32 scales, .* compute in bfloat16: load"),
+    ],
+)
+def test_a_weight_that_no_kernel_reads_is_not_packed(
+    group: int, dtype: torch.dtype, message: str
+) -> None:
+    weight = random_int4(8, 2 * group, group, dtype)
+    with pytest.raises(UnsupportedError, match=message):
+        weight.pack()
+
+
+@pytest.mark.parametrize("multiprocessors", MULTIPROCESSORS)
+@pytest.mark.parametrize("m", [1, 4, 5, 40])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_packed_linear_is_the_linear(
+    group: int, symmetric: bool, m: int, multiprocessors: int
+) -> None:
+    case = Case(150, 1280, group, symmetric)
+    linear, x = layer(weight_of(case)), case.rows(m)
+    packed = PackedInt4Linear(linear.weight, multiprocessors)
+    assert (packed.splits > 1) == (multiprocessors > 1)
+    assert torch.equal(packed(x), linear(x))
+    assert torch.equal(packed.dense().weight, linear.dense().weight)
+
+
+@pytest.mark.parametrize("multiprocessors", MULTIPROCESSORS)
+@pytest.mark.parametrize("m", [1, 8, 40])
+@pytest.mark.parametrize("symmetric", [(True, True, True), (True, False, True), (False, False)])
+def test_projections_of_one_input_are_what_they_are_apart(
+    symmetric: Sequence[bool], m: int, multiprocessors: int
+) -> None:
+    """Also where only some have zero points, and with rows that fill no tile."""
+    rows = (200, 37, 64)
+    cases = [Case(n, 512, 64, kind) for n, kind in zip(rows, symmetric, strict=False)]
+    linears, x = [layer(weight_of(case)) for case in cases], cases[0].rows(m)
+    packed = PackedProjections([linear.weight for linear in linears], multiprocessors)
+    assert (packed.zeros is None) == all(symmetric)
+    for found, linear in zip(packed(x), linears, strict=True):
+        assert torch.equal(found, linear(x))
+
+
+@pytest.mark.parametrize("multiprocessors", MULTIPROCESSORS)
+@pytest.mark.parametrize("m", [1, 8, 40])
+@pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
+@pytest.mark.parametrize(("rows", "group"), [(8, 32), (104, 64), (128, 256)])
+def test_a_gated_pair_is_what_it_is_apart(
+    rows: int, group: int, activation: str, m: int, multiprocessors: int
+) -> None:
+    gate_case, up_case = Case(rows, 512, group), Case(rows, 512, group, symmetric=True)
+    gate, up = layer(weight_of(gate_case)), layer(weight_of(up_case))
+    x = gate_case.rows(m) / 100  # so that the activation is neither 0 nor its argument
+    packed = PackedGatedInt4(gate.weight, up.weight, activation, multiprocessors)
+    found, expected = packed(x), activate(gate(x), activation) * up(x)
+    assert found.shape == (1, m, rows) and torch.equal(found, expected)
+
+
+def test_layers_are_packed_and_called_without_values() -> None:
+    with FakeTensorMode():
+        weight = random_int4(256, 256, 32, torch.bfloat16)
+        x = torch.zeros(1, 3, 256, dtype=torch.bfloat16)
+        layers: list[PackedModule] = [
+            PackedInt4Linear(weight, 132),
+            PackedProjections([weight, weight], 132),
+            PackedGatedInt4(weight, weight, "silu", 132),
+        ]
+        found = [packed(x) for packed in layers]
+        shapes = [[y.shape for y in ys] if isinstance(ys, tuple) else ys.shape for ys in found]
+    assert shapes == [(1, 3, 256), [(1, 3, 256), (1, 3, 256)], (1, 3, 256)]
+    assert all(isinstance(b, FakeTensor) for packed in layers for b in packed.buffers())
