@@ -15,6 +15,8 @@ from eagle_aot.command import eagle_command
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Default: ./NAME-BACKEND.")
 @click.option("--backend", type=click.Choice(["auto", "cuda", "xnnpack"]), default="auto",
               show_default=True)  # fmt: skip
+@click.option("--attention", type=click.Choice(["splitk", "stock"]),
+              help="Verification's; splitk is CUDA's own, and its default.")  # fmt: skip
 @click.option("--chain-len", type=int, metavar="K", help="Default number of drafts per round, 1-7.")
 @click.option(
     "--max-seq-len", type=click.IntRange(16, 2**20), metavar="N", help="Context, in tokens."
@@ -33,6 +35,7 @@ def main(
     draft_dir: Path | None,
     output_dir: Path | None,
     backend: str,
+    attention: str | None,
     chain_len: int | None,
     max_seq_len: int | None,
     max_prefill: int,
@@ -52,7 +55,11 @@ def main(
         raise click.UsageError("--target-model is needed (see --list-targets)")
     source = Source.find(target_model, target_dir, draft_dir, load_format, dummy_layers)
     options = ExportOptions(
-        backend=backend, chain_len=chain_len, max_seq_len=max_seq_len, max_prefill=max_prefill
+        backend=backend,
+        attention=attention,
+        chain_len=chain_len,
+        max_seq_len=max_seq_len,
+        max_prefill=max_prefill,
     )
     if check_only:
         for name, program in run_check(source, options).items():

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
+from eagle_aot.export.attention import STOCK, attending_by
 from eagle_aot.export.int4_dispatch import matvec_max_m_raised
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.export.verify_window import MAX_VERIFY_WINDOW, MethodLengths
@@ -53,11 +54,12 @@ def traced_methods(speculator: Eagle3Speculator, lengths: MethodLengths) -> dict
 
 
 def export_methods(
-    speculator: Eagle3Speculator, lengths: MethodLengths
+    speculator: Eagle3Speculator, lengths: MethodLengths, attention: str = STOCK
 ) -> dict[str, ExportedProgram]:
     """Trace every method with its length as the one dynamic dimension.
 
-    Raises what `torch.export` raises.
+    `attention` is verification's; prompts and the head, whose range of lengths is both short and
+    long, have the stock one. Raises what `torch.export` raises.
     """
     programs = {}
     with matvec_max_m_raised(MAX_VERIFY_WINDOW), torch.no_grad():
@@ -65,9 +67,10 @@ def export_methods(
             inputs = example_inputs(name, speculator, method.typical_rows)
             rows = Dim("rows", min=method.min_rows, max=method.max_rows)
             shapes = tuple({0: rows} if x.ndim == 1 else {1: rows} for x in inputs)
-            programs[name] = torch.export.export(
-                method.module, inputs, dynamic_shapes=shapes, strict=True
-            )
+            with attending_by(attention if name == TARGET_VERIFY else STOCK, method.module):
+                programs[name] = torch.export.export(
+                    method.module, inputs, dynamic_shapes=shapes, strict=True
+                )
     return programs
 
 

@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.errors import EagleError, ExportError
+from eagle_aot.export.attention import SPLITK, choose_attention
 from eagle_aot.export.fold_int4 import fold_int4
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lowering.backend import (
@@ -49,6 +50,7 @@ class ExportOptions:
     """How to export a pair. None means the head's or the target's own default."""
 
     backend: str = AUTO
+    attention: str | None = None
     chain_len: int | None = None
     max_seq_len: int | None = None
     max_prefill: int = DEFAULT_MAX_PREFILL
@@ -62,6 +64,7 @@ class ExportOptions:
 def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Manifest:
     """Load the pair, export it and write the artifact. Raises EagleError."""
     backend = choose_backend(options.backend)
+    choose_attention(options.attention, backend)
     check_output_dir(output_dir)
     find_tokenizer(source)  # before the minutes of work, not after
     with options.progress.stage("load"):
@@ -76,12 +79,13 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
     weights are never materialised, so a target of any size can be checked anywhere.
     """
     backend = CUDA if options.backend == AUTO else options.backend
+    attention = choose_attention(options.attention, backend)
     fake = source.load_format == DUMMY
     with FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext():
         with options.progress.stage("load"):
             speculator = source.load(_max_seq_len(source, options), DTYPES[backend])
         lengths = _lengths(speculator, source, options)
-        return trace(speculator, lengths, backend, options.progress)
+        return trace(speculator, lengths, backend, attention, options.progress)
 
 
 def export_speculator(
@@ -100,11 +104,12 @@ def export_speculator(
     """
     options = options or ExportOptions()
     progress, backend = options.progress, choose_backend(options.backend)
+    attention = choose_attention(options.attention, backend)
     chain_len = options.chain_len or speculator.draft.config.default_chain_len or DEFAULT_CHAIN_LEN
     check_chain_len(chain_len)
     lengths = _lengths(speculator, source, options)
     constants = publish(speculator, lengths, chain_len, read_eos_ids(source.target_dir))
-    programs = trace(speculator, lengths, backend, progress)
+    programs = trace(speculator, lengths, backend, attention, progress)
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:
@@ -129,7 +134,11 @@ def export_speculator(
 
 
 def trace(
-    speculator: Eagle3Speculator, lengths: MethodLengths, backend: str, progress: Progress
+    speculator: Eagle3Speculator,
+    lengths: MethodLengths,
+    backend: str,
+    attention: str,
+    progress: Progress,
 ) -> dict[str, ExportedProgram]:
     """Export the three methods as their backend wants them, and check their graphs."""
     if backend == XNNPACK:
@@ -138,9 +147,9 @@ def trace(
         with progress.stage("pack"):
             pack_int4(speculator, multiprocessors())
     with progress.stage("trace"), stated("tracing failed"):
-        programs = export_methods(speculator, lengths)
+        programs = export_methods(speculator, lengths, attention)
     with progress.stage("check graphs"):
-        check_graphs(programs, lengths)
+        check_graphs(programs, lengths, splits_keys=attention == SPLITK)
     return programs
 
 

@@ -6,6 +6,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, METHODS, PREFILL, TARGET_VERIFY
 from eagle_aot.errors import ExportError
+from eagle_aot.export.graph_checks.attention_route import check_attention_route
 from eagle_aot.export.graph_checks.buffers import (
     check_mutated_buffers,
     check_shared_tensors,
@@ -20,8 +21,13 @@ from eagle_aot.export.verify_window import MethodLengths
 __all__ = ["check_graphs", "mutated_buffers"]
 
 
-def check_graphs(programs: Mapping[str, ExportedProgram], lengths: MethodLengths) -> None:
-    """Raise ExportError naming the method and the clause that is broken."""
+def check_graphs(
+    programs: Mapping[str, ExportedProgram], lengths: MethodLengths, splits_keys: bool = False
+) -> None:
+    """Raise ExportError naming the method and the clause that is broken.
+
+    With `splits_keys` target_verify must attend through the operator for few rows.
+    """
     if tuple(programs) != METHODS:
         raise ExportError(f"methods {list(programs)}, expected exactly {list(METHODS)}")
     ranges = {
@@ -38,6 +44,8 @@ def check_graphs(programs: Mapping[str, ExportedProgram], lengths: MethodLengths
         check_int4_route(name, program, ranges[name])
         if name != PREFILL:  # a whole prompt may pay for what a round may not
             check_weight_sized(name, program)
+    if splits_keys:
+        check_attention_route(TARGET_VERIFY, programs[TARGET_VERIFY])
     check_shared_tensors(programs)
 
 

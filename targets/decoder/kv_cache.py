@@ -7,16 +7,25 @@ until the position it belongs to is written again.
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.targets.decoder.attention import attend
+from eagle_aot.triton_kernels.sdpa_splitk import is_servable, sdpa_splitk
+
 # Added to a score that may not be attended. Finite, because -inf minus -inf is NaN in some
 # vectorised softmax kernels; exp() of it is exactly 0 in every float dtype.
 MASKED = -1.0e9
 
 
 class KVCache(nn.Module):
-    """Base: two zero buffers `k` and `v` of shape [1, num_kv_heads, slots, head_dim]."""
+    """Base: two zero buffers `k` and `v` of shape [1, num_kv_heads, slots, head_dim].
+
+    `window` is 0 for a flat cache. With `splits_keys`, which an export sets for a method of few
+    rows, they attend through the operator that is made for them, which needs no mask.
+    """
 
     k: Tensor
     v: Tensor
+    window = 0
+    splits_keys = False
 
     def __init__(self, num_kv_heads: int, slots: int, head_dim: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -38,6 +47,12 @@ class KVCache(nn.Module):
         self.k.index_copy_(2, slots, k)
         self.v.index_copy_(2, slots, v)
         return self.k, self.v
+
+    def attend(self, q: Tensor, chunk: "Chunk", scale: float) -> Tensor:
+        """`q` [1, T, heads, head_dim] of `chunk` over what was stored; same shape and dtype."""
+        if self.splits_keys and is_servable(q, self.k):
+            return sdpa_splitk(q, self.k, self.v, chunk.input_pos, scale, self.window)
+        return attend(q.transpose(1, 2), self.k, self.v, chunk.mask(), scale).transpose(1, 2)
 
     def reset(self) -> None:
         """Zero the cache (eager use; the masks alone already isolate sequences)."""
@@ -78,6 +93,22 @@ class RingKVCache(KVCache):
         key_pos = newest - torch.remainder(newest - slot, 2 * self.window)
         age = input_pos.unsqueeze(-1) - key_pos
         return additive((age >= 0) & (age < self.window) & (key_pos >= 0))
+
+
+class Chunk:
+    """Positions int64 [T] that are run at once, and what they see of all caches of one kind."""
+
+    def __init__(self, input_pos: Tensor, cache: KVCache) -> None:
+        """`cache` is any of that kind."""
+        self.input_pos = input_pos
+        self._cache = cache
+        self._mask: Tensor | None = None
+
+    def mask(self) -> Tensor:
+        """`cache.mask`, computed by the first layer that needs one."""
+        if self._mask is None:
+            self._mask = self._cache.mask(self.input_pos)
+        return self._mask
 
 
 def additive(visible: Tensor) -> Tensor:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eagle_aot.artifact import VERIFY_SLACK
-from eagle_aot.targets.decoder.attention import attend
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
-from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.kv_cache import Chunk, FlatKVCache, KVCache, RingKVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.rope import (
     RotaryEmbedding,
@@ -31,15 +30,18 @@ META = torch.device("meta")  # linears and the embedding get their storage from 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Shared by all layers of one kind: positions, rotary angles, additive mask."""
+    """Shared by all layers of one kind: positions and what they see, rotary angles."""
 
-    input_pos: Tensor
+    chunk: Chunk
     rotary: tuple[Tensor, Tensor]
-    mask: Tensor
 
 
 class Gemma4Attention(SharedInput):
-    """Grouped-query attention with q, k and v norms; `v_proj` is None where keys are the values."""
+    """Grouped-query attention with q, k and v norms; `v_proj` is None where keys are the values.
+
+    They are so before the norms only: keys get a weight and are rotated, values are not. So both
+    are stored, and both must be read.
+    """
 
     sharers = ("q_proj", "k_proj", "v_proj")
 
@@ -69,9 +71,9 @@ class Gemma4Attention(SharedInput):
         q = apply_rotary(self.q_norm(self._heads(raw_q)), context.rotary)
         k = apply_rotary(self.k_norm(self._heads(raw_k)), context.rotary)
         v = self.v_norm(self._heads(raw_v))
-        keys, values = self.kv_cache.update(k.transpose(1, 2), v.transpose(1, 2), context.input_pos)
-        attended = attend(q.transpose(1, 2), keys, values, context.mask, scale=1.0)
-        return self.o_proj(attended.transpose(1, 2).flatten(2))
+        self.kv_cache.update(k.transpose(1, 2), v.transpose(1, 2), context.chunk.input_pos)
+        attended = self.kv_cache.attend(q, context.chunk, scale=1.0)
+        return self.o_proj(attended.flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
         """[1, T, heads * D] -> [1, T, heads, D]."""
@@ -169,7 +171,7 @@ class Gemma4Target(TapDecoder):
             assert isinstance(layer, Gemma4Layer)
             caches[layer.kind] = layer.self_attn.kv_cache
         return {
-            kind: Context(input_pos, self.rotary[kind](input_pos), cache.mask(input_pos))
+            kind: Context(Chunk(input_pos, cache), self.rotary[kind](input_pos))
             for kind, cache in caches.items()
         }
 

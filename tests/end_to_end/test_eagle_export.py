@@ -19,6 +19,7 @@ OPTIONS = {
     "--draft-dir",
     "--output-dir",
     "--backend",
+    "--attention",
     "--chain-len",
     "--max-seq-len",
     "--max-prefill",
@@ -55,6 +56,10 @@ def test_targets_are_listed() -> None:
         (["--target-model", "gemma4-tiny", "--chain-len", "0"], "must be in [1, 7]"),
         (["--target-model", "gemma4-tiny", "--chain-len", "8"], "must be in [1, 7]"),
         (["--target-model", "gemma4-tiny", "--max-prefill", "9"], "raise --max-prefill"),
+        (
+            ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--attention", "splitk"],
+            "--attention splitk: its kernels run on CUDA",
+        ),
         (
             ["--target-model", "gemma4-tiny", "--load-format", "dummy", "--draft-dir", "/"],
             "leave out --target-dir and --draft-dir",

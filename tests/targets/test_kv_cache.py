@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eagle_aot.errors import SettingError
-from eagle_aot.targets.decoder.kv_cache import MASKED, FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.kv_cache import MASKED, Chunk, FlatKVCache, KVCache, RingKVCache
 from eagle_aot.targets.decoder.positions import PositionGuard
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -46,6 +46,24 @@ def test_a_query_sees_exactly_the_newest_entries_within_its_reach(
             visible = range(max(0, query - reach + 1), query + 1)
             assert seen == sorted(float(newest[p]) for p in visible)
         start += length
+
+
+@pytest.mark.parametrize("ring", [True, False])
+def test_attending_takes_what_the_mask_shows_with_either_operator(ring: bool) -> None:
+    torch.manual_seed(0)
+    cache: KVCache = RingKVCache(2, 12, 16, torch.float16)
+    if not ring:
+        cache = FlatKVCache(2, 64, 16, torch.float16)
+    for start in range(0, 40, 5):
+        input_pos = torch.arange(start, start + 5)
+        cache.update(*torch.randn(2, 1, 2, 5, 16).half(), input_pos)
+        q, chunk = torch.randn(1, 5, 6, 16).half(), Chunk(input_pos, cache)
+        cache.splits_keys = False
+        stock = cache.attend(q, chunk, 0.3)
+        cache.splits_keys = True
+        split = cache.attend(q, chunk, 0.3)
+        assert split.shape == stock.shape and split.dtype == stock.dtype
+        torch.testing.assert_close(split, stock, rtol=0.01, atol=0.003)
 
 
 @pytest.mark.parametrize("ring", [True, False])

@@ -1,0 +1,37 @@
+"""Caches: read by the operator for few rows where the export is told to."""
+
+from collections.abc import Iterator
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from eagle_aot.artifact import CACHE_MARK
+from eagle_aot.errors import ExportError
+from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
+
+SPLITK = "eagle_aot::sdpa_splitk"
+WRITES = "aten::index_copy"
+
+
+def check_attention_route(name: str, program: ExportedProgram) -> None:
+    """The method reads every cache with `sdpa_splitk`, and with nothing else."""
+    for weight, node in used_weights(program).items():
+        if CACHE_MARK not in weight:
+            continue
+        readers = set(_readers(node))
+        if readers != {SPLITK}:
+            found = min(readers - {SPLITK}, default="nothing")
+            raise ExportError(
+                f"{name}: cache {weight} is read by {found}, not by sdpa_splitk, which serves "
+                "one sequence of bfloat16 with 16 to 512 elements a head, a power of two "
+                "(--attention stock takes any)"
+            )
+
+
+def _readers(cache: Node) -> Iterator[str]:
+    """Operators that take the cache, or what a write into it returns, which is the cache."""
+    for user in cache.users:
+        if operator_name(user) == WRITES and user.args[0] is cache:
+            yield from _readers(user)
+        else:
+            yield str(operator_name(user) or user.target)
