@@ -6,6 +6,7 @@ from torch._subclasses import FakeTensor
 from eagle_aot.errors import PairingError
 from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.decoder.greedy import greedy
 
 
 class Eagle3Speculator(nn.Module):
@@ -30,7 +31,7 @@ class Eagle3Speculator(nn.Module):
         [1, T, H].
         """
         logits, taps = self.target.forward_logits_taps(tokens, input_pos, last_logits_only=True)
-        return logits.argmax(dim=-1), self.draft.fuse(taps)
+        return greedy(logits), self.draft.fuse(taps)
 
     def target_verify(self, tokens: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
         """The bonus token and its drafts: tokens int64 [1, T], input_pos int64 [T].
@@ -39,7 +40,7 @@ class Eagle3Speculator(nn.Module):
         row is the next bonus) and their fused features [1, T, H]. T = 1 is plain decoding.
         """
         logits, taps = self.target.forward_logits_taps(tokens, input_pos)
-        return logits.argmax(dim=-1), self.draft.fuse(taps)
+        return greedy(logits), self.draft.fuse(taps)
 
     def draft_decode(
         self, tokens: Tensor, feature: Tensor, input_pos: Tensor
@@ -52,7 +53,7 @@ class Eagle3Speculator(nn.Module):
         """
         embedding = self.draft.embed(tokens)
         logits, recurrent = self.draft.forward_cached(embedding, feature, input_pos)
-        return self.draft.draft_to_target(logits.argmax(dim=-1)), recurrent
+        return self.draft.draft_to_target(greedy(logits)), recurrent
 
     def decode(self, token: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
         """Plain decoding of one token int64 [1, 1], eager only: same outputs as `prefill`."""

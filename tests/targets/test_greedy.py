@@ -1,0 +1,30 @@
+"""Greedy choice in blocks against one argmax."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eagle_aot.targets.decoder.greedy import greedy
+
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+
+
+@SETTINGS
+@given(
+    rows=st.integers(1, 8),
+    vocab=st.sampled_from([1, 2, 97, 256, 1000, 1187 * 4, 4096]),
+    values=st.integers(1, 50),
+    seed=st.integers(0, 9),
+)
+def test_it_is_the_first_of_the_largest(rows: int, vocab: int, values: int, seed: int) -> None:
+    """Few different values: most rows hold their largest many times."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(0, values, (1, rows, vocab), generator=generator).float()
+    expected = [row.index(max(row)) for row in logits[0].tolist()]
+    assert greedy(logits).tolist() == [expected]
+
+
+def test_the_only_finite_value_wins() -> None:
+    logits = torch.full((1, 1, 1000), -torch.inf)
+    logits[0, 0, 777] = -1e30
+    assert greedy(logits).tolist() == [[777]]
