@@ -19,6 +19,9 @@ MMA_ROWS = 16
 MAX_TILE = 64 * 512
 """Elements of the largest sum of values that one program holds in registers."""
 
+MAX_SPLITS = 128
+"""Chunks of a row at most, because the second kernel adds them in one tile."""
+
 HEAD_DIMS = (16, 32, 64, 128, 256, 512)
 
 
@@ -64,7 +67,8 @@ def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tili
     """The tiling of a layer of these numbers of heads, ring if `window` is not 0."""
     plan = RING if window else FLAT.get(head_dim, SMALL_FLAT)
     rows = max(plan.min_rows, row_tile(heads // kv_heads))
-    splits = ring_splits(window, plan.chunk) if window else max(1, plan.programs // kv_heads)
+    flat_splits = min(MAX_SPLITS, max(1, plan.programs // kv_heads))
+    splits = ring_splits(window, plan.chunk) if window else flat_splits
     # Registers hold twice the rows where twice the warps do.
     warps = max(plan.warps, min(8, rows * head_dim // 4096))
     return Tiling(rows, plan.key_tile, plan.chunk, splits, warps, plan.stages)
