@@ -6,6 +6,7 @@ from typing import TypeVar
 from torch import nn
 
 from eagle_aot.errors import UnsupportedError
+from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.shared_input import SharedInput
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
@@ -26,6 +27,8 @@ def pack_int4(model: nn.Module, multiprocessors: int) -> None:
         owner.fuse(multiprocessors)
     for name, linear in _each(model, Int4Linear):
         replace_linear(model, name, PackedInt4Linear(linear.weight, multiprocessors))
+    for _, layer in _each(model, ResidualLayer):
+        layer.join_packed()
 
 
 def _each(model: nn.Module, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:

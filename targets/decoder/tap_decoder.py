@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.errors import SettingError
 from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.positions import PositionGuard
 
 
@@ -16,10 +17,11 @@ class TapDecoder(nn.Module):
 
     Boundary b is the residual stream after b decoder layers: 0 is the embedding's output, the
     number of layers is the stream before the final norm. A family supplies `embed`, `layers`
-    (called as `layer(stream, context)`), `context` and `logits`.
+    (`ResidualLayer`s), `norm`, `context` and `logits`.
     """
 
     layers: nn.ModuleList
+    norm: RMSNorm
 
     def __init__(self, max_seq_len: int, ring_window: int = 0) -> None:
         super().__init__()
@@ -35,8 +37,8 @@ class TapDecoder(nn.Module):
         """What all layers share for these positions: rotary angles and masks."""
         raise NotImplementedError
 
-    def logits(self, stream: Tensor) -> Tensor:
-        """Residual stream [1, T, H] -> float32 logits [1, T, V], final norm included."""
+    def logits(self, normed: Tensor) -> Tensor:
+        """Residual stream after the final norm [1, T, H] -> float32 logits [1, T, V]."""
         raise NotImplementedError
 
     def set_eagle_tap_layers(self, layers: Sequence[int]) -> None:
@@ -56,11 +58,13 @@ class TapDecoder(nn.Module):
         stream = self.embed(tokens)
         context = self.context(input_pos)
         taps = [stream] if 0 in self.tap_layers else []
+        norms = [*(layer.get_submodule("input_layernorm") for layer in self.layers), self.norm]
+        normed = norms[0](stream)
         for boundary, layer in enumerate(self.layers, start=1):
-            stream = layer(stream, context)
+            stream, normed = layer(stream, normed, context, norms[boundary])
             if boundary in self.tap_layers:
                 taps.append(stream)
-        last = stream[:, -1:] if last_logits_only else stream
+        last = normed[:, -1:] if last_logits_only else normed
         joined = torch.cat(taps, dim=-1) if taps else stream[..., :0]
         return self.logits(last), joined
 

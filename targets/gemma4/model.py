@@ -15,6 +15,7 @@ from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import Chunk, FlatKVCache, KVCache, RingKVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
+from eagle_aot.targets.decoder.residual import ResidualLayer, join
 from eagle_aot.targets.decoder.rope import (
     RotaryEmbedding,
     apply_rotary,
@@ -80,10 +81,11 @@ class Gemma4Attention(SharedInput):
         return x.unflatten(-1, (-1, self.head_dim))
 
 
-class Gemma4Layer(nn.Module):
+class Gemma4Layer(ResidualLayer):
     """One decoder layer: each branch is normalised before and after, the result scaled."""
 
     layer_scalar: Tensor
+    branch_ends = ("self_attn.o_proj", "mlp.down_proj")
 
     def __init__(self, config: Gemma4Config, layer: int, slots: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -103,12 +105,15 @@ class Gemma4Layer(nn.Module):
         self.post_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
         self.register_buffer("layer_scalar", torch.ones(1, dtype=dtype))
 
-    def forward(self, stream: Tensor, contexts: dict[str, Context]) -> Tensor:
-        attended = self.self_attn(self.input_layernorm(stream), contexts[self.kind])
-        stream = stream + self.post_attention_layernorm(attended)
-        mixed = self.mlp(self.pre_feedforward_layernorm(stream))
-        stream = stream + self.post_feedforward_layernorm(mixed)
-        return stream * self.layer_scalar
+    def forward(
+        self, stream: Tensor, normed: Tensor, contexts: dict[str, Context], next_norm: RMSNorm
+    ) -> tuple[Tensor, Tensor]:
+        attended = self.self_attn(normed, contexts[self.kind])
+        norms = self.pre_feedforward_layernorm, self.post_attention_layernorm
+        stream, normed = join(attended, stream, *norms)
+        mixed = self.mlp(normed)
+        norms = next_norm, self.post_feedforward_layernorm
+        return join(mixed, stream, *norms, self.layer_scalar)
 
 
 class Gemma4Target(TapDecoder):
@@ -175,9 +180,8 @@ class Gemma4Target(TapDecoder):
             for kind, cache in caches.items()
         }
 
-    def logits(self, stream: Tensor) -> Tensor:
+    def logits(self, normed: Tensor) -> Tensor:
         tied = self.config.tie_word_embeddings
-        normed = self.norm(stream)
         scores = F.linear(normed, self.embed_tokens.weight) if tied else self.lm_head(normed)
         logits = cast(scores, torch.float32)
         cap = self.config.final_logit_softcapping

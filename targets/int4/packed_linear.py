@@ -13,6 +13,7 @@ from eagle_aot.triton_kernels.int4_gemm import (
     choose_splits,
     int4_gated_linear,
     int4_linear,
+    int4_linear_parts,
 )
 
 GATED_ROWS = 8
@@ -43,13 +44,20 @@ class PackedModule(nn.Module):
         """`x` bfloat16 [1, M, K] -> [1, M, N]."""
         return int4_linear(x, self.codes, self.scales, self.zeros, self.out_features, self.splits)
 
+    def parts(self, x: Tensor) -> Tensor:
+        """`x` bfloat16 [1, M, K] -> [S, 1, M, N], of which `product` is the sum."""
+        weight = self.codes, self.scales, self.zeros
+        return int4_linear_parts(x, *weight, self.out_features, self.splits)
+
 
 class PackedInt4Linear(PackedModule):
-    """An `Int4Linear` after packing."""
+    """An `Int4Linear` after packing. With `in_parts` whoever comes next adds them up."""
+
+    in_parts = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` bfloat16 [1, M, K] -> [1, M, N]."""
-        return self.product(x)
+        """`x` bfloat16 [1, M, K] -> [1, M, N], or parts of it [S, 1, M, N]."""
+        return self.parts(x) if self.in_parts else self.product(x)
 
     def dense(self) -> nn.Linear:
         """The same layer with its weight dequantised."""

@@ -4,6 +4,7 @@ from eagle_aot.triton_kernels.int4_gemm.api import (
     choose_splits,
     int4_gated_linear,
     int4_linear,
+    int4_linear_parts,
     matvec_max_m,
     set_matvec_max_m,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "dequantise_int4",
     "int4_gated_linear",
     "int4_linear",
+    "int4_linear_parts",
     "int4_linear_reference",
     "matvec_max_m",
     "pack",

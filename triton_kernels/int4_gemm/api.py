@@ -73,10 +73,23 @@ def int4_linear(
     splits: int,
 ) -> Tensor:
     """`x` [1, M, K] -> [1, M, features] in x's dtype; weight and splits as in `op.py`."""
+    parts = int4_linear_parts(x, codes, scales, zeros, features, splits)
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0).to(x.dtype)
+
+
+def int4_linear_parts(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    features: int,
+    splits: int,
+) -> Tensor:
+    """As `int4_linear`, in parts to be added: float32 [splits, 1, M, features], or the product
+    alone [1, 1, M, features]."""
     if x.shape[-2] > MATVEC_MAX_M:
-        return int4_large_m(x, codes, scales, zeros, features, "")
-    parts = int4_small_m(x, codes, scales, zeros, features, splits, "")
-    return parts[0] if splits == 1 else parts.sum(0).to(x.dtype)
+        return int4_large_m(x, codes, scales, zeros, features, "").unsqueeze(0)
+    return int4_small_m(x, codes, scales, zeros, features, splits, "")
 
 
 def int4_gated_linear(
