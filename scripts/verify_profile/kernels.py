@@ -24,7 +24,7 @@ FUSED_ATTENTION = re.compile(r"softmax|bmm")
 # All others have a name of their own, or the one operator of their template. The first that fits:
 OWN_NAMES = {
     ATTENTION: re.compile(r"sdpa|attention|bmm|softmax|flash|fmha", re.IGNORECASE),
-    INT4: re.compile(r"int4|sum_splits", re.IGNORECASE),
+    INT4: re.compile(r"int4", re.IGNORECASE),
     DENSE: re.compile(r"triton_tem_fused|gemm|gemv|cutlass|nvjet", re.IGNORECASE),
 }
 

@@ -31,7 +31,6 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "profile_verify.py"
     ("name", "kind"),
     [
         ("int4_small_m_kernel", INT4),
-        ("sum_splits_kernel", INT4),
         ("_int4_gemm_packed_3", INT4),
         ("sdpa_splitk_kernel", ATTENTION),
         ("_sdpa_reduce_splits", ATTENTION),
