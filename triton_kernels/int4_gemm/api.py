@@ -74,7 +74,7 @@ def int4_linear(
 ) -> Tensor:
     """`x` [1, M, K] -> [1, M, features] in x's dtype; weight and splits as in `op.py`."""
     parts = int4_linear_parts(x, codes, scales, zeros, features, splits)
-    return parts[0] if parts.shape[0] == 1 else parts.sum(0).to(x.dtype)
+    return parts.flatten(0, 1) if parts.shape[0] == 1 else parts.sum(0).to(x.dtype)
 
 
 def int4_linear_parts(
@@ -108,5 +108,5 @@ def int4_gated_linear(
     if x.shape[-2] > MATVEC_MAX_M:
         return int4_large_m(x, codes, scales, zeros, features, activation)
     if splits == 1:
-        return int4_small_m(x, codes, scales, zeros, features, 1, activation)[0]
+        return int4_small_m(x, codes, scales, zeros, features, 1, activation).flatten(0, 1)
     return gated(int4_linear(x, codes, scales, zeros, features, splits), activation)
