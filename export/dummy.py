@@ -12,31 +12,18 @@ from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.export.draft_layout import read_layout
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
+from eagle_aot.targets.gemma4 import Gemma4Target
 
 MIN_LAYERS = 3
 
-PUBLIC_HEADS = {
-    # RedHatAI/gemma-4-31B-it-speculator.eagle3
-    "gemma4-31b": DraftConfig(
-        hidden_size=5376,
-        target_hidden_size=5376,
-        num_taps=3,
-        vocab_size=262144,
-        draft_vocab_size=32000,
-        intermediate_size=21504,
-        num_heads=32,
-        num_kv_heads=16,
-        head_dim=256,
-        norm_before_residual=True,
-        tap_layers=(2, 30, 57),
-    ),
-}
+PUBLIC_DRAFT_VOCAB = 32000
 
 
 def dummy_draft(
     spec: TargetSpec, target: TapTarget, max_seq_len: int, dtype: torch.dtype
 ) -> Eagle3Draft:
-    """A random head of the geometry that belongs to `spec`'s public or shipped one.
+    """A random head of the geometry of `spec`'s shipped one, or of most public ones.
 
     It shares the target's embedding where the widths agree, as the public heads do.
     """
@@ -51,12 +38,40 @@ def _config(spec: TargetSpec, target: TapTarget) -> DraftConfig:
     if spec.draft_dir is not None:
         config = read_geometry(read_layout(Checkpoint(spec.draft_dir), None), None)
     else:
-        config = PUBLIC_HEADS[spec.name]
+        config = _public(target)
     if config.tap_layers and config.tap_layers[-1] <= num_layers:
         return config
+    return replace(config, tap_layers=_taps(num_layers))
+
+
+def _taps(num_layers: int) -> tuple[int, ...]:
+    """Where public heads tap, or at the quarters of a target that is cut too short for that."""
     if num_layers < MIN_LAYERS:
         raise SettingError(
             f"--dummy-layers {num_layers}: the head taps 3 layers, so at least {MIN_LAYERS}"
         )
-    quarters = (num_layers // 4, num_layers // 2, 3 * num_layers // 4)
-    return replace(config, tap_layers=quarters)
+    if num_layers - 3 > num_layers // 2 > 2:
+        return (2, num_layers // 2, num_layers - 3)
+    return (num_layers // 4, num_layers // 2, 3 * num_layers // 4)
+
+
+def _public(target: TapTarget) -> DraftConfig:
+    """Public heads repeat their target's layer, with a vocabulary of the most frequent tokens.
+
+    So do RedHatAI/gemma-4-31B-it-speculator.eagle3, yuhuili/EAGLE3-LLaMA3.1-Instruct-8B and
+    AngelSlim/Qwen3-*_eagle3.
+    """
+    assert isinstance(target, Gemma4Target | PreNormDecoder)
+    layer = target.config
+    return DraftConfig(
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        num_taps=3,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=min(PUBLIC_DRAFT_VOCAB, target.vocab_size),
+        intermediate_size=layer.intermediate_size,
+        num_heads=layer.num_attention_heads,
+        num_kv_heads=layer.num_key_value_heads,
+        head_dim=layer.head_dim,
+        norm_before_residual=True,
+    )

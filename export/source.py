@@ -9,8 +9,9 @@ from eagle_aot.errors import CheckpointNotFoundError, ExportError, SettingError
 from eagle_aot.export.draft_checkpoint import load_draft
 from eagle_aot.export.dummy import dummy_draft
 from eagle_aot.export.speculator import Eagle3Speculator
-from eagle_aot.targets import get_target
+from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
 AUTO, DUMMY = "auto", "dummy"
 DUMMY_SEED = 0  # the same command gives the same weights
@@ -37,15 +38,23 @@ class Source:
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
-        A head is only taken from the table together with its target. Raises SettingError for an
-        unknown target or a directory that must be named, CheckpointNotFoundError for one that does
-        not exist.
+        `target_model` "auto" becomes the `model_type` in the directory's config.json. A head is
+        only taken from the table together with its target. Raises SettingError for an unknown
+        target or a directory that must be named, CheckpointNotFoundError for one that does not
+        exist, UnsupportedError for a target that is known and refused.
         """
+        if target_model == AUTO_TARGET and target_dir is not None and load_format != DUMMY:
+            target_model = model_type(Checkpoint(target_dir))
         spec = get_target(target_model)
         if load_format == DUMMY and (target_dir or draft_dir):
             raise SettingError(
                 f"--load-format dummy builds the geometry of {target_model}: "
                 "leave out --target-dir and --draft-dir"
+            )
+        if load_format == DUMMY and spec.dummy is None:
+            raise SettingError(
+                f"--load-format dummy: {target_model} has no geometry of its own, "
+                "name a target of --list-targets"
             )
         if load_format != DUMMY and dummy_layers is not None:
             raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
@@ -68,6 +77,7 @@ class Source:
         """Target and head on the host, checked against each other."""
         spec = get_target(self.target_model)
         if self.load_format == DUMMY:
+            assert spec.dummy is not None
             torch.manual_seed(DUMMY_SEED)
             target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
             return Eagle3Speculator(target, dummy_draft(spec, target, max_seq_len, dtype))

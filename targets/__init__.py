@@ -1,6 +1,6 @@
 """What the model is, and how it is read."""
 
 from eagle_aot.targets.protocol import TapTarget
-from eagle_aot.targets.registry import TARGETS, TargetSpec, get_target, load_target
+from eagle_aot.targets.registry import TARGETS, TargetSpec, get_target, load_target, model_type
 
-__all__ = ["TARGETS", "TapTarget", "TargetSpec", "get_target", "load_target"]
+__all__ = ["TARGETS", "TapTarget", "TargetSpec", "get_target", "load_target", "model_type"]

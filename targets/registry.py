@@ -2,19 +2,33 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from eagle_aot.errors import SettingError, UnsupportedError
+from eagle_aot.targets import llama, qwen3
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig
+from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
+from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.decoder.weights import fill_dummy
-from eagle_aot.targets.gemma4 import GEMMA4_31B, Gemma4Config, Gemma4Target, load_gemma4
+from eagle_aot.targets.gemma4 import (
+    GEMMA4_12B,
+    GEMMA4_31B,
+    Gemma4Config,
+    Gemma4Target,
+    load_gemma4,
+)
 from eagle_aot.targets.gemma4.config import MODEL_TYPES as GEMMA4_MODEL_TYPES
 from eagle_aot.targets.protocol import TapTarget
 
 TINY_DIR = Path(__file__).resolve().parent / "tiny"
 DUMMY_GROUP_SIZE = 32
+AUTO = "auto"
+"""The target model that stands for whatever config.json says."""
 
 Loader = Callable[[Checkpoint, int, torch.dtype], TapTarget]
 
@@ -24,7 +38,7 @@ class TargetSpec:
     """One line of the table.
 
     `load` reads a checkpoint directory; `dummy` builds the same geometry with random weights, all
-    of its layers or only the first few.
+    of its layers or only the first few, and is None where only a checkpoint says what that is.
     The directories are those of a pair that ships with the package, None where the user brings
     the checkpoint. `min_forward_len` is the shortest chunk the family can export.
     """
@@ -32,7 +46,7 @@ class TargetSpec:
     name: str
     summary: str
     load: Loader
-    dummy: Callable[[int, torch.dtype, int | None], TapTarget]
+    dummy: Callable[[int, torch.dtype, int | None], TapTarget] | None
     target_dir: Path | None = None
     draft_dir: Path | None = None
     default_max_seq_len: int = 4096
@@ -54,65 +68,128 @@ def load_target(
             f"{path_or_name}: neither a checkpoint directory nor a shipped target "
             f"({', '.join(name for name, s in TARGETS.items() if s.target_dir)})"
         )
-    checkpoint = Checkpoint(path_or_name)
-    return _loader(checkpoint)(checkpoint, max_seq_len, dtype)
+    return _load_any(Checkpoint(path_or_name), max_seq_len, dtype)
 
 
 def get_target(name: str) -> TargetSpec:
-    """The table's line called `name`. Raises SettingError that lists the known names."""
+    """The table's line called `name`, or one for every checkpoint of the `model_type` `name`.
+
+    "auto" is one for every checkpoint that a family here reads.
+
+    Raises SettingError that lists the known names, UnsupportedError for one that is refused.
+    """
+    if name in REFUSED:
+        raise UnsupportedError(f"{name} is not supported: {REFUSED[name]}")
+    if name == AUTO or name in LOADERS:
+        load = LOADERS.get(name, _load_any)
+        return TargetSpec(name=name, summary="by config.json", load=load, dummy=None)
     if name not in TARGETS:
         raise SettingError(f"unknown target {name!r}; known targets: {', '.join(TARGETS)}")
     return TARGETS[name]
 
 
-def _loader(checkpoint: Checkpoint) -> Loader:
-    model_type = checkpoint.config.text("model_type")
-    if model_type not in LOADERS:
+def model_type(checkpoint: Checkpoint) -> str:
+    """The `model_type` of a checkpoint. Raises UnsupportedError unless a family here reads it."""
+    found = checkpoint.config.text("model_type")
+    if found not in LOADERS:
+        reason = f" ({OTHER_MATH[found]})" if found in OTHER_MATH else ""
+        known = ", ".join(LOADERS)
         raise UnsupportedError(
-            f"{checkpoint.directory}: model_type {model_type!r}; known: {', '.join(LOADERS)}"
+            f"{checkpoint.directory}: model_type {found!r}{reason}; known: {known}"
         )
-    return LOADERS[model_type]
+    return found
 
 
-def _dummy_gemma4(
-    config: Gemma4Config, max_seq_len: int, dtype: torch.dtype, num_layers: int | None
-) -> Gemma4Target:
+def _load_any(checkpoint: Checkpoint, max_seq_len: int, dtype: torch.dtype) -> TapTarget:
+    return LOADERS[model_type(checkpoint)](checkpoint, max_seq_len, dtype)
+
+
+Config = TypeVar("Config", Gemma4Config, PreNormConfig)
+
+
+def _dummy(
+    decoder: Callable[[Config, int, torch.dtype], TapTarget],
+    config: Config,
+    max_seq_len: int,
+    dtype: torch.dtype,
+    num_layers: int | None,
+) -> TapTarget:
     if num_layers is not None and not 1 <= num_layers <= config.num_hidden_layers:
         raise SettingError(
             f"--dummy-layers {num_layers}: the target has {config.num_hidden_layers} layers"
         )
     config = replace(config, layer_types=config.layer_types[:num_layers])
-    target = Gemma4Target(config, max_seq_len, dtype)
+    target = decoder(config, max_seq_len, dtype)
+    assert isinstance(target, TapDecoder)
     fill_dummy(target, DUMMY_GROUP_SIZE, dtype)
     return target.eval()
 
 
-def _dummy_tiny(max_seq_len: int, dtype: torch.dtype, num_layers: int | None) -> Gemma4Target:
+def _dummy_tiny(max_seq_len: int, dtype: torch.dtype, num_layers: int | None) -> TapTarget:
     config = Gemma4Config.from_hf(Checkpoint(TINY_DIR / "target").config)
-    return _dummy_gemma4(config, max_seq_len, dtype, num_layers)
+    return _dummy(Gemma4Target, config, max_seq_len, dtype, num_layers)
 
 
-def _dummy_31b(max_seq_len: int, dtype: torch.dtype, num_layers: int | None) -> Gemma4Target:
-    return _dummy_gemma4(GEMMA4_31B, max_seq_len, dtype, num_layers)
+def _line(
+    name: str, checkpoint: str, config: Gemma4Config | PreNormConfig, load: Loader
+) -> TargetSpec:
+    """A target whose checkpoint, published as `checkpoint`, the user brings."""
+    if isinstance(config, Gemma4Config):
+        dummy = partial(_dummy, Gemma4Target, config)
+    else:
+        dummy = partial(_dummy, PreNormDecoder, config)
+    summary = f"{checkpoint} (needs --target-dir and --draft-dir)"
+    return TargetSpec(name=name, summary=summary, load=load, dummy=dummy)
 
 
-LOADERS: dict[str, Loader] = dict.fromkeys(GEMMA4_MODEL_TYPES, load_gemma4)
+LOADERS: dict[str, Loader] = {
+    **dict.fromkeys(GEMMA4_MODEL_TYPES, load_gemma4),
+    qwen3.MODEL_TYPE: qwen3.load_qwen3,
+    llama.MODEL_TYPE: llama.load_llama,
+}
 """Which family reads a config.json's `model_type`."""
 
-TARGETS: dict[str, TargetSpec] = {
-    "gemma4-tiny": TargetSpec(
-        name="gemma4-tiny",
-        summary="the shipped pair: a 6 million parameter Gemma 4 that solves arithmetic stories",
-        load=load_gemma4,
-        dummy=_dummy_tiny,
-        target_dir=TINY_DIR / "target",
-        draft_dir=TINY_DIR / "head",
-        default_max_seq_len=1024,
-    ),
-    "gemma4-31b": TargetSpec(
-        name="gemma4-31b",
-        summary="google/gemma-4-31B-it, INT4 (needs --target-dir and --draft-dir)",
-        load=load_gemma4,
-        dummy=_dummy_31b,
-    ),
+OTHER_MATH = {
+    "qwen2": "its q, k and v have biases",
+    "qwen3_moe": "its layers have experts",
+    "mixtral": "its layers have experts",
+    "llama4": "its layers have experts",
+    "gpt_oss": "its layers have experts",
 }
+"""Relatives of the known families, and what they have that those have not."""
+
+REFUSED = {
+    "gemma4-26b-a4b": "each token of each layer takes its own 8 of 128 experts, and no kernel here "
+    "multiplies with INT4 weights that are chosen per token; gemma4-12b and gemma4-31b are dense",
+}
+"""Targets that people will ask for, and why not."""
+
+TINY = TargetSpec(
+    name="gemma4-tiny",
+    summary="the shipped pair: a 6 million parameter Gemma 4 that solves arithmetic stories",
+    load=load_gemma4,
+    dummy=_dummy_tiny,
+    target_dir=TINY_DIR / "target",
+    draft_dir=TINY_DIR / "head",
+    default_max_seq_len=1024,
+)
+
+_LINES = (
+    TINY,
+    _line("gemma4-31b", "google/gemma-4-31B-it", GEMMA4_31B, load_gemma4),
+    _line("gemma4-12b", "google/gemma-4-12B-it", GEMMA4_12B, load_gemma4),
+    _line("qwen3-0.6b", "Qwen/Qwen3-0.6B", qwen3.QWEN3_0_6B, qwen3.load_qwen3),
+    _line("qwen3-1.7b", "Qwen/Qwen3-1.7B", qwen3.QWEN3_1_7B, qwen3.load_qwen3),
+    _line("qwen3-4b", "Qwen/Qwen3-4B", qwen3.QWEN3_4B, qwen3.load_qwen3),
+    _line("qwen3-8b", "Qwen/Qwen3-8B", qwen3.QWEN3_8B, qwen3.load_qwen3),
+    _line("qwen3-14b", "Qwen/Qwen3-14B", qwen3.QWEN3_14B, qwen3.load_qwen3),
+    _line("qwen3-32b", "Qwen/Qwen3-32B", qwen3.QWEN3_32B, qwen3.load_qwen3),
+    _line("llama-3.2-1b", "meta-llama/Llama-3.2-1B", llama.LLAMA_3_2_1B, llama.load_llama),
+    _line("llama-3.1-8b", "meta-llama/Llama-3.1-8B", llama.LLAMA_3_1_8B, llama.load_llama),
+    _line(
+        "llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct", llama.LLAMA_3_3_70B, llama.load_llama
+    ),
+)
+
+TARGETS: dict[str, TargetSpec] = {line.name: line for line in _LINES}
+"""What --list-targets shows."""

@@ -29,18 +29,21 @@ def proportional_inv_freq(head_dim: int, theta: float, rotary_fraction: float) -
 
 
 class RotaryEmbedding(nn.Module):
-    """Cosines and sines of the positions of one chunk."""
+    """Cosines and sines of the positions of one chunk, times `attention_factor`."""
 
     inv_freq: Tensor
 
-    def __init__(self, inv_freq: Tensor) -> None:
+    def __init__(self, inv_freq: Tensor, attention_factor: float = 1.0) -> None:
         super().__init__()
+        self.attention_factor = attention_factor
         self.register_buffer("inv_freq", inv_freq.float(), persistent=False)
 
     def forward(self, input_pos: Tensor) -> tuple[Tensor, Tensor]:
         """`input_pos` int64 [T] -> the tables `apply_rotary` takes, float32 [T, 1, head_dim]."""
         angles = cast(input_pos, torch.float32).view(-1, 1, 1) * self.inv_freq
         cos, sin = angles.cos(), angles.sin()
+        if self.attention_factor != 1.0:
+            cos, sin = cos * self.attention_factor, sin * self.attention_factor
         return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 

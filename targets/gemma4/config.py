@@ -1,6 +1,6 @@
 """Geometry of a Gemma 4 text decoder, read from either spelling of its config.json."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
@@ -104,7 +104,10 @@ def refuse_other_variants(text: ConfigSection) -> None:
     if text.values.get("num_kv_shared_layers"):
         raise UnsupportedError("Gemma 4 with shared KV layers (E2B, E4B) is not supported")
     if text.flag("enable_moe_block"):
-        raise UnsupportedError("Gemma 4 with experts (26B-A4B) is not supported")
+        raise UnsupportedError(
+            "Gemma 4 with experts (26B-A4B) is not supported: no kernel here multiplies with "
+            "weights that are chosen per token; the 12B and the 31B are dense"
+        )
     if text.flag("attention_bias"):
         raise UnsupportedError("Gemma 4 with attention biases is not supported")
     if text.values.get("use_bidirectional_attention") not in (None, False, "vision"):
@@ -180,3 +183,14 @@ GEMMA4_31B = Gemma4Config(
     tie_word_embeddings=True,
 )
 """google/gemma-4-31B-it, for dummy weights; a real export reads the checkpoint's own config."""
+
+GEMMA4_12B = replace(
+    GEMMA4_31B,
+    hidden_size=3840,
+    intermediate_size=15360,
+    layer_types=((SLIDING,) * 5 + (FULL,)) * 8,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    num_global_key_value_heads=1,
+)
+"""The text decoder of google/gemma-4-12B-it, likewise."""

@@ -1,4 +1,4 @@
-"""The Gemma 4 decoder against numbers that transformers computed from the same weights."""
+"""Decoders of every family against numbers that transformers computed from the same weights."""
 
 import pytest
 import torch
@@ -7,7 +7,12 @@ from eagle_aot.targets import load_target
 from gemma_oracle import run_in_chunks
 from golden_cases import golden_case, relative_error
 
-CASES = [("target/gemma4_ct_w4a16", 16), ("target/gemma4_bf16_text", 8)]
+CASES = [  # and the sliding window, or any number of rows where there is none
+    ("target/gemma4_ct_w4a16", 16),
+    ("target/gemma4_bf16_text", 8),
+    ("target/qwen3_bf16", 11),
+    ("target/llama3_bf16", 11),
+]
 TOLERANCE = 1e-4
 
 
@@ -16,7 +21,7 @@ TOLERANCE = 1e-4
 def test_logits_and_every_boundary_match_transformers(name: str, window: int, chunk: str) -> None:
     directory, case = golden_case(name)
     expected = case["expected.boundary_hidden_states"]
-    target = load_target(directory, max_seq_len=64)
+    target = load_target(directory, max_seq_len=80)
     target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
     sizes = {"window": [window], "token": [1], "mixed": [2 * window, 1, window, 3]}[chunk]
     logits, taps = run_in_chunks(target, case["input.tokens"][None], sizes)
@@ -31,7 +36,7 @@ def test_logits_and_every_boundary_match_transformers(name: str, window: int, ch
 def test_a_tap_shifted_by_one_is_far_outside_the_tolerance(name: str, window: int) -> None:
     directory, case = golden_case(name)
     expected = case["expected.boundary_hidden_states"]
-    target = load_target(directory, max_seq_len=64)
+    target = load_target(directory, max_seq_len=80)
     target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
     _, taps = run_in_chunks(target, case["input.tokens"][None], [window])
     for shift in (1, -1):

@@ -1,0 +1,150 @@
+"""The decoder of Llama and its kin, written to be exported.
+
+Two norms per layer, each before its branch; grouped-query attention, rotated whole; a SiLU-gated
+MLP; no biases. Modules are named as Hugging Face checkpoints name them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eagle_aot.artifact import VERIFY_SLACK
+from eagle_aot.targets.decoder.gated_mlp import GatedMLP
+from eagle_aot.targets.decoder.kv_cache import Chunk, FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.norms import RMSNorm, cast
+from eagle_aot.targets.decoder.pre_norm_config import SLIDING, PreNormConfig
+from eagle_aot.targets.decoder.residual import ResidualLayer, join
+from eagle_aot.targets.decoder.rope import apply_rotary
+from eagle_aot.targets.decoder.shared_input import SharedInput
+from eagle_aot.targets.decoder.tap_decoder import TapDecoder
+
+META = torch.device("meta")  # linears and the embedding get their storage from the loader
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Shared by all layers: what those of each kind see, and rotary angles."""
+
+    chunks: dict[str, Chunk]
+    rotary: tuple[Tensor, Tensor]
+
+
+class PreNormAttention(SharedInput):
+    """Grouped-query attention; `q_norm` and `k_norm` do nothing in families without them."""
+
+    sharers = ("q_proj", "k_proj", "v_proj")
+
+    def __init__(self, config: PreNormConfig, layer: int, slots: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.kind = config.layer_types[layer]
+        self.head_dim, kv_heads = config.head_dim, config.num_key_value_heads
+        q_width, kv_width = config.num_attention_heads * self.head_dim, kv_heads * self.head_dim
+        self.q_proj = linear(config.hidden_size, q_width, dtype)
+        self.k_proj = linear(config.hidden_size, kv_width, dtype)
+        self.v_proj = linear(config.hidden_size, kv_width, dtype)
+        self.o_proj = linear(q_width, config.hidden_size, dtype)
+        self.q_norm, self.k_norm = (self._head_norm(config, dtype) for _ in "qk")
+        self.kv_cache: KVCache = (
+            RingKVCache(kv_heads, config.sliding_window, self.head_dim, dtype)
+            if self.kind == SLIDING
+            else FlatKVCache(kv_heads, slots, self.head_dim, dtype)
+        )
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """`x` [1, T, H] -> [1, T, H]; stores this chunk's keys and values."""
+        raw_q, raw_k, raw_v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x))
+        q = apply_rotary(self.q_norm(raw_q), context.rotary)
+        k = apply_rotary(self.k_norm(raw_k), context.rotary)
+        chunk = context.chunks[self.kind]
+        self.kv_cache.update(k.transpose(1, 2), raw_v.transpose(1, 2), chunk.input_pos)
+        attended = self.kv_cache.attend(q, chunk, scale=self.head_dim**-0.5)
+        return self.o_proj(attended.flatten(2))
+
+    def _head_norm(self, config: PreNormConfig, dtype: torch.dtype) -> nn.Module:
+        if not config.qk_norm:
+            return nn.Identity()
+        return RMSNorm(self.head_dim, config.rms_norm_eps, dtype)
+
+
+class PreNormLayer(ResidualLayer):
+    """One decoder layer."""
+
+    branch_ends = ("self_attn.o_proj", "mlp.down_proj")
+
+    def __init__(self, config: PreNormConfig, layer: int, slots: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.input_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
+        self.self_attn = PreNormAttention(config, layer, slots, dtype)
+        self.post_attention_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
+        self.mlp = GatedMLP(
+            gate_proj=linear(hidden, inner, dtype),
+            up_proj=linear(hidden, inner, dtype),
+            down_proj=linear(inner, hidden, dtype),
+            activation="silu",
+        )
+
+    def forward(
+        self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm
+    ) -> tuple[Tensor, Tensor]:
+        attended = self.self_attn(normed, context)
+        stream, normed = join(attended, stream, self.post_attention_layernorm)
+        return join(self.mlp(normed), stream, next_norm)
+
+
+class PreNormDecoder(TapDecoder):
+    """A pre-norm decoder with caches for `max_seq_len` positions. Batch 1."""
+
+    def __init__(self, config: PreNormConfig, max_seq_len: int, dtype: torch.dtype) -> None:
+        super().__init__(max_seq_len, config.ring_window)
+        self.config = config
+        self.dtype = dtype
+        self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden_size
+        self.num_hidden_layers = config.num_hidden_layers
+        self.sliding_window = config.ring_window
+        self.embed_tokens = nn.Embedding(
+            config.vocab_size, config.hidden_size, dtype=dtype, device=META
+        )
+        slots = max_seq_len + VERIFY_SLACK
+        self.layers = nn.ModuleList(
+            PreNormLayer(config, layer, slots, dtype) for layer in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+        if not config.tie_word_embeddings:
+            self.lm_head = linear(config.hidden_size, config.vocab_size, dtype)
+        self.rotary = config.rope.embedding(config.head_dim)
+
+    @property
+    def embed_weight(self) -> Tensor:
+        return self.embed_tokens.weight
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        if self.config.tie_word_embeddings:
+            return self.embed_tokens.weight
+        head = self.lm_head
+        return head.weight if isinstance(head, nn.Linear) else head.dense().weight
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.embed_tokens(tokens)
+
+    def context(self, input_pos: Tensor) -> Context:
+        caches: dict[str, KVCache] = {}
+        for layer in self.layers:
+            assert isinstance(layer, PreNormLayer)
+            caches[layer.self_attn.kind] = layer.self_attn.kv_cache
+        chunks = {kind: Chunk(input_pos, cache) for kind, cache in caches.items()}
+        return Context(chunks, self.rotary(input_pos))
+
+    def logits(self, normed: Tensor) -> Tensor:
+        tied = self.config.tie_word_embeddings
+        scores = F.linear(normed, self.embed_tokens.weight) if tied else self.lm_head(normed)
+        return cast(scores, torch.float32)
+
+
+def linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
+    """Without a bias, and without storage yet."""
+    return nn.Linear(inputs, outputs, bias=False, dtype=dtype, device=META)

@@ -1,0 +1,35 @@
+"""Read the checkpoint of a pre-norm decoder."""
+
+from collections.abc import Callable
+
+import torch
+
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig
+from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
+from eagle_aot.targets.decoder.tied_table import stored_again
+from eagle_aot.targets.decoder.weights import load_weights
+from eagle_aot.targets.int4.compressed_tensors import check_quantization_config
+
+PREFIX = "model."
+COMPUTED = ".rotary_emb.inv_freq"
+"""How the names of tables end that old checkpoints store and every reader computes."""
+
+
+def load_pre_norm(
+    read_config: Callable[[ConfigSection], PreNormConfig],
+    checkpoint: Checkpoint,
+    max_seq_len: int,
+    dtype: torch.dtype,
+) -> PreNormDecoder:
+    """The decoder of `checkpoint` on the host, INT4 where the checkpoint is INT4."""
+    if checkpoint.config.has("quantization_config"):
+        check_quantization_config(checkpoint.config.section("quantization_config"))
+    config = read_config(checkpoint.config)
+    unused = tuple(name for name in checkpoint.names() if name.endswith(COMPUTED))
+    if config.tie_word_embeddings:
+        unused += stored_again(checkpoint, PREFIX)
+    target = PreNormDecoder(config, max_seq_len, dtype)
+    load_weights(target, checkpoint, PREFIX, unused, dtype)
+    return target.eval()

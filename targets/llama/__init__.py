@@ -1,0 +1,16 @@
+"""Llama 3 decoders."""
+
+from functools import partial
+
+from eagle_aot.targets.decoder.pre_norm_weights import load_pre_norm
+from eagle_aot.targets.llama.config import (
+    LLAMA_3_1_8B,
+    LLAMA_3_2_1B,
+    LLAMA_3_3_70B,
+    MODEL_TYPE,
+    read_config,
+)
+
+__all__ = ["LLAMA_3_1_8B", "LLAMA_3_2_1B", "LLAMA_3_3_70B", "MODEL_TYPE", "load_llama"]
+
+load_llama = partial(load_pre_norm, read_config)

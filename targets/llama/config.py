@@ -1,0 +1,51 @@
+"""Llama 3: what its configs say beyond those of other pre-norm decoders, and published ones."""
+
+from dataclasses import replace
+
+from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.pre_norm_config import FULL, PreNormConfig, read_pre_norm
+from eagle_aot.targets.decoder.rope_scaling import LLAMA3, Rope
+
+MODEL_TYPE = "llama"
+
+
+def read_config(config: ConfigSection) -> PreNormConfig:
+    """Read a config.json. Raises CheckpointError and UnsupportedError."""
+    return read_pre_norm(config, model_type=MODEL_TYPE, qk_norm=False)
+
+
+LLAMA_3_1_8B = PreNormConfig(
+    vocab_size=128256,
+    hidden_size=4096,
+    intermediate_size=14336,
+    layer_types=(FULL,) * 32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    rms_norm_eps=1e-5,
+    rope=Rope(theta=5e5, rope_type=LLAMA3, factor=8.0, context=8192),
+    tie_word_embeddings=False,
+    qk_norm=False,
+)
+"""meta-llama/Llama-3.1-8B, as configs quoted by others have it; like all geometries here for dummy
+weights, a real export reads the checkpoint's own config."""
+
+LLAMA_3_3_70B = replace(
+    LLAMA_3_1_8B,
+    hidden_size=8192,
+    intermediate_size=28672,
+    layer_types=(FULL,) * 80,
+    num_attention_heads=64,
+)
+"""meta-llama/Llama-3.3-70B-Instruct; sizes from general knowledge."""
+
+LLAMA_3_2_1B = replace(
+    LLAMA_3_1_8B,
+    hidden_size=2048,
+    intermediate_size=8192,
+    layer_types=(FULL,) * 16,
+    head_dim=64,
+    rope=replace(LLAMA_3_1_8B.rope, factor=32.0),
+    tie_word_embeddings=True,
+)
+"""meta-llama/Llama-3.2-1B; width, depth and number of heads from general knowledge."""

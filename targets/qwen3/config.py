@@ -1,0 +1,69 @@
+"""Qwen3, dense: what its configs say beyond those of other pre-norm decoders, published ones."""
+
+from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.pre_norm_config import FULL, SLIDING, PreNormConfig, read_pre_norm
+from eagle_aot.targets.decoder.rope_scaling import Rope
+
+MODEL_TYPE = "qwen3"
+HEAD_DIM = 128  # where config.json is silent; it need not be hidden size / heads
+MAX_WINDOW_LAYERS = 28  # likewise
+
+
+def read_config(config: ConfigSection) -> PreNormConfig:
+    """Read a config.json. Raises CheckpointError and UnsupportedError."""
+    kinds = layer_types(config)
+    return read_pre_norm(
+        config,
+        model_type=MODEL_TYPE,
+        qk_norm=True,
+        head_dim=HEAD_DIM,
+        layer_types=kinds,
+        sliding_window=config.count("sliding_window") if SLIDING in kinds else 0,
+    )
+
+
+def layer_types(config: ConfigSection) -> tuple[str, ...]:
+    """Listed, or sliding from `max_window_layers` on where sliding windows are used at all."""
+    layers, slides = config.count("num_hidden_layers"), config.flag("use_sliding_window")
+    if not config.has("layer_types"):
+        full = config.count("max_window_layers", MAX_WINDOW_LAYERS) if slides else layers
+        return (FULL,) * min(full, layers) + (SLIDING,) * (layers - full)
+    kinds = config.texts("layer_types")
+    if len(kinds) != layers or (SLIDING in kinds and not slides):
+        raise CheckpointError(
+            f"{config.where}: layer_types disagrees with num_hidden_layers or use_sliding_window"
+        )
+    if unknown := set(kinds) - {FULL, SLIDING}:
+        raise UnsupportedError(f"{config.where}: layer type {unknown.pop()!r}")
+    return kinds
+
+
+def published(
+    *, hidden: int, layers: int, heads: int, inner: int, tied: bool = False
+) -> PreNormConfig:
+    """What differs between the sizes; for dummies, a real export reads the checkpoint's config.
+
+    0.6B, 4B and 8B are from copies of the published configs, the others from general knowledge.
+    """
+    return PreNormConfig(
+        vocab_size=151936,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        layer_types=(FULL,) * layers,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=1e-6,
+        rope=Rope(theta=1e6),
+        tie_word_embeddings=tied,
+        qk_norm=True,
+    )
+
+
+QWEN3_0_6B = published(hidden=1024, layers=28, heads=16, inner=3072, tied=True)
+QWEN3_1_7B = published(hidden=2048, layers=28, heads=16, inner=6144, tied=True)
+QWEN3_4B = published(hidden=2560, layers=36, heads=32, inner=9728, tied=True)
+QWEN3_8B = published(hidden=4096, layers=36, heads=32, inner=12288)
+QWEN3_14B = published(hidden=5120, layers=40, heads=40, inner=17408)
+QWEN3_32B = published(hidden=5120, layers=64, heads=64, inner=25600)
