@@ -6,35 +6,54 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from eagle_aot.errors import CheckpointError, CheckpointNotFoundError
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.int4.quantise import Scheme
+from eagle_aot.targets.int4.weight import Int4Weight
+from eagle_aot.targets.weight_files import WeightFile, open_weight_file
 
 INDEX = "model.safetensors.index.json"
+PATTERNS = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.gguf")
+VISION_GGUF = "mmproj"  # llama.cpp's name for an encoder that lies beside a text model
 
 
 class Checkpoint:
     """`config.json` and the tensors of one directory, whether in one file or in shards.
 
-    Safetensors are read lazily, tensor by tensor. `pytorch_model.bin` is accepted where a
+    Safetensors and GGUF are read lazily, tensor by tensor. `pytorch_model.bin` is accepted where a
     directory holds nothing else and is loaded whole, with weights only (no code is executed).
+    `quantise` is what to do with decoder linears that are stored dense; None: keep them so.
     Raises CheckpointNotFoundError when the directory, its config or its weights are missing and
     CheckpointError when a file cannot be read or two shards hold the same tensor.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, quantise: Scheme | None = None) -> None:
         self.directory = Path(directory)
+        self.quantise = quantise
         if not self.directory.is_dir():
             raise CheckpointNotFoundError(f"{self.directory}: no such checkpoint directory")
-        self.config = ConfigSection(
-            read_json(self.directory / "config.json"), self.directory / "config.json"
-        )
-        self._pickled: dict[str, Tensor] = {}
-        self._file_of: dict[str, Path] = {}
+        config = self.directory / "config.json"
+        if not config.is_file() and (bare := sorted(self.directory.glob("*.gguf"))):
+            raise CheckpointNotFoundError(
+                f"{bare[0]}: needs its model's config.json and tokenizer beside it"
+            )
+        self.config = ConfigSection(read_json(config), config)
+        self._file_of: dict[str, WeightFile] = {}
         for path in self.files():
             self._index(path)
+
+    @property
+    def quantization(self) -> ConfigSection:
+        """What the config says of the weights' quantisation; empty where it says nothing.
+
+        AutoGPTQ wrote that to a file of its own.
+        """
+        own_file = self.directory / "quantize_config.json"
+        if self.config.has("quantization_config") or not own_file.is_file():
+            return self.config.section("quantization_config")
+        return ConfigSection({"quant_method": "gptq"} | read_json(own_file), own_file)
 
     def files(self) -> list[Path]:
         """The weight files, in the order of their names."""
@@ -42,11 +61,12 @@ class Checkpoint:
         if index.is_file():
             shards = ConfigSection(read_json(index), index).section("weight_map")
             return [self._inside(name) for name in sorted({shards.text(k) for k in shards.values})]
-        for pattern in ("model.safetensors", "pytorch_model.bin", "*.safetensors"):
-            if found := sorted(self.directory.glob(pattern)):
-                return found
+        for pattern in PATTERNS:
+            found = sorted(self.directory.glob(pattern))
+            if text := [path for path in found if not path.name.startswith(VISION_GGUF)]:
+                return text
         raise CheckpointNotFoundError(
-            f"{self.directory}: no *.safetensors and no pytorch_model.bin"
+            f"{self.directory}: no *.safetensors, no pytorch_model.bin and no *.gguf"
         )
 
     def names(self) -> Iterator[str]:
@@ -58,35 +78,30 @@ class Checkpoint:
 
     def tensor(self, name: str) -> Tensor:
         """One tensor, on the CPU, as stored. Raises CheckpointError when it is not there."""
-        if name in self._pickled:
-            return self._pickled[name]
-        if name not in self._file_of:
-            raise CheckpointError(f"{self.directory}: tensor {name!r} is missing")
-        with _open(self._file_of[name]) as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
+        return self._file(name).tensor(name)
 
     def shape(self, name: str) -> torch.Size:
         """Shape of one tensor, without reading it. Raises CheckpointError when it is not there."""
-        if name in self._pickled or name not in self._file_of:
-            return self.tensor(name).shape
-        with _open(self._file_of[name]) as file:
-            return torch.Size(file.get_slice(name).get_shape())
+        return self._file(name).shape(name)
+
+    def int4(self, name: str) -> Int4Weight | None:
+        """One tensor, where its file holds it as INT4; None where it does not or is not there."""
+        return self._file(name).int4(name) if name in self else None
+
+    def _file(self, name: str) -> WeightFile:
+        if name not in self._file_of:
+            raise CheckpointError(f"{self.directory}: tensor {name!r} is missing")
+        return self._file_of[name]
 
     def _index(self, path: Path) -> None:
-        if path.suffix == ".bin":
-            self._pickled = _load_pickled(path)
-            names = list(self._pickled)
-        else:
-            with _open(path) as file:
-                names = list(file.keys())
-        for name in names:
+        file = open_weight_file(path)
+        for name in file.names():
             if name in self._file_of:
                 raise CheckpointError(
-                    f"{self.directory}: tensor {name!r} is in both {self._file_of[name].name} "
-                    f"and {path.name}"
+                    f"{self.directory}: tensor {name!r} is in both "
+                    f"{self._file_of[name].path.name} and {path.name}"
                 )
-            self._file_of[name] = path
+            self._file_of[name] = file
 
     def _inside(self, name: str) -> Path:
         path = self.directory / name
@@ -106,20 +121,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a JSON object")
     return value
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot be read as safetensors ({error})") from error
-
-
-def _load_pickled(path: Path) -> dict[str, Tensor]:
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch.load raises a different type for every kind of damage
-        raise CheckpointError(f"{path}: cannot be loaded as plain weights ({error})") from error
-    if not isinstance(loaded, dict) or not all(isinstance(t, Tensor) for t in loaded.values()):
-        raise CheckpointError(f"{path}: holds something other than a table of tensors")
-    return loaded

@@ -4,13 +4,20 @@ A module's tensors are looked up under its own name, so a family's modules are n
 checkpoint names them and a `prefix` is all the mapping there is.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from eagle_aot.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.int4 import Int4Linear, compressed_tensors
+from eagle_aot.targets.int4 import Int4Linear, Int4Weight
+from eagle_aot.targets.int4.formats import format_of
+from eagle_aot.targets.int4.quantise import quantise
 from eagle_aot.targets.int4.weight import random_int4
+
+LAYERS = "layers."
+"""How the names of decoder layers begin: only their linears are quantised on load."""
 
 DUMMY_EMBEDDING = 1 / 16
 """Small, so that what layers add to the stream decides the next token: where the output table is
@@ -26,16 +33,12 @@ def load_weights(
 ) -> None:
     """Fill every linear, parameter and persistent buffer of `model` from the checkpoint.
 
-    A linear becomes an `Int4Linear` where the checkpoint holds packed values. Tensors whose names
-    start with one of `unused` are known and not needed; any other tensor left over raises
-    CheckpointError, as do a missing tensor and a wrong shape.
+    A linear becomes an `Int4Linear` where the checkpoint holds INT4, or is to be quantised. Tensors
+    whose names start with one of `unused` are known and not needed; any other tensor left over
+    raises CheckpointError, as do a missing tensor and a wrong shape; UnsupportedError a
+    quantisation that is not read. One dense weight at a time is in memory.
     """
-    used: set[str] = set()
-    for name, module in list(model.named_modules()):
-        stored = stored_name(name, prefix)
-        if isinstance(module, nn.Linear) and f"{stored}.weight_packed" in checkpoint:
-            used |= {f"{stored}.{suffix}" for suffix in compressed_tensors.SUFFIXES}
-            replace_linear(model, name, _int4_linear(checkpoint, stored, module, dtype))
+    used = _fill_int4(model, checkpoint, prefix, dtype)
     for name, current in model.state_dict().items():
         if isinstance(model.get_submodule(name.rpartition(".")[0]), Int4Linear):
             continue
@@ -73,16 +76,22 @@ def checked(checkpoint: Checkpoint, name: str, shape: torch.Size, dtype: torch.d
     Raises CheckpointError unless it has `shape` and is of the same kind, float or integer.
     """
     tensor = checkpoint.tensor(name)
-    if tensor.shape != shape:
-        raise CheckpointError(
-            f"{checkpoint.directory}: {name} is {list(tensor.shape)}, "
-            f"config.json says {list(shape)}"
-        )
+    check_shape(checkpoint, name, tensor.shape, shape)
     if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool:
         raise CheckpointError(f"{checkpoint.directory}: {name} holds {tensor.dtype} values")
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
         raise CheckpointError(f"{checkpoint.directory}: {name} holds NaN or infinite values")
     return tensor.to(dtype)
+
+
+def check_shape(
+    checkpoint: Checkpoint, name: str, stored: Sequence[int], wanted: Sequence[int]
+) -> None:
+    """Raise CheckpointError where a stored tensor's shape is not the one that is wanted."""
+    if tuple(stored) != tuple(wanted):
+        raise CheckpointError(
+            f"{checkpoint.directory}: {name} is {list(stored)}, config.json says {list(wanted)}"
+        )
 
 
 def assign(model: nn.Module, name: str, tensor: Tensor) -> None:
@@ -101,13 +110,35 @@ def replace_linear(model: nn.Module, name: str, linear: nn.Module) -> None:
     setattr(model.get_submodule(owner_name), leaf, linear)
 
 
-def _int4_linear(
-    checkpoint: Checkpoint, stored: str, linear: nn.Linear, dtype: torch.dtype
-) -> Int4Linear:
-    weight = compressed_tensors.read_weight(checkpoint, stored)
-    if weight.shape != (linear.out_features, linear.in_features):
-        raise CheckpointError(
-            f"{checkpoint.directory}: {stored} is {list(weight.shape)}, config.json says "
-            f"[{linear.out_features}, {linear.in_features}]"
-        )
-    return Int4Linear(weight, dtype)
+def _fill_int4(
+    model: nn.Module, checkpoint: Checkpoint, prefix: str, dtype: torch.dtype
+) -> set[str]:
+    """Make linears INT4 that are stored so, or are to be; the names of their tensors."""
+    used: set[str] = set()
+    layout = format_of(checkpoint)
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, nn.Linear):
+            continue
+        stored = stored_name(name, prefix)
+        if layout is not None and layout.holds(checkpoint, stored):
+            weight: Int4Weight | None = layout.read(checkpoint, stored)
+            used |= {f"{stored}.{suffix}" for suffix in layout.suffixes}
+        else:
+            weight = checkpoint.int4(f"{stored}.weight")
+            used.add(f"{stored}.weight")
+        if weight is None and name.startswith(LAYERS):
+            weight = _quantised(checkpoint, f"{stored}.weight", module, dtype)
+        if weight is not None:
+            check_shape(checkpoint, stored, weight.shape, (module.out_features, module.in_features))
+            replace_linear(model, name, Int4Linear(weight, dtype))
+    return used
+
+
+def _quantised(
+    checkpoint: Checkpoint, name: str, linear: nn.Linear, dtype: torch.dtype
+) -> Int4Weight | None:
+    """A dense weight of the checkpoint as INT4; None where that is not asked for."""
+    if checkpoint.quantise is None:
+        return None
+    dense = checked(checkpoint, name, linear.weight.shape, torch.float32)
+    return quantise(dense, checkpoint.quantise, dtype)

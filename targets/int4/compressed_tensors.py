@@ -13,22 +13,23 @@ from torch import Tensor
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.int4.nibbles import codes_of_words
 from eagle_aot.targets.int4.weight import Int4Weight
 
 SUFFIXES = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
 SYMMETRIC_ZERO = 8.0
 
 
-def check_quantization_config(config: ConfigSection) -> None:
+def check_config(config: ConfigSection) -> None:
     """Refuse, in one sentence, every scheme that `read_weight` would misread."""
-    method = config.text("quant_method", "")
-    if method != "compressed-tensors":
-        raise UnsupportedError(f"quantisation method {method!r}: only compressed-tensors is read")
     if config.has("kv_cache_scheme"):
         raise UnsupportedError("compressed-tensors kv_cache_scheme: a quantised KV cache")
     groups = config.section("config_groups")
     for name in groups.values:
         _check_group(name, groups.section(name), config.text("format", ""))
+
+
+check_quantization_config = check_config
 
 
 def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
@@ -49,7 +50,7 @@ def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
             f"[{rows}, {columns}] INT4 values"
         )
     groups = scale.shape[1] if scale.ndim == 2 else 0
-    if scale.shape[0] != rows or not groups or columns % groups:
+    if not groups or scale.shape[0] != rows or columns % groups:
         raise CheckpointError(f"{module}.weight_scale: {list(scale.shape)} for {rows}x{columns}")
     if not torch.isfinite(scale).all():
         raise CheckpointError(f"{module}.weight_scale: holds NaN or infinite values")
@@ -64,14 +65,18 @@ def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
 def _zero_point(checkpoint: Checkpoint, module: str, scale_shape: torch.Size) -> Tensor:
     rows, groups = scale_shape
     name = f"{module}.weight_zero_point"
-    if name not in checkpoint:
+    if name not in checkpoint and not _all_asymmetric(checkpoint.quantization):
         return torch.full((groups, rows), SYMMETRIC_ZERO)
     words = checkpoint.tensor(name)
     if words.dtype != torch.int32 or words.shape != (-(-rows // 8), groups):
         raise CheckpointError(f"{name}: {words.dtype} {list(words.shape)} for {rows} rows")
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32).view(1, 8, 1)
-    codes = (words.unsqueeze(1) >> shifts) & 0xF
-    return codes.reshape(-1, groups)[:rows].t().float().contiguous()
+    return codes_of_words(words.t())[:, :rows].float()
+
+
+def _all_asymmetric(config: ConfigSection) -> bool:
+    groups = config.section("config_groups")
+    weights = [groups.section(name).section("weights") for name in groups.values]
+    return bool(weights) and not any(w.flag("symmetric", True) for w in weights)
 
 
 def _check_order(checkpoint: Checkpoint, module: str, group_size: int) -> None:

@@ -47,7 +47,7 @@ def test_missing_directory_config_and_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"config\.json: no such file"):
         Checkpoint(tmp_path)
     write_config(tmp_path, {})
-    with pytest.raises(CheckpointNotFoundError, match=r"no \*\.safetensors and no pytorch_model"):
+    with pytest.raises(CheckpointNotFoundError, match=r"no \*\.safetensors, no pytorch_model"):
         Checkpoint(tmp_path)
 
 

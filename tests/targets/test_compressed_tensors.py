@@ -17,7 +17,7 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4 import Int4Linear
-from eagle_aot.targets.int4.compressed_tensors import check_quantization_config, read_weight
+from eagle_aot.targets.int4.compressed_tensors import check_config, read_weight
 from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
 from gemma_oracle import (
     oracle_states,
@@ -55,8 +55,8 @@ def unpack(packed: Tensors, group: int | None, symmetric: bool) -> Tensor:
     return PackedQuantizationCompressor.decompress(packed, scheme)["weight"]
 
 
-def write_linear(directory: Path, packed: Tensors) -> Checkpoint:
-    write_config(directory, {})
+def write_linear(directory: Path, packed: Tensors, **config: Any) -> Checkpoint:
+    write_config(directory, config)
     tensors = {f"proj.{name}": t.contiguous() for name, t in packed.items()}
     save_file(tensors, directory / "model.safetensors")
     return Checkpoint(directory)
@@ -115,6 +115,14 @@ def test_a_missing_part_of_a_packed_weight_is_named(tmp_path: Path, name: str) -
         read_weight(write_linear(tmp_path, packed), "proj")
 
 
+def test_an_asymmetric_weight_needs_its_zero_points(tmp_path: Path) -> None:
+    packed = pack(torch.randn(8, 64), 32, True, torch.float32)
+    config = quantization(weights={"symmetric": False})
+    checkpoint = write_linear(tmp_path, packed, quantization_config=config)
+    with pytest.raises(CheckpointError, match=r"'proj\.weight_zero_point' is missing"):
+        read_weight(checkpoint, "proj")
+
+
 def test_columns_out_of_order_are_refused_and_in_order_are_read(tmp_path: Path) -> None:
     packed = pack(torch.randn(8, 64), 32, True, torch.float32)
     in_order = packed | {"weight_g_idx": torch.arange(64) // 32}
@@ -125,7 +133,7 @@ def test_columns_out_of_order_are_refused_and_in_order_are_read(tmp_path: Path) 
 
 
 def check(config: dict[str, Any]) -> None:
-    check_quantization_config(ConfigSection(config, Path("config.json")))
+    check_config(ConfigSection(config, Path("config.json")))
 
 
 def quantization(**changes: Any) -> dict[str, Any]:
@@ -145,7 +153,6 @@ def test_the_supported_schemes_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"quant_method": "gptq"}, "quantisation method 'gptq'"),
         ({"kv_cache_scheme": {"num_bits": 8}}, "quantised KV cache"),
         ({"format": "marlin-24"}, "group 'group_0': format 'marlin-24'"),
         ({"group": {"format": "nvfp4-pack-quantized"}}, "format 'nvfp4-pack-quantized'"),
@@ -213,6 +220,8 @@ def test_a_packed_weight_of_another_shape_than_the_config_says_is_refused(tmp_pa
     packed = pack(torch.randn(48, 64), 32, True, torch.float32)
     tensors |= {f"model.layers.0.mlp.up_proj.{key}": t for key, t in packed.items()}
     save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    write_config(tmp_path, config | {"quantization_config": quantization()})
     with pytest.raises(
         CheckpointError, match=r"up_proj is \[48, 64\], config.json says \[48, 32\]"
     ):

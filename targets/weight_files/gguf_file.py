@@ -1,0 +1,128 @@
+"""GGUF, through the `gguf` package: Q4_0 and Q4_K as INT4, all other types dequantised.
+
+Shapes are stored in reverse. Rows of q and k of the architecture `llama` are stored in the order of
+its interleaved rotary embedding and put back into Hugging Face's.
+Source: gguf 0.19, llama.cpp `convert_hf_to_gguf.py`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_k
+from eagle_aot.targets.int4.weight import Int4Weight
+
+try:
+    import numpy as np
+    from gguf import GGMLQuantizationType as Type
+    from gguf import GGUFReader, ReaderTensor, dequantize
+except ImportError as error:
+    raise UnsupportedError("GGUF needs its package: pip install 'eagle-aot[gguf]'") from error
+
+from eagle_aot.targets.weight_files.gguf_names import ARCHITECTURES, LLAMA, hugging_face_names
+
+INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_K: read_q4_k}
+COMPUTED = "rope_freqs.weight"
+"""A table that llama.cpp stores and every reader can compute from the config."""
+INTERLEAVED = {
+    ".self_attn.q_proj.weight": "attention.head_count",
+    ".self_attn.k_proj.weight": "attention.head_count_kv",
+}
+"""Ends of the names of interleaved weights, and where their number of heads is."""
+
+
+class GgufFile:
+    """A text model in one file; its tensors stay on disk until they are read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reader = _open(path)
+        self._architecture = str(self._field("general.architecture"))
+        if self._architecture not in ARCHITECTURES:
+            raise UnsupportedError(
+                f"{path}: architecture {self._architecture!r}: known are {', '.join(ARCHITECTURES)}"
+            )
+        layers = self._count("block_count")
+        known = hugging_face_names(self._architecture, layers)
+        self._tensors: dict[str, ReaderTensor] = {
+            known.get(tensor.name, tensor.name): tensor
+            for tensor in self._reader.tensors
+            if tensor.name != COMPUTED
+        }
+
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def shape(self, name: str) -> torch.Size:
+        return torch.Size(reversed(self._tensors[name].shape.tolist()))
+
+    def tensor(self, name: str) -> Tensor:
+        stored = self._tensors[name]
+        if stored.tensor_type == Type.BF16:
+            dense = _copied(stored).view(torch.bfloat16)
+        elif stored.tensor_type in (Type.F16, Type.F32):
+            dense = _copied(stored)
+        else:
+            dense = self._dequantised(stored)
+        dense = dense.view(self.shape(name))
+        order = self._row_order(name)
+        return dense if order is None else dense[order]
+
+    def int4(self, name: str) -> Int4Weight | None:
+        stored = self._tensors[name]
+        read = INT4_READERS.get(stored.tensor_type)
+        if read is None or len(stored.shape) != 2:
+            return None
+        weight, order = read(_copied(stored)), self._row_order(name)
+        if not torch.isfinite(weight.scale).all() or not torch.isfinite(weight.zero_point).all():
+            raise CheckpointError(f"{self.path}: {name} has NaN or infinite scales")
+        if order is None:
+            return weight
+        scales = weight.scale[:, order], weight.zero_point[:, order]
+        return Int4Weight(weight.qdata[order], *scales)
+
+    def _dequantised(self, stored: ReaderTensor) -> Tensor:
+        try:
+            return torch.from_numpy(dequantize(stored.data, stored.tensor_type))
+        except NotImplementedError as error:
+            raise UnsupportedError(f"{self.path}: {stored.name}: {error}") from error
+
+    def _row_order(self, name: str) -> Tensor | None:
+        """Where each of Hugging Face's rows is; None: in its place."""
+        suffix = next((end for end in INTERLEAVED if name.endswith(end)), None)
+        if self._architecture != LLAMA or suffix is None:
+            return None
+        rows, heads = self.shape(name)[0], self._count(INTERLEAVED[suffix])
+        if rows % (2 * heads):
+            raise CheckpointError(f"{self.path}: {name}: {rows} rows of {heads} heads")
+        return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()
+
+    def _count(self, key: str) -> int:
+        name = f"{self._architecture}.{key}"
+        value = self._field(name)
+        if type(value) is not int or value < 1:
+            raise CheckpointError(f"{self.path}: {name} is {value!r}, expected a positive integer")
+        return value
+
+    def _field(self, name: str) -> Any:
+        field = self._reader.get_field(name)
+        return None if field is None else field.contents()
+
+
+def _open(path: Path) -> GGUFReader:
+    try:
+        reader = GGUFReader(path)
+    except Exception as error:  # the package raises a different type for every kind of damage
+        raise CheckpointError(f"{path}: cannot be read as GGUF ({error})") from error
+    split = reader.get_field("split.count")
+    if split is not None and split.contents() > 1:
+        raise UnsupportedError(f"{path}: one of several parts; join them: llama-gguf-split --merge")
+    return reader
+
+
+def _copied(stored: ReaderTensor) -> Tensor:
+    """The tensor's own bytes or numbers, off the disk: what is mapped is read-only."""
+    return torch.from_numpy(np.array(stored.data))

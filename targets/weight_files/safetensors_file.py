@@ -1,0 +1,44 @@
+"""Plain safetensors."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from eagle_aot.errors import CheckpointError
+from eagle_aot.targets.int4.weight import Int4Weight
+
+
+class SafetensorsFile:
+    """A safetensors file, opened for each tensor: nothing stays mapped in between."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._open() as file:
+            self._names: list[str] = list(file.keys())
+            self.metadata: dict[str, str] = file.metadata() or {}
+
+    def names(self) -> list[str]:
+        return self._names
+
+    def shape(self, name: str) -> torch.Size:
+        with self._open() as file:
+            return torch.Size(file.get_slice(name).get_shape())
+
+    def tensor(self, name: str) -> Tensor:
+        with self._open() as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def int4(self, name: str) -> Int4Weight | None:
+        return None
+
+    def _open(self) -> Any:
+        try:
+            return safe_open(self.path, framework="pt", device="cpu")
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{self.path}: cannot be read as safetensors ({error})"
+            ) from error
