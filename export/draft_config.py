@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 from eagle_aot.errors import CheckpointError
+from eagle_aot.targets.decoder.rope_scaling import Rope
+
+UNSCALED = Rope(theta=10000.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,18 +25,27 @@ class DraftConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    num_layers: int = 1  # the first reads embedding and feature, deeper ones are plain
     rms_norm_eps: float = 1e-6
-    rope_theta: float = 10000.0
+    rope: Rope = UNSCALED
     hidden_act: str = "silu"
     norm_before_residual: bool = False  # residual stream starts at hidden_norm(feature)
     norm_before_fc: bool = False  # one norm on the concatenated taps
     fc_norm: bool = False  # one norm per tap, before they are concatenated
     norm_output: bool = False  # the recurrent feature is the one after the final norm
-    attention_bias: bool = False
+    final_norm: bool = True  # a norm before the output table
+    qk_norm: bool = False  # a norm on every query and key, before they are rotated
+    attention_bias: bool = False  # q, k and v
+    output_bias: bool = False  # o
     mlp_bias: bool = False
     fc_bias: bool = False
     tap_layers: tuple[int, ...] = ()
     default_chain_len: int | None = None
+
+    @property
+    def rope_theta(self) -> float:
+        """The base of the rotary angles."""
+        return self.rope.theta
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

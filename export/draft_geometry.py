@@ -2,9 +2,10 @@
 
 from eagle_aot.errors import CheckpointError, PairingError, UnsupportedError
 from eagle_aot.export.draft_config import DraftConfig
-from eagle_aot.export.draft_head import ACTIVATIONS
+from eagle_aot.export.draft_layer import ACTIVATIONS
 from eagle_aot.export.draft_layout import HeadLayout
-from eagle_aot.export.tap_layers import default_tap_layers
+from eagle_aot.export.draft_rope import read_head_rope
+from eagle_aot.export.tap_layers import WAY_OUT, TapChoice, default_tap_layers
 from eagle_aot.export.verify_window import MAX_CHAIN_LEN
 from eagle_aot.targets.decoder.tap_decoder import check_tap_layers
 
@@ -17,41 +18,61 @@ def read_geometry(head: HeadLayout, num_layers: int | None) -> DraftConfig:
     Raises CheckpointError for sizes that contradict one another, UnsupportedError for options this
     version does not know, and PairingError for taps that the target does not have.
     """
-    hidden, taps_width = head.matrix("fc.weight")
-    target_hidden = head.options.count("target_hidden_size", hidden)
-    if taps_width % target_hidden:
-        raise CheckpointError(
-            f"{head.directory}: fc reads {taps_width}, not a multiple of {target_hidden}"
-        )
-    num_taps = taps_width // target_hidden
+    hidden, _ = head.matrix("fc.weight")
+    target_hidden, num_taps = tap_sizes(head)
     num_heads, num_kv_heads, head_dim = attention_dims(head, hidden)
     vocab_size = head.layer.count("vocab_size")
-    reduced = "lm_head.weight" in head.names
+    own_output = "lm_head.weight" in head.names
+    flags = {name: found.value for name, found in head.flags.items()}
     config = DraftConfig(
         hidden_size=hidden,
         target_hidden_size=target_hidden,
         num_taps=num_taps,
         vocab_size=vocab_size,
-        draft_vocab_size=head.matrix("lm_head.weight")[0] if reduced else vocab_size,
+        draft_vocab_size=head.matrix("lm_head.weight")[0] if own_output else vocab_size,
         intermediate_size=head.matrix("layers.0.mlp.gate_proj.weight")[0],
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
+        num_layers=head.num_layers,
         rms_norm_eps=head.layer.number("rms_norm_eps"),
-        rope_theta=rope_theta(head),
+        rope=read_head_rope(head.layer),
         hidden_act=activation(head),
-        norm_before_residual=head.options.flag("norm_before_residual"),
-        norm_before_fc="input_norm.weight" in head.names,
-        fc_norm="fc_norm.0.weight" in head.names,
-        norm_output=norm_output(head),
-        attention_bias=f"{ATTENTION}.q_proj.bias" in head.names,
-        mlp_bias="layers.0.mlp.gate_proj.bias" in head.names,
-        fc_bias="fc.bias" in head.names,
-        tap_layers=tap_layers(head, num_taps, num_layers),
+        norm_before_residual=flags["norm_before_residual"],
+        norm_before_fc=flags["norm_before_fc"],
+        fc_norm=flags["fc_norm"],
+        norm_output=flags["norm_output"],
+        final_norm=flags["final_norm"],
+        qk_norm=flags["qk_norm"],
+        attention_bias=flags["attention_bias"],
+        output_bias=flags["output_bias"],
+        mlp_bias=flags["mlp_bias"],
+        fc_bias=flags["fc_bias"],
+        tap_layers=tap_layers(head, num_taps, num_layers).boundaries,
         default_chain_len=chain_len(head),
     )
     check_agreement(config, head)
     return config
+
+
+def tap_sizes(head: HeadLayout) -> tuple[int, int]:
+    """(target's hidden size, number of taps), whose product is what `fc` reads.
+
+    A width that nothing states is the draft's own, or else follows from the number of taps.
+    """
+    hidden, columns = head.matrix("fc.weight")
+    stated = head.options.count("num_aux_hidden_states", len(head.taps.boundaries) or 3)
+    if head.options.has("target_hidden_size"):
+        width = head.options.count("target_hidden_size")
+    else:
+        width = hidden if columns % hidden == 0 else columns // stated
+    if columns % width:
+        raise CheckpointError(f"{head.directory}: fc reads {columns}, not a multiple of {width}")
+    if head.options.has("num_aux_hidden_states") and columns // width != stated:
+        raise CheckpointError(
+            f"{head.directory}: num_aux_hidden_states is {stated}, fc takes {columns // width} taps"
+        )
+    return width, columns // width
 
 
 def attention_dims(head: HeadLayout, hidden: int) -> tuple[int, int, int]:
@@ -74,39 +95,27 @@ def attention_dims(head: HeadLayout, hidden: int) -> tuple[int, int, int]:
     return num_heads, num_kv_heads, head_dim
 
 
-def tap_layers(head: HeadLayout, num_taps: int, num_layers: int | None) -> tuple[int, ...]:
-    """The boundaries to tap: named by the config, else the defaults of the target's depth."""
-    if head.tap_layers and len(head.tap_layers) != num_taps:
+def tap_layers(head: HeadLayout, num_taps: int, num_layers: int | None) -> TapChoice:
+    """The boundaries to tap: named, else the defaults of the target's depth."""
+    if head.taps.boundaries and len(head.taps.boundaries) != num_taps:
         raise CheckpointError(
-            f"{head.directory}: {len(head.tap_layers)} tap layers, but fc takes {num_taps} taps"
+            f"{head.directory}: {len(head.taps.boundaries)} tap layers, but fc takes "
+            f"{num_taps} taps: {WAY_OUT}"
         )
     if num_layers is None:
-        return head.tap_layers
-    taps = head.tap_layers or default_tap_layers(num_layers)
-    if len(taps) != num_taps:
-        raise CheckpointError(f"{head.directory}: fc takes {num_taps} taps, the config names none")
+        return head.taps
+    taps = head.taps if head.taps.boundaries else default_tap_layers(num_layers)
+    if len(taps.boundaries) != num_taps:
+        raise CheckpointError(
+            f"{head.directory}: fc takes {num_taps} taps, the config names none: {WAY_OUT}"
+        )
     try:
-        check_tap_layers(taps, num_layers)
+        check_tap_layers(taps.boundaries, num_layers)
     except ValueError as error:
         raise PairingError(
             f"{head.directory}: {error}: head and target do not belong together"
         ) from error
     return taps
-
-
-def rope_theta(head: HeadLayout) -> float:
-    """The base of the rotary angles: 10000 where nothing is said, whatever the target uses."""
-    key = "rope_parameters" if head.layer.has("rope_parameters") else "rope_scaling"
-    parameters = head.layer.section(key)
-    if any(isinstance(value, dict) for value in parameters.values.values()):
-        raise UnsupportedError(f"{head.directory}: {key} by layer type in a draft head")
-    kind = parameters.text("rope_type", parameters.text("type", "default"))
-    if kind != "default":
-        raise UnsupportedError(f"{head.directory}: rope type {kind!r} in a draft head")
-    for section in (parameters, head.layer):
-        if section.number("partial_rotary_factor", 1.0) != 1.0:
-            raise UnsupportedError(f"{head.directory}: partial rotary in a draft head")
-    return parameters.number("rope_theta", head.layer.number("rope_theta", 10000.0))
 
 
 def activation(head: HeadLayout) -> str:
@@ -115,15 +124,6 @@ def activation(head: HeadLayout) -> str:
     if name not in ACTIVATIONS:
         raise UnsupportedError(f"{head.directory}: activation {name!r} in a draft head")
     return name
-
-
-def norm_output(head: HeadLayout) -> bool:
-    """Whether the recurrent feature is post-norm; a flat file's flag of that name is not this one.
-
-    SpecForge writes `norm_output` for the norm before its lm_head and always trains with pre-norm
-    feedback; only speculators files mean the feedback.
-    """
-    return head.options.has("speculators_model_type") and head.options.flag("norm_output")
 
 
 def chain_len(head: HeadLayout) -> int | None:
@@ -143,8 +143,6 @@ def check_agreement(config: DraftConfig, head: HeadLayout) -> None:
         "num_kv_heads": head.layer.values.get("num_key_value_heads"),
         "head_dim": head.layer.values.get("head_dim"),
         "draft_vocab_size": head.options.values.get("draft_vocab_size"),
-        "norm_before_fc": head.options.values.get("norm_before_fc"),
-        "fc_norm": head.options.values.get("fc_norm"),
     }
     for name, value in stated.items():
         found = getattr(config, name)
@@ -152,5 +150,7 @@ def check_agreement(config: DraftConfig, head: HeadLayout) -> None:
             raise CheckpointError(
                 f"{head.directory}: config.json says {name} {value}, tensors say {found}"
             )
-    if head.layer.has("layer_types") and "sliding_attention" in head.layer.texts("layer_types"):
-        raise UnsupportedError(f"{head.directory}: a draft layer with sliding attention")
+    if head.layer.has("layer_types"):
+        kinds = head.layer.texts("layer_types")[: config.num_layers]
+        if "sliding_attention" in kinds:
+            raise UnsupportedError(f"{head.directory}: a draft layer with sliding attention")

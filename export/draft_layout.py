@@ -1,47 +1,51 @@
-"""The layouts in which EAGLE-3 heads are stored, brought to one set of names.
+"""A head on disk, whatever its layout.
 
-vLLM-speculators: options at the top of config.json, the layer nested in `transformer_layer_config`,
-tensors `layers.0.*`. SafeAILab: everything flat, tensors `midlayer.*`.
+vLLM speculators puts options at the top of config.json and the layer in
+`transformer_layer_config`; all other trainers write one flat config, some with an `eagle_config`.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
-from eagle_aot.export.tap_layers import flat_tap_layers, speculators_tap_layers
+from eagle_aot.export.draft_names import canonical_names, count_layers
+from eagle_aot.export.draft_options import Found, read_options
+from eagle_aot.export.draft_refusals import refuse_other_configs, refuse_other_tensors
+from eagle_aot.export.draft_trainer import SPECULATORS, find_trainer
+from eagle_aot.export.tap_layers import TapChoice, choose_tap_layers
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 
-RENAMES = (
-    (re.compile(r"^(draft_model|eagle_module|module)\."), ""),
-    (re.compile(r"^model\."), ""),
-    (re.compile(r"^midlayer\."), "layers.0."),
-)
-UNUSED = re.compile(r"^t2d$|^verifier_|rotary_emb|inv_freq")
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HeadLayout:
-    """A head on disk, whatever its layout.
+    """What a head's files say.
 
     `layer` and `options` are views of config.json; `names` maps canonical tensor names to those of
-    the checkpoint; `tap_layers` are boundaries, empty where the config names none.
+    the checkpoint; `flags` are those of `DraftConfig`.
     """
 
     checkpoint: Checkpoint
+    trainer: str
+    recognised_by: str
     layer: ConfigSection
     options: ConfigSection
-    tap_layers: tuple[int, ...]
+    flags: Mapping[str, Found[bool]]
+    taps: TapChoice
     names: Mapping[str, str]
 
     @property
     def directory(self) -> Path:
         """Where it was read, for messages."""
         return self.checkpoint.directory
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers of the head."""
+        return count_layers(self.names)
 
     def stored(self, name: str) -> str:
         """The checkpoint's name of a tensor, or the canonical one where it has none."""
@@ -57,63 +61,38 @@ class HeadLayout:
         return shape[0], shape[1]
 
 
-def read_layout(checkpoint: Checkpoint, num_layers: int | None) -> HeadLayout:
-    """Recognise the layout of a head; `num_layers` is the target's, where it is known.
+def read_layout(
+    checkpoint: Checkpoint, num_layers: int | None, tap_layers: Sequence[int] | None = None
+) -> HeadLayout:
+    """Recognise the layout of a head.
 
-    Raises UnsupportedError for another algorithm's head and CheckpointError for a config that
-    contradicts itself.
+    `num_layers` is the target's, where it is known; `tap_layers` are boundaries that overrule the
+    config. Raises UnsupportedError for another algorithm's head and CheckpointError for a config
+    that contradicts itself.
     """
     config, where = checkpoint.config, checkpoint.directory
-    kind = config.text("speculators_model_type", "")
-    if kind not in ("", "eagle3"):
-        raise UnsupportedError(f"{where}: a {kind!r} speculator, not EAGLE-3")
-    if not kind:
-        refuse_other_trainers(config)
-        taps = flat_tap_layers(config.values, num_layers)
-        return HeadLayout(checkpoint, config, config, taps, canonical_names(checkpoint))
+    refuse_other_configs(config)
+    if (where / "hf_quant_config.json").is_file():
+        raise UnsupportedError(f"{where}: the head is quantised; only plain weights load")
+    stored = list(checkpoint.names())
+    names = canonical_names(stored, where)
+    refuse_other_tensors(config, names)
+    trainer, recognised_by = find_trainer(config, stored)
+    return HeadLayout(
+        checkpoint=checkpoint,
+        trainer=trainer,
+        recognised_by=recognised_by,
+        layer=layer_config(config) if trainer == SPECULATORS else config,
+        options=config,
+        flags=read_options(config, names, trainer),
+        taps=choose_tap_layers(config, num_layers, tap_layers),
+        names=names,
+    )
+
+
+def layer_config(config: ConfigSection) -> ConfigSection:
+    """The decoder layer's part of a speculators config. Raises CheckpointError without one."""
     layer = config.section("transformer_layer_config")
     if not layer.values:
-        raise CheckpointError(f"{where}/config.json: no transformer_layer_config")
-    taps = speculators_tap_layers(config.values)
-    return HeadLayout(checkpoint, layer, config, taps, canonical_names(checkpoint))
-
-
-def refuse_other_trainers(config: ConfigSection) -> None:
-    """Raise UnsupportedError for options of flat configs that would change the math."""
-    nested = config.section("eagle_config")
-    if not nested.flag("use_aux_hidden_state", True):
-        raise UnsupportedError(f"{config.where}: a head without taps, not EAGLE-3")
-    for key in ("return_hidden_post_norm", "eh_proj_before_attn"):
-        if nested.flag(key):
-            raise UnsupportedError(f"{config.where}: eagle_config.{key} is not supported")
-    if nested.values.get("parallel_draft_step", 1) not in (None, 0, 1):
-        raise UnsupportedError(f"{config.where}: a head that drafts in parallel, not EAGLE-3")
-    if config.has("aux_hidden_states_layer_ids"):
-        raise UnsupportedError(
-            f"{config.where}: aux_hidden_states_layer_ids: explicit taps of AngelSlim heads"
-        )
-
-
-def canonical_names(checkpoint: Checkpoint) -> dict[str, str]:
-    """Canonical tensor name -> name in this checkpoint, unused tensors left out.
-
-    Raises UnsupportedError where the tensors are not those of a single-layer EAGLE-3 head.
-    """
-    names: dict[str, str] = {}
-    for stored in checkpoint.names():
-        name = stored
-        for pattern, replacement in RENAMES:
-            name = pattern.sub(replacement, name)
-        if UNUSED.search(name):
-            continue
-        if name in names:
-            raise CheckpointError(
-                f"{checkpoint.directory}: {names[name]!r} and {stored!r} are the same tensor"
-            )
-        names[name] = stored
-    where = checkpoint.directory
-    if "fc.weight" not in names or "layers.0.hidden_norm.weight" not in names:
-        raise UnsupportedError(f"{where}: no fc.weight or hidden_norm.weight: not an EAGLE-3 head")
-    if any(name.startswith(("layers.1.", "additional_layers.")) for name in names):
-        raise UnsupportedError(f"{where}: more than one decoder layer")
-    return names
+        raise CheckpointError(f"{config.where}: no transformer_layer_config")
+    return layer

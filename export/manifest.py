@@ -16,12 +16,13 @@ from eagle_aot.artifact import (
     tokenizer_files,
 )
 from eagle_aot.errors import CheckpointError
+from eagle_aot.export.draft_files import HeadCheckpoint
 from eagle_aot.export.methods import traced_methods
 from eagle_aot.export.progress import Stage
 from eagle_aot.export.source import Source
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.export.verify_window import MethodLengths
-from eagle_aot.targets.checkpoint import Checkpoint, read_json
+from eagle_aot.targets.checkpoint import read_json
 from eagle_aot.targets.config_section import ConfigSection
 
 PACKAGES = ("torch", "triton", "executorch", "torchao", "transformers")
@@ -94,7 +95,7 @@ def identity(directory: Path | None, load_format: str) -> dict[str, Any]:
     """Directory name and hash over config and weights of a checkpoint; None for random weights."""
     if directory is None or load_format == "dummy":
         return {"directory": None, "sha256": None}
-    files = [directory / "config.json", *Checkpoint(directory).files()]
+    files = [directory / "config.json", *HeadCheckpoint(directory).files()]
     return {"directory": directory.absolute().name, "sha256": sha256_of(files)}
 
 

@@ -26,6 +26,7 @@ class Source:
     draft_dir: Path | None = None
     load_format: str = AUTO
     dummy_layers: int | None = None
+    tap_layers: tuple[int, ...] | None = None
 
     @classmethod
     def find(
@@ -35,13 +36,15 @@ class Source:
         draft_dir: Path | None,
         load_format: str,
         dummy_layers: int | None = None,
+        tap_layers: tuple[int, ...] | None = None,
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
         `target_model` "auto" becomes the `model_type` in the directory's config.json. A head is
-        only taken from the table together with its target. Raises SettingError for an unknown
-        target or a directory that must be named, CheckpointNotFoundError for one that does not
-        exist, UnsupportedError for a target that is known and refused.
+        only taken from the table together with its target. `tap_layers` are boundaries that
+        overrule what the head's checkpoint says. Raises SettingError for an unknown target or a
+        directory that must be named, CheckpointNotFoundError for one that does not exist,
+        UnsupportedError for a target that is known and refused.
         """
         if target_model == AUTO_TARGET and target_dir is not None and load_format != DUMMY:
             target_model = model_type(Checkpoint(target_dir))
@@ -56,6 +59,8 @@ class Source:
                 f"--load-format dummy: {target_model} has no geometry of its own, "
                 "name a target of --list-targets"
             )
+        if load_format == DUMMY and tap_layers is not None:
+            raise SettingError("--tap-layers: a dummy taps where public heads do")
         if load_format != DUMMY and dummy_layers is not None:
             raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
         if target_dir is None:
@@ -71,6 +76,7 @@ class Source:
             draft_dir=draft_dir,
             load_format=load_format,
             dummy_layers=dummy_layers,
+            tap_layers=tap_layers,
         )
 
     def load(self, max_seq_len: int, dtype: torch.dtype) -> Eagle3Speculator:
@@ -84,7 +90,7 @@ class Source:
         assert self.target_dir is not None and self.draft_dir is not None
         try:
             target = spec.load(Checkpoint(self.target_dir), max_seq_len, dtype)
-            draft = load_draft(self.draft_dir, target, max_seq_len, dtype)
+            draft = load_draft(self.draft_dir, target, max_seq_len, dtype, self.tap_layers)
         except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
             raise ExportError(f"loading failed: {str(error).splitlines()[0]}") from error
         return Eagle3Speculator(target, draft)

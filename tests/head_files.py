@@ -30,6 +30,9 @@ class HeadShape:
     fc_norm: bool = False
     norm_output: bool = False
     biases: bool = False
+    qk_norm: bool = False
+    final_norm: bool = True
+    num_layers: int = 1
     own_embedding: bool = True
     rope_theta: float = 10000.0
     seed: int = 0
@@ -46,23 +49,18 @@ def head_tensors(shape: HeadShape) -> Tensors:
         return 0.5 + torch.rand(size, generator=generator)
 
     hidden, taps_width = shape.hidden, shape.num_taps * shape.target_hidden
-    q_width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    linears = {
-        "fc": (hidden, taps_width),
-        "layers.0.self_attn.q_proj": (q_width, 2 * hidden),
-        "layers.0.self_attn.k_proj": (kv_width, 2 * hidden),
-        "layers.0.self_attn.v_proj": (kv_width, 2 * hidden),
-        "layers.0.self_attn.o_proj": (hidden, q_width),
-        "layers.0.mlp.gate_proj": (shape.inner, hidden),
-        "layers.0.mlp.up_proj": (shape.inner, hidden),
-        "layers.0.mlp.down_proj": (hidden, shape.inner),
-    }
+    linears = {"fc": (hidden, taps_width)} | layer_linears(shape)
     tensors = {f"{name}.weight": normal(*size) for name, size in linears.items()}
     if shape.biases:
         tensors |= {f"{name}.bias": normal(size[0]) for name, size in linears.items()}
-    for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
-        tensors[f"layers.0.{name}.weight"] = norm(hidden)
-    tensors["norm.weight"] = norm(hidden)
+    for i in range(shape.num_layers):
+        names = ["input_layernorm", "hidden_norm", "post_attention_layernorm"]
+        for name in names if i == 0 else names[::2]:
+            tensors[f"layers.{i}.{name}.weight"] = norm(hidden)
+        for name in ("q_norm", "k_norm") if shape.qk_norm else ():
+            tensors[f"layers.{i}.self_attn.{name}.weight"] = norm(shape.head_dim)
+    if shape.final_norm:
+        tensors["norm.weight"] = norm(hidden)
     tensors["lm_head.weight"] = normal(shape.draft_vocab, hidden)
     if shape.own_embedding:
         tensors["embed_tokens.weight"] = normal(shape.vocab, hidden)
@@ -76,8 +74,33 @@ def head_tensors(shape: HeadShape) -> Tensors:
     return tensors
 
 
+def layer_linears(shape: HeadShape) -> dict[str, tuple[int, int]]:
+    """(rows, columns) of every linear of every layer; the first reads two vectors."""
+    q_width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    linears: dict[str, tuple[int, int]] = {}
+    for i in range(shape.num_layers):
+        width = shape.hidden if i else 2 * shape.hidden
+        linears |= {
+            f"layers.{i}.self_attn.q_proj": (q_width, width),
+            f"layers.{i}.self_attn.k_proj": (kv_width, width),
+            f"layers.{i}.self_attn.v_proj": (kv_width, width),
+            f"layers.{i}.self_attn.o_proj": (shape.hidden, q_width),
+            f"layers.{i}.mlp.gate_proj": (shape.inner, shape.hidden),
+            f"layers.{i}.mlp.up_proj": (shape.inner, shape.hidden),
+            f"layers.{i}.mlp.down_proj": (shape.hidden, shape.inner),
+        }
+    return linears
+
+
+def target_mask(shape: HeadShape, tensors: Tensors) -> Tensor:
+    """`t2d`: which target ids have a draft id."""
+    mask = torch.zeros(shape.vocab, dtype=torch.bool)
+    mask[torch.arange(shape.draft_vocab) + tensors["d2t"]] = True
+    return mask
+
+
 def layer_config(shape: HeadShape) -> dict[str, Any]:
-    """What both layouts say about the decoder layer."""
+    """What every layout says about the decoder layers."""
     return {
         "model_type": "llama",
         "hidden_size": shape.hidden,
@@ -85,7 +108,7 @@ def layer_config(shape: HeadShape) -> dict[str, Any]:
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": shape.num_layers,
         "vocab_size": shape.vocab,
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
@@ -148,6 +171,4 @@ def write_speculators(
 ) -> Path:
     config = speculators_config(shape, taps or [0, 1, 3]) | changes
     tensors = head_tensors(shape)
-    mask = torch.zeros(shape.vocab, dtype=torch.bool)
-    mask[torch.arange(shape.draft_vocab) + tensors["d2t"]] = True
-    return write_head(directory, tensors | {"t2d": mask}, config)
+    return write_head(directory, tensors | {"t2d": target_mask(shape, tensors)}, config)

@@ -48,29 +48,39 @@ class ReferenceHead:
 
     def run(self, embedding: Tensor, feature: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings and features [T, H] -> logits [T, Vd] and recurrent features [T, H]."""
-        shape, weights = self.shape, self.tensors
         embedding, feature = embedding.double(), feature.double()
-        normed = norm(feature, weights["layers.0.hidden_norm.weight"])
-        residual = normed if shape.norm_before_residual else feature
-        e = norm(embedding, weights["layers.0.input_layernorm.weight"])
-        paired = torch.cat((e, normed), dim=-1)
+        normed = norm(feature, self.tensors["layers.0.hidden_norm.weight"])
+        residual = normed if self.shape.norm_before_residual else feature
+        e = norm(embedding, self.tensors["layers.0.input_layernorm.weight"])
+        output = self.layer(0, residual, torch.cat((e, normed), dim=-1))
+        for i in range(1, self.shape.num_layers):
+            pre_norm = self.tensors[f"layers.{i}.input_layernorm.weight"]
+            output = self.layer(i, output, norm(output, pre_norm))
+        final = norm(output, self.tensors["norm.weight"]) if self.shape.final_norm else output
+        logits = F.linear(final, self.tensors["lm_head.weight"])
+        return logits, final if self.shape.norm_output else output
+
+    def layer(self, i: int, residual: Tensor, attended: Tensor) -> Tensor:
+        """Residual stream [T, H] and what attention reads [T, any] -> the layer's output [T, H]."""
+        stream = residual + self.attention(f"layers.{i}.self_attn", attended)
+        p = norm(stream, self.tensors[f"layers.{i}.post_attention_layernorm.weight"])
+        gate, up = (self.linear(f"layers.{i}.mlp.{name}_proj", p) for name in ("gate", "up"))
+        return stream + self.linear(f"layers.{i}.mlp.down_proj", F.silu(gate) * up)
+
+    def attention(self, name: str, x: Tensor) -> Tensor:
+        shape = self.shape
         q, k, v = (
-            self.linear(f"layers.0.self_attn.{name}_proj", paired).unflatten(
-                -1, (-1, shape.head_dim)
-            )
-            for name in "qkv"
+            self.linear(f"{name}.{kind}_proj", x).unflatten(-1, (-1, shape.head_dim))
+            for kind in "qkv"
         )
+        if shape.qk_norm:
+            q = norm(q, self.tensors[f"{name}.q_norm.weight"])
+            k = norm(k, self.tensors[f"{name}.k_norm.weight"])
         group = shape.heads // shape.kv_heads
         q, k = rotate(q, shape.rope_theta), rotate(k, shape.rope_theta)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         scores = torch.einsum("thd,shd->hts", q, k) / shape.head_dim**0.5
         future = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
         weight = scores.masked_fill(future, -torch.inf).softmax(-1)
-        attended = torch.einsum("hts,shd->thd", weight, v).flatten(1)
-        stream = residual + self.linear("layers.0.self_attn.o_proj", attended)
-        p = norm(stream, weights["layers.0.post_attention_layernorm.weight"])
-        gate, up = (self.linear(f"layers.0.mlp.{name}_proj", p) for name in ("gate", "up"))
-        output = stream + self.linear("layers.0.mlp.down_proj", F.silu(gate) * up)
-        final = norm(output, weights["norm.weight"])
-        logits = F.linear(final, weights["lm_head.weight"])
-        return logits, final if shape.norm_output else output
+        mixed = torch.einsum("hts,shd->thd", weight, v).flatten(1)
+        return self.linear(f"{name}.o_proj", mixed)

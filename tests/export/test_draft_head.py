@@ -47,6 +47,9 @@ def run(
         HeadShape(fc_norm=True, target_hidden=24, num_taps=4),
         HeadShape(norm_output=True),
         HeadShape(biases=True),
+        HeadShape(qk_norm=True),
+        HeadShape(num_layers=2),
+        HeadShape(num_layers=3, qk_norm=True, biases=True, norm_before_residual=True),
         HeadShape(heads=4, kv_heads=1, head_dim=12, rope_theta=500.0, num_taps=1),
         HeadShape(norm_before_residual=True, norm_before_fc=True, norm_output=True, biases=True),
     ],
@@ -82,11 +85,14 @@ def test_an_option_without_tensors_changes_the_output(tmp_path: Path, option: st
     assert relative_error(found[0], found[1]) > 0.1
 
 
-def test_cached_chunks_and_single_steps_equal_a_stateless_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [PLAIN, HeadShape(num_layers=2)], ids=["one", "two"])
+def test_cached_chunks_and_single_steps_equal_a_stateless_pass(
+    tmp_path: Path, shape: HeadShape
+) -> None:
     """The recurrent steps feed the head its own features, which `fc` never sees."""
-    draft = load(tmp_path, PLAIN)
-    reference = ReferenceHead(head_tensors(PLAIN), PLAIN)
-    tokens, taps = inputs(PLAIN)
+    draft = load(tmp_path, shape)
+    reference = ReferenceHead(head_tensors(shape), shape)
+    tokens, taps = inputs(shape)
     with torch.no_grad():
         features = draft.fuse(taps)
     draft.fc.register_forward_pre_hook(lambda *_: pytest.fail("fc ran on a recurrent feature"))
@@ -101,9 +107,10 @@ def test_cached_chunks_and_single_steps_equal_a_stateless_pass(tmp_path: Path) -
         assert relative_error(recurrent[0, -1], expected[-1]) < 1e-5
 
 
-def test_rejected_slots_leave_no_trace_and_reset_isolates(tmp_path: Path) -> None:
-    draft, clean = load(tmp_path, PLAIN), load(tmp_path, PLAIN)
-    tokens, taps = inputs(PLAIN)
+@pytest.mark.parametrize("shape", [PLAIN, HeadShape(num_layers=2)], ids=["one", "two"])
+def test_rejected_slots_leave_no_trace_and_reset_isolates(tmp_path: Path, shape: HeadShape) -> None:
+    draft, clean = load(tmp_path, shape), load(tmp_path, shape)
+    tokens, taps = inputs(shape)
     with torch.no_grad():
         features = draft.fuse(taps)
     expected = (

@@ -46,8 +46,8 @@ def flat_head(directory: Path, tensors: Tensors | None = None, **changes: Any) -
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"speculators_model_type": "peagle"}, UnsupportedError, "a 'peagle' speculator"),
-        ({"speculators_model_type": "mtp"}, UnsupportedError, "a 'mtp' speculator"),
+        ({"speculators_model_type": "peagle"}, UnsupportedError, "a P-EAGLE head, which"),
+        ({"speculators_model_type": "mtp"}, UnsupportedError, "an MTP head, the"),
         ({"transformer_layer_config": None}, CheckpointError, "no transformer_layer_config"),
         ({IDS: "2,3"}, CheckpointError, "not a list of layer indices"),
         ({IDS: [0, True, 3]}, CheckpointError, "not a list of layer indices"),
@@ -73,19 +73,30 @@ def test_a_speculators_config_of_another_kind_is_refused(
     [
         ({"eagle_config": {"use_aux_hidden_state": False}}, UnsupportedError, "without taps"),
         ({"eagle_config": {IDS: [0, 1, 3]}}, CheckpointError, "may .*boundaries or layer outputs"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, UnsupportedError, "rope type 'llama3'"),
-        ({"rope_scaling": {"type": "yarn"}}, UnsupportedError, "rope type 'yarn'"),
-        ({"rope_parameters": {"rope_type": "linear"}}, UnsupportedError, "rope type 'linear'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, UnsupportedError, "rope type 'longrope'"),
+        ({"rope_scaling": {"type": "yarn"}}, CheckpointError, "key 'factor' is missing"),
+        ({"rope_parameters": {"type": "linear"}}, CheckpointError, "key 'factor' is missing"),
+        ({"rope_parameters": {"type": "dynamic"}}, CheckpointError, "key 'factor' is missing"),
         ({"hidden_act": "relu"}, UnsupportedError, "activation 'relu'"),
-        ({"eagle_config": {"return_hidden_post_norm": True}}, UnsupportedError, "hidden_post_norm"),
+        ({"eagle_config": {"eh_proj_before_attn": True}}, UnsupportedError, "eh_proj_before_attn"),
+        ({"eagle_config": {"use_mtp_layernorm": True}}, UnsupportedError, "use_mtp_layernorm is"),
+        ({"eagle_config": {"next_layer_regular": False}}, UnsupportedError, "regular false is not"),
+        ({"eagle_config": {"use_last_layernorm": False}}, CheckpointError, r"but norm\.weight is"),
+        (
+            {"eagle_config": {"norm_output": True}, "norm_output": False},
+            CheckpointError,
+            "norm_output is False, eagle_config.norm_output is True",
+        ),
         ({"eagle_config": {"parallel_draft_step": 3}}, UnsupportedError, "drafts in parallel"),
+        ({"quantization_config": {"quant_method": "nvfp4"}}, UnsupportedError, "is quantised"),
         ({"eagle_config": [1]}, CheckpointError, r"eagle_config is \[1\], expected an object"),
-        ({"aux_hidden_states_layer_ids": [1, 2, 3]}, UnsupportedError, "aux_hidden_states_layer"),
-        ({"partial_rotary_factor": 0.5}, UnsupportedError, "partial rotary"),
+        ({"aux_hidden_states_layer_ids": [1, 2]}, CheckpointError, "2 tap layers, but fc takes 3"),
+        ({"num_aux_hidden_states": 4}, CheckpointError, "num_aux_hidden_states is 4, fc takes 3"),
+        ({"partial_rotary_factor": 0.5}, UnsupportedError, "partly rotated"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "llama3"}}},
             UnsupportedError,
-            "rope_parameters by layer type",
+            "rope_parameters by kind of layer",
         ),
         ({"rope_scaling": "yarn"}, CheckpointError, "rope_scaling is 'yarn', expected an object"),
         ({"num_attention_heads": 0}, CheckpointError, "num_attention_heads is 0, expected"),
@@ -127,10 +138,14 @@ def drop(name: str) -> Callable[[Tensors], None]:
     [
         (drop("fc.weight"), UnsupportedError, "not an EAGLE-3 head"),
         (drop("layers.0.hidden_norm.weight"), UnsupportedError, "not an EAGLE-3 head"),
-        (add("layers.1.mlp.up_proj.weight", 1), UnsupportedError, "more than one decoder layer"),
-        (add("additional_layers.0.x", 1), UnsupportedError, "more than one decoder layer"),
-        (add("mask_hidden", 1, 1, 96), CheckpointError, "unknown tensors mask_hidden"),
-        (add("layers.0.self_attn.q_norm.weight", 8), CheckpointError, "unknown tensors .*q_norm"),
+        (add("layers.1.mlp.up_proj.weight", 1), CheckpointError, r"layers\.1\..* is missing"),
+        (add("additional_layers.0.x", 1), CheckpointError, r"unknown tensors layers\.1\.x"),
+        (add("mask_hidden", 1, 1, 96), UnsupportedError, "a P-EAGLE head"),
+        (add("layers.0.self_attn.kv_a_proj_with_mqa.weight", 1), UnsupportedError, "MLA attention"),
+        (add("eh_proj.weight", 32, 64), UnsupportedError, "an MTP head"),
+        (add("medusa_head.0.weight", 8), UnsupportedError, "Medusa"),
+        (add("hot_ids", 8), CheckpointError, "unknown tensors hot_ids"),
+        (add("layers.0.self_attn.q_norm.weight", 8), CheckpointError, "k_norm.* is missing"),
         (add("fc.weight", 96), CheckpointError, r"fc\.weight has shape \[96\]"),
         (add(Q_PROJ, 32, 32), UnsupportedError, "q_proj reads 32, EAGLE-3 reads 2 x 32"),
         (add(K_PROJ, 24, 64), CheckpointError, "not a multiple of 3 key/value heads"),
@@ -143,7 +158,7 @@ def drop(name: str) -> Callable[[Tensors], None]:
         (add("layers.0.self_attn.q_proj.bias", 32), CheckpointError, "bias' is missing"),
     ],
 )
-def test_tensors_that_are_not_a_one_layer_head_are_refused(
+def test_tensors_that_are_not_an_eagle_3_head_are_refused(
     tmp_path: Path, change: Callable[[Tensors], None], error: type, message: str
 ) -> None:
     tensors = head_tensors(SHAPE)

@@ -1,0 +1,104 @@
+"""The decoder layers of a draft head, each in two halves around the attention itself.
+
+The halves take any batch and any attention pattern, which is what training needs; inference puts a
+cache between them (`Eagle3Draft.forward_cached`). Shapes: B batch, T slots, D head dimension, H
+draft hidden.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from eagle_aot.export.draft_config import DraftConfig
+from eagle_aot.targets.decoder.gated_mlp import GatedMLP
+from eagle_aot.targets.decoder.norms import RMSNorm
+from eagle_aot.targets.decoder.rope import apply_rotary
+
+ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+"""What checkpoints call an activation, and what `GatedMLP` does."""
+
+
+class DraftAttention(nn.Module):
+    """Projections of a layer whose q, k and v read `width` values."""
+
+    def __init__(self, config: DraftConfig, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        bias, eps = config.attention_bias, config.rms_norm_eps
+        q_width = config.num_heads * config.head_dim
+        kv_width = config.num_kv_heads * config.head_dim
+        self.head_dim = config.head_dim
+        self.q_proj = nn.Linear(width, q_width, bias=bias, dtype=dtype)
+        self.k_proj = nn.Linear(width, kv_width, bias=bias, dtype=dtype)
+        self.v_proj = nn.Linear(width, kv_width, bias=bias, dtype=dtype)
+        self.o_proj = nn.Linear(q_width, config.hidden_size, bias=config.output_bias, dtype=dtype)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, eps, dtype)
+            self.k_norm = RMSNorm(config.head_dim, eps, dtype)
+        self.rotary = config.rope.embedding(config.head_dim)
+
+    def project(self, x: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`x` [B, T, width] -> q [B, heads, T, D], k, v [B, kv_heads, T, D]; q and k rotated."""
+        rotary = self.rotary(input_pos)
+        q, k, v = (self._heads(proj(x)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = apply_rotary(self.q_norm(q), rotary), apply_rotary(self.k_norm(k), rotary)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def merge(self, attended: Tensor) -> Tensor:
+        """`attended` [B, heads, T, D] -> [B, T, H]."""
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim))
+
+
+class DeepDraftLayer(nn.Module):
+    """A layer behind the first one: a plain decoder block on the first one's output.
+
+    As speculators builds it (`models/eagle3/core.py`); vLLM serves the same.
+    """
+
+    def __init__(
+        self, config: DraftConfig, dtype: torch.dtype, attention_width: int | None = None
+    ) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(hidden, eps, dtype)
+        self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
+        self.self_attn = DraftAttention(config, attention_width or hidden, dtype)
+        inner, bias = config.intermediate_size, config.mlp_bias
+        self.mlp = GatedMLP(
+            gate_proj=nn.Linear(hidden, inner, bias=bias, dtype=dtype),
+            up_proj=nn.Linear(hidden, inner, bias=bias, dtype=dtype),
+            down_proj=nn.Linear(inner, hidden, bias=bias, dtype=dtype),
+            activation=ACTIVATIONS[config.hidden_act],
+        )
+
+    def project_stream(
+        self, stream: Tensor, input_pos: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`stream` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
+        return stream, *self.self_attn.project(self.input_layernorm(stream), input_pos)
+
+    def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """`residual` [B, T, H], `attended` [B, heads, T, D] -> the layer's output [B, T, H]."""
+        stream = residual + self.self_attn.merge(attended)
+        return stream + self.mlp(self.post_attention_layernorm(stream))
+
+
+class DraftLayer(DeepDraftLayer):
+    """The first layer: q, k and v read [embedding, feature], 2H wide."""
+
+    def __init__(self, config: DraftConfig, dtype: torch.dtype) -> None:
+        super().__init__(config, dtype, attention_width=2 * config.hidden_size)
+        self.norm_before_residual = config.norm_before_residual
+        self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+
+    def project(
+        self, embedding: Tensor, feature: Tensor, input_pos: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`embedding`, `feature` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
+        normed = self.hidden_norm(feature)
+        residual = normed if self.norm_before_residual else feature
+        paired = torch.cat((self.input_layernorm(embedding), normed), dim=-1)
+        return residual, *self.self_attn.project(paired, input_pos)

@@ -1,0 +1,88 @@
+"""A head's rotary embedding: what targets have, and what only public heads use."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle_aot.errors import UnsupportedError
+from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.norms import cast
+from eagle_aot.targets.decoder.rope import RotaryEmbedding
+from eagle_aot.targets.decoder.rope_scaling import DEFAULT, Rope, read_rope
+
+DYNAMIC, MROPE = "dynamic", "mrope"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DynamicRope(Rope):
+    """Frequencies that sink once the sequence is longer than `context`, by how much longer it is.
+
+    As transformers' `_compute_dynamic_ntk_parameters`.
+    """
+
+    rope_type: str = DYNAMIC
+
+    def embedding(self, head_dim: int) -> RotaryEmbedding:
+        return DynamicRotary(self, head_dim)
+
+    def inv_freq(self, head_dim: int) -> Tensor:
+        """Those of a sequence that is not longer than `context`."""
+        return Rope(theta=self.theta).inv_freq(head_dim)
+
+
+class DynamicRotary(RotaryEmbedding):
+    """One set of frequencies per chunk, from its last position, read on the device.
+
+    `(theta * s^(D / (D - 2)))^(-2i / D)` is the unscaled frequency times `s^(-2i / (D - 2))`.
+    Keys stay as the chunk that stored them turned them, as everywhere with a cache.
+    """
+
+    exponents: Tensor
+
+    def __init__(self, rope: DynamicRope, head_dim: int) -> None:
+        super().__init__(rope.inv_freq(head_dim))
+        self.factor, self.context = rope.factor, rope.context
+        exponents = -torch.arange(0, head_dim, 2, dtype=torch.float32) / (head_dim - 2)
+        self.register_buffer("exponents", exponents, persistent=False)
+
+    def forward(self, input_pos: Tensor) -> tuple[Tensor, Tensor]:
+        """`input_pos` int64 [T] -> the tables `apply_rotary` takes, float32 [T, 1, head_dim]."""
+        length = (cast(input_pos[-1:], torch.float32) + 1.0).clamp(min=float(self.context))
+        stretch = self.factor * length / self.context - (self.factor - 1.0)
+        inv_freq = self.inv_freq * torch.exp(self.exponents * torch.log(stretch))
+        angles = cast(input_pos, torch.float32).view(-1, 1, 1) * inv_freq
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+
+
+def read_head_rope(layer: ConfigSection) -> Rope:
+    """The rotary embedding that a head's layer config describes.
+
+    Where nothing names a base it is 10000, whatever the target uses (SafeAILab `_init_rope`).
+    SpecForge writes `rope_parameters` beside the older keys; the new key wins. Raises
+    UnsupportedError for a type that no public head is known to use.
+    """
+    key = "rope_parameters" if layer.has("rope_parameters") else "rope_scaling"
+    section = layer.section(key)
+    kind = section.text("rope_type", section.text("type", DEFAULT))
+    if kind == DYNAMIC:
+        return _read_dynamic(layer, section)
+    values = {name: v for name, v in layer.values.items() if not name.startswith("rope_s")}
+    # a text's three M-RoPE positions are one and the same
+    plain = {"rope_type": DEFAULT, "type": DEFAULT} if kind == MROPE else {}
+    rope = {"rope_parameters": {**section.values, **plain}}
+    try:
+        return read_rope(ConfigSection({**values, **rope}, layer.where))
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error}, in a draft head") from error
+
+
+def _read_dynamic(layer: ConfigSection, section: ConfigSection) -> DynamicRope:
+    if any(s.number("partial_rotary_factor", 1.0) != 1.0 for s in (section, layer)):
+        raise UnsupportedError(f"{layer.where}: partly rotated heads are not supported")
+    return DynamicRope(
+        theta=section.number("rope_theta", layer.number("rope_theta", 10000.0)),
+        factor=section.number("factor"),
+        context=layer.count("max_position_embeddings"),
+    )
