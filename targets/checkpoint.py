@@ -51,8 +51,9 @@ class Checkpoint:
         AutoGPTQ wrote that to a file of its own.
         """
         own_file = self.directory / "quantize_config.json"
-        if self.config.has("quantization_config") or not own_file.is_file():
-            return self.config.section("quantization_config")
+        section = self.config.section("quantization_config")
+        if section.values or not own_file.is_file():
+            return section
         return ConfigSection({"quant_method": "gptq"} | read_json(own_file), own_file)
 
     def files(self) -> list[Path]:

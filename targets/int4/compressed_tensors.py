@@ -13,7 +13,7 @@ from torch import Tensor
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.nibbles import codes_of_words
+from eagle_aot.targets.int4.nibbles import bytes_of_words, codes_of_words
 from eagle_aot.targets.int4.weight import Int4Weight
 
 SUFFIXES = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
@@ -56,7 +56,7 @@ def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
         raise CheckpointError(f"{module}.weight_scale: holds NaN or infinite values")
     _check_order(checkpoint, module, columns // groups)
     return Int4Weight(
-        qdata=packed.contiguous().view(torch.uint8),
+        qdata=bytes_of_words(packed),
         scale=scale.t().contiguous(),
         zero_point=_zero_point(checkpoint, module, scale.shape),
     )

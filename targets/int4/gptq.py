@@ -13,7 +13,7 @@ from torch import Tensor
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.nibbles import codes_of_words
+from eagle_aot.targets.int4.nibbles import bytes_of_words, codes_of_words
 from eagle_aot.targets.int4.weight import Int4Weight
 from eagle_aot.targets.int4.word_packed import (
     check_bias,
@@ -52,7 +52,7 @@ def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
     _check_order(checkpoint, module, columns, columns // len(scales))
     check_bias(checkpoint, module)
     return Int4Weight(
-        qdata=words.t().contiguous().view(torch.uint8),
+        qdata=bytes_of_words(words.t()),
         scale=scales.contiguous(),
         zero_point=((zeros + offset) % CODES).float(),
     )

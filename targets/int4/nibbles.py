@@ -6,7 +6,13 @@ from torch import Tensor
 
 def codes_of_words(words: Tensor) -> Tensor:
     """int32 [..., W] -> uint8 codes [..., 8 W], each word's lowest nibble first."""
-    return codes_of_bytes(words.contiguous().view(torch.uint8))
+    return codes_of_bytes(bytes_of_words(words))
+
+
+def bytes_of_words(words: Tensor) -> Tensor:
+    """int32 [..., W] -> uint8 [..., 4 W], each word's lowest byte first."""
+    flat = words.flatten()  # a transpose of one column calls itself contiguous, but has no view
+    return flat.view(torch.uint8).view(*words.shape[:-1], -1)
 
 
 def codes_of_bytes(pairs: Tensor) -> Tensor:

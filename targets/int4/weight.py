@@ -24,8 +24,9 @@ class Int4Weight:
 
     def __post_init__(self) -> None:
         rows, half = self.qdata.shape
-        groups = self.scale.shape[0]
-        if self.scale.shape != (groups, rows) or self.zero_point.shape != (groups, rows):
+        shape = self.scale.shape
+        groups = shape[0] if shape[1:] == (rows,) else 0
+        if not groups or self.zero_point.shape != shape:
             raise CheckpointError(
                 f"INT4 weight of {rows} rows: scale {list(self.scale.shape)} and zero point "
                 f"{list(self.zero_point.shape)} must both be [groups, {rows}]"

@@ -96,8 +96,8 @@ class TorchaoFile:
     def _unpacked(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """qdata int8 [N, K], scale and zero point float32 [N, K / g]."""
         qdata, scale, zero_point = (self._read(name, part) for part in PARTS)
-        groups = scale.shape[-1]
-        fits = scale.shape == zero_point.shape == (*qdata.shape[:1], groups)
+        groups = scale.shape[-1] if scale.ndim else 0
+        fits = scale.shape == zero_point.shape == (*qdata.shape[:1], groups) and groups > 0
         if qdata.dtype != torch.int8 or qdata.ndim != 2 or not fits or qdata.shape[1] % groups:
             raise CheckpointError(
                 f"{self.path}: {name}: {qdata.dtype} {list(qdata.shape)} with scales "
