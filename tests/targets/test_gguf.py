@@ -1,0 +1,187 @@
+"""GGUF weights: our reader against the package that writes them and dequantises them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from gguf import dequantize, quantize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eagle_aot.errors import CheckpointError, CheckpointNotFoundError, UnsupportedError
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_k
+from gemma_oracle import write_config
+from gguf_files import GgufModel, random_q4_k
+from int4_files import dense
+
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.integers(1, 9), blocks=st.integers(1, 5), seed=st.integers(0, 2**31))
+def test_q4_0_is_the_packages_bit_for_bit(rows: int, blocks: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    stored = quantize(torch.randn(rows, 32 * blocks).numpy(), Type.Q4_0)
+    weight = read_q4_0(torch.from_numpy(stored))
+    assert (weight.shape, weight.group_size) == ((rows, 32 * blocks), 32)
+    assert (weight.zero_point == 8).all()
+    assert torch.equal(dense(weight), torch.from_numpy(dequantize(stored, Type.Q4_0)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.integers(1, 5), blocks=st.integers(1, 3), seed=st.integers(0, 2**31))
+def test_q4_k_is_the_packages_but_for_the_rounding_of_a_zero_point(
+    rows: int, blocks: int, seed: int
+) -> None:
+    stored = random_q4_k(rows, 256 * blocks, seed)
+    weight = read_q4_k(torch.from_numpy(stored))
+    expected = torch.from_numpy(dequantize(stored, Type.Q4_K))
+    assert (weight.shape, weight.group_size) == ((rows, 256 * blocks), 32)
+    assert bool((weight.zero_point >= 0).all())
+    magnitude = (weight.zero_point.clamp(min=15) * weight.scale).t().repeat_interleave(32, dim=1)
+    error = (dense(weight).double() - expected.double()).abs()
+    assert bool((error <= 2 * torch.finfo(torch.float32).eps * magnitude).all())
+
+
+def test_a_q4_k_group_without_a_scale_is_its_minimum_throughout() -> None:
+    stored = random_q4_k(2, 256)
+    stored[:, 4:12] = 7  # scales and minima of groups 0 to 3: 7; of 4 to 7: low bits follow
+    stored[:, 4] = 0  # group 0: no scale, minimum 7
+    stored[0, 8] = 0  # and there no minimum either
+    weight = read_q4_k(torch.from_numpy(stored))
+    expected = torch.from_numpy(dequantize(stored, Type.Q4_K))
+    torch.testing.assert_close(dense(weight), expected, rtol=1e-5, atol=1e-7)
+    assert (expected[0, :32] == 0).all() and (expected[1, :32] == expected[1, 0]).all()
+    assert torch.equal(dense(weight)[:, :32], expected[:, :32])
+
+
+def one_tensor(directory: Path, tensor: Tensor, kind: Type, name: str = UP) -> Checkpoint:
+    write_config(directory, {})
+    model = GgufModel(directory / "model.gguf")
+    model.add(name, tensor, kind)
+    model.close()
+    return Checkpoint(directory)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_other_types_are_dense_with_the_packages_values(tmp_path: Path, kind: str) -> None:
+    tensor = torch.randn(8, 64)
+    checkpoint = one_tensor(tmp_path, tensor, Type[kind])
+    assert list(checkpoint.names()) == [UP]
+    assert checkpoint.shape(UP) == (8, 64) and checkpoint.int4(UP) is None
+    stored = quantize(tensor.numpy(), Type[kind])
+    expected = torch.from_numpy(np.array(dequantize(stored, Type[kind])))
+    assert torch.equal(checkpoint.tensor(UP).float(), expected)
+
+
+@pytest.mark.parametrize(("kind", "width"), [("Q6_K", 210), ("Q5_K", 176)])
+def test_other_k_quants_are_dense_too(tmp_path: Path, kind: str, width: int) -> None:
+    stored = np.random.default_rng(0).integers(0, 60, (4, width), dtype=np.uint8)
+    write_config(tmp_path, {})
+    model = GgufModel(tmp_path / "model.gguf")
+    model.add_bytes("blk.0.ffn_up.weight", stored, Type[kind])
+    model.close()
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.int4(UP) is None and checkpoint.shape(UP) == (4, 256)
+    expected = torch.from_numpy(dequantize(stored, Type[kind]))
+    assert torch.equal(checkpoint.tensor(UP), expected)
+
+
+def test_int4_is_read_from_the_file_and_dense_on_demand(tmp_path: Path) -> None:
+    tensor = torch.randn(8, 64)
+    checkpoint = one_tensor(tmp_path, tensor, Type.Q4_0)
+    weight = checkpoint.int4(UP)
+    expected = torch.from_numpy(dequantize(quantize(tensor.numpy(), Type.Q4_0), Type.Q4_0))
+    assert weight is not None and torch.equal(dense(weight), expected)
+    assert torch.equal(checkpoint.tensor(UP), expected)
+
+
+def interleaved(tensor: Tensor, heads: int) -> Tensor:
+    """Rows as llama.cpp's converter orders them: row i of each half of a head by turns."""
+    size = tensor.shape[0] // heads
+    rows = []
+    for head in range(heads):
+        for i in range(size // 2):
+            rows += [tensor[head * size + i], tensor[head * size + size // 2 + i]]
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("kind", [Type.F32, Type.Q4_0])
+def test_rows_of_llamas_queries_and_keys_are_put_back(tmp_path: Path, kind: Type) -> None:
+    write_config(tmp_path, {})
+    model = GgufModel(tmp_path / "model.gguf", "llama")
+    model.writer.add_head_count(4)
+    model.writer.add_head_count_kv(2)
+    heads = {"q_proj": 4, "k_proj": 2, "v_proj": None}
+    tensors = {f"model.layers.0.self_attn.{n}.weight": torch.randn(32, 64) for n in heads}
+    for (name, tensor), count in zip(tensors.items(), heads.values(), strict=True):
+        model.add(name, interleaved(tensor, count) if count else tensor, kind)
+    model.close()
+    checkpoint = Checkpoint(tmp_path)
+    for name, tensor in tensors.items():
+        expected = torch.from_numpy(np.array(dequantize(quantize(tensor.numpy(), kind), kind)))
+        assert torch.equal(checkpoint.tensor(name), expected)
+        weight = checkpoint.int4(name)
+        assert (weight is None) == (kind == Type.F32)
+        assert weight is None or torch.equal(dense(weight), expected)
+
+
+def test_a_lone_file_needs_a_config_beside_it(tmp_path: Path) -> None:
+    one_tensor(tmp_path, torch.randn(8, 64), Type.F32)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(CheckpointNotFoundError, match=r"model\.gguf: needs its model's config"):
+        Checkpoint(tmp_path)
+
+
+def test_an_encoder_beside_the_model_is_left_alone(tmp_path: Path) -> None:
+    one_tensor(tmp_path, torch.randn(8, 64), Type.F32)
+    (tmp_path / "mmproj-model-f16.gguf").write_bytes(b"not read")
+    assert list(Checkpoint(tmp_path).names()) == [UP]
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -200])
+def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
+    one_tensor(tmp_path, torch.randn(8, 64), Type.F32)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"model\.gguf: cannot be read as GGUF"):
+        Checkpoint(tmp_path)
+
+
+def test_what_is_not_understood_is_refused_in_one_line(tmp_path: Path) -> None:
+    write_config(tmp_path, {})
+    GgufModel(tmp_path / "model.gguf", "gemma3").close()
+    with pytest.raises(UnsupportedError, match="architecture 'gemma3': known are gemma4, llama"):
+        Checkpoint(tmp_path)
+    model = GgufModel(tmp_path / "model.gguf")
+    model.writer.add_uint16("split.count", 3)
+    model.close()
+    with pytest.raises(UnsupportedError, match="one of several parts; join them"):
+        Checkpoint(tmp_path)
+    GgufModel(tmp_path / "model.gguf", layers=0).close()
+    with pytest.raises(CheckpointError, match=r"gemma4\.block_count is 0"):
+        Checkpoint(tmp_path)
+
+
+def test_infinite_scales_are_refused(tmp_path: Path) -> None:
+    stored = quantize(torch.randn(8, 64).numpy(), Type.Q4_0)
+    stored[3, :2] = np.array([np.inf], dtype=np.float16).view(np.uint8)
+    write_config(tmp_path, {})
+    model = GgufModel(tmp_path / "model.gguf")
+    model.add_bytes("blk.0.ffn_up.weight", stored, Type.Q4_0)
+    model.close()
+    with pytest.raises(CheckpointError, match=r"up_proj\.weight has NaN or infinite scales"):
+        Checkpoint(tmp_path).int4(UP)
+
+
+def test_names_of_no_meaning_here_are_kept_for_the_loader_to_name(tmp_path: Path) -> None:
+    write_config(tmp_path, {})
+    model = GgufModel(tmp_path / "model.gguf")
+    for name in ("rope_freqs.weight", "blk.0.ffn_gate_exps.weight"):
+        model.add_bytes(name, np.ones((2, 32), dtype=np.float32), Type.F32)
+    model.close()
+    assert list(Checkpoint(tmp_path).names()) == ["blk.0.ffn_gate_exps.weight"]
