@@ -10,7 +10,6 @@ from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig
 from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
 from eagle_aot.targets.decoder.tied_table import stored_again
 from eagle_aot.targets.decoder.weights import load_weights
-from eagle_aot.targets.int4.compressed_tensors import check_quantization_config
 
 PREFIX = "model."
 COMPUTED = ".rotary_emb.inv_freq"
@@ -24,8 +23,6 @@ def load_pre_norm(
     dtype: torch.dtype,
 ) -> PreNormDecoder:
     """The decoder of `checkpoint` on the host, INT4 where the checkpoint is INT4."""
-    if checkpoint.config.has("quantization_config"):
-        check_quantization_config(checkpoint.config.section("quantization_config"))
     config = read_config(checkpoint.config)
     unused = tuple(name for name in checkpoint.names() if name.endswith(COMPUTED))
     if config.tie_word_embeddings:

@@ -1,16 +1,18 @@
 """Read a Gemma 4 checkpoint, from the multimodal or from the text layout."""
 
+from dataclasses import replace
+
 import torch
 
 from eagle_aot.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.tied_table import stored_again
+from eagle_aot.targets.decoder.tied_table import LM_HEAD, stored_again
 from eagle_aot.targets.decoder.weights import load_weights
 from eagle_aot.targets.gemma4.config import Gemma4Config
 from eagle_aot.targets.gemma4.model import Gemma4Target
-from eagle_aot.targets.int4.compressed_tensors import check_quantization_config
 
-PREFIXES = ("model.language_model.", "model.")
+PREFIXES = ("model.language_model.", "model.", "")
+"""Of the multimodal layout, of the text layout, and of ExecuTorch's quantised checkpoints."""
 NOT_TEXT = tuple(
     f"model.{part}." for part in ("vision_tower", "embed_vision", "audio_tower", "embed_audio")
 )
@@ -18,11 +20,11 @@ NOT_TEXT = tuple(
 
 def load_gemma4(checkpoint: Checkpoint, max_seq_len: int, dtype: torch.dtype) -> Gemma4Target:
     """The decoder of `checkpoint` on the host, INT4 where the checkpoint is INT4."""
-    if checkpoint.config.has("quantization_config"):
-        check_quantization_config(checkpoint.config.section("quantization_config"))
     config = Gemma4Config.from_hf(checkpoint.config)
     prefix = name_prefix(checkpoint)
     unused = NOT_TEXT
+    if checkpoint.int4(LM_HEAD) is not None:  # tied before each table was quantised in its way
+        config = replace(config, tie_word_embeddings=False)
     if config.tie_word_embeddings:
         unused += stored_again(checkpoint, prefix)
     target = Gemma4Target(config, max_seq_len, dtype)

@@ -29,9 +29,6 @@ def check_config(config: ConfigSection) -> None:
         _check_group(name, groups.section(name), config.text("format", ""))
 
 
-check_quantization_config = check_config
-
-
 def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
     """The INT4 weight of the linear called `module` in the checkpoint, scale in float32.
 

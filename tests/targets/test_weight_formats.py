@@ -1,0 +1,220 @@
+"""Whole targets in every format: the reader is found, and the model is transformers' own."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.extension.llm.export.int4 import ExportableInt4Tensor
+from executorch.extension.llm.export.quant import QuantConfig, quantize_weight
+from gguf import GGMLQuantizationType as Type
+from gguf import dequantize, quantize
+from safetensors.torch import load_file, save_file
+from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+from transformers import Gemma4ForCausalLM
+
+from eagle_aot.errors import CheckpointError, SettingError, UnsupportedError
+from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.gemma4 import load_gemma4
+from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.int4.quantise import SCHEMES, quantise
+from gemma_oracle import (
+    oracle_states,
+    random_gemma,
+    random_tokens,
+    run_in_chunks,
+    save_text_layout,
+    write_config,
+)
+from gguf_files import GgufModel
+from golden_cases import relative_error
+from int4_files import Tensors, awq, dense, gptq, rounded
+
+LINEARS = 26
+GROUP = 32
+
+
+@pytest.fixture
+def model() -> Gemma4ForCausalLM:
+    return random_gemma(hidden_size=64, intermediate_size=96, head_dim=16, global_head_dim=32)
+
+
+def projections(directory: Path) -> tuple[Tensors, Tensors]:
+    """The tensors of a plain checkpoint: linears, and all others."""
+    tensors = load_file(directory / "model.safetensors")
+    linears = {n: tensors.pop(n) for n in list(tensors) if n.endswith("_proj.weight")}
+    return linears, tensors
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    write_config(directory, config | changes)
+
+
+def save_words(directory: Path, method: str, **config: Any) -> Tensors:
+    """AWQ or GPTQ; the values that it stands for."""
+    linears, tensors = projections(directory)
+    values = {}
+    for name, weight in linears.items():
+        grid = rounded(weight, GROUP)
+        parts = awq(grid) if method == "awq" else gptq(grid, 1)
+        tensors |= {name.removesuffix("weight") + part: t for part, t in parts.items()}
+        values[name] = grid.dense
+    save_file(tensors, directory / "model.safetensors")
+    said = {"quant_method": method, "bits": 4, "group_size": GROUP} | config
+    edit_config(directory, quantization_config=said)
+    return values
+
+
+def save_awq(directory: Path) -> Tensors:
+    return save_words(directory, "awq", version="gemm", zero_point=True)
+
+
+def save_gptq(directory: Path) -> Tensors:
+    return save_words(directory, "gptq", desc_act=False, sym=False)
+
+
+def save_torchao(directory: Path) -> Tensors:
+    """As ExecuTorch's Gemma 4 quantiser: no prefix, INT8 embedding, an output table of its own."""
+    linears, tensors = projections(directory)
+    int4 = QuantConfig(bits=4, group_size=GROUP, symmetric=False, method="min_max")
+    int8 = QuantConfig(bits=8, group_size=64, symmetric=True, method="min_max")
+    embedding = tensors.pop("model.embed_tokens.weight")
+    stored = {n: quantize_weight(w.bfloat16(), int4) for n, w in linears.items()}
+    stored["lm_head.weight"] = quantize_weight(embedding.bfloat16(), int4)
+    values = {
+        name: ExportableInt4Tensor.from_int4_tensor(weight).dequantize(torch.float32)
+        for name, weight in stored.items()
+    }
+    stored["model.embed_tokens.weight"] = quantize_weight(embedding.bfloat16(), int8)
+    table = stored["model.embed_tokens.weight"]
+    values["model.embed_tokens.weight"] = table.qdata.float() * table.scale.float()
+    stored |= tensors
+    data, metadata = flatten_tensor_state_dict(
+        {n.removeprefix("model."): t for n, t in stored.items()}
+    )
+    save_file(data, directory / "model.safetensors", metadata=metadata)
+    return values
+
+
+def save_gguf(directory: Path) -> Tensors:
+    """Q4_0 linears, a Q8_0 embedding, all else as it is."""
+    linears, tensors = projections(directory)
+    file, values = GgufModel(directory / "model.gguf", "gemma4", layers=4), {}
+    for name, weight in (linears | tensors).items():
+        kind = Type.Q4_0 if name in linears else Type.F32
+        kind = Type.Q8_0 if "embed_tokens" in name else kind
+        file.add(name, weight, kind)
+        values[name] = torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind).copy())
+    file.close()
+    (directory / "model.safetensors").unlink()
+    return values
+
+
+@pytest.mark.parametrize("save", [save_awq, save_gptq, save_torchao, save_gguf])
+def test_a_model_computes_what_transformers_computes_on_the_formats_values(
+    tmp_path: Path, model: Gemma4ForCausalLM, save: Callable[[Path], Tensors]
+) -> None:
+    save_text_layout(model, tmp_path)
+    values = save(tmp_path)
+    target = load_target(tmp_path, 32)
+    extra = "lm_head.weight" in values
+    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == LINEARS + extra
+    if extra:
+        model.lm_head.weight = torch.nn.Parameter(values["lm_head.weight"].clone())
+    assert not model.load_state_dict(values, strict=False).unexpected_keys
+    tokens = random_tokens(30)
+    logits, _ = run_in_chunks(target, tokens, [8])
+    assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
+
+
+@pytest.mark.parametrize("scheme", ["int4-g32", "int4-g32-hqq"])
+def test_a_plain_model_is_quantised_on_load(
+    tmp_path: Path, model: Gemma4ForCausalLM, scheme: str
+) -> None:
+    save_text_layout(model, tmp_path)
+    linears, _ = projections(tmp_path)
+    target = load_gemma4(Checkpoint(tmp_path, SCHEMES[scheme]), 32, torch.float32)
+    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == LINEARS
+    values = {n: dense(quantise(w, SCHEMES[scheme], torch.float32)) for n, w in linears.items()}
+    model.load_state_dict(values, strict=False)
+    tokens = random_tokens(30)
+    logits, _ = run_in_chunks(target, tokens, [8])
+    assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
+
+
+def test_tables_and_what_is_int4_already_are_not_quantised(tmp_path: Path) -> None:
+    geometry = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "global_head_dim": 32}
+    save_text_layout(random_gemma(tie_word_embeddings=False, **geometry), tmp_path)
+    stored = load_gemma4(Checkpoint(tmp_path, SCHEMES["int4-g32"]), 32, torch.float32)
+    assert isinstance(stored.lm_head, torch.nn.Linear)
+    values = save_awq(tmp_path)
+    target = load_gemma4(Checkpoint(tmp_path, SCHEMES["int4-g32"]), 32, torch.float32)
+    layer = target.layers[0].get_submodule("mlp.up_proj")
+    assert isinstance(layer, Int4Linear)
+    assert torch.equal(layer.dense().weight, values["model.layers.0.mlp.up_proj.weight"])
+
+
+def test_a_group_that_does_not_fit_is_refused(tmp_path: Path, model: Gemma4ForCausalLM) -> None:
+    save_text_layout(model, tmp_path)
+    with pytest.raises(SettingError, match="--quantize: 64 columns are no multiple of 128"):
+        load_gemma4(Checkpoint(tmp_path, SCHEMES["int4-g128"]), 16, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_method": "fp8"}, "method 'fp8': known are compressed-tensors, awq, gptq, torchao"),
+        ({"bits": 4}, "quantisation method ''"),
+        ({"quant_method": "awq", "bits": 3}, "AWQ with 3 bits"),
+        ({"quant_method": "gptq", "bits": 2}, "GPTQ with 2 bits"),
+        (
+            {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}},
+            "a quantised KV cache",
+        ),
+    ],
+)
+def test_another_method_is_refused_in_one_sentence(
+    tmp_path: Path, model: Gemma4ForCausalLM, config: dict[str, Any], message: str
+) -> None:
+    save_text_layout(model, tmp_path)
+    edit_config(tmp_path, quantization_config=config)
+    with pytest.raises(UnsupportedError, match=message):
+        load_target(tmp_path, 16)
+
+
+@pytest.mark.parametrize("save", [save_awq, save_gptq, save_torchao])
+def test_every_tensor_is_used_and_every_linear_filled(
+    tmp_path: Path, model: Gemma4ForCausalLM, save: Callable[[Path], Tensors]
+) -> None:
+    save_text_layout(model, tmp_path)
+    save(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    metadata = metadata_of(path)
+    save_file(tensors | {"model.layers.0.mlp.surprise": torch.ones(1)}, path, metadata=metadata)
+    with pytest.raises(CheckpointError, match=r"unknown tensors model\.layers\.0\.mlp\.surprise"):
+        load_target(tmp_path, 16)
+    first = next(n for n in tensors if "layers.2.mlp.up_proj" in n and "scale" in n)
+    del tensors[first]
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(CheckpointError, match=r"layers\.2\.mlp\.up_proj\..* is missing"):
+        load_target(tmp_path, 16)
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def test_shapes_are_the_configs(tmp_path: Path, model: Gemma4ForCausalLM) -> None:
+    save_text_layout(model, tmp_path)
+    save_awq(tmp_path)
+    edit_config(tmp_path, intermediate_size=104)
+    with pytest.raises(CheckpointError, match=r"is \[96, 64\], config.json says \[104, 64\]"):
+        load_target(tmp_path, 16)
