@@ -1,11 +1,15 @@
 """`eagle-export`: a target and its draft head in, one artifact out."""
 
+import json
 import os
 from pathlib import Path
 
 import click
 
 from eagle_aot.command import eagle_command
+
+SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32, 64, 128)]
+"""The names in `targets/int4/quantise.py`, which imports torch."""
 
 
 @eagle_command
@@ -21,13 +25,20 @@ from eagle_aot.command import eagle_command
 @click.option(
     "--max-seq-len", type=click.IntRange(16, 2**20), metavar="N", help="Context, in tokens."
 )
-@click.option("--max-prefill", type=click.IntRange(min=1), default=512, show_default=True,
+@click.option("--max-prefill", type=click.IntRange(1, 65536), default=512, show_default=True,
               metavar="N", help="Longest prompt chunk, in tokens.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",
               show_default=True, help="dummy: full geometry, random weights.")  # fmt: skip
 @click.option("--dummy-layers", type=click.IntRange(min=1), metavar="N",
               help="Only the first N layers of a dummy.")  # fmt: skip
+@click.option("--quantize", type=click.Choice(SCHEMES), metavar="SCHEME",
+              help=f"Make the target's dense linears INT4: {', '.join(SCHEMES)}.")  # fmt: skip
 @click.option("--check-only", is_flag=True, help="Check the graphs; lower and write nothing.")
+@click.option("--tap-layers", metavar="A,B,C",
+              help="Boundaries that the head taps, whatever its config.json says.")  # fmt: skip
+@click.option("--describe-draft", type=click.Path(path_type=Path), metavar="DIR",
+              help="Show how a draft head is understood and exit; a target helps.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The description as one JSON object.")
 @click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
 def main(
     target_model: str | None,
@@ -41,19 +52,30 @@ def main(
     max_prefill: int,
     load_format: str,
     dummy_layers: int | None,
+    quantize: str | None,
     check_only: bool,
+    tap_layers: str | None,
+    describe_draft: Path | None,
+    as_json: bool,
     list_targets: bool,
 ) -> None:
     """Export a target model and its EAGLE-3 draft head to one ExecuTorch program."""
     from eagle_aot.export import ExportOptions, Source, run_check, run_export  # imports torch
     from eagle_aot.export.lowering.backend import choose_backend
+    from eagle_aot.export.tap_layers import parse_tap_layers
 
     if list_targets:
         print_targets()
         return
+    if as_json and describe_draft is None:
+        raise click.UsageError("--json goes with --describe-draft")
+    if describe_draft is not None:
+        print_draft(describe_draft, target_dir, target_model, tap_layers, as_json)
+        return
     if target_model is None:
         raise click.UsageError("--target-model is needed (see --list-targets)")
-    source = Source.find(target_model, target_dir, draft_dir, load_format, dummy_layers)
+    source = Source.find(target_model, target_dir, draft_dir, load_format, dummy_layers,
+                         parse_tap_layers(tap_layers), quantize)  # fmt: skip
     options = ExportOptions(
         backend=backend,
         attention=attention,
@@ -78,3 +100,20 @@ def print_targets() -> None:
 
     for name, spec in TARGETS.items():
         click.echo(f"{name:<16} {spec.summary}")
+
+
+def print_draft(
+    directory: Path,
+    target_dir: Path | None,
+    target_model: str | None,
+    tap_layers: str | None,
+    as_json: bool,
+) -> None:
+    """How a head is understood, for a reader or for a program."""
+    from eagle_aot.export.draft_description import describe_draft, report
+    from eagle_aot.export.draft_target import TargetFacts
+    from eagle_aot.export.tap_layers import parse_tap_layers
+
+    target = TargetFacts.find(target_dir, target_model)
+    description = describe_draft(directory, target, parse_tap_layers(tap_layers))
+    click.echo(json.dumps(description) if as_json else "\n".join(report(description)))

@@ -21,6 +21,8 @@ from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.weights import assign, checked
 
 EMBEDDING, OUTPUT_TABLE = "embed_tokens.weight", "lm_head.weight"
+TABLES = (EMBEDDING, OUTPUT_TABLE)
+"""What a head may leave to its target."""
 
 
 def load_draft(
@@ -76,14 +78,32 @@ def _tables_of_target(
 def _fill(
     draft: Eagle3Draft, head: HeadLayout, tables: Mapping[str, Tensor], dtype: torch.dtype
 ) -> None:
-    wanted = {name: t.shape for name, t in draft.state_dict().items() if name != "target_ids"}
-    unknown = sorted(set(head.names) - set(wanted) - MAPS)
-    if unknown:
-        raise CheckpointError(f"{head.directory}: unknown tensors {', '.join(unknown[:5])}")
+    wanted = parameter_shapes(draft, head)
     if not draft.has_embedding:
         del wanted[EMBEDDING]
     for name, shape in wanted.items():
         assign(draft, name, _tensor(head, name, shape, tables.get(name), dtype))
+
+
+def parameter_shapes(draft: Eagle3Draft, head: HeadLayout) -> dict[str, torch.Size]:
+    """Every parameter's shape. Raises CheckpointError for a tensor that is not one of them."""
+    wanted = {name: t.shape for name, t in draft.state_dict().items() if name != "target_ids"}
+    unknown = sorted(set(head.names) - set(wanted) - MAPS)
+    if unknown:
+        raise CheckpointError(f"{head.directory}: unknown tensors {', '.join(unknown[:5])}")
+    return wanted
+
+
+def check_shapes(draft: Eagle3Draft, head: HeadLayout) -> None:
+    """What loading refuses by names and shapes; no tensor is read, and `draft` may be meta."""
+    for name, shape in parameter_shapes(draft, head).items():
+        if name in TABLES and name not in head.names:
+            continue
+        found = head.checkpoint.shape(head.stored(name))
+        if found != shape:
+            raise CheckpointError(
+                f"{head.directory}: {name} is {list(found)}, config.json says {list(shape)}"
+            )
 
 
 def _tensor(

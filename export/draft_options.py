@@ -59,8 +59,10 @@ def read_options(
 def declared(options: ConfigSection, key: str) -> Found[bool] | None:
     """A flag that config.json states, at its top or in `eagle_config`, where engines look too."""
     nested = options.section("eagle_config")
-    top = Found(options.flag(key), key) if options.has(key) else None
-    below = Found(nested.flag(key), f"eagle_config.{key}") if nested.has(key) else None
+    top = Found(options.flag(key), f"{key} in config.json") if options.has(key) else None
+    below = (
+        Found(nested.flag(key), f"eagle_config.{key} in config.json") if nested.has(key) else None
+    )
     if top and below and top.value != below.value:
         raise CheckpointError(
             f"{options.where}: {key} is {top.value}, eagle_config.{key} is {below.value}"
@@ -100,5 +102,5 @@ def _norm_output(options: ConfigSection, trainer: str, fc_norm: bool) -> Found[b
     if trainer in (SPECULATORS, NEMO) or not stated.value:
         return stated
     if fc_norm:
-        return Found(True, f"{stated.source} with fc_norm, as in EAGLE-3.1")
-    return Found(False, f"{stated.source} of a flat file is the norm before lm_head")
+        return Found(True, f"{stated.source}, with fc_norm: EAGLE-3.1")
+    return Found(False, f"{stated.source}: in a flat file the norm before lm_head")

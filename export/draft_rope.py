@@ -1,6 +1,7 @@
 """A head's rotary embedding: what targets have, and what only public heads use."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,9 +10,18 @@ from eagle_aot.errors import UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.norms import cast
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
-from eagle_aot.targets.decoder.rope_scaling import DEFAULT, Rope, read_rope
+from eagle_aot.targets.decoder.rope_scaling import DEFAULT, LINEAR, LLAMA3, YARN, Rope, read_rope
 
 DYNAMIC, MROPE = "dynamic", "mrope"
+
+USED = {
+    DEFAULT: (),
+    LINEAR: ("factor",),
+    DYNAMIC: ("factor", "context"),
+    LLAMA3: ("factor", "context", "low_freq_factor", "high_freq_factor"),
+    YARN: ("factor", "context", "beta_fast", "beta_slow", "attention_factor", "truncate"),
+}
+"""Fields of `Rope` that a type uses beside its base."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +86,13 @@ def read_head_rope(layer: ConfigSection) -> Rope:
         return read_rope(ConfigSection({**values, **rope}, layer.where))
     except UnsupportedError as error:
         raise UnsupportedError(f"{error}, in a draft head") from error
+
+
+def describe_rope(rope: Rope, layer: ConfigSection) -> dict[str, Any]:
+    """What matters to its type, and the key that said so."""
+    keys = [key for key in ("rope_parameters", "rope_scaling", "rope_theta") if layer.has(key)]
+    used = {name: getattr(rope, name) for name in ("rope_type", "theta", *USED[rope.rope_type])}
+    return used | {"source": f"{keys[0]} in config.json" if keys else "config.json says nothing"}
 
 
 def _read_dynamic(layer: ConfigSection, section: ConfigSection) -> DynamicRope:

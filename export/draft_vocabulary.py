@@ -29,7 +29,7 @@ def _ids(config: DraftConfig, head: HeadLayout) -> Tensor:
             raise CheckpointError(f"{where}: d2t is missing from a head with a reduced vocabulary")
         return torch.arange(size)
     offsets = checked(head.checkpoint, head.stored("d2t"), torch.Size([size]), torch.int64)
-    if size < vocab and not offsets.any():
+    if size < vocab and not offsets.any() and "t2d" not in head.names:
         raise CheckpointError(f"{where}: d2t is all zero: the map was never filled")
     ids = torch.arange(size) + offsets
     if ids.min() < 0 or ids.max() >= vocab:

@@ -63,8 +63,13 @@ def default_tap_layers(num_layers: int) -> TapChoice:
     return TapChoice(taps, f"none named: 2, n // 2 and n - 3 of the target's {num_layers} layers")
 
 
-def parse_tap_layers(text: str) -> tuple[int, ...]:
-    """`"2,30,57"` as boundaries. Raises SettingError unless they are distinct and ascending."""
+def parse_tap_layers(text: str | None) -> tuple[int, ...] | None:
+    """`"2,30,57"` as boundaries, None as none named.
+
+    Raises SettingError unless they are distinct and ascending.
+    """
+    if text is None:
+        return None
     try:
         taps = [int(part) for part in text.split(",")]
     except ValueError:

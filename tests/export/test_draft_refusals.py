@@ -200,6 +200,32 @@ def test_a_map_that_was_never_filled_is_refused(
         load_draft(flat_head(tmp_path, head_tensors(SHAPE) | {"d2t": d2t}))
 
 
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.zeros(96, dtype=torch.bool), "t2d marks 0 tokens, not the 40 of d2t"),
+        (torch.ones(96, dtype=torch.uint8), "t2d marks 96 tokens, not the 40 of d2t"),
+        (torch.arange(96) < 40, "t2d marks 40 tokens, not the 40 of d2t"),
+        (
+            torch.zeros(95, dtype=torch.bool),
+            r"t2d is torch\.bool \[95\], not a mark for each of 96",
+        ),
+        (torch.zeros(96), r"t2d is torch\.float32 \[96\], not a mark"),
+    ],
+)
+def test_a_mask_that_is_not_of_the_map_is_refused(
+    tmp_path: Path, mask: torch.Tensor, message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load_draft(flat_head(tmp_path, head_tensors(SHAPE) | {"t2d": mask}))
+
+
+def test_a_mask_confirms_a_map_of_the_first_tokens(tmp_path: Path) -> None:
+    maps = {"d2t": torch.zeros(40, dtype=torch.int64), "t2d": torch.arange(96) < 40}
+    draft = load_draft(flat_head(tmp_path, head_tensors(SHAPE) | maps))
+    assert draft.target_ids.tolist() == list(range(40))
+
+
 class Touch:
     """Unpickled carelessly, it leaves a file behind."""
 
