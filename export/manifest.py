@@ -73,7 +73,11 @@ def describe(
         backend=backend,
         device=device,
         load_format=source.load_format,
-        target={"name": source.target_model, **identity(source.target_dir, source.load_format)},
+        target={
+            "name": source.target_model,
+            **identity(source.target_dir, source.load_format),
+            "quantize": source.quantize,
+        },
         draft={
             **identity(source.draft_dir, source.load_format),
             "config": asdict(speculator.draft.config),

@@ -11,6 +11,7 @@ from eagle_aot.export.dummy import dummy_draft
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
 AUTO, DUMMY = "auto", "dummy"
@@ -27,6 +28,7 @@ class Source:
     load_format: str = AUTO
     dummy_layers: int | None = None
     tap_layers: tuple[int, ...] | None = None
+    quantize: str | None = None
 
     @classmethod
     def find(
@@ -37,14 +39,16 @@ class Source:
         load_format: str,
         dummy_layers: int | None = None,
         tap_layers: tuple[int, ...] | None = None,
+        quantize: str | None = None,
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
         `target_model` "auto" becomes the `model_type` in the directory's config.json. A head is
         only taken from the table together with its target. `tap_layers` are boundaries that
-        overrule what the head's checkpoint says. Raises SettingError for an unknown target or a
-        directory that must be named, CheckpointNotFoundError for one that does not exist,
-        UnsupportedError for a target that is known and refused.
+        overrule what the head's checkpoint says; `quantize` names a scheme for the target's dense
+        linears. Raises SettingError for an unknown target or scheme or a directory that must be
+        named, CheckpointNotFoundError for one that does not exist, UnsupportedError for a target
+        that is known and refused.
         """
         if target_model == AUTO_TARGET and target_dir is not None and load_format != DUMMY:
             target_model = model_type(Checkpoint(target_dir))
@@ -61,6 +65,10 @@ class Source:
             )
         if load_format == DUMMY and tap_layers is not None:
             raise SettingError("--tap-layers: a dummy taps where public heads do")
+        if load_format == DUMMY and quantize is not None:
+            raise SettingError("--quantize: a dummy is INT4 already")
+        if quantize is not None and quantize not in SCHEMES:
+            raise SettingError(f"--quantize {quantize}: known are {', '.join(SCHEMES)}")
         if load_format != DUMMY and dummy_layers is not None:
             raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
         if target_dir is None:
@@ -77,6 +85,7 @@ class Source:
             load_format=load_format,
             dummy_layers=dummy_layers,
             tap_layers=tap_layers,
+            quantize=quantize,
         )
 
     def load(self, max_seq_len: int, dtype: torch.dtype) -> Eagle3Speculator:
@@ -88,8 +97,9 @@ class Source:
             target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
             return Eagle3Speculator(target, dummy_draft(spec, target, max_seq_len, dtype))
         assert self.target_dir is not None and self.draft_dir is not None
+        scheme = None if self.quantize is None else SCHEMES[self.quantize]
         try:
-            target = spec.load(Checkpoint(self.target_dir), max_seq_len, dtype)
+            target = spec.load(Checkpoint(self.target_dir, scheme), max_seq_len, dtype)
             draft = load_draft(self.draft_dir, target, max_seq_len, dtype, self.tap_layers)
         except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
             raise ExportError(f"loading failed: {str(error).splitlines()[0]}") from error
