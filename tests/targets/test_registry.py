@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from eagle_aot.errors import CheckpointNotFoundError, SettingError, UnsupportedError
 from eagle_aot.targets import TARGETS, TapTarget, get_target, load_target
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.registry import LOADERS
 from gemma_oracle import random_gemma, save_text_layout, write_config
+from pre_norm_oracle import random_pre_norm, save
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
@@ -59,6 +64,50 @@ def test_a_line_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
         spec.name = "other"  # type: ignore[misc]
     assert replace(spec, name="other").summary == spec.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("gemma4-12b", 11.9),
+        ("gemma4-31b", 30.7),
+        ("qwen3-0.6b", 0.6),
+        ("qwen3-1.7b", 1.7),
+        ("qwen3-4b", 4.0),
+        ("qwen3-8b", 8.2),
+        ("qwen3-14b", 14.8),
+        ("qwen3-32b", 32.8),
+        ("llama-3.2-1b", 1.24),
+        ("llama-3.1-8b", 8.0),
+        ("llama-3.3-70b", 70.6),
+    ],
+)
+def test_published_geometries_have_as_many_parameters_as_their_makers_say(
+    name: str, billions: float
+) -> None:
+    spec = get_target(name)
+    assert spec.dummy is not None
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        target = spec.dummy(16, torch.bfloat16, None)
+    assert isinstance(target, nn.Module)
+    linears = sum(m.in_features * m.out_features for m in target.modules()
+                  if isinstance(m, Int4Linear))  # fmt: skip
+    count = linears + sum(parameter.numel() for parameter in target.parameters())
+    assert count / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+def test_experts_are_refused_with_what_would_do() -> None:
+    with pytest.raises(UnsupportedError, match=r"gemma4-26b-a4b .* experts.* gemma4-31b are dense"):
+        get_target("gemma4-26b-a4b")
+
+
+def test_a_model_type_is_a_target_of_whatever_geometry(tmp_path: Path) -> None:
+    directory = save(random_pre_norm("qwen3"), tmp_path)
+    for name in ("qwen3", "auto"):
+        spec = get_target(name)
+        assert (spec.name, spec.dummy, spec.target_dir) == (name, None, None)
+        assert spec.load(Checkpoint(directory), 16, torch.float32).num_hidden_layers == 4
+    assert not set(LOADERS) & set(TARGETS)
 
 
 def test_a_dummy_can_be_cut_short() -> None:

@@ -1,0 +1,143 @@
+"""Llama and Qwen3 decoders against randomly initialised transformers models of many geometries."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eagle_aot.targets import TapTarget, load_target
+from gemma_oracle import oracle_states, random_tokens, run_in_chunks
+from golden_cases import relative_error
+from pre_norm_oracle import FAMILIES, LLAMA3_ROPE, YARN_ROPE, random_pre_norm, save
+
+TOLERANCE = 2e-5
+TIGHT = 5e-6  # float32 sums in another order (BLAS picks it by row count), four layers deep
+SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+ROPES: list[dict[str, Any]] = [
+    {"rope_type": "default", "rope_theta": 500.0},
+    {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0},
+    LLAMA3_ROPE,
+    YARN_ROPE,
+    YARN_ROPE | {"attention_factor": 1.5, "truncate": False, "beta_fast": 8.0, "beta_slow": 2.0},
+    YARN_ROPE | {"mscale": 2.0, "mscale_all_dim": 0.5},
+]
+SLIDING = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> dict[str, Any]:
+    """What configs of both families may vary."""
+    heads = draw(st.sampled_from([1, 2, 4]))
+    return {
+        "num_hidden_layers": draw(st.integers(1, 4)),
+        "hidden_size": draw(st.sampled_from([16, 32, 40])),
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw(st.sampled_from([n for n in (1, 2, 4) if heads % n == 0])),
+        "head_dim": draw(st.sampled_from([8, 16, 24])),
+        "rms_norm_eps": draw(st.sampled_from([1e-6, 1e-3])),
+        "rope_parameters": draw(st.sampled_from(ROPES)),
+        "tie_word_embeddings": draw(st.booleans()),
+    }
+
+
+def fresh(directory: Path | str, max_seq_len: int = 64) -> TapTarget:
+    """A target that shows every boundary."""
+    target = load_target(directory, max_seq_len)
+    target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
+    return target
+
+
+@SETTINGS
+@given(family=st.sampled_from(sorted(FAMILIES)), geometry=geometries(), data=st.data())
+def test_any_geometry_matches_transformers_however_it_is_cut(
+    family: str, geometry: dict[str, Any], data: st.DataObject
+) -> None:
+    model, tokens = random_pre_norm(family, **geometry), random_tokens(40)
+    sizes = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=6))
+    expected_logits, expected = oracle_states(model, tokens)
+    with tempfile.TemporaryDirectory() as name:
+        logits, taps = run_in_chunks(fresh(save(model, Path(name))), tokens, sizes)
+    assert relative_error(logits, expected_logits) < TOLERANCE
+    assert len(taps) == len(expected)
+    for boundary, states in enumerate(expected):
+        assert relative_error(taps[boundary], states) < TOLERANCE, f"boundary {boundary}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [SLIDING, SLIDING | {"layer_types": ["sliding_attention", "full_attention"] * 2}],
+    ids=["by depth", "listed"],
+)
+@pytest.mark.parametrize("sizes", [[1], [8], [16, 1, 5]])
+def test_sliding_layers_see_their_window_far_beyond_the_ring(
+    tmp_path: Path, changes: dict[str, Any], sizes: list[int]
+) -> None:
+    model, tokens = random_pre_norm("qwen3", **changes), random_tokens(60)
+    expected_logits, expected = oracle_states(model, tokens)
+    target = fresh(save(model, tmp_path))
+    assert target.sliding_window == 8
+    logits, taps = run_in_chunks(target, tokens, sizes)
+    assert relative_error(logits, expected_logits) < TOLERANCE
+    assert relative_error(taps, expected) < TOLERANCE
+    plain, _ = oracle_states(random_pre_norm("qwen3"), tokens)
+    assert relative_error(plain, expected_logits) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cached_step_equals_a_recomputation_from_nothing(tmp_path: Path, family: str) -> None:
+    directory, tokens = save(random_pre_norm(family), tmp_path), random_tokens(24)
+    logits, taps = run_in_chunks(fresh(directory), tokens, [3, 1])
+    for end in (1, 4, 9, 24):
+        alone_logits, alone_taps = run_in_chunks(fresh(directory), tokens[:, :end], [end])
+        assert relative_error(logits[:end], alone_logits) < TIGHT
+        assert relative_error(taps[:, :end], alone_taps) < TIGHT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rejected_tokens_leave_no_trace(tmp_path: Path, family: str) -> None:
+    directory, tokens = save(random_pre_norm(family), tmp_path), random_tokens(40)
+    found = []
+    for rejected in (0, 8):
+        target = fresh(directory)
+        run_in_chunks(target, tokens[:, :21], [21])
+        run_in_chunks(target, random_tokens(8, seed=1)[:, : rejected or 1], [8], start=21)
+        found.append(run_in_chunks(target, tokens[:, 21:], [2, 1, 7], start=21))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_stays_close(tmp_path: Path, family: str) -> None:
+    model, tokens = random_pre_norm(family), random_tokens(24)
+    expected, _ = oracle_states(model, tokens)
+    target = load_target(save(model, tmp_path), 32, torch.bfloat16)
+    logits, _ = run_in_chunks(target, tokens, [8])
+    assert logits.dtype == torch.float32
+    assert relative_error(logits, expected) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"rms_norm_eps": 0.05}),
+        ("qwen3", {"rms_norm_eps": 0.05}),
+        ("llama", {"rope_parameters": LLAMA3_ROPE}),
+        ("qwen3", {"rope_parameters": YARN_ROPE}),
+    ],
+)
+def test_a_wrong_config_value_is_seen_by_the_comparison(
+    tmp_path: Path, family: str, changes: dict[str, Any]
+) -> None:
+    tokens = random_tokens(30)
+    expected, _ = oracle_states(random_pre_norm(family, **changes), tokens)
+    logits, _ = run_in_chunks(fresh(save(random_pre_norm(family), tmp_path)), tokens, [8])
+    assert relative_error(logits, expected) > 100 * TOLERANCE

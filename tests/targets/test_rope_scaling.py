@@ -1,0 +1,128 @@
+"""Scaled rotary frequencies: transformers' numbers, from every spelling of a config."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.rope_scaling import Rope, read_rope
+from pre_norm_oracle import LLAMA3_ROPE, YARN_ROPE
+
+
+def read(**config: Any) -> Rope:
+    return read_rope(ConfigSection(config, Path("config.json")))
+
+
+PARAMETERS = st.one_of(
+    st.fixed_dictionaries({"rope_type": st.just("linear")}),
+    st.fixed_dictionaries(
+        {
+            "rope_type": st.just("llama3"),
+            "low_freq_factor": st.sampled_from([0.5, 1.0, 2.0]),
+            "high_freq_factor": st.sampled_from([4.0, 8.0]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"rope_type": st.just("yarn")},
+        optional={
+            "beta_fast": st.sampled_from([8.0, 32.0]),
+            "beta_slow": st.sampled_from([1.0, 4.0]),
+            "attention_factor": st.sampled_from([0.7, 1.2]),
+            "mscale": st.sampled_from([0.7, 1.0]),
+            "mscale_all_dim": st.sampled_from([0.5, 1.0]),
+            "truncate": st.booleans(),
+        },
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(
+    parameters=PARAMETERS,
+    factor=st.sampled_from([0.5, 1.0, 4.0, 32.0]),
+    theta=st.sampled_from([1e3, 1e4, 5e5]),
+    context=st.sampled_from([64, 2048, 8192]),
+    head_dim=st.sampled_from([16, 64, 128]),
+)
+def test_frequencies_are_those_of_transformers(
+    parameters: dict[str, Any], factor: float, theta: float, context: int, head_dim: int
+) -> None:
+    common = {
+        "factor": factor,
+        "rope_theta": theta,
+        "original_max_position_embeddings": context,
+    }
+    config = LlamaConfig(
+        head_dim=head_dim, max_position_embeddings=8192, rope_parameters=parameters | common
+    )
+    expected, attention = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config)
+    rope = read(rope_parameters=parameters | common, max_position_embeddings=8192)
+    torch.testing.assert_close(rope.inv_freq(head_dim), expected, rtol=2e-6, atol=1e-9)
+    assert rope.attention_factor == pytest.approx(attention)
+
+
+def test_tables_are_multiplied_with_the_attention_factor() -> None:
+    plain, grown = Rope(theta=100.0), Rope(theta=100.0, attention_factor=1.5)
+    positions = torch.arange(5)
+    for a, b in zip(plain.embedding(8)(positions), grown.embedding(8)(positions), strict=True):
+        torch.testing.assert_close(1.5 * a, b)
+
+
+def test_the_older_spelling_means_the_same() -> None:
+    older = {k: v for k, v in LLAMA3_ROPE.items() if k not in ("rope_type", "rope_theta")}
+    for key in ("rope_type", "type"):
+        found = read(rope_theta=1000.0, rope_scaling={key: "llama3", **older})
+        assert found == read(rope_parameters=LLAMA3_ROPE)
+    assert read(rope_theta=1e6, rope_scaling=None) == Rope(theta=1e6)
+    assert read(rope_parameters={"rope_type": "default", "rope_theta": 1e6}) == Rope(theta=1e6)
+    assert read() == Rope(theta=1e4)
+
+
+def test_a_first_context_that_is_not_named_is_the_configs_own() -> None:
+    unnamed = {k: v for k, v in YARN_ROPE.items() if k != "original_max_position_embeddings"}
+    assert read(rope_parameters=unnamed, max_position_embeddings=24) == read(
+        rope_parameters=YARN_ROPE
+    )
+    with pytest.raises(CheckpointError, match="'max_position_embeddings' is missing"):
+        read(rope_parameters=unnamed)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope' is not"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partly rotated"),
+        ({"partial_rotary_factor": 0.5}, "partly rotated"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "by kind of layer"),
+    ],
+)
+def test_what_has_no_fixed_table_is_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        read(**config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"factor": None}, "'factor' is missing"),
+        ({"factor": -1.0}, "factor is -1.0, expected a positive number"),
+        ({"low_freq_factor": 4.0}, "low_freq_factor 4.0 is not below 4.0"),
+        ({"original_max_position_embeddings": 0}, "expected a positive integer"),
+    ],
+)
+def test_an_odd_value_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read(rope_parameters=LLAMA3_ROPE | changes)
+
+
+def test_a_base_without_a_logarithm_to_divide_by_is_named() -> None:
+    with pytest.raises(CheckpointError, match=r"rope_theta 1\.0 is not above 1"):
+        read(rope_parameters=YARN_ROPE | {"rope_theta": 1.0})
