@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.errors import SettingError
 from eagle_aot.export.draft_config import DraftConfig
-from eagle_aot.export.draft_layer import DeepDraftLayer, DraftLayer
+from eagle_aot.export.draft_layer import DeepDraftLayer, DraftBlock, DraftLayer
 from eagle_aot.targets.decoder.attention import attend
-from eagle_aot.targets.decoder.kv_cache import FlatKVCache
+from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
 
@@ -45,16 +45,13 @@ class Eagle3Draft(nn.Module):
             norms = (RMSNorm(config.target_hidden_size, eps, dtype) for _ in range(config.num_taps))
             self.fc_norm = nn.ModuleList(norms)
         self.fc = nn.Linear(taps_width, hidden, bias=config.fc_bias, dtype=dtype)
-        deeper = (DeepDraftLayer(config, dtype) for _ in range(config.num_layers - 1))
+        slots = max_seq_len + VERIFY_SLACK
+        deeper = (DeepDraftLayer(config, slots, dtype) for _ in range(config.num_layers - 1))
         self.layers = nn.ModuleList([DraftLayer(config, dtype), *deeper])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else nn.Identity()
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False, dtype=dtype)
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size))
-        slots = max_seq_len + VERIFY_SLACK
-        self.kv_cache, *deeper_caches = (
-            FlatKVCache(config.num_kv_heads, slots, config.head_dim, dtype) for _ in self.layers
-        )
-        self.deeper_caches = nn.ModuleList(deeper_caches)
+        self.kv_cache = FlatKVCache(config.num_kv_heads, slots, config.head_dim, dtype)
         self.positions = PositionGuard(slots)
 
     def fuse(self, taps: Tensor) -> Tensor:
@@ -99,16 +96,16 @@ class Eagle3Draft(nn.Module):
         output = self._attend(
             first, self.kv_cache, first.project(embedding, feature, input_pos), input_pos, mask
         )
-        for layer, cache in zip(deeper, self.deeper_caches, strict=True):
-            assert isinstance(layer, DeepDraftLayer) and isinstance(cache, FlatKVCache)
-            projected = layer.project_stream(output, input_pos)
-            output = self._attend(layer, cache, projected, input_pos, mask)
+        for layer in deeper:
+            assert isinstance(layer, DeepDraftLayer)
+            projected = layer.project(output, input_pos)
+            output = self._attend(layer, layer.kv_cache, projected, input_pos, mask)
         recurrent = self.norm(output) if self.config.norm_output else output
         return self.logits(recurrent), recurrent
 
     def _attend(
         self,
-        layer: DeepDraftLayer,
+        layer: DraftBlock,
         cache: FlatKVCache,
         projected: tuple[Tensor, Tensor, Tensor, Tensor],
         input_pos: Tensor,
@@ -126,7 +123,7 @@ class Eagle3Draft(nn.Module):
 
     def reset_cache(self) -> None:
         """Start a new sequence."""
-        for cache in (self.kv_cache, *self.deeper_caches):
-            assert isinstance(cache, FlatKVCache)
-            cache.reset()
+        for module in self.modules():
+            if isinstance(module, KVCache):
+                module.reset()
         self.positions.reset()

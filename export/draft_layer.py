@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from eagle_aot.export.draft_config import DraftConfig
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
+from eagle_aot.targets.decoder.kv_cache import FlatKVCache
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import apply_rotary
 
@@ -52,20 +53,15 @@ class DraftAttention(nn.Module):
         return x.unflatten(-1, (-1, self.head_dim))
 
 
-class DeepDraftLayer(nn.Module):
-    """A layer behind the first one: a plain decoder block on the first one's output.
+class DraftBlock(nn.Module):
+    """What all layers have in common: norms, attention that reads `width` values, MLP."""
 
-    As speculators builds it (`models/eagle3/core.py`); vLLM serves the same.
-    """
-
-    def __init__(
-        self, config: DraftConfig, dtype: torch.dtype, attention_width: int | None = None
-    ) -> None:
+    def __init__(self, config: DraftConfig, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden, eps, dtype)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
-        self.self_attn = DraftAttention(config, attention_width or hidden, dtype)
+        self.self_attn = DraftAttention(config, width, dtype)
         inner, bias = config.intermediate_size, config.mlp_bias
         self.mlp = GatedMLP(
             gate_proj=nn.Linear(hidden, inner, bias=bias, dtype=dtype),
@@ -74,23 +70,17 @@ class DeepDraftLayer(nn.Module):
             activation=ACTIVATIONS[config.hidden_act],
         )
 
-    def project_stream(
-        self, stream: Tensor, input_pos: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`stream` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
-        return stream, *self.self_attn.project(self.input_layernorm(stream), input_pos)
-
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         """`residual` [B, T, H], `attended` [B, heads, T, D] -> the layer's output [B, T, H]."""
         stream = residual + self.self_attn.merge(attended)
         return stream + self.mlp(self.post_attention_layernorm(stream))
 
 
-class DraftLayer(DeepDraftLayer):
+class DraftLayer(DraftBlock):
     """The first layer: q, k and v read [embedding, feature], 2H wide."""
 
     def __init__(self, config: DraftConfig, dtype: torch.dtype) -> None:
-        super().__init__(config, dtype, attention_width=2 * config.hidden_size)
+        super().__init__(config, 2 * config.hidden_size, dtype)
         self.norm_before_residual = config.norm_before_residual
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
 
@@ -102,3 +92,18 @@ class DraftLayer(DeepDraftLayer):
         residual = normed if self.norm_before_residual else feature
         paired = torch.cat((self.input_layernorm(embedding), normed), dim=-1)
         return residual, *self.self_attn.project(paired, input_pos)
+
+
+class DeepDraftLayer(DraftBlock):
+    """A layer behind the first one: a plain decoder block with a cache of its own.
+
+    As speculators builds it (`models/eagle3/core.py`); vLLM serves the same.
+    """
+
+    def __init__(self, config: DraftConfig, slots: int, dtype: torch.dtype) -> None:
+        super().__init__(config, config.hidden_size, dtype)
+        self.kv_cache = FlatKVCache(config.num_kv_heads, slots, config.head_dim, dtype)
+
+    def project(self, stream: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`stream` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
+        return stream, *self.self_attn.project(self.input_layernorm(stream), input_pos)
