@@ -4,6 +4,7 @@ from torch import nn
 
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.int4.packed_linear import PackedModule
 
 
 def fold_int4(model: nn.Module) -> None:
@@ -13,5 +14,6 @@ def fold_int4(model: nn.Module) -> None:
     product itself.
     """
     for name, module in list(model.named_modules()):
+        assert not isinstance(module, PackedModule), f"{name} is packed for a GPU"
         if isinstance(module, Int4Linear):
             replace_linear(model, name, module.dense())

@@ -18,6 +18,7 @@ from eagle_aot.export.lowering.backend import (
     CUDA,
     DTYPES,
     XNNPACK,
+    Lowering,
     choose_backend,
     lowering,
     multiprocessors,
@@ -126,11 +127,17 @@ def export_speculator(
             source,
             directory,
             backend=backend,
-            device=compiler.device_record(),
+            device=device_record(compiler, attention),
             stages=progress.stages,
         )
         manifest.write(directory)
     return manifest
+
+
+def device_record(compiler: Lowering, attention: str) -> dict[str, str] | None:
+    """What the program was compiled for, and with which of a device's kernels."""
+    device = compiler.device_record()
+    return None if device is None else device | {"attention": attention}
 
 
 def trace(

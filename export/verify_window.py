@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_aot.errors import SettingError
-from eagle_aot.triton_kernels.int4_gemm.api import SMALL_M_LIMIT
+from eagle_aot.triton_kernels.int4_gemm.op import SMALL_M_LIMIT
 
 MAX_VERIFY_WINDOW = 8
 MAX_CHAIN_LEN = MAX_VERIFY_WINDOW - 1

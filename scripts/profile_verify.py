@@ -30,7 +30,7 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: kernels have long na
               help="Only the first N layers.  [default: all]")  # fmt: skip
 @click.option("--max-seq-len", type=click.IntRange(16, 2**20), default=8192, show_default=True,
               metavar="S", help="Context that the caches are for, in tokens.")  # fmt: skip
-@click.option("--attention", metavar="KIND", help="The export's choice, where it offers one.")
+@click.option("--attention", type=click.Choice(["splitk", "stock"]), help="As for eagle-export.")
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR",
               help="Leave the program there.")  # fmt: skip
 @click.option("--program", type=click.Path(path_type=Path), metavar="DIR",

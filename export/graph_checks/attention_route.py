@@ -8,6 +8,7 @@ from torch.fx import Node
 from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_ROWS, MAX_TILE
 
 SPLITK = "eagle_aot::sdpa_splitk"
 WRITES = "aten::index_copy"
@@ -22,8 +23,9 @@ def check_attention_route(name: str, program: ExportedProgram) -> None:
         if readers != {SPLITK}:
             found = min(readers - {SPLITK}, default="nothing")
             raise ExportError(
-                f"{name}: cache {weight} is read by {found}, not by sdpa_splitk, which serves "
-                "one sequence of bfloat16 with 16 to 512 elements a head, a power of two "
+                f"{name}: cache {weight} is read by {found}, not by sdpa_splitk, which serves one "
+                f"sequence in bfloat16 or float16, heads of {HEAD_DIMS[0]} to {HEAD_DIMS[-1]}, a "
+                f"power of two, and {MAX_TILE // MAX_ROWS} elements of queries to a key head "
                 "(--attention stock takes any)"
             )
 

@@ -17,6 +17,9 @@ DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
 """What a backend computes in."""
 
 H100_MULTIPROCESSORS = 132
+GENERATIONS = (9, 10)
+"""Major compute capabilities that the kernels fit."""
+
 INSTEAD = ": install it, or use --backend xnnpack"
 
 
@@ -72,6 +75,13 @@ def check_cuda() -> None:
         raise UnsupportedError(
             "--backend cuda: kernels are compiled and tuned on the GPU they will run on, and this "
             "machine shows none (--check-only needs no GPU, --backend xnnpack runs anywhere)"
+        )
+    major, minor = torch.cuda.get_device_capability()
+    if major not in GENERATIONS:
+        raise UnsupportedError(
+            "--backend cuda: the kernels are made for the matrix instructions and the 227 KiB of "
+            f"shared memory of H100, H200 and B200 (compute capability 9 and 10), not for {major}."
+            f"{minor}: use --backend xnnpack"
         )
     from torch.utils.cpp_extension import CUDA_HOME
 

@@ -5,15 +5,12 @@ All that depends on the insides of the package is here.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from eagle_aot.artifact import TARGET_VERIFY, Constants, Manifest
-from eagle_aot.errors import SettingError
 from eagle_aot.export import methods, pipeline
 from eagle_aot.export.lowering.backend import CUDA, DTYPES, check_cuda
 from eagle_aot.export.output_dir import check_output_dir
@@ -25,7 +22,6 @@ from eagle_aot.export.verify_window import MethodLengths
 from eagle_aot.runtime_runner.executors import aoti
 
 ONLY = (TARGET_VERIFY,)
-ATTENTION = "attention"  # the export's option, where it has one
 
 all_methods = methods.traced_methods
 
@@ -36,11 +32,10 @@ def dummy_source(target_model: str, layers: int | None) -> Source:
 
 
 def export_options(max_seq_len: int, attention: str | None, progress: Progress) -> ExportOptions:
-    """Of an export for this GPU. Raises SettingError where the export has one attention only."""
-    chosen: dict[str, Any] = {} if attention is None else {ATTENTION: attention}
-    if not chosen.keys() <= {field.name for field in fields(ExportOptions)}:
-        raise SettingError(f"--attention {attention}: this version's export offers no choice")
-    return ExportOptions(backend=CUDA, max_seq_len=max_seq_len, progress=progress, **chosen)
+    """Of an export for this GPU."""
+    return ExportOptions(
+        backend=CUDA, attention=attention, max_seq_len=max_seq_len, progress=progress
+    )
 
 
 def build(source: Source, directory: Path, options: ExportOptions) -> None:

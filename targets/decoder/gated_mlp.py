@@ -4,8 +4,7 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.shared_input import SharedInput
 from eagle_aot.targets.int4 import Int4Weight, PackedGatedInt4
-from eagle_aot.targets.int4.packed_linear import GATED_ROWS
-from eagle_aot.triton_kernels.int4_gemm import activate
+from eagle_aot.triton_kernels.int4_gemm import GATED_ROWS, activate
 
 
 class GatedMLP(SharedInput):

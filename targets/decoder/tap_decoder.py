@@ -34,7 +34,7 @@ class TapDecoder(nn.Module):
         raise NotImplementedError
 
     def context(self, input_pos: Tensor) -> object:
-        """What all layers share for these positions: rotary angles and masks."""
+        """What all layers share for these positions: rotary angles, and what they may see."""
         raise NotImplementedError
 
     def logits(self, normed: Tensor) -> Tensor:

@@ -9,15 +9,13 @@ from torch import Tensor, nn
 from eagle_aot.targets.int4.linear import Int4Linear
 from eagle_aot.targets.int4.weight import Int4Weight
 from eagle_aot.triton_kernels.int4_gemm import (
+    GATED_ROWS,
     PackedInt4,
     choose_splits,
     int4_gated_linear,
     int4_linear,
     int4_linear_parts,
 )
-
-GATED_ROWS = 8
-"""Rows of a gate that lie together, before as many of its up projection."""
 
 
 class PackedModule(nn.Module):

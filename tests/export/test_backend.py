@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from eagle_aot.export.progress import Progress, Stage, line
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a GPU and all that compiling for it takes."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", "/cuda")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(shutil, "which", lambda name: name)
@@ -64,6 +66,18 @@ def test_a_missing_compiler_is_named(
 ) -> None:
     monkeypatch.setattr(module, name, value)
     with pytest.raises(UnsupportedError, match=f"{message}: install it, or use --backend xnnpack"):
+        choose_backend(asked)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("asked", ["auto", "cuda"])
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 0)])
+def test_a_gpu_that_the_kernels_do_not_fit_is_refused(
+    monkeypatch: pytest.MonkeyPatch, asked: str, capability: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    found = re.escape("{}.{}".format(*capability))
+    with pytest.raises(UnsupportedError, match=f"H100, H200 and B200 .* not for {found}: use"):
         choose_backend(asked)
 
 

@@ -126,8 +126,8 @@ def test_lengths_beyond_the_program_are_refused(
 
 
 def test_a_choice_that_the_export_lacks_is_refused() -> None:
+    options = export_options(64, "nonesuch", Progress())
     with pytest.raises(SettingError, match="--attention nonesuch"):
-        options = export_options(64, "nonesuch", Progress())
         run_check(dummy_source("gemma4-tiny", 3), options)
 
 

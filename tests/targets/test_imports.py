@@ -27,6 +27,7 @@ print(json.dumps(found))
 FORBIDDEN = {
     "eagle_aot.triton_kernels.int4_gemm": ("export", "targets", "runtime_runner", "errors"),
     "eagle_aot.triton_kernels.sdpa_splitk": ("export", "targets", "runtime_runner", "errors"),
+    "eagle_aot.triton_kernels.residual_norm": ("export", "targets", "runtime_runner", "errors"),
     "eagle_aot.targets": ("export", "runtime_runner"),
     "eagle_aot.export": ("runtime_runner",),
     "eagle_aot.runtime_runner": ("targets", "export", "triton_kernels"),

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from eagle_aot.triton_kernels.residual_norm import kernel
+from eagle_aot.triton_kernels.residual_norm import kernel, residual_norm_reference
 from interpreted_kernels import compute_as_a_gpu
-from residual_cases import CASES, Case, assert_close
+from residual_cases import CASES, Case, assert_close, assert_rounded_alike
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,8 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_it_is_the_sum_and_its_norms(case: Case) -> None:
     arguments = case.arguments()
     assert_close(kernel.launch(*arguments), arguments, 2e-2)
+    reference = residual_norm_reference(*arguments)
+    assert_rounded_alike(kernel.launch(*arguments), reference, most=0.02)
     wide = case.arguments(dtype=torch.float32)
     assert_close(kernel.launch(*wide), wide, 1e-6)
 

@@ -134,6 +134,15 @@ def test_rows_and_heads_outside_the_output_are_not_touched(
     assert not output.isnan().any() and buffer[3 * 7 * 32 :].isnan().all()
 
 
+def test_values_of_zero_add_up_to_zero() -> None:
+    """Partial sums are divided by their largest element, which is none."""
+    layer = Layer(4, 2, 64, 0, torch.bfloat16)
+    positions = [100, 101]
+    q, (k, v) = layer.queries(2), layer.cache(positions, SLOTS, 0.0)
+    output = launch(layer, q, k, torch.zeros_like(v), positions)
+    assert not output.any() and not output.isnan().any()
+
+
 def test_sums_far_from_one_keep_their_precision() -> None:
     """Between chunks they are kept in half precision, which reaches from 6e-8 to 65504."""
     layer = Layer(2, 1, 32, 0, torch.bfloat16)

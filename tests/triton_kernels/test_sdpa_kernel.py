@@ -20,6 +20,7 @@ from eagle_aot.triton_kernels.sdpa_splitk import kernel  # noqa: E402
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     HEAD_DIMS,
     MAX_ROWS,
+    MAX_SPLITS,
     Tiling,
     choose_tiling,
     chunk_length,
@@ -59,6 +60,8 @@ def test_interpreted_they_compute_attention_row_by_row() -> None:
         (16, 2, 256, 0),
         (8, 8, 64, 0),
         (4, 2, 16, 16),
+        (64, 4, 128, 0),  # 128 rows
+        (32, 4, 512, 1024),
     ],
 )
 def test_they_fit_an_h100_without_spilling(
@@ -125,6 +128,13 @@ def test_the_chunks_of_a_ring_reach_all_rows(first: int, window: int, chunk: int
     last = first + MAX_ROWS - 1
     touched = last // chunk - max(0, first - window + 1) // chunk + 1
     assert touched <= ring_splits(window, chunk)
+
+
+@pytest.mark.parametrize("window", [16, 1024, 32768, 1 << 20])
+def test_a_rings_chunks_fit_one_tile(window: int) -> None:
+    tiles = choose_tiling(32, 8, 128, window)
+    assert ring_splits(window, tiles.chunk) == tiles.splits <= MAX_SPLITS
+    assert tiles.chunk == 128 or ring_splits(window, tiles.chunk // 2) > MAX_SPLITS
 
 
 @SETTINGS

@@ -10,12 +10,14 @@ from eagle_aot.triton_kernels.int4_gemm.api import (
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, pack, packable_group, unpack
 from eagle_aot.triton_kernels.int4_gemm.reference import (
+    GATED_ROWS,
     activate,
     dequantise_int4,
     int4_linear_reference,
 )
 
 __all__ = [
+    "GATED_ROWS",
     "PackedInt4",
     "activate",
     "choose_splits",

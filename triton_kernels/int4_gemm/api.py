@@ -8,8 +8,7 @@ must be exported on one side of it.
 
 from torch import Tensor
 
-from eagle_aot.triton_kernels.int4_gemm.op import SMALL_M_LIMIT as SMALL_M_LIMIT
-from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
+from eagle_aot.triton_kernels.int4_gemm.op import SMALL_M_LIMIT, int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
 from eagle_aot.triton_kernels.int4_gemm.reference import gated
 

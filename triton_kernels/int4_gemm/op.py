@@ -39,9 +39,10 @@ def int4_small_m(
 
     The product is their sum: K is split among `splits` programs. Parts are float32; a single one
     is the product, in x's dtype. Each row's bits are independent of M. An activation needs a
-    single part, of N / 2 columns. Raises RuntimeError for more rows.
+    single part, of N / 2 columns. Raises RuntimeError for more rows, a batch, and an activation of
+    parts. Finite x beyond 1e36 overflows: codes are multiplied before zero points leave them.
     """
-    _check_rows(x)
+    _check_small(x, splits, activation)
     from eagle_aot.triton_kernels.int4_gemm.small_m import launch
 
     return launch(x, codes, scales, zeros, features, splits, activation)
@@ -57,7 +58,7 @@ def _small_on_cpu(
     splits: int,
     activation: str,
 ) -> Tensor:
-    _check_rows(x)
+    _check_small(x, splits, activation)
     product = _product(x, codes, scales, zeros, features, activation)
     if splits == 1:
         return product.unsqueeze(0)
@@ -74,7 +75,7 @@ def _small_shape(
     splits: int,
     activation: str,
 ) -> Tensor:
-    _check_rows(x)
+    _check_small(x, splits, activation)
     width = features // 2 if activation else features
     dtype = x.dtype if splits == 1 else torch.float32
     return x.new_empty((splits, *x.shape[:-1], width), dtype=dtype)
@@ -91,8 +92,10 @@ def int4_large_m(
 ) -> Tensor:
     """`x` bfloat16 [M, K] or [1, M, K] -> [..., M, N], or [..., M, N / 2] with an activation.
 
-    The weight is rounded to bfloat16 as `dequantise_int4` does; sums are float32.
+    The weight is rounded to bfloat16 as `dequantise_int4` does; sums are float32. Raises
+    RuntimeError for a batch.
     """
+    _check_single(x)
     from eagle_aot.triton_kernels.int4_gemm.large_m import launch
 
     return launch(x, codes, scales, zeros, features, activation)
@@ -107,6 +110,7 @@ def _large_on_cpu(
     features: int,
     activation: str,
 ) -> Tensor:
+    _check_single(x)
     return _product(x, codes, scales, zeros, features, activation)
 
 
@@ -119,6 +123,7 @@ def _large_shape(
     features: int,
     activation: str,
 ) -> Tensor:
+    _check_single(x)
     return x.new_empty((*x.shape[:-1], features // 2 if activation else features))
 
 
@@ -135,6 +140,14 @@ def _product(
     return gated(product, activation) if activation else product
 
 
-def _check_rows(x: Tensor) -> None:
+def _check_small(x: Tensor, splits: int, activation: str) -> None:
+    _check_single(x)
     rows = x.shape[-2]
     torch._check(rows <= SMALL_M_LIMIT, lambda: f"int4_small_m serves {SMALL_M_LIMIT} rows")
+    whole = splits == 1 or not activation
+    torch._check(whole, lambda: f"int4_small_m cannot activate {splits} parts of a sum")
+
+
+def _check_single(x: Tensor) -> None:
+    single = x.ndim == 2 or (x.ndim == 3 and x.shape[0] == 1)
+    torch._check(single, lambda: "INT4 linears take [M, K] or [1, M, K]")

@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+GATED_ROWS = 8
+"""Rows of a gate that lie together, before as many of its up projection: what one thread of a
+tensor core holds of both."""
+
 
 def dequantise_int4(qdata: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
     """Dense weight [N, K] in the dtype of `scale`."""
@@ -27,11 +31,15 @@ def int4_linear_reference(x: Tensor, qdata: Tensor, scale: Tensor, zero_point: T
 
 def gated(product: Tensor, activation: str) -> Tensor:
     """[..., N], eight gate columns before eight up columns -> `act(gate) * up` [..., N / 2]."""
-    pairs = product.unflatten(-1, (-1, 2, 8))
+    pairs = product.unflatten(-1, (-1, 2, GATED_ROWS))
     gate, up = pairs[..., 0, :], pairs[..., 1, :]
     return (activate(gate, activation) * up).flatten(-2)
 
 
 def activate(gate: Tensor, activation: str) -> Tensor:
-    """The activation called `activation`, elementwise."""
-    return F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
+    """The activation called `activation`, elementwise. Raises ValueError for an unknown one."""
+    if activation == "silu":
+        return F.silu(gate)
+    if activation != "gelu_tanh":
+        raise ValueError(f"activation {activation!r}: gelu_tanh and silu are known")
+    return F.gelu(gate, approximate="tanh")

@@ -209,7 +209,7 @@ def launch(
         q.contiguous(),
         k.contiguous(),
         v.contiguous(),
-        input_pos,
+        input_pos.contiguous(),
         partial,
         stats,
         rows,
@@ -225,7 +225,7 @@ def launch(
     wrap_triton(sdpa_combine_kernel)[(rows * heads, triton.cdiv(head_dim, COMBINE_D))](
         partial,
         stats,
-        input_pos,
+        input_pos.contiguous(),
         out,
         rows,
         MAX_ROWS=MAX_ROWS,

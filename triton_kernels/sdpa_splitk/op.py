@@ -29,10 +29,11 @@ def sdpa_splitk(
 
     `k`, `v` [1, kv_heads, slots, D] are a cache as in `reference.py` that holds the rows' own
     entries too. Head h reads key/value head h // (heads / kv_heads); scores are multiplied by
-    `scale`. `input_pos` int64 [M] are the rows' positions, within 8 of one another; they are read
-    on the device, and no shape depends on them. Softmax and sums are float32. A row's bits depend
-    on its position and on the entries that it sees alone. Raises RuntimeError for more rows, and
-    for a ring of another size than `2 * window`.
+    `scale`. `input_pos` int64 [M] are the rows' positions, which count up by one and stay below
+    2^30; they are read on the device, and no shape depends on them. Softmax and sums are float32. A
+    row's bits depend on its position and on the entries that it sees alone, as long as all entries
+    up to the last row's are finite. Raises RuntimeError for more rows, for a batch, and for a ring
+    of another size than `2 * window`.
     """
     _check(q, k, window)
     from eagle_aot.triton_kernels.sdpa_splitk.kernel import launch
@@ -54,6 +55,7 @@ def _shape(q: Tensor, k: Tensor, v: Tensor, input_pos: Tensor, scale: float, win
 
 def _check(q: Tensor, k: Tensor, window: int) -> None:
     torch._check(q.shape[1] <= MAX_ROWS, lambda: f"sdpa_splitk serves {MAX_ROWS} rows")
+    torch._check(q.shape[0] == 1, lambda: "sdpa_splitk serves one sequence")
     torch._check(
         not window or k.shape[2] == 2 * window,
         lambda: f"a ring for a window of {window} has {2 * window} slots, not {k.shape[2]}",

@@ -6,7 +6,7 @@ full at every length of text, what the chunks leave behind stays small, and neit
 cache. A row of a ring reads its window in chunks that start at multiples of `chunk`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_ROWS = 8
 """Rows that the operator serves at most."""
@@ -15,6 +15,9 @@ WGMMA_ROWS = 64
 """The rows of Hopper's matrix instructions: fewer cost as much."""
 
 MMA_ROWS = 16
+
+MANY_ROWS = 128
+"""Rows that four warps do not hold, whatever the head dimension."""
 
 MAX_TILE = 64 * 512
 """Elements of the largest sum of values that one program holds in registers."""
@@ -61,22 +64,33 @@ FLAT = {
 }
 SMALL_FLAT = Plan(WGMMA_ROWS, 64, 64, 396, 4, 2)
 RING = Plan(MMA_ROWS, 32, 128, 0, 4, 3)
+WIDE_RING = replace(RING, warps=8, stages=2)  # of heads of 512 three stages do not fit
 
 
 def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tiling:
     """The tiling of a layer of these numbers of heads, ring if `window` is not 0."""
-    plan = RING if window else FLAT.get(head_dim, SMALL_FLAT)
+    ring = WIDE_RING if head_dim == HEAD_DIMS[-1] else RING
+    plan = ring if window else FLAT.get(head_dim, SMALL_FLAT)
     rows = max(plan.min_rows, row_tile(heads // kv_heads))
+    chunk = ring_chunk(window, plan.chunk) if window else plan.chunk
     flat_splits = min(MAX_SPLITS, max(1, plan.programs // kv_heads))
-    splits = ring_splits(window, plan.chunk) if window else flat_splits
+    splits = ring_splits(window, chunk) if window else flat_splits
     # Registers hold twice the rows where twice the warps do.
-    warps = max(plan.warps, min(8, rows * head_dim // 4096))
-    return Tiling(rows, plan.key_tile, plan.chunk, splits, warps, plan.stages)
+    warps = 8 if rows >= MANY_ROWS else max(plan.warps, min(8, rows * head_dim // 4096))
+    return Tiling(rows, plan.key_tile, chunk, splits, warps, plan.stages)
 
 
 def row_tile(group: int) -> int:
     """Rows of a tile that holds `MAX_ROWS` rows of `group` heads: a power of two."""
     return 1 << max(MAX_ROWS * group - 1, MMA_ROWS - 1).bit_length()
+
+
+def ring_chunk(window: int, shortest: int) -> int:
+    """The chunk of a ring's keys: `shortest`, doubled until `MAX_SPLITS` of them reach."""
+    chunk = shortest
+    while ring_splits(window, chunk) > MAX_SPLITS:
+        chunk *= 2
+    return chunk
 
 
 def ring_splits(window: int, chunk: int) -> int:
@@ -91,7 +105,7 @@ def chunk_length(position: int, tiling: Tiling) -> int:
 
 
 def is_tileable(heads: int, kv_heads: int, head_dim: int) -> bool:
-    """Whether the kernels hold a layer of these numbers of heads."""
+    """Whether the kernels hold a layer of these numbers of heads, in either kind of cache."""
     return (
         head_dim in HEAD_DIMS
         and heads % kv_heads == 0
