@@ -13,7 +13,8 @@ SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32,
 
 
 @eagle_command
-@click.option("--target-model", metavar="NAME", help="A line of --list-targets.")
+@click.option("--target-model", metavar="NAME",
+              help="A line of --list-targets, or auto: what config.json says.")  # fmt: skip
 @click.option("--target-dir", type=click.Path(path_type=Path), help="The target's checkpoint.")
 @click.option("--draft-dir", type=click.Path(path_type=Path), help="The draft head's checkpoint.")
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Default: ./NAME-BACKEND.")
@@ -88,7 +89,7 @@ def main(
             click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
         return
     backend = choose_backend(backend)
-    output_dir = output_dir or Path(f"{target_model}-{backend}")
+    output_dir = output_dir or Path(f"{source.target_model}-{backend}")
     run_export(source, output_dir, options)
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
     click.echo(f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, load format {load_format}")

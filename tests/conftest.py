@@ -42,6 +42,11 @@ def random_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_random_pair(tmp_path_factory.mktemp("random_pair"))
 
 
+@pytest.fixture(scope="session")
+def qwen3_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_random_pair(tmp_path_factory.mktemp("qwen3_pair"), family="qwen3")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -64,6 +69,14 @@ def exports(
             *("--backend", "xnnpack"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )
+    if "qwen3_artifact" in needed:
+        target_dir, head_dir = request.getfixturevalue("qwen3_pair")
+        started["qwen3"] = Export(
+            directory / "qwen3",
+            *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
+            *("--backend", "xnnpack"),
+            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
+        )
     yield started
     for export in started.values():
         export.process.kill()
@@ -79,6 +92,12 @@ def tiny_artifact(exports: dict[str, Export]) -> Path:
 def random_artifact(exports: dict[str, Export]) -> Path:
     """A random target with a random head and a sliding window of 16."""
     return exports["random"].wait()
+
+
+@pytest.fixture(scope="session")
+def qwen3_artifact(exports: dict[str, Export]) -> Path:
+    """A random target of another family, found by its config, with a random head."""
+    return exports["qwen3"].wait()
 
 
 @pytest.fixture(scope="session")
@@ -102,3 +121,8 @@ def tiny(tiny_artifact: Path) -> Runner:
 @pytest.fixture(scope="session")
 def random_runner(random_artifact: Path) -> Runner:
     return load_artifact(random_artifact)
+
+
+@pytest.fixture(scope="session")
+def qwen3_runner(qwen3_artifact: Path) -> Runner:
+    return load_artifact(qwen3_artifact)

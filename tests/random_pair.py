@@ -1,4 +1,4 @@
-"""A small random pair on disk: a Gemma 4 target as transformers saves it, a SafeAILab head.
+"""Small random pairs on disk: a target as transformers saves it, a SafeAILab head.
 
 Its text means nothing and its logits lie close together, which is what a losslessness test wants.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig, Qwen3Config, Qwen3ForCausalLM
 
 from eagle_aot.targets import TARGETS
 
@@ -17,17 +17,44 @@ HIDDEN, LAYERS, WINDOW, VOCAB, DRAFT_VOCAB = 64, 3, 16, 1024, 256
 TAP_LAYERS = [0, 1, 3]
 
 
-def write_random_pair(directory: Path, seed: int = 0) -> tuple[Path, Path]:
+def write_random_pair(directory: Path, seed: int = 0, family: str = "gemma4") -> tuple[Path, Path]:
     """Write `directory`/target and `directory`/head; returns both."""
     torch.manual_seed(seed)
     target_dir, head_dir = directory / "target", directory / "head"
-    write_target(target_dir)
+    model = {"gemma4": gemma4, "qwen3": qwen3}[family]()
+    model.to(torch.float32).save_pretrained(target_dir)
+    add_tokenizer(target_dir)
     write_head(head_dir)
     return target_dir, head_dir
 
 
-def write_target(directory: Path) -> None:
-    """Random weights, the shipped tokenizer, no stop ids."""
+def qwen3() -> Qwen3ForCausalLM:
+    """Three layers, the last of which slides; scaled rotary frequencies, its own output table."""
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        max_window_layers=2,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        tie_word_embeddings=False,
+        eos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def gemma4() -> Gemma4ForCausalLM:
+    """Three layers, the last of which does not slide."""
     config = Gemma4TextConfig(
         vocab_size=VOCAB,
         hidden_size=HIDDEN,
@@ -46,7 +73,11 @@ def write_target(directory: Path) -> None:
         vocab_size_per_layer_input=0,
         eos_token_id=None,
     )
-    Gemma4ForCausalLM(config).to(torch.float32).save_pretrained(directory)
+    return Gemma4ForCausalLM(config)
+
+
+def add_tokenizer(directory: Path) -> None:
+    """The shipped tokenizer, no stop ids."""
     tokenizer = TARGETS["gemma4-tiny"].target_dir
     assert tokenizer is not None
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

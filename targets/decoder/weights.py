@@ -51,16 +51,18 @@ def load_weights(
 
 
 def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:
-    """Give every linear random INT4 weights and every table random rows.
+    """Give every layer's linears random INT4 weights and every table random rows.
 
-    Under a fake-tensor mode nothing is materialised.
+    An output table is dense, as in released INT4 checkpoints. Under a fake-tensor mode nothing is
+    materialised.
     """
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and name.startswith(LAYERS):
             weight = random_int4(module.out_features, module.in_features, group_size, dtype)
             replace_linear(model, name, Int4Linear(weight, dtype))
-        elif isinstance(module, nn.Embedding):
-            scale = DUMMY_EMBEDDING * module.embedding_dim**-0.5
+        elif isinstance(module, nn.Linear | nn.Embedding):
+            embeds = isinstance(module, nn.Embedding)
+            scale = module.weight.shape[1] ** -0.5 * (DUMMY_EMBEDDING if embeds else 1)
             rows = torch.randn(module.weight.shape, dtype=dtype) * scale
             assign(model, f"{name}.weight", rows)
 

@@ -50,6 +50,8 @@ def test_targets_are_listed() -> None:
     [
         (["--target-model", "gpt-5"], "known targets: gemma4-tiny, gemma4-31b"),
         (["--target-model", "gemma4-31b"], "--target-dir is needed: gemma4-31b"),
+        (["--target-model", "auto"], "--target-dir is needed: auto"),
+        (["--target-model", "gemma4-26b-a4b"], "gemma4-26b-a4b is not supported: each token"),
         (["--target-model", "gemma4-31b", "--target-dir", "/"], "--draft-dir is needed"),
         (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such directory"),
         (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
@@ -144,6 +146,14 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
     }
     assert manifest.constants["get_eos_ids"] == [1, 4]
     assert manifest.draft["config"]["draft_vocab_size"] == 512
+
+
+def test_a_target_that_config_json_names_is_called_by_its_family(qwen3_artifact: Path) -> None:
+    manifest = Manifest.read(qwen3_artifact)
+    assert manifest.target["name"] == "qwen3"
+    assert len(manifest.target["sha256"]) == 64
+    constants = manifest.constants
+    assert (constants["get_n_layers"], constants["get_sliding_window"]) == (3, 16)
 
 
 def test_an_artifact_is_complete_and_nothing_else(tiny_artifact: Path) -> None:
