@@ -1,0 +1,78 @@
+"""Llama and Qwen3 in the formats that their public checkpoints have."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from gguf import dequantize, quantize
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from eagle_aot.targets import load_target
+from eagle_aot.targets.int4 import Int4Linear
+from gemma_oracle import oracle_states, random_tokens, run_in_chunks, write_config
+from gguf_files import GgufModel
+from golden_cases import relative_error
+from int4_files import Tensors, awq, gptq, rounded
+from pre_norm_oracle import random_pre_norm, save
+
+GEOMETRY = {"hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": False}
+HEADS = {"q_proj": 4, "k_proj": 2}
+LINEARS = 28
+
+
+def assert_computes(directory: Path, model: PreTrainedModel, values: Tensors, linears: int) -> None:
+    """The target in `directory` is the model with `values` in place of its weights."""
+    target = load_target(directory, 32)
+    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == linears
+    assert not model.load_state_dict(values, strict=False).unexpected_keys
+    tokens = random_tokens(30)
+    logits, _ = run_in_chunks(target, tokens, [8])
+    assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_awq_and_gptq(tmp_path: Path, family: str, method: str) -> None:
+    model = random_pre_norm(family, **GEOMETRY)
+    save(model, tmp_path)
+    tensors, values = load_file(tmp_path / "model.safetensors"), {}
+    for name in [n for n in tensors if n.endswith("_proj.weight")]:
+        grid = rounded(tensors.pop(name), 32)
+        parts = awq(grid) if method == "awq" else gptq(grid, 1)
+        tensors |= {name.removesuffix("weight") + part: t for part, t in parts.items()}
+        values[name] = grid.dense
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    said = {"quant_method": method, "bits": 4, "group_size": 32}
+    write_config(tmp_path, config | {"quantization_config": said})
+    assert_computes(tmp_path, model, values, LINEARS)
+
+
+def as_llama_cpp_orders(name: str, weight: Tensor) -> Tensor:
+    """Its converter puts the two halves of a head of queries or keys row by row."""
+    heads = next((n for leaf, n in HEADS.items() if leaf in name), None)
+    if heads is None:
+        return weight
+    halves = weight.unflatten(0, (heads, 2, -1))
+    return torch.stack((halves[:, 0], halves[:, 1]), dim=2).flatten(0, 2)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_gguf(tmp_path: Path, family: str) -> None:
+    model = random_pre_norm(family, **GEOMETRY)
+    save(model, tmp_path)
+    file, values = GgufModel(tmp_path / "model.gguf", family, layers=4), {}
+    file.writer.add_head_count(HEADS["q_proj"])
+    file.writer.add_head_count_kv(HEADS["k_proj"])
+    for name, weight in load_file(tmp_path / "model.safetensors").items():
+        kind = Type.Q4_0 if name.endswith(("_proj.weight", "lm_head.weight")) else Type.F32
+        stored = as_llama_cpp_orders(name, weight) if family == "llama" else weight
+        file.add(name, stored.contiguous(), kind)
+        values[name] = torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind).copy())
+    file.close()
+    (tmp_path / "model.safetensors").unlink()
+    assert_computes(tmp_path, model, values, LINEARS + 1)
