@@ -61,18 +61,20 @@ def _tables_of_target(
             raise CheckpointError(f"{head.directory}: no lm_head.weight: load it with its target")
         draft.has_embedding = EMBEDDING in head.names
         return {}
-    tables = {EMBEDDING: target.embed_weight, OUTPUT_TABLE: target.lm_head_weight}
-    parameters = draft.state_dict()
-    for name, table in list(tables.items()):
-        if table.shape == parameters[name].shape:
-            continue
-        if name not in head.names:
+    parameters, size = draft.state_dict(), (target.vocab_size, target.hidden_size)
+    fitting = [name for name in TABLES if parameters[name].shape == size]
+    for name in TABLES:
+        if name not in head.names and name not in fitting:
             raise PairingError(
                 f"{head.directory}: the head has no {name} and the target's is "
-                f"{list(table.shape)}, not {list(parameters[name].shape)}"
+                f"{list(size)}, not {list(parameters[name].shape)}"
             )
-        del tables[name]
-    return {name: table.detach().to(dtype) for name, table in tables.items()}
+    return {name: _table(target, name).detach().to(dtype) for name in fitting}
+
+
+def _table(target: TapTarget, name: str) -> Tensor:
+    """Only where it fits: an INT4 output table is made dense for this."""
+    return target.embed_weight if name == EMBEDDING else target.lm_head_weight
 
 
 def _fill(

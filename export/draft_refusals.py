@@ -24,11 +24,11 @@ MLA = "a head with MLA attention"
 ARCHITECTURES = (
     (re.compile("dflash", re.IGNORECASE), SPECULATORS["dflash"]),
     (re.compile("dspark", re.IGNORECASE), SPECULATORS["dspark"]),
-    (re.compile("p_?eagle|pard", re.IGNORECASE), SPECULATORS["peagle"]),
+    (re.compile("PEagle|^Pard"), SPECULATORS["peagle"]),
     (re.compile("medusa", re.IGNORECASE), SPECULATORS["medusa"]),
     (re.compile("mtp|nextn", re.IGNORECASE), SPECULATORS["mtp"]),
     (re.compile("Eagle3Deepseek"), MLA),
-    (re.compile(r"^Eagle(?!3)|Eagle$"), SPECULATORS["eagle"]),
+    (re.compile("^eagle(?!3)|eagle$", re.IGNORECASE), SPECULATORS["eagle"]),
 )
 """Class names; only EAGLE-3's carry a 3 behind Eagle."""
 

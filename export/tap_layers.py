@@ -84,9 +84,9 @@ def _declared(config: ConfigSection, num_layers: int | None) -> Iterator[TapChoi
         if config.has("speculators_model_type"):
             yield _speculators(ids)
         else:
-            yield _guessed(KEY, ids, num_layers)
+            yield _guessed(config, KEY, ids, num_layers)
     if ids := _ids(nested, KEY):
-        yield _guessed(f"eagle_config.{KEY}", ids, num_layers)
+        yield _guessed(config, f"eagle_config.{KEY}", ids, num_layers)
     for section, prefix in ((config, ""), (nested, "eagle_config.")):
         if ids := _ids(section, ANGELSLIM_KEY):
             yield _outputs(prefix + ANGELSLIM_KEY, ids, "AngelSlim writes layer outputs")
@@ -100,7 +100,9 @@ def _speculators(ids: tuple[int, ...]) -> TapChoice:
     return TapChoice(ids, reason)
 
 
-def _guessed(key: str, ids: tuple[int, ...], num_layers: int | None) -> TapChoice:
+def _guessed(
+    config: ConfigSection, key: str, ids: tuple[int, ...], num_layers: int | None
+) -> TapChoice:
     """Ids of a flat file: the defaults start at boundary 2, so at layer output 1.
 
     No layer's output has the layer count as its index.
@@ -112,8 +114,8 @@ def _guessed(key: str, ids: tuple[int, ...], num_layers: int | None) -> TapChoic
     if ids[0] == 1:
         return _outputs(key, ids, "layer outputs, as they start at 1")
     raise CheckpointError(
-        f"{key} {list(ids)} may be boundaries or layer outputs: it neither starts at 1 or 2 "
-        f"nor ends at the target's layer count: {WAY_OUT}"
+        f"{config.where}: {key} {list(ids)} may be boundaries or layer outputs: it "
+        f"neither starts at 1 or 2 nor ends at the target's layer count: {WAY_OUT}"
     )
 
 

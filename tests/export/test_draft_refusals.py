@@ -1,6 +1,7 @@
 """Heads that must not load, and the one line that says why."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ SHAPE = HeadShape()
 IDS = "eagle_aux_hidden_state_layer_ids"
 Q_PROJ = "layers.0.self_attn.q_proj.weight"
 K_PROJ = "layers.0.self_attn.k_proj.weight"
+
+
+@contextmanager
+def refused(error: type[Exception], message: str) -> Iterator[None]:
+    """Asserts that the block raises exactly `error`, in one line that matches `message`."""
+    with pytest.raises(error, match=message) as refusal:
+        yield
+    assert type(refusal.value) is error and "\n" not in str(refusal.value)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +73,7 @@ def test_a_speculators_config_of_another_kind_is_refused(
     tmp_path: Path, target: TapTarget, changes: dict[str, Any], error: type, message: str
 ) -> None:
     directory = write_speculators(tmp_path, SHAPE, **changes)
-    with pytest.raises(error, match=message):
+    with refused(error, message):
         load_draft(directory, target)
 
 
@@ -121,7 +130,7 @@ def test_a_speculators_config_of_another_kind_is_refused(
 def test_a_flat_config_that_contradicts_its_tensors_or_our_math_is_refused(
     tmp_path: Path, changes: dict[str, Any], error: type, message: str
 ) -> None:
-    with pytest.raises(error, match=message):
+    with refused(error, message):
         load_draft(flat_head(tmp_path, **changes))
 
 
@@ -163,7 +172,7 @@ def test_tensors_that_are_not_an_eagle_3_head_are_refused(
 ) -> None:
     tensors = head_tensors(SHAPE)
     change(tensors)
-    with pytest.raises(error, match=message):
+    with refused(error, message):
         load_draft(flat_head(tmp_path, tensors))
 
 
@@ -182,7 +191,7 @@ def test_a_map_that_leaves_the_vocabulary_or_repeats_is_refused(
     ids = tensors["d2t"] + torch.arange(40)
     ids[slot] = ids[0] if target_id is None else target_id
     tensors["d2t"] = ids - torch.arange(40)
-    with pytest.raises(error, match=message):
+    with refused(error, message):
         load_draft(flat_head(tmp_path, tensors))
 
 
@@ -196,7 +205,7 @@ def test_a_map_that_leaves_the_vocabulary_or_repeats_is_refused(
 def test_a_map_that_was_never_filled_is_refused(
     tmp_path: Path, d2t: torch.Tensor, message: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=message):
+    with refused(CheckpointError, message):
         load_draft(flat_head(tmp_path, head_tensors(SHAPE) | {"d2t": d2t}))
 
 
@@ -216,7 +225,7 @@ def test_a_map_that_was_never_filled_is_refused(
 def test_a_mask_that_is_not_of_the_map_is_refused(
     tmp_path: Path, mask: torch.Tensor, message: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=message):
+    with refused(CheckpointError, message):
         load_draft(flat_head(tmp_path, head_tensors(SHAPE) | {"t2d": mask}))
 
 
