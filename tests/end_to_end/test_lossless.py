@@ -31,6 +31,14 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
             assert result.finish_reason == plain.finish_reason
 
 
+def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -> None:
+    """Full and sliding layers, scaled frequencies, an output table that is no embedding."""
+    for prompt in mixed_prompts(qwen3_runner)[:60]:  # lengths around every boundary come first
+        plain = qwen3_runner.generate(prompt, 20, speculate=False)
+        for chain_len in (1, 4, 7):
+            assert qwen3_runner.generate(prompt, 20, chain_len).token_ids == plain.token_ids
+
+
 @pytest.mark.parametrize(
     ("right", "name"),
     [
