@@ -65,11 +65,12 @@ class TargetFacts:
         )
 
     def table(self, leaf: str) -> Tensor | None:
-        """The plain table whose name ends with `leaf`, where the checkpoint has one."""
-        names = () if self.checkpoint is None else self.checkpoint.names()
-        for name in names:
-            if name == leaf or name.endswith(f".{leaf}"):
-                assert self.checkpoint is not None
+        """The plain table [V, H] whose name ends with `leaf`, where the checkpoint has one."""
+        if self.checkpoint is None:
+            return None
+        size = (self.vocab_size, self.hidden_size)
+        for name in self.checkpoint.names():
+            if f".{name}".endswith(f".{leaf}") and self.checkpoint.shape(name) == size:
                 return self.checkpoint.tensor(name)
         return None
 
