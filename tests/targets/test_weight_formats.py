@@ -1,6 +1,7 @@
 """Whole targets in every format: the reader is found, and the model is transformers' own."""
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from executorch.extension.llm.export.quant import QuantConfig, quantize_weight
 from gguf import GGMLQuantizationType as Type
 from gguf import dequantize, quantize
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 from transformers import Gemma4ForCausalLM
 
@@ -156,6 +158,40 @@ def test_tables_and_what_is_int4_already_are_not_quantised(tmp_path: Path) -> No
     layer = target.layers[0].get_submodule("mlp.up_proj")
     assert isinstance(layer, Int4Linear)
     assert torch.equal(layer.dense().weight, values["model.layers.0.mlp.up_proj.weight"])
+
+
+def test_one_dense_weight_at_a_time_is_in_memory(
+    tmp_path: Path, model: Gemma4ForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_text_layout(model, tmp_path)
+    read, alive, most = Checkpoint.tensor, [], []
+
+    def watched(checkpoint: Checkpoint, name: str) -> Tensor:
+        tensor = read(checkpoint, name)
+        if name.endswith("_proj.weight"):
+            alive.append(weakref.ref(tensor))
+            most.append(sum(reference() is not None for reference in alive))
+        return tensor
+
+    monkeypatch.setattr(Checkpoint, "tensor", watched)
+    load_gemma4(Checkpoint(tmp_path, SCHEMES["int4-g32"]), 32, torch.float32)
+    assert most == [1] * LINEARS
+
+
+def test_what_a_gguf_holds_in_more_bits_can_be_quantised(
+    tmp_path: Path, model: Gemma4ForCausalLM
+) -> None:
+    save_text_layout(model, tmp_path)
+    linears, tensors = projections(tmp_path)
+    file = GgufModel(tmp_path / "model.gguf", "gemma4", layers=4)
+    for name, weight in (linears | tensors).items():
+        kind = Type.F32 if name in tensors else Type.Q8_0 if "v_proj" in name else Type.Q4_0
+        file.add(name, weight, kind)
+    file.close()
+    (tmp_path / "model.safetensors").unlink()
+    for scheme, count in ((None, 24), (SCHEMES["int4-g32"], LINEARS)):
+        target = load_gemma4(Checkpoint(tmp_path, scheme), 32, torch.float32)
+        assert sum(isinstance(m, Int4Linear) for m in target.modules()) == count
 
 
 def test_a_group_that_does_not_fit_is_refused(tmp_path: Path, model: Gemma4ForCausalLM) -> None:
