@@ -1,15 +1,14 @@
 """What the Gemma 4 loader accepts, and the one line it says when it does not."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
+from checkpoint_edits import edit_config, edit_tensors
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import load_target
 from eagle_aot.targets.config_section import ConfigSection
@@ -24,8 +23,6 @@ from gemma_oracle import (
     save_text_layout,
 )
 
-Tensors = dict[str, Tensor]
-
 
 def read_config(config: dict[str, Any]) -> Gemma4Config:
     return Gemma4Config.from_hf(ConfigSection(config, Path("config.json")))
@@ -34,19 +31,6 @@ def read_config(config: dict[str, Any]) -> Gemma4Config:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return save_text_layout(random_gemma(), tmp_path / "gemma")
-
-
-def edit_config(directory: Path, **changes: Any) -> None:
-    """Set keys; `None` removes one."""
-    path = directory / "config.json"
-    config = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: v for key, v in config.items() if v is not None}))
-
-
-def edit_tensors(directory: Path, change: Callable[[Tensors], Any]) -> None:
-    tensors = load_file(directory / "model.safetensors")
-    change(tensors)
-    save_file(tensors, directory / "model.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -1,40 +1,23 @@
 """What the Llama and Qwen3 loaders accept, and the one line they say when they do not."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
+from checkpoint_edits import edit_config, edit_tensors
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from gemma_oracle import random_tokens, run_in_chunks
 from pre_norm_oracle import FAMILIES, LLAMA3_ROPE, random_pre_norm, save
 
-Tensors = dict[str, Tensor]
-
 
 @pytest.fixture(params=FAMILIES)
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return save(random_pre_norm(request.param), tmp_path / request.param)
-
-
-def edit_config(directory: Path, **changes: Any) -> None:
-    """Set keys; `None` removes one."""
-    path = directory / "config.json"
-    config = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: v for key, v in config.items() if v is not None}))
-
-
-def edit_tensors(directory: Path, change: Callable[[Tensors], Any]) -> None:
-    tensors = load_file(directory / "model.safetensors")
-    change(tensors)
-    save_file(tensors, directory / "model.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,24 @@
+"""Checkpoints on disk, made to differ from what a library wrote."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    """Set keys; `None` removes one."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: v for key, v in config.items() if v is not None}))
+
+
+def edit_tensors(directory: Path, change: Callable[[Tensors], Any]) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors")
