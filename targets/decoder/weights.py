@@ -143,4 +143,4 @@ def _quantised(
     if checkpoint.quantise is None:
         return None
     dense = checked(checkpoint, name, linear.weight.shape, torch.float32)
-    return quantise(dense, checkpoint.quantise, dtype)
+    return quantise(dense, checkpoint.quantise, dtype, name)

@@ -50,7 +50,9 @@ SCHEMES = {
 """What `--quantize` takes."""
 
 
-def quantise(weight: Tensor, scheme: Scheme, dtype: torch.dtype) -> Int4Weight:
+def quantise(
+    weight: Tensor, scheme: Scheme, dtype: torch.dtype, name: str = "a weight"
+) -> Int4Weight:
     """`weight` [N, K] as INT4; scale and zero point are values of `dtype`, held in float32.
 
     Codes are chosen for the rounded scale and zero point, which are what will be multiplied with.
@@ -58,7 +60,8 @@ def quantise(weight: Tensor, scheme: Scheme, dtype: torch.dtype) -> Int4Weight:
     """
     if weight.shape[1] % scheme.group_size:
         raise SettingError(
-            f"--quantize: {weight.shape[1]} columns are no multiple of {scheme.group_size}"
+            f"--quantize: {name} has {weight.shape[1]} columns, "
+            f"no multiple of {scheme.group_size}: choose smaller groups"
         )
     blocks = [_rows(rows.float(), scheme, dtype) for rows in weight.split(ROWS_AT_ONCE)]
     codes, scale, zero = (torch.cat(parts) for parts in zip(*blocks, strict=True))

@@ -101,7 +101,9 @@ def test_rows_are_the_same_alone_and_among_others(monkeypatch: pytest.MonkeyPatc
 
 
 def test_columns_must_be_whole_groups() -> None:
-    with pytest.raises(SettingError, match="--quantize: 48 columns are no multiple of 32"):
+    with pytest.raises(
+        SettingError, match="--quantize: a weight has 48 columns, no multiple of 32"
+    ):
         quantise(torch.randn(2, 48), SCHEMES["int4-g32"], torch.float32)
 
 
