@@ -5,6 +5,7 @@ from eagle_aot.export.draft_config import DraftConfig
 from eagle_aot.export.draft_layer import ACTIVATIONS
 from eagle_aot.export.draft_layout import HeadLayout
 from eagle_aot.export.draft_rope import read_head_rope
+from eagle_aot.export.draft_trainer import SPECULATORS
 from eagle_aot.export.tap_layers import WAY_OUT, TapChoice, default_tap_layers
 from eagle_aot.export.verify_window import MAX_CHAIN_LEN
 from eagle_aot.targets.decoder.tap_decoder import check_tap_layers
@@ -56,16 +57,10 @@ def read_geometry(head: HeadLayout, num_layers: int | None) -> DraftConfig:
 
 
 def tap_sizes(head: HeadLayout) -> tuple[int, int]:
-    """(target's hidden size, number of taps), whose product is what `fc` reads.
-
-    A width that nothing states is the draft's own, or else follows from the number of taps.
-    """
-    hidden, columns = head.matrix("fc.weight")
+    """(target's hidden size, number of taps), whose product is what `fc` reads."""
+    _, columns = head.matrix("fc.weight")
     stated = head.options.count("num_aux_hidden_states", len(head.taps.boundaries) or 3)
-    if head.options.has("target_hidden_size"):
-        width = head.options.count("target_hidden_size")
-    else:
-        width = hidden if columns % hidden == 0 else columns // stated
+    width = head.options.count("target_hidden_size", _unnamed_width(head, stated))
     if columns % width:
         raise CheckpointError(f"{head.directory}: fc reads {columns}, not a multiple of {width}")
     if head.options.has("num_aux_hidden_states") and columns // width != stated:
@@ -73,6 +68,13 @@ def tap_sizes(head: HeadLayout) -> tuple[int, int]:
             f"{head.directory}: num_aux_hidden_states is {stated}, fc takes {columns // width} taps"
         )
     return width, columns // width
+
+
+def _unnamed_width(head: HeadLayout, num_taps: int) -> int:
+    """The draft's own hidden size, as speculators means by null; else by the number of taps."""
+    hidden, columns = head.matrix("fc.weight")
+    rest = columns % num_taps
+    return hidden if head.trainer == SPECULATORS or rest else columns // num_taps
 
 
 def attention_dims(head: HeadLayout, hidden: int) -> tuple[int, int, int]:
