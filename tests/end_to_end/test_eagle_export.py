@@ -25,7 +25,11 @@ OPTIONS = {
     "--max-prefill",
     "--load-format",
     "--dummy-layers",
+    "--quantize",
     "--check-only",
+    "--tap-layers",
+    "--describe-draft",
+    "--json",
     "--list-targets",
 }
 
