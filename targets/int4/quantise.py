@@ -63,9 +63,13 @@ def quantise(
             f"--quantize: {name} has {weight.shape[1]} columns, "
             f"no multiple of {scheme.group_size}: choose smaller groups"
         )
-    blocks = [_rows(rows.float(), scheme, dtype) for rows in weight.split(ROWS_AT_ONCE)]
-    codes, scale, zero = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-    return Int4Weight(codes, scale.t().contiguous(), zero.t().contiguous())
+    rows, columns = weight.shape
+    qdata = torch.empty(rows, columns // 2, dtype=torch.uint8)
+    scale, zero = (torch.empty(columns // scheme.group_size, rows) for _ in range(2))
+    for first in range(0, rows, ROWS_AT_ONCE):  # into place: pieces would leave holes in the heap
+        part = slice(first, first + ROWS_AT_ONCE)
+        qdata[part], scale.t()[part], zero.t()[part] = _rows(weight[part].float(), scheme, dtype)
+    return Int4Weight(qdata, scale, zero)
 
 
 def _rows(rows: Tensor, scheme: Scheme, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
