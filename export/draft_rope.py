@@ -10,7 +10,17 @@ from eagle_aot.errors import UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.norms import cast
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
-from eagle_aot.targets.decoder.rope_scaling import DEFAULT, LINEAR, LLAMA3, YARN, Rope, read_rope
+from eagle_aot.targets.decoder.rope_scaling import (
+    DEFAULT,
+    LINEAR,
+    LLAMA3,
+    YARN,
+    Rope,
+    check_whole_heads,
+    read_rope,
+    rope_base,
+    rope_type,
+)
 
 DYNAMIC, MROPE = "dynamic", "mrope"
 
@@ -61,9 +71,7 @@ class DynamicRotary(RotaryEmbedding):
         length = (cast(input_pos[-1:], torch.float32) + 1.0).clamp(min=float(self.context))
         stretch = self.factor * length / self.context - (self.factor - 1.0)
         inv_freq = self.inv_freq * torch.exp(self.exponents * torch.log(stretch))
-        angles = cast(input_pos, torch.float32).view(-1, 1, 1) * inv_freq
-        cos, sin = angles.cos(), angles.sin()
-        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        return self.tables(input_pos, inv_freq)
 
 
 def read_head_rope(layer: ConfigSection) -> Rope:
@@ -75,7 +83,7 @@ def read_head_rope(layer: ConfigSection) -> Rope:
     """
     key = "rope_parameters" if layer.has("rope_parameters") else "rope_scaling"
     section = layer.section(key)
-    kind = section.text("rope_type", section.text("type", DEFAULT))
+    kind = rope_type(section)
     if kind == DYNAMIC:
         return _read_dynamic(layer, section)
     values = {name: v for name, v in layer.values.items() if not name.startswith("rope_s")}
@@ -96,10 +104,9 @@ def describe_rope(rope: Rope, layer: ConfigSection) -> dict[str, Any]:
 
 
 def _read_dynamic(layer: ConfigSection, section: ConfigSection) -> DynamicRope:
-    if any(s.number("partial_rotary_factor", 1.0) != 1.0 for s in (section, layer)):
-        raise UnsupportedError(f"{layer.where}: partly rotated heads are not supported")
+    check_whole_heads(layer, section)
     return DynamicRope(
-        theta=section.number("rope_theta", layer.number("rope_theta", 10000.0)),
+        theta=rope_base(layer, section),
         factor=section.number("factor"),
         context=layer.count("max_position_embeddings"),
     )

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from eagle_aot.export.lowering.backend import multiprocessors
 from eagle_aot.targets.int4 import Int4Weight
 from eagle_aot.triton_kernels.int4_gemm import (
     choose_splits,
     dequantise_int4,
     int4_linear_reference,
-    pack,
 )
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 
@@ -23,9 +23,8 @@ INNER_K_TILES = 8
 
 def parts_of(weight: Int4Weight) -> Linear:
     """The small-M kernel alone: [splits, M, N]."""
-    packed = pack(weight.qdata, weight.scale, weight.zero_point)
-    processors = torch.cuda.get_device_properties().multi_processor_count
-    splits = choose_splits(packed.rows, packed.scales.shape[1], processors)
+    packed = weight.pack()
+    splits = choose_splits(packed.rows, packed.scales.shape[1], multiprocessors())
     codes, scales, zeros, rows = packed.codes, packed.scales, packed.zeros, packed.rows
     return lambda x: int4_small_m(x, codes, scales, zeros, rows, splits, "")
 
@@ -48,7 +47,7 @@ def added(parts: Tensor) -> Tensor:
 
 def many_rows(weight: Int4Weight) -> Linear:
     """The large-M kernel."""
-    packed = pack(weight.qdata, weight.scale, weight.zero_point)
+    packed = weight.pack()
     codes, scales, zeros, rows = packed.codes, packed.scales, packed.zeros, packed.rows
     return lambda x: int4_large_m(x, codes, scales, zeros, rows, "")
 

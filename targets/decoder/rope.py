@@ -40,7 +40,11 @@ class RotaryEmbedding(nn.Module):
 
     def forward(self, input_pos: Tensor) -> tuple[Tensor, Tensor]:
         """`input_pos` int64 [T] -> the tables `apply_rotary` takes, float32 [T, 1, head_dim]."""
-        angles = cast(input_pos, torch.float32).view(-1, 1, 1) * self.inv_freq
+        return self.tables(input_pos, self.inv_freq)
+
+    def tables(self, input_pos: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of frequencies float32 [head_dim / 2]."""
+        angles = cast(input_pos, torch.float32).view(-1, 1, 1) * inv_freq
         cos, sin = angles.cos(), angles.sin()
         if self.attention_factor != 1.0:
             cos, sin = cos * self.attention_factor, sin * self.attention_factor

@@ -87,11 +87,9 @@ def read_rope(config: ConfigSection) -> Rope:
     section = config.section(key)
     if any(isinstance(value, dict) for value in section.values.values()):
         raise UnsupportedError(f"{config.where}: {key} by kind of layer is not supported")
-    if any(s.number("partial_rotary_factor", 1.0) != 1.0 for s in (section, config)):
-        raise UnsupportedError(f"{config.where}: partly rotated heads are not supported")
-    theta = section.number("rope_theta", config.number("rope_theta", 10000.0))
-    rope_type = section.text("rope_type", section.text("type", DEFAULT))
-    match rope_type:
+    check_whole_heads(config, section)
+    theta, kind = rope_base(config, section), rope_type(section)
+    match kind:
         case "default":
             return Rope(theta=theta)
         case "linear":
@@ -100,7 +98,23 @@ def read_rope(config: ConfigSection) -> Rope:
             return _read_llama3(config, section, theta)
         case "yarn":
             return _read_yarn(config, section, theta)
-    raise UnsupportedError(f"{config.where}: rope type {rope_type!r} is not supported")
+    raise UnsupportedError(f"{config.where}: rope type {kind!r} is not supported")
+
+
+def check_whole_heads(config: ConfigSection, section: ConfigSection) -> None:
+    """Raise UnsupportedError where a config or its rope section rotates part of a head."""
+    if any(s.number("partial_rotary_factor", 1.0) != 1.0 for s in (section, config)):
+        raise UnsupportedError(f"{config.where}: partly rotated heads are not supported")
+
+
+def rope_base(config: ConfigSection, section: ConfigSection) -> float:
+    """The base of the frequencies, from the rope section or from beside it."""
+    return section.number("rope_theta", config.number("rope_theta", 10000.0))
+
+
+def rope_type(section: ConfigSection) -> str:
+    """The type that a rope section names, under the newer or the older key."""
+    return section.text("rope_type", section.text("type", DEFAULT))
 
 
 def _read_llama3(config: ConfigSection, section: ConfigSection, theta: float) -> Rope:
