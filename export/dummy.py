@@ -28,8 +28,10 @@ def dummy_draft(
     It shares the target's embedding where the widths agree, as the public heads do.
     """
     draft = Eagle3Draft(_config(spec, target), max_seq_len, dtype).eval()
-    if draft.embed_tokens.weight.shape == target.embed_weight.shape:
-        draft.embed_tokens.weight = nn.Parameter(target.embed_weight, requires_grad=False)
+    table = target.embed_weight
+    if draft.embed_tokens.weight.shape == table.shape:
+        assert isinstance(table, nn.Parameter)  # the same one, or it would be moved twice
+        draft.embed_tokens.weight = table
     return draft
 
 

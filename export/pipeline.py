@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
@@ -69,8 +70,19 @@ def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Mani
     check_output_dir(output_dir)
     find_tokenizer(source)  # before the minutes of work, not after
     with options.progress.stage("load"):
-        speculator = source.load(_max_seq_len(source, options), DTYPES[backend])
+        speculator = load_pair(source, _max_seq_len(source, options), backend)
     return export_speculator(speculator, output_dir, source=source, options=options)
+
+
+def load_pair(source: Source, max_seq_len: int, backend: str) -> Eagle3Speculator:
+    """The pair on the host. A GPU draws a dummy's numbers: a host takes minutes for 30 billion."""
+    if source.load_format != DUMMY or backend != CUDA:
+        return source.load(max_seq_len, DTYPES[backend])
+    with torch.device(CUDA):
+        speculator = source.load(max_seq_len, DTYPES[backend])
+    speculator.cpu()
+    torch.cuda.empty_cache()  # compilers may take room in processes of their own
+    return speculator
 
 
 def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgram]:
@@ -115,8 +127,8 @@ def export_speculator(
         compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:
         with compiler.workspace(directory / WORKSPACE):
-            with progress.stage("lower"), stated("lowering failed"):
-                program = compiler.lower(programs, constants.methods())
+            with progress.stage("lower") as begin, stated("lowering failed"):
+                program = compiler.lower(programs, constants.methods(), begin)
             with progress.stage("write"):
                 compiler.write(program, directory)
         copy_tokenizer(source, directory)

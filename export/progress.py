@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -35,29 +35,46 @@ class Progress:
         self.stages: list[Stage] = []
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """One stage of the export."""
-        on_gpu = torch.cuda.is_available()
-        if on_gpu:
+    def stage(self, name: str) -> Iterator[Callable[[str], None]]:
+        """One stage of the export. Calling what it gives with a name begins the next stage."""
+        started = self._start()
+        with self._shown(name) as show:
+
+            def following(following_name: str) -> None:
+                nonlocal name, started
+                self._done(name, started)
+                name, started = following_name, self._start()
+                show(name)
+
+            yield following
+        self._done(name, started)
+
+    def _start(self) -> float:
+        if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        start = time.perf_counter()
-        with self._shown(name):
-            yield
-        gpu_peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-        stage = Stage(name, time.perf_counter() - start, host_peak_bytes(), gpu_peak)
+        return time.perf_counter()
+
+    def _done(self, name: str, started: float) -> None:
+        gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+        stage = Stage(name, time.perf_counter() - started, host_peak_bytes(), gpu_peak)
         self.stages.append(stage)
         if self.console.is_terminal:
             self.console.print(line(stage))
 
     @contextmanager
-    def _shown(self, name: str) -> Iterator[None]:
+    def _shown(self, name: str) -> Iterator[Callable[[str], None]]:
+        """The stage's name beside a clock; what it gives shows another one."""
         if not self.console.is_terminal:
-            yield
+            yield lambda name: None
             return
         columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
         with Bar(*columns, console=self.console, transient=True) as bar:
-            bar.add_task(name, total=None)
-            yield
+            task = bar.add_task(name, total=None)
+
+            def show(name: str) -> None:
+                bar.reset(task, description=name)
+
+            yield show
 
 
 def line(stage: Stage) -> str:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,9 @@ from eagle_aot.errors import UnsupportedError
 AUTO, CUDA, XNNPACK = "auto", "cuda", "xnnpack"
 DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
 """What a backend computes in."""
+
+ASSEMBLE = "assemble"
+"""The stage that makes one program of compiled methods."""
 
 H100_MULTIPROCESSORS = 132
 GENERATIONS = (9, 10)
@@ -29,8 +32,16 @@ class Lowering(Protocol):
     def workspace(self, directory: Path) -> AbstractContextManager[None]:
         """Surrounds `lower` and `write`; `directory` may be made and is gone afterwards."""
 
-    def lower(self, programs: dict[str, ExportedProgram], constants: Mapping[str, Any]) -> Any:
-        """All methods as one program that shares weights and caches between them."""
+    def lower(
+        self,
+        programs: dict[str, ExportedProgram],
+        constants: Mapping[str, Any],
+        begin: Callable[[str], None],
+    ) -> Any:
+        """All methods as one program that shares weights and caches between them.
+
+        `begin` is told the name of each stage after the first.
+        """
 
     def write(self, program: Any, directory: Path) -> None:
         """Write the program's files."""

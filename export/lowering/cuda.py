@@ -7,10 +7,11 @@ tuned on the GPU that is there, and the program runs on its kind alone.
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
@@ -27,26 +28,29 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
-from eagle_aot.export.lowering.backend import multiprocessors
+from eagle_aot.export.lowering.backend import ASSEMBLE, multiprocessors
 
 CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def lower(
-    programs: dict[str, ExportedProgram], constants: Mapping[str, Any]
+    programs: dict[str, ExportedProgram],
+    constants: Mapping[str, Any],
+    begin: Callable[[str], None],
 ) -> ExecutorchProgramManager:
     """Lower all methods into one program that names each weight and cache once.
 
     Inputs and outputs stay on the device. Must run within `workspace`, and be written there: the
     program's weights are files of it.
     """
-    with quiet_tuning():
+    with quiet_tuning(), announced(begin):
         edge = to_edge_transform_and_lower(
             programs,
             partitioner={name: [CudaPartitioner(compile_specs(name))] for name in programs},
             constant_methods=dict(constants),
             compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
         )
+    begin(ASSEMBLE)
     return edge.to_executorch(
         ExecutorchBackendConfig(
             # Caches live in the delegate, shared by name; there is nothing here to share.
@@ -67,6 +71,21 @@ def compile_specs(method: str) -> list[CompileSpec]:
         CudaBackend.generate_method_name_compile_spec(method),
         CompileSpec("low_memory_mode", b"ON"),
     ]
+
+
+@contextmanager
+def announced(begin: Callable[[str], None]) -> Iterator[None]:
+    """Tell `begin` of each method that is compiled; the backend first moves it to the GPU."""
+    move = CudaBackend.move_program_to_device
+
+    def announce_and_move(
+        program: ExportedProgram, device: str, specs: list[CompileSpec]
+    ) -> ExportedProgram:
+        begin(f"lower {CudaBackend.method_name_from_compile_specs(specs)}")
+        return move(program, device, specs)
+
+    with patch.object(CudaBackend, "move_program_to_device", announce_and_move):
+        yield
 
 
 @contextmanager

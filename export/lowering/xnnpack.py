@@ -1,6 +1,6 @@
 """Lowering for any CPU: ExecuTorch with XNNPACK, weights in float32."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import PROGRAM
+from eagle_aot.export.lowering.backend import ASSEMBLE
 
 
 class FloatPartitioner(XnnpackPartitioner):
@@ -31,7 +32,9 @@ class FloatPartitioner(XnnpackPartitioner):
 
 
 def lower(
-    programs: dict[str, ExportedProgram], constants: Mapping[str, Any]
+    programs: dict[str, ExportedProgram],
+    constants: Mapping[str, Any],
+    begin: Callable[[str], None],
 ) -> ExecutorchProgramManager:
     """Lower all methods into one program that shares weights and caches between them.
 
@@ -43,6 +46,7 @@ def lower(
         constant_methods=dict(constants),
         compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
     )
+    begin(ASSEMBLE)
     planning = MemoryPlanningPass(alloc_graph_input=False, share_mutable_buffers=True)
     return edge.to_executorch(
         ExecutorchBackendConfig(

@@ -12,9 +12,9 @@ import torch
 
 from eagle_aot.artifact import TARGET_VERIFY, Constants, Manifest
 from eagle_aot.export import methods, pipeline
-from eagle_aot.export.lowering.backend import CUDA, DTYPES, check_cuda
+from eagle_aot.export.lowering.backend import CUDA, check_cuda
 from eagle_aot.export.output_dir import check_output_dir
-from eagle_aot.export.pipeline import ExportOptions, export_speculator
+from eagle_aot.export.pipeline import ExportOptions, export_speculator, load_pair
 from eagle_aot.export.progress import Progress
 from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.export.speculator import Eagle3Speculator
@@ -44,17 +44,9 @@ def build(source: Source, directory: Path, options: ExportOptions) -> None:
     check_cuda()
     check_output_dir(directory)
     with options.progress.stage("load"):
-        speculator = dummy_pair(source, options.max_seq_len, torch.device("cuda"))
-        torch.cuda.empty_cache()  # compilers may take room in processes of their own
+        speculator = load_pair(source, options.max_seq_len, CUDA)
     with narrowed():
         export_speculator(speculator, directory, source=source, options=options)
-
-
-def dummy_pair(source: Source, max_seq_len: int, device: torch.device) -> Eagle3Speculator:
-    """The pair on the host, its numbers drawn on `device`: a host takes minutes for 30 billion."""
-    with device:
-        speculator = source.load(max_seq_len, DTYPES[CUDA])
-    return speculator.cpu()
 
 
 def open_program(directory: Path) -> tuple[aoti.AotiExecutor, Constants]:

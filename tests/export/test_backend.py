@@ -5,10 +5,12 @@ import os
 import re
 import shutil
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch.utils import cpp_extension
 
 from eagle_aot.errors import UnsupportedError
@@ -147,6 +149,19 @@ class TestWorkspace:
         print("after", file=sys.stderr)
         assert capsys.readouterr().err == "after\n"
 
+    def test_each_method_is_a_stage(self) -> None:
+        from executorch.backends.cuda.cuda_backend import CudaBackend
+
+        from eagle_aot.export.lowering.cuda import announced, compile_specs
+
+        program = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
+        names: list[str] = []
+        with announced(names.append):
+            for method in ("prefill", "draft_decode"):
+                CudaBackend.move_program_to_device(program, "cpu", compile_specs(method))
+        CudaBackend.move_program_to_device(program, "cpu", compile_specs("later"))
+        assert names == ["lower prefill", "lower draft_decode"]
+
 
 def test_stages_are_measured() -> None:
     progress = Progress()
@@ -157,6 +172,25 @@ def test_stages_are_measured() -> None:
     (stage,) = progress.stages
     assert (stage.name, stage.gpu_peak_bytes) == ("load", 0)
     assert 0 <= stage.seconds < 5 and 2**24 < stage.host_peak_bytes < 2**40
+
+
+def test_a_stage_may_become_the_next_one() -> None:
+    progress = Progress()
+    with pytest.raises(KeyError), progress.stage("lower") as begin:
+        begin("assemble")
+        raise KeyError("a failure")
+    with progress.stage("write") as begin:
+        begin("hash")
+    assert [stage.name for stage in progress.stages] == ["lower", "write", "hash"]
+
+
+def test_a_terminal_shows_each_stage_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = Progress()
+    progress.console = Console(file=(written := StringIO()), force_terminal=True, width=200)
+    with progress.stage("lower") as begin:
+        begin("assemble")
+    lines = [text for text in written.getvalue().splitlines() if "host peak" in text]
+    assert [text.split()[0].rpartition("K")[2] for text in lines] == ["lower", "assemble"]
 
 
 def test_gpu_memory_is_shown_where_there_is_some() -> None:

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 from torch.export import ExportedProgram
 
@@ -21,7 +20,7 @@ from eagle_aot.export.progress import Progress, Stage
 from eagle_aot.runtime_runner.bench.results import Floor
 from verify_profile.kernels import ATTENTION, CLASSES, DENSE, INT4, REST, class_of, shares, summed
 from verify_profile.measure import Results, Verify, check_lengths
-from verify_profile.program import dummy_pair, dummy_source, export_options, narrowed
+from verify_profile.program import dummy_source, export_options, narrowed
 from verify_profile.report import report, to_json
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "profile_verify.py"
@@ -142,14 +141,6 @@ def test_what_is_traced_is_the_method_of_an_artifact() -> None:
         narrow = run_check(source, options)
     assert len(whole) == 3 and list(narrow) == [TARGET_VERIFY]
     assert nodes(narrow[TARGET_VERIFY]) == nodes(whole[TARGET_VERIFY])
-
-
-def test_the_pair_is_the_dummy_of_an_export_on_the_host() -> None:
-    source = dummy_source("gemma4-tiny", 3)
-    found = dummy_pair(source, 64, torch.device("cpu")).state_dict()
-    expected = source.load(64, torch.bfloat16).state_dict()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_without_a_gpu_it_says_so_in_one_line() -> None:
