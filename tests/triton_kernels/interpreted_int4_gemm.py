@@ -71,6 +71,16 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
         assert torch.equal(product(x[:, row : row + 1], weight), together[:, :, row : row + 1])
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("case", [Case(37, 512, 32), Case(130, 1024, 128, True)], ids=str)
+def test_rows_beyond_a_tile_are_further_tiles(case: Case, splits: int) -> None:
+    """Bit for bit what each row is alone."""
+    x, weight = case.rows(40), case.packed()
+    alone = torch.cat([product(x[:, row : row + 1], weight, splits) for row in range(40)], dim=2)
+    for rows in (*range(9, 18), 23, 31, 33, 40):
+        assert torch.equal(product(x[:, :rows], weight, splits), alone[:, :, :rows])
+
+
 @pytest.mark.parametrize("splits", [1, 2, 3, 4])
 @pytest.mark.parametrize("group", [32, 128])
 def test_every_split_of_k_sums_to_the_product(group: int, splits: int) -> None:
@@ -87,25 +97,26 @@ def test_a_matrix_gives_a_matrix() -> None:
     assert torch.equal(product(x[0], weight), product(x, weight)[:, 0])
 
 
+@pytest.mark.parametrize("rows", [3, 11])
 @pytest.mark.parametrize("few", [True, False])
 def test_rows_and_columns_outside_the_output_are_not_touched(
-    monkeypatch: pytest.MonkeyPatch, few: bool
+    monkeypatch: pytest.MonkeyPatch, few: bool, rows: int
 ) -> None:
-    """Outputs of 3 rows at the start of a buffer: whatever follows keeps its NaN."""
+    """Outputs at the start of a buffer: whatever follows keeps its NaN."""
     case = Case(37, 64, 64)
-    weight, x = case.packed(), case.rows(3)[0]
+    weight, x = case.packed(), case.rows(rows)[0]
     buffer = torch.full((1024,), torch.nan, dtype=torch.bfloat16)
     allocate = Tensor.new_empty
 
     def from_buffer(x: Tensor, shape: int | tuple[int, ...], **options: object) -> Tensor:
-        if shape not in ((1, 3, 37), (3, 37)):  # the interpreter's own
+        if shape not in ((1, rows, 37), (rows, 37)):  # the interpreter's own
             return allocate(x, shape, **options)
-        return buffer[: 3 * 37].view(shape)
+        return buffer[: rows * 37].view(shape)
 
     monkeypatch.setattr(Tensor, "new_empty", from_buffer)
     output = product(x, weight) if few else large_m.launch(x, *tensors(weight), "")
     assert output.data_ptr() == buffer.data_ptr()
-    assert not buffer[: 3 * 37].isnan().any() and buffer[3 * 37 :].isnan().all()
+    assert not buffer[: rows * 37].isnan().any() and buffer[rows * 37 :].isnan().all()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -119,7 +130,7 @@ def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case) -> None:
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
 @pytest.mark.parametrize("case", [Case(272, 128, 32), Case(80, 256, 128)], ids=str)
 def test_a_gated_unit_is_activated_where_it_is_summed(case: Case, activation: str) -> None:
-    x, weight = case.rows(8) / 8, tensors(case.packed())
+    x, weight = case.rows(11) / 8, tensors(case.packed())
     expected = float64_gated(x, case.weight(), activation)
     few = small_m.launch(x, *weight, 1, activation)[0]
     many = large_m.launch(x, *weight, activation)

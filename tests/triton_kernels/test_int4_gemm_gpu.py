@@ -75,6 +75,22 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+def test_rows_beyond_a_tile_are_further_tiles(case: Case) -> None:
+    """As in a head's `draft_decode`, which is compiled once for a round's row and a prompt's."""
+    packed, splits = tensors(case.packed("cuda")), splits_of(case)
+    x = case.rows(512, "cuda")
+    together = int4_small_m(x, *packed, splits, "")
+    for rows in (9, 15, 16, 17, 100):
+        assert torch.equal(int4_small_m(x[:, :rows], *packed, splits, ""), together[:, :, :rows])
+    for first in range(0, 512, 8):
+        tile = slice(first, first + 8)
+        assert torch.equal(int4_small_m(x[:, tile], *packed, splits, ""), together[:, :, tile])
+    for row in (0, 7, 8, 200, 511):
+        alone = int4_small_m(x[:, row : row + 1], *packed, splits, "")
+        assert torch.equal(alone, together[:, :, row : row + 1])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("m", [9, 100, 512])
 def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case, m: int) -> None:
     x = case.rows(m, "cuda")
@@ -85,12 +101,12 @@ def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case, m: int) ->
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
 @pytest.mark.parametrize("case", [Case(43008, 5376, 32), Case(1008, 512, 128)], ids=str)
 def test_a_gated_unit_is_activated_where_it_is_summed(case: Case, activation: str) -> None:
-    packed, x = tensors(case.packed("cuda")), case.rows(8, "cuda") / case.k**0.5 / 8
+    packed, x = tensors(case.packed("cuda")), case.rows(20, "cuda") / case.k**0.5 / 8
     expected = float64_gated(x, case.weight("cuda"), activation)
     few = int4_small_m(x, *packed, 1, activation)[0]
     for output in (few, int4_large_m(x, *packed, activation)):
         assert (output.double() - expected).norm() < 5e-3 * expected.norm()
-    for row in range(8):
+    for row in range(20):
         alone = int4_small_m(x[:, row : row + 1], *packed, 1, activation)[0]
         assert torch.equal(alone, few[:, row : row + 1])
 

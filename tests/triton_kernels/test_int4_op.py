@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.triton_kernels.int4_gemm import (
+    int4_gated_linear,
     int4_linear,
     int4_linear_reference,
     matvec_max_m,
@@ -43,11 +44,11 @@ class Layer(nn.Module):
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales)
         self.register_buffer("zeros", zeros)
-        self.splits = splits
+        self.splits, self.row_tiles = splits, False
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.codes, self.scales, self.zeros
-        return int4_linear(x * 2, *weight, self.features, self.splits) + 1
+        return int4_linear(x * 2, *weight, self.features, self.splits, self.row_tiles) + 1
 
 
 def traced(layer: Layer, x: Tensor, low: int, high: int) -> ExportedProgram:
@@ -105,14 +106,18 @@ def test_on_a_cpu_it_is_the_reference(case: Case, splits: int) -> None:
         torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-def test_more_rows_than_it_serves_are_refused() -> None:
-    codes, scales, zeros, features = tensors(CASE.packed())
-    assert zeros is not None
-    with pytest.raises(RuntimeError, match="int4_small_m serves 8 rows"):
-        SMALL_M(CASE.rows(9), codes, scales, zeros, features, 1, "")
-    with FakeTensorMode() as mode, pytest.raises(RuntimeError, match="int4_small_m serves 8 rows"):
-        fakes = map(mode.from_tensor, (CASE.rows(9), codes, scales, zeros))
-        SMALL_M(*fakes, features, 1, "")
+def test_row_tiles_serve_any_range_by_the_operator_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, gated = Layer(splits=2), Case(48, 128, 32)
+    layer.row_tiles = True
+    program = traced(layer, torch.zeros(1, 8, 128).bfloat16(), 1, 40)
+    assert SMALL_M in operators(program) and LARGE_M not in operators(program)
+    assert ranges(program) == [(1, 40)]
+    for m in (1, 8, 9, 40):
+        assert torch.equal(program.module()(CASE.rows(m)), layer(CASE.rows(m)))
+    monkeypatch.setattr("eagle_aot.triton_kernels.int4_gemm.api.int4_large_m", None)
+    for splits in (1, 2):
+        x, weight = gated.rows(9), tensors(gated.packed())
+        assert int4_gated_linear(x, *weight, splits, "silu", row_tiles=True).shape == (1, 9, 24)
 
 
 class H100:
@@ -130,13 +135,18 @@ def h100(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton.runtime.driver, "_active", H100())
 
 
-@pytest.mark.parametrize(("rows", "splits"), [((1, 8), 1), ((1, 8), 3), ((9, 16), 1)])
+@pytest.mark.parametrize(
+    ("rows", "splits", "row_tiles"),
+    [((1, 8), 1, False), ((1, 8), 3, False), ((9, 16), 1, False), ((1, 40), 3, True)],
+)
 def test_lowered_for_a_gpu_it_is_the_kernel_with_its_rows_unknown(
-    h100: None, rows: tuple[int, int], splits: int
+    h100: None, rows: tuple[int, int], splits: int, row_tiles: bool
 ) -> None:
     """Whatever a kernel is believed to write is copied before each call: not the weight."""
     x = torch.zeros(1, rows[1], 384).bfloat16()
-    program = traced(Layer(Case(37, 384, 32), splits), x, *rows)
+    layer = Layer(Case(37, 384, 32), splits)
+    layer.row_tiles = row_tiles
+    program = traced(layer, x, *rows)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
     calls = [node for node in opened.graph.nodes if node.target is wrapper]

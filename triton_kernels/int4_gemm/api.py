@@ -2,8 +2,9 @@
 
 Up to `matvec_max_m()` rows a linear is bound by reading its weight and takes the small-M kernel;
 above, the one that unpacks into large products. The choice is made while a graph is traced, from
-the *range* of its row count: a range on both sides of the limit is an error there, so every method
-must be exported on one side of it.
+the *range* of its row count: a range on both sides of the limit is an error there. A method is
+exported on one side of it, or says `row_tiles`: then any number of rows takes the small-M kernel,
+eight at a time, and no row's bits depend on how many there are.
 """
 
 from torch import Tensor
@@ -70,9 +71,10 @@ def int4_linear(
     zeros: Tensor | None,
     features: int,
     splits: int,
+    row_tiles: bool = False,
 ) -> Tensor:
     """`x` [1, M, K] -> [1, M, features] in x's dtype; weight and splits as in `op.py`."""
-    parts = int4_linear_parts(x, codes, scales, zeros, features, splits)
+    parts = int4_linear_parts(x, codes, scales, zeros, features, splits, row_tiles)
     return parts.flatten(0, 1) if parts.shape[0] == 1 else parts.sum(0).to(x.dtype)
 
 
@@ -83,10 +85,11 @@ def int4_linear_parts(
     zeros: Tensor | None,
     features: int,
     splits: int,
+    row_tiles: bool = False,
 ) -> Tensor:
     """As `int4_linear`, in parts to be added: float32 [splits, 1, M, features], or the product
     alone [1, 1, M, features]."""
-    if x.shape[-2] > MATVEC_MAX_M:
+    if not row_tiles and x.shape[-2] > MATVEC_MAX_M:
         return int4_large_m(x, codes, scales, zeros, features, "").unsqueeze(0)
     return int4_small_m(x, codes, scales, zeros, features, splits, "")
 
@@ -99,13 +102,15 @@ def int4_gated_linear(
     features: int,
     splits: int,
     activation: str,
+    row_tiles: bool = False,
 ) -> Tensor:
     """A gated unit: `x` [1, M, K] -> `act(gate) * up`, [1, M, features / 2] in x's dtype.
 
     `features` counts gate and up rows, interleaved as in `op.py`.
     """
-    if x.shape[-2] > MATVEC_MAX_M:
+    if not row_tiles and x.shape[-2] > MATVEC_MAX_M:
         return int4_large_m(x, codes, scales, zeros, features, activation)
     if splits == 1:
         return int4_small_m(x, codes, scales, zeros, features, 1, activation).flatten(0, 1)
-    return gated(int4_linear(x, codes, scales, zeros, features, splits), activation)
+    product = int4_linear(x, codes, scales, zeros, features, splits, row_tiles)
+    return gated(product, activation)

@@ -18,7 +18,7 @@ from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, unpack
 from eagle_aot.triton_kernels.int4_gemm.reference import gated, int4_linear_reference
 
 SMALL_M_LIMIT = 8
-"""Rows that `int4_small_m` serves at most."""
+"""Rows for which `int4_small_m` reads a weight once; for more, once more for each as many."""
 
 # `triton_op` looks for the kernels behind the operator at once, and warns where triton is not
 # installed. There the operator is a plain one, without a kernel for GPUs.
@@ -35,12 +35,12 @@ def int4_small_m(
     splits: int,
     activation: str,
 ) -> Tensor:
-    """`x` bfloat16 [M, K] or [1, M, K], M in [1, 8] -> the parts of the product, [splits, ..., N].
+    """`x` bfloat16 [M, K] or [1, M, K] -> the parts of the product, [splits, ..., M, N].
 
     The product is their sum: K is split among `splits` programs. Parts are float32; a single one
     is the product, in x's dtype. Each row's bits are independent of M. An activation needs a
-    single part, of N / 2 columns. Raises RuntimeError for more rows, a batch, and an activation of
-    parts. Finite x beyond 1e36 overflows: codes are multiplied before zero points leave them.
+    single part, of N / 2 columns. Raises RuntimeError for a batch, and an activation of parts.
+    Finite x beyond 1e36 overflows: codes are multiplied before zero points leave them.
     """
     _check_small(x, splits, activation)
     from eagle_aot.triton_kernels.int4_gemm.small_m import launch
@@ -142,8 +142,6 @@ def _product(
 
 def _check_small(x: Tensor, splits: int, activation: str) -> None:
     _check_single(x)
-    rows = x.shape[-2]
-    torch._check(rows <= SMALL_M_LIMIT, lambda: f"int4_small_m serves {SMALL_M_LIMIT} rows")
     whole = splits == 1 or not activation
     torch._check(whole, lambda: f"int4_small_m cannot activate {splits} parts of a sum")
 

@@ -1,10 +1,11 @@
-"""The INT4 linear of up to 8 rows on a GPU: a Triton kernel that reads each weight byte once.
+"""The INT4 linear of few rows on a GPU: a Triton kernel that reads a weight once for each 8 rows.
 
 Importing this module needs triton. Nothing does until the operator of `op.py` runs on a GPU or is
 lowered for one.
 
-A row's bits do not depend on the rows beside it. Rows are padded to a tile of 8 whatever their
-number; tiles, the order in which groups are added and the split of K follow from the weight alone.
+A row's bits do not depend on the rows beside it. Rows are padded to tiles of 8 whatever their
+number, and each tile is computed alike; tiles of outputs, the order in which groups are added and
+the split of K follow from the weight alone.
 """
 
 import torch
@@ -24,6 +25,8 @@ from eagle_aot.triton_kernels.int4_gemm.fragments import (
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
 
+ROWS = tl.constexpr(8)
+"""Of a tile of x."""
 WARPS = 4
 STAGES = 4, 3
 """Steps in flight, of one and of two blocks each."""
@@ -70,18 +73,23 @@ def int4_small_m_kernel(
     ACTIVATION: tl.constexpr,
     PTX: tl.constexpr,
 ) -> None:
-    """One part of K of one tile of outputs: x [rows, K] -> out [splits, rows, N].
+    """One part of K of one tile of outputs, 8 rows of it: x [rows, K] -> out [splits, rows, N].
 
     With an activation (and no split) out is [1, rows, N / 2]. A step is BLOCKS x 128 columns; this
     program takes STEPS of the TOTAL.
     """
     GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
-    m = tl.arange(0, 8)
+    WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
+    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    x_ptr += first_row * K
+    out_ptr += (tl.program_id(2).to(tl.int64) * rows + first_row) * WIDTH
+    rows -= tl.program_id(0) * ROWS  # from here on: of x and out as they now begin
+    m = tl.arange(0, ROWS)
     word = tl.arange(0, 4096)[None, :]
     value = tl.arange(0, 128 * GROUPS)[None, :]
-    tile = tl.program_id(0).to(tl.int64) * TOTAL
-    first = tl.program_id(1) * STEPS
-    acc = tl.zeros((128, 8), tl.float32)
+    tile = tl.program_id(1).to(tl.int64) * TOTAL
+    first = tl.program_id(2) * STEPS
+    acc = tl.zeros((128, ROWS), tl.float32)
     for step in tl.range(first, tl.minimum(first + STEPS, TOTAL), num_stages=STAGES):
         here = tile + step
         scales = per_row(tl.load(scales_ptr + here * (128 * GROUPS) + value), GROUPS)
@@ -98,12 +106,11 @@ def int4_small_m_kernel(
             acc = quarter(acc, w1, columns(x_ptr, m, rows, k + 32, K), s1, z1, ZEROS)
             acc = quarter(acc, w2, columns(x_ptr, m, rows, k + 64, K), s2, z2, ZEROS)
             acc = quarter(acc, w3, columns(x_ptr, m, rows, k + 96, K), s3, z3, ZEROS)
-    WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
     TILE: tl.constexpr = 128 if ACTIVATION == "" else 64
     if ACTIVATION != "":
         acc = activated(acc, ACTIVATION)
-    n = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    out = out_ptr + (tl.program_id(1) * rows + m[None, :]) * WIDTH + n[:, None]
+    n = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    out = out_ptr + m[None, :] * WIDTH + n[:, None]
     live = (m < rows)[None, :] & (n < WIDTH)[:, None]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=live)
 
@@ -123,8 +130,9 @@ def launch(
     total = scales.shape[1]
     width = features // 2 if activation else features
     dtype = x.dtype if splits == 1 else torch.float32
+    row_tiles = triton.cdiv(x.shape[-2], ROWS.value)
     out = x.new_empty((splits, *x.shape[:-1], width), dtype=dtype)
-    wrap_triton(int4_small_m_kernel)[(codes.shape[0], splits)](
+    wrap_triton(int4_small_m_kernel)[(row_tiles, codes.shape[0], splits)](
         x.contiguous(),
         codes,
         scales,
