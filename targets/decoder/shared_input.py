@@ -39,7 +39,7 @@ class SharedInput(nn.Module):
 
     def _fit(self, weights: list[Int4Weight]) -> bool:
         """Whether `_packed` takes these weights."""
-        return len({weight.group_size for weight in weights}) == 1
+        return len({(weight.group_size, weight.digits) for weight in weights}) == 1
 
     def _packed(self, weights: list[Int4Weight], multiprocessors: int) -> nn.Module:
         return PackedProjections(weights, multiprocessors)

@@ -1,6 +1,6 @@
-"""INT4 weights: one canonical layout, and readers of the formats found on disk."""
+"""INT4 weights: one canonical layout, readers of the formats found on disk, and INT8 in digits."""
 
-from eagle_aot.targets.int4.linear import Int4Linear
+from eagle_aot.targets.int4.linear import Biased, Int4Linear
 from eagle_aot.targets.int4.packed_linear import (
     PackedGatedInt4,
     PackedInt4Linear,
@@ -9,6 +9,7 @@ from eagle_aot.targets.int4.packed_linear import (
 from eagle_aot.targets.int4.weight import Int4Weight
 
 __all__ = [
+    "Biased",
     "Int4Linear",
     "Int4Weight",
     "PackedGatedInt4",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.targets.int4.linear import Int4Linear
-from eagle_aot.targets.int4.weight import Int4Weight
+from eagle_aot.targets.int4.weight import Int4Weight, repeated
 from eagle_aot.triton_kernels.int4_gemm import (
     GATED_ROWS,
     PackedInt4,
@@ -22,7 +22,10 @@ class PackedModule(nn.Module):
     """Base: a weight as `codes`, `scales` and `zeros` (or None) of `int4_gemm/packing.py`.
 
     `splits` is how K is split on a GPU of so many multiprocessors, whatever the rows of x.
+    `row_tiles` is for a method whose rows may be few or many, as in `int4_gemm/api.py`.
     """
+
+    row_tiles = False
 
     codes: Tensor
     scales: Tensor
@@ -32,7 +35,8 @@ class PackedModule(nn.Module):
         """Raises UnsupportedError for a weight that the kernels cannot read."""
         super().__init__()
         packed = weight.pack()
-        self.out_features, self.in_features = weight.shape
+        self.out_features, columns = weight.shape
+        self.in_features, self.digits = columns // weight.digits, weight.digits
         self.splits = choose_splits(packed.rows, packed.scales.shape[1], multiprocessors)
         self.register_buffer("codes", packed.codes)
         self.register_buffer("scales", packed.scales)
@@ -40,12 +44,15 @@ class PackedModule(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """`x` bfloat16 [1, M, K] -> [1, M, N]."""
-        return int4_linear(x, self.codes, self.scales, self.zeros, self.out_features, self.splits)
+        return int4_linear(*self._factors(x), self.splits, self.row_tiles)
 
     def parts(self, x: Tensor) -> Tensor:
         """`x` bfloat16 [1, M, K] -> [S, 1, M, N], of which `product` is the sum."""
-        weight = self.codes, self.scales, self.zeros
-        return int4_linear_parts(x, *weight, self.out_features, self.splits)
+        return int4_linear_parts(*self._factors(x), self.splits, self.row_tiles)
+
+    def _factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int]:
+        x = repeated(x, self.digits)
+        return x, self.codes, self.scales, self.zeros, self.out_features
 
 
 class PackedInt4Linear(PackedModule):
@@ -59,16 +66,16 @@ class PackedInt4Linear(PackedModule):
 
     def dense(self) -> nn.Linear:
         """The same layer with its weight dequantised."""
-        shape = self.out_features, self.in_features
-        weight = Int4Weight.unpack(PackedInt4(self.codes, self.scales, self.zeros, *shape))
-        return Int4Linear(weight, self.scales.dtype).dense()
+        shape = self.out_features, self.digits * self.in_features
+        packed = PackedInt4(self.codes, self.scales, self.zeros, *shape)
+        return Int4Linear(Int4Weight.unpack(packed, self.digits), self.scales.dtype).dense()
 
 
 class PackedProjections(PackedModule):
     """Several linears of one input as one, such as q, k and v: their rows one after another."""
 
     def __init__(self, weights: Sequence[Int4Weight], multiprocessors: int) -> None:
-        """Weights of one group size. Raises UnsupportedError as `PackedModule`."""
+        """Weights of one group size and of as many digits. Raises as `PackedModule`."""
         super().__init__(concatenated(weights), multiprocessors)
         ends = [0, *accumulate(weight.shape[0] for weight in weights)]
         self.columns = tuple(slice(first, end) for first, end in pairwise(ends))
@@ -85,7 +92,7 @@ class PackedGatedInt4(PackedModule):
     def __init__(
         self, gate: Int4Weight, up: Int4Weight, activation: str, multiprocessors: int
     ) -> None:
-        """Weights of one shape and group size, with a multiple of `GATED_ROWS` rows.
+        """Weights of one shape, group size and number of digits; `GATED_ROWS` divides their rows.
 
         `activation` is as for `int4_gated_linear`. Raises UnsupportedError as `PackedModule`.
         """
@@ -94,8 +101,8 @@ class PackedGatedInt4(PackedModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` bfloat16 [1, M, K] -> [1, M, N of the gate]."""
-        weight = self.codes, self.scales, self.zeros
-        return int4_gated_linear(x, *weight, self.out_features, self.splits, self.activation)
+        splits, row_tiles = self.splits, self.row_tiles
+        return int4_gated_linear(*self._factors(x), splits, self.activation, row_tiles)
 
 
 def concatenated(weights: Sequence[Int4Weight]) -> Int4Weight:
@@ -104,6 +111,7 @@ def concatenated(weights: Sequence[Int4Weight]) -> Int4Weight:
         qdata=torch.cat([weight.qdata for weight in weights]),
         scale=torch.cat([weight.scale for weight in weights], dim=1),
         zero_point=torch.cat([weight.zero_point for weight in weights], dim=1),
+        digits=weights[0].digits,
     )
 
 
@@ -118,4 +126,5 @@ def interleaved(gate: Int4Weight, up: Int4Weight) -> Int4Weight:
         qdata=rows(gate.qdata, up.qdata, 0),
         scale=rows(gate.scale, up.scale, 1),
         zero_point=rows(gate.zero_point, up.zero_point, 1),
+        digits=gate.digits,
     )

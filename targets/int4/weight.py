@@ -1,12 +1,18 @@
 """The canonical layout of a group-quantised INT4 weight."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
-from eagle_aot.triton_kernels.int4_gemm import PackedInt4, pack, packable_group, unpack
+from eagle_aot.triton_kernels.int4_gemm import (
+    PackedInt4,
+    dequantise_int4,
+    pack,
+    packable_group,
+    unpack,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +22,15 @@ class Int4Weight:
     qdata uint8 [N, K / 2], codes 0..15, even k in the low nibble; scale and zero_point float
     [K / g, N]. Symmetric weights have zero_point 8 throughout. This is the layout of ExecuTorch's
     `ExportableInt4Tensor`.
+
+    An INT8 weight is one of two `digits` (`int8_digits.py`): K counts the columns of both, and it
+    is multiplied by its input beside itself.
     """
 
     qdata: Tensor
     scale: Tensor
     zero_point: Tensor
+    digits: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         rows, half = self.qdata.shape
@@ -36,7 +46,7 @@ class Int4Weight:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K) of the dense weight."""
+        """(N, K)."""
         return self.qdata.shape[0], 2 * self.qdata.shape[1]
 
     @property
@@ -67,9 +77,19 @@ class Int4Weight:
         return pack(self.qdata, self.scale, self.zero_point)
 
     @classmethod
-    def unpack(cls, packed: PackedInt4) -> "Int4Weight":
+    def unpack(cls, packed: PackedInt4, digits: int = 1) -> "Int4Weight":
         """What was packed, bit for bit; groups of more than 128 columns as several equal ones."""
-        return cls(*unpack(packed))
+        return cls(*unpack(packed), digits=digits)
+
+    def dense(self) -> Tensor:
+        """The weight [N, K], digits added up, in the dtype of its scales."""
+        weight = dequantise_int4(self.qdata, self.scale, self.zero_point)
+        return weight if self.digits == 1 else weight.unflatten(1, (self.digits, -1)).sum(1)
+
+
+def repeated(x: Tensor, digits: int) -> Tensor:
+    """The input [..., K] as a weight of so many digits takes it, [..., digits x K]."""
+    return x if digits == 1 else torch.cat(digits * (x,), dim=-1)
 
 
 def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) -> Int4Weight:
