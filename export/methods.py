@@ -10,6 +10,7 @@ from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
 from eagle_aot.export.attention import STOCK, attending_by
 from eagle_aot.export.int4_dispatch import matvec_max_m_raised
 from eagle_aot.export.speculator import Eagle3Speculator
+from eagle_aot.export.uncloned_weights import weights_uncloned
 from eagle_aot.export.verify_window import MAX_VERIFY_WINDOW, MethodLengths
 
 # One module per method, all over the same children: weights and caches keep one name (`target.*`,
@@ -62,7 +63,7 @@ def export_methods(
     long, have the stock one. Raises what `torch.export` raises.
     """
     programs = {}
-    with matvec_max_m_raised(MAX_VERIFY_WINDOW), torch.no_grad():
+    with matvec_max_m_raised(MAX_VERIFY_WINDOW), torch.no_grad(), weights_uncloned(speculator):
         for name, method in traced_methods(speculator, lengths).items():
             inputs = example_inputs(name, speculator, method.typical_rows)
             rows = Dim("rows", min=method.min_rows, max=method.max_rows)
