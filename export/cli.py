@@ -11,6 +11,9 @@ from eagle_aot.command import eagle_command
 SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32, 64, 128)]
 """The names in `targets/int4/quantise.py`, which imports torch."""
 
+DRAFT_QUANTS = ["none", "int8", "int4"]
+"""The names in `draft_quant.py`, which imports torch."""
+
 
 @eagle_command
 @click.option("--target-model", metavar="NAME",
@@ -34,6 +37,8 @@ SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32,
               help="Only the first N layers of a dummy.")  # fmt: skip
 @click.option("--quantize", type=click.Choice(SCHEMES), metavar="SCHEME",
               help=f"Make the target's dense linears INT4: {', '.join(SCHEMES)}.")  # fmt: skip
+@click.option("--draft-quant", type=click.Choice(DRAFT_QUANTS), default="none", show_default=True,
+              help="Hold the head's linears in fewer bits; the text stays the same.")  # fmt: skip
 @click.option("--check-only", is_flag=True, help="Check the graphs; lower and write nothing.")
 @click.option("--tap-layers", metavar="A,B,C",
               help="Boundaries that the head taps, whatever its config.json says.")  # fmt: skip
@@ -54,6 +59,7 @@ def main(
     load_format: str,
     dummy_layers: int | None,
     quantize: str | None,
+    draft_quant: str,
     check_only: bool,
     tap_layers: str | None,
     describe_draft: Path | None,
@@ -76,7 +82,7 @@ def main(
     if target_model is None:
         raise click.UsageError("--target-model is needed (see --list-targets)")
     source = Source.find(target_model, target_dir, draft_dir, load_format, dummy_layers,
-                         parse_tap_layers(tap_layers), quantize)  # fmt: skip
+                         parse_tap_layers(tap_layers), quantize, draft_quant)  # fmt: skip
     options = ExportOptions(
         backend=backend,
         attention=attention,

@@ -18,6 +18,7 @@ from eagle_aot.targets.decoder.attention import attend
 from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
+from eagle_aot.targets.int4.packed_linear import PackedModule
 
 
 class Eagle3Draft(nn.Module):
@@ -120,6 +121,15 @@ class Eagle3Draft(nn.Module):
     def draft_to_target(self, draft_ids: Tensor) -> Tensor:
         """Draft vocabulary ids -> target ids, same shape, int64."""
         return self.target_ids[draft_ids]
+
+    def tile_rows(self) -> None:
+        """Let packed weights of `forward_cached` serve few rows and many by one operator.
+
+        A prompt's slots go through it and a round's. `fc` belongs to the target's methods.
+        """
+        for module in (*self.layers.modules(), self.lm_head):
+            if isinstance(module, PackedModule):
+                module.row_tiles = True
 
     def reset_cache(self) -> None:
         """Start a new sequence."""

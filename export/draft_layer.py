@@ -13,13 +13,16 @@ from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import FlatKVCache
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import apply_rotary
+from eagle_aot.targets.decoder.shared_input import SharedInput
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 """What checkpoints call an activation, and what `GatedMLP` does."""
 
 
-class DraftAttention(nn.Module):
+class DraftAttention(SharedInput):
     """Projections of a layer whose q, k and v read `width` values."""
+
+    sharers = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, config: DraftConfig, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -38,19 +41,16 @@ class DraftAttention(nn.Module):
             self.k_norm = RMSNorm(config.head_dim, eps, dtype)
         self.rotary = config.rope.embedding(config.head_dim)
 
-    def project(self, x: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, x: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`x` [B, T, width] -> q [B, heads, T, D], k, v [B, kv_heads, T, D]; q and k rotated."""
         rotary = self.rotary(input_pos)
-        q, k, v = (self._heads(proj(x)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x))
         q, k = apply_rotary(self.q_norm(q), rotary), apply_rotary(self.k_norm(k), rotary)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def merge(self, attended: Tensor) -> Tensor:
         """`attended` [B, heads, T, D] -> [B, T, H]."""
         return self.o_proj(attended.transpose(1, 2).flatten(2))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim))
 
 
 class DraftBlock(nn.Module):
@@ -91,7 +91,7 @@ class DraftLayer(DraftBlock):
         normed = self.hidden_norm(feature)
         residual = normed if self.norm_before_residual else feature
         paired = torch.cat((self.input_layernorm(embedding), normed), dim=-1)
-        return residual, *self.self_attn.project(paired, input_pos)
+        return residual, *self.self_attn.heads(paired, input_pos)
 
 
 class DeepDraftLayer(DraftBlock):
@@ -106,4 +106,4 @@ class DeepDraftLayer(DraftBlock):
 
     def project(self, stream: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """`stream` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
-        return stream, *self.self_attn.project(self.input_layernorm(stream), input_pos)
+        return stream, *self.self_attn.heads(self.input_layernorm(stream), input_pos)

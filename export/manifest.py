@@ -80,6 +80,7 @@ def describe(
         },
         draft={
             **identity(source.draft_dir, source.load_format),
+            "quantize": source.draft_quant,
             "config": asdict(speculator.draft.config),
         },
         tap_layers=speculator.draft.config.tap_layers,

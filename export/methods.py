@@ -82,5 +82,5 @@ def example_inputs(name: str, speculator: Eagle3Speculator, rows: int) -> tuple[
     if name != DRAFT_DECODE:
         return tokens, input_pos
     hidden = speculator.draft.config.hidden_size
-    feature = torch.zeros(1, rows, hidden, dtype=speculator.draft.fc.weight.dtype)
+    feature = torch.zeros(1, rows, hidden, dtype=speculator.draft.embed_tokens.weight.dtype)
     return tokens, feature, input_pos

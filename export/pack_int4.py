@@ -6,6 +6,7 @@ from typing import TypeVar
 from torch import nn
 
 from eagle_aot.errors import UnsupportedError
+from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.shared_input import SharedInput
 from eagle_aot.targets.decoder.weights import replace_linear
@@ -29,6 +30,8 @@ def pack_int4(model: nn.Module, multiprocessors: int) -> None:
         replace_linear(model, name, PackedInt4Linear(linear.weight, multiprocessors))
     for _, layer in _each(model, ResidualLayer):
         layer.join_packed()
+    for _, draft in _each(model, Eagle3Draft):
+        draft.tile_rows()
 
 
 def _each(model: nn.Module, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:

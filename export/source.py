@@ -7,6 +7,7 @@ import torch
 
 from eagle_aot.errors import CheckpointNotFoundError, ExportError, SettingError
 from eagle_aot.export.draft_checkpoint import load_draft
+from eagle_aot.export.draft_quant import DRAFT_QUANTS, NONE, quantise_draft
 from eagle_aot.export.dummy import dummy_draft
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.targets import get_target, model_type
@@ -29,6 +30,7 @@ class Source:
     dummy_layers: int | None = None
     tap_layers: tuple[int, ...] | None = None
     quantize: str | None = None
+    draft_quant: str = NONE
 
     @classmethod
     def find(
@@ -40,15 +42,16 @@ class Source:
         dummy_layers: int | None = None,
         tap_layers: tuple[int, ...] | None = None,
         quantize: str | None = None,
+        draft_quant: str = NONE,
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
         `target_model` "auto" becomes the `model_type` in the directory's config.json. A head is
         only taken from the table together with its target. `tap_layers` are boundaries that
         overrule what the head's checkpoint says; `quantize` names a scheme for the target's dense
-        linears. Raises SettingError for an unknown target or scheme or a directory that must be
-        named, CheckpointNotFoundError for one that does not exist, UnsupportedError for a target
-        that is known and refused.
+        linears, `draft_quant` one of `DRAFT_QUANTS` for the head's. Raises SettingError for an
+        unknown target or scheme or a directory that must be named, CheckpointNotFoundError for one
+        that does not exist, UnsupportedError for a target that is known and refused.
         """
         if target_model == AUTO_TARGET and target_dir is not None and load_format != DUMMY:
             target_model = model_type(Checkpoint(target_dir))
@@ -69,6 +72,8 @@ class Source:
             raise SettingError("--quantize: a dummy is INT4 already")
         if quantize is not None and quantize not in SCHEMES:
             raise SettingError(f"--quantize {quantize}: known are {', '.join(SCHEMES)}")
+        if draft_quant not in DRAFT_QUANTS:
+            raise SettingError(f"--draft-quant {draft_quant}: known are {', '.join(DRAFT_QUANTS)}")
         if load_format != DUMMY and dummy_layers is not None:
             raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
         if target_dir is None:
@@ -86,6 +91,7 @@ class Source:
             dummy_layers=dummy_layers,
             tap_layers=tap_layers,
             quantize=quantize,
+            draft_quant=draft_quant,
         )
 
     def load(self, max_seq_len: int, dtype: torch.dtype) -> Eagle3Speculator:
@@ -95,12 +101,15 @@ class Source:
             assert spec.dummy is not None
             torch.manual_seed(DUMMY_SEED)
             target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
-            return Eagle3Speculator(target, dummy_draft(spec, target, max_seq_len, dtype))
+            draft = dummy_draft(spec, target, max_seq_len, dtype)
+            quantise_draft(draft, target, self.draft_quant)
+            return Eagle3Speculator(target, draft)
         assert self.target_dir is not None and self.draft_dir is not None
         scheme = None if self.quantize is None else SCHEMES[self.quantize]
         try:
             target = spec.load(Checkpoint(self.target_dir, scheme), max_seq_len, dtype)
             draft = load_draft(self.draft_dir, target, max_seq_len, dtype, self.tap_layers)
+            quantise_draft(draft, target, self.draft_quant)
         except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
             raise ExportError(f"loading failed: {str(error).splitlines()[0]}") from error
         return Eagle3Speculator(target, draft)

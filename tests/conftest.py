@@ -58,6 +58,9 @@ def exports(
     if "tiny_artifact" in needed:
         arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
         started["tiny"] = Export(directory / "tiny", *arguments)
+    if "int4_head_artifact" in needed:
+        arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
+        started["int4_head"] = Export(directory / "int4_head", *arguments, "--draft-quant", "int4")
     if "cuda_artifact" in needed and torch.cuda.is_available() and CUDA_ARTIFACT not in os.environ:
         arguments = ("--target-model", "gemma4-tiny", "--backend", "cuda", "--max-seq-len", "4608")
         started["cuda"] = Export(directory / "cuda", *arguments)
@@ -89,6 +92,12 @@ def tiny_artifact(exports: dict[str, Export]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def int4_head_artifact(exports: dict[str, Export]) -> Path:
+    """The shipped pair, its head in INT4."""
+    return exports["int4_head"].wait()
+
+
+@pytest.fixture(scope="session")
 def random_artifact(exports: dict[str, Export]) -> Path:
     """A random target with a random head and a sliding window of 16."""
     return exports["random"].wait()
@@ -116,6 +125,11 @@ def cuda_artifact(exports: dict[str, Export]) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tiny_artifact: Path) -> Runner:
     return load_artifact(tiny_artifact)
+
+
+@pytest.fixture(scope="session")
+def int4_head(int4_head_artifact: Path) -> Runner:
+    return load_artifact(int4_head_artifact)
 
 
 @pytest.fixture(scope="session")

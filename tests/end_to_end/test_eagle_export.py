@@ -26,6 +26,7 @@ OPTIONS = {
     "--load-format",
     "--dummy-layers",
     "--quantize",
+    "--draft-quant",
     "--check-only",
     "--tap-layers",
     "--describe-draft",
@@ -94,6 +95,7 @@ def test_without_a_gpu_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.Mon
         [],
         ["--target-model"],
         ["--backend", "tpu"],
+        ["--draft-quant", "int2"],
         ["--max-seq-len", "3"],
         ["--max-seq-len", "1000000000000"],
         ["--unknown"],
@@ -150,6 +152,7 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
     }
     assert manifest.constants["get_eos_ids"] == [1, 4]
     assert manifest.draft["config"]["draft_vocab_size"] == 512
+    assert manifest.draft["quantize"] == "none"
 
 
 def test_a_target_that_config_json_names_is_called_by_its_family(qwen3_artifact: Path) -> None:

@@ -31,6 +31,19 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
             assert result.finish_reason == plain.finish_reason
 
 
+def test_nor_does_a_head_in_int4(int4_head: Runner, tiny: Runner) -> None:
+    """Whose drafts are accepted about as often, and whose target is the same."""
+    for prompt in mixed_prompts(int4_head)[:60]:
+        plain = int4_head.generate(prompt, 20, speculate=False)
+        assert plain.token_ids == tiny.generate(prompt, 20, speculate=False).token_ids
+        for chain_len in (1, 4, 7):
+            assert int4_head.generate(prompt, 20, chain_len).token_ids == plain.token_ids
+    for story in itertools.islice(stories(2, "test"), 3):
+        result = int4_head.generate(story.question, 128, 4)
+        assert result.token_ids == tiny.generate(story.question, 128, speculate=False).token_ids
+        assert result.stats.tau > 3.5
+
+
 def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -> None:
     """Full and sliding layers, scaled frequencies, an output table that is no embedding."""
     for prompt in mixed_prompts(qwen3_runner)[:60]:  # lengths around every boundary come first

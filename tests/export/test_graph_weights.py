@@ -28,6 +28,15 @@ def with_target(name: str, function: Callable[[ToyModel, Tensor], Tensor]) -> Bo
     return body
 
 
+def with_draft(name: str, function: Callable[[ToyModel, Tensor], Tensor]) -> Body:
+    """As `with_target`, of the head's weights."""
+
+    def body(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+        return writer(name)(toy, x, input_pos) + function(toy.draft, x).sum()
+
+    return body
+
+
 def int4(model: ToyModel, x: Tensor) -> Tensor:
     return model.int4(model.int4_rows(x))
 
@@ -124,6 +133,36 @@ def test_a_range_on_both_sides_of_the_dispatch_is_refused(good: Programs) -> Non
     message = r"draft_decode: INT4 weight target\.int4\.codes for 1 to 16 rows, on both sides"
     with pytest.raises(ExportError, match=message):
         check_with(good, draft_decode=draft)
+
+
+def test_the_heads_own_weights_take_the_few_row_kernel_for_any_number(good: Programs) -> None:
+    check_with(good, draft_decode=trace("draft_decode", with_draft("draft_decode", small_m)))
+
+
+def test_a_head_through_the_many_row_kernel_is_refused(good: Programs) -> None:
+    draft = trace("draft_decode", with_draft("draft_decode", large_m))
+    message = (
+        r"draft_decode: INT4 weight draft\.int4\.codes must be read by "
+        r"eagle_aot::int4_small_m for 1 to 16 rows, but eagle_aot\.int4_large_m"
+    )
+    with pytest.raises(ExportError, match=message):
+        check_with(good, draft_decode=draft)
+
+
+def test_the_few_row_kernel_is_for_the_heads_weights_alone(good: Programs) -> None:
+    draft = trace("draft_decode", with_target("draft_decode", small_m))
+    with pytest.raises(ExportError, match=r"weight target\.int4\.codes .* on both sides"):
+        check_with(good, draft_decode=draft)
+
+
+def test_a_heads_weights_in_the_targets_methods_are_as_the_targets(good: Programs) -> None:
+    """Such as `fc`."""
+    both = {name: trace(name, with_draft(name, int4)) for name in ("prefill", "target_verify")}
+    check_with(good, **both)
+    prefill = trace("prefill", with_draft("prefill", small_m))
+    message = r"prefill: INT4 weight draft\.int4\.codes must be read by eagle_aot::int4_large_m"
+    with pytest.raises(ExportError, match=message):
+        check_with(good, prefill=prefill)
 
 
 MATERIALISED = [

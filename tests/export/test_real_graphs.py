@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-import torch
 from torch._subclasses import FakeTensor
-from torch.export import ExportedProgram
 
 from eagle_aot.artifact import METHODS
 from eagle_aot.export import ExportOptions, Source, run_check
@@ -14,13 +12,7 @@ from eagle_aot.export.progress import Progress
 from eagle_aot.targets import TARGETS
 from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
 from head_files import HeadShape, write_speculators
-
-
-def int4_calls(program: ExportedProgram) -> tuple[int, int]:
-    """How often the operators for few and for many rows are called."""
-    int4 = torch.ops.eagle_aot
-    targets = [node.target for node in program.graph.nodes]
-    return targets.count(int4.int4_small_m.default), targets.count(int4.int4_large_m.default)
+from int4_graphs import int4_calls
 
 
 @pytest.mark.parametrize(("backend", "int4_linears"), [("cuda", 24), ("xnnpack", 0)])
