@@ -3,12 +3,14 @@
 import torch
 from logging_executor import LoggingExecutor
 
-from eagle_aot.runtime_runner.bench.memory import forget_peak, peak_memory, with_workspace
+from eagle_aot.runtime_runner.bench.memory import all_parts, forget_peak, peak_memory
 
 
-def test_the_workspace_is_what_the_parts_leave() -> None:
+def test_parts_add_up_to_what_is_in_use() -> None:
     held = {"target weights": 700, "draft cache": 50}
-    assert with_workspace(held, 1000) == held | {"workspace": 250}
+    parts = all_parts(held, 1000, 1040)
+    assert parts.items() > held.items() and parts["workspace"] == 250
+    assert sum(parts.values()) == 1040
 
 
 def test_on_the_cpu_there_is_one_figure() -> None:
