@@ -12,6 +12,7 @@ weight's magnitude, and each group keeps the best zero point that it had, RTN's 
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -68,18 +69,21 @@ def quantise(
     rows, columns = weight.shape
     qdata = torch.empty(rows, columns // 2, dtype=torch.uint8)
     scale, zero = (torch.empty(columns // scheme.group_size, rows) for _ in range(2))
-    with _one_thread():
-        for first in range(0, rows, ROWS_AT_ONCE):  # into place: pieces leave holes in the heap
-            part = slice(first, first + ROWS_AT_ONCE)
-            found = _rows(weight[part].float(), scheme, dtype)
-            qdata[part], scale.t()[part], zero.t()[part] = found
+
+    def fill(first: int) -> None:  # into place: pieces would leave holes in the heap
+        part = slice(first, first + ROWS_AT_ONCE)
+        found = _rows(weight[part].float(), scheme, dtype)
+        qdata[part], scale.t()[part], zero.t()[part] = found
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads, _one_thread_each():
+        list(threads.map(fill, range(0, rows, ROWS_AT_ONCE)))
     return Int4Weight(qdata, scale, zero)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Pieces are so small that threads mostly wait for one another: 50 times as long on a machine
-    that has other work."""
+def _one_thread_each() -> Iterator[None]:
+    """A piece is so small that torch's own threads mostly wait for one another within it: 50 times
+    as long on a machine that has other work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
