@@ -27,9 +27,9 @@ class PackedModule(nn.Module):
 
     row_tiles = False
 
-    codes: Tensor
-    scales: Tensor
-    zeros: Tensor | None
+    codes: nn.Parameter
+    scales: nn.Parameter
+    zeros: nn.Parameter | None
 
     def __init__(self, weight: Int4Weight, multiprocessors: int) -> None:
         """Raises UnsupportedError for a weight that the kernels cannot read."""
@@ -38,9 +38,9 @@ class PackedModule(nn.Module):
         self.out_features, columns = weight.shape
         self.in_features, self.digits = columns // weight.digits, weight.digits
         self.splits = choose_splits(packed.rows, packed.scales.shape[1], multiprocessors)
-        self.register_buffer("codes", packed.codes)
-        self.register_buffer("scales", packed.scales)
-        self.register_buffer("zeros", packed.zeros)
+        # Parameters, which nothing trains: a method may write a buffer, so AOTInductor clones each.
+        self.codes, self.scales = _frozen(packed.codes), _frozen(packed.scales)
+        self.register_parameter("zeros", None if packed.zeros is None else _frozen(packed.zeros))
 
     def product(self, x: Tensor) -> Tensor:
         """`x` bfloat16 [1, M, K] -> [1, M, N]."""
@@ -103,6 +103,10 @@ class PackedGatedInt4(PackedModule):
         """`x` bfloat16 [1, M, K] -> [1, M, N of the gate]."""
         splits, row_tiles = self.splits, self.row_tiles
         return int4_gated_linear(*self._factors(x), splits, self.activation, row_tiles)
+
+
+def _frozen(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)
 
 
 def concatenated(weights: Sequence[Int4Weight]) -> Int4Weight:

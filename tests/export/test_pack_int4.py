@@ -112,7 +112,7 @@ def test_weights_without_values_are_packed_without_values() -> None:
         pack_int4(speculator, 132)
     packed = [m for m in speculator.modules() if isinstance(m, PackedModule)]
     assert len(packed) == 4 * 6
-    assert all(isinstance(buffer, FakeTensor) for m in packed for buffer in m.buffers())
+    assert all(isinstance(weight, FakeTensor) for m in packed for weight in m.parameters())
 
 
 @pytest.mark.parametrize(

@@ -132,4 +132,5 @@ def test_layers_are_packed_and_called_without_values() -> None:
         found = [packed(x) for packed in layers]
         shapes = [[y.shape for y in ys] if isinstance(ys, tuple) else ys.shape for ys in found]
     assert shapes == [(1, 3, 256), [(1, 3, 256), (1, 3, 256)], (1, 3, 256)]
-    assert all(isinstance(b, FakeTensor) for packed in layers for b in packed.buffers())
+    weights = [weight for packed in layers for weight in packed.parameters()]
+    assert len(weights) == 6 and all(isinstance(weight, FakeTensor) for weight in weights)
