@@ -26,6 +26,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from torch.export import ExportedProgram
+from torch.fx.experimental import proxy_tensor
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.export.lowering.backend import ASSEMBLE, multiprocessors
@@ -81,11 +82,21 @@ def announced(begin: Callable[[str], None]) -> Iterator[None]:
     def announce_and_move(
         program: ExportedProgram, device: str, specs: list[CompileSpec]
     ) -> ExportedProgram:
+        forget_last_trace()
         begin(f"lower {CudaBackend.method_name_from_compile_specs(specs)}")
         return move(program, device, specs)
 
     with patch.object(CudaBackend, "move_program_to_device", announce_and_move):
         yield
+
+
+def forget_last_trace() -> None:
+    """Let the garbage collector have the method that was compiled last.
+
+    torch keeps the nodes of its last trace, for a diagnosis of its own, and with them the graph and
+    AOTInductor's clones of caches: they would lie beside those of the next method.
+    """
+    getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {}).clear()
 
 
 @contextmanager

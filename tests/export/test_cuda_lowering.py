@@ -1,11 +1,14 @@
 """What reaches the CUDA backend's compiler, which itself needs a GPU."""
 
+import gc
+import weakref
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._functorch.aot_autograd import aot_export_module
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import TARGET_VERIFY
@@ -17,7 +20,7 @@ if not find_spec("triton"):
 
 from executorch.backends.cuda.cuda_backend import CudaBackend
 
-from eagle_aot.export.lowering.cuda import compile_specs, lower
+from eagle_aot.export.lowering.cuda import compile_specs, forget_last_trace, lower
 
 
 class CompilerReachedError(Exception):
@@ -74,3 +77,19 @@ def test_packed_weights_reach_the_compiler_as_parameters(
     codes = program.state_dict["linear.codes"]
     assert isinstance(codes, nn.Parameter) and not codes.requires_grad
     assert torch.equal(codes, method.linear.codes) and codes.dtype == torch.int16
+
+
+class Scaled(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        return (2 * x,)
+
+
+def test_a_compiled_method_is_let_go() -> None:
+    graph, _ = aot_export_module(Scaled(), (torch.ones(4),), trace_joint=False)
+    graph.meta["clone"] = clone = torch.ones(4)
+    held = weakref.ref(clone)
+    del graph, clone
+    gc.collect()
+    forget_last_trace()
+    gc.collect()
+    assert held() is None
