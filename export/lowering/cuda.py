@@ -30,6 +30,7 @@ from torch.fx.experimental import proxy_tensor
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.export.lowering.backend import ASSEMBLE, multiprocessors
+from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
 
 CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -44,7 +45,7 @@ def lower(
     Inputs and outputs stay on the device. Must run within `workspace`, and be written there: the
     program's weights are files of it.
     """
-    with quiet_tuning(), announced(begin):
+    with quiet_tuning(), announced(begin), mutations_memoised():
         edge = to_edge_transform_and_lower(
             programs,
             partitioner={name: [CudaPartitioner(compile_specs(name))] for name in programs},
