@@ -7,10 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from checkpoint_edits import edit_config, edit_tensors
+from checkpoint_edits import Tensors, edit_config, edit_tensors
 from eagle_aot.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder import weights
 from gemma_oracle import random_tokens, run_in_chunks
 from pre_norm_oracle import FAMILIES, LLAMA3_ROPE, random_pre_norm, save
 
@@ -151,4 +152,18 @@ def test_qwens_layer_types_must_agree_with_the_rest(tmp_path: Path) -> None:
         load_target(directory, 16)
     edit_config(directory, layer_types=["mamba", *sliding[1:]])
     with pytest.raises(UnsupportedError, match="layer type 'mamba'"):
+        load_target(directory, 16)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_value_that_is_no_number_is_found_wherever_it_is(
+    directory: Path, value: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(tensors: Tensors) -> None:
+        tensors["model.norm.weight"][place] = value
+
+    monkeypatch.setattr(weights, "PIECE", 5)  # elements at a time, of more than one piece
+    edit_tensors(directory, spoil)
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds NaN or infinite"):
         load_target(directory, 16)
