@@ -35,12 +35,12 @@ class BytesToRead:
     def forward(self, method: str, rows: int, context: int) -> int:
         """Bytes read by `rows` tokens behind `context` others."""
         weights = self._methods[method].weights
-        output_tables = {w.owner for w in weights if ".lm_head." in w.fqn}
+        has_output_table = any(".lm_head." in weight.fqn for weight in weights)
         read: dict[Hashable, int] = {}
         for weight in weights:
             if weight.device == "cuda":
                 place, whole = self._place(weight), weight.storage_nbytes
-                part = self._bytes_of(weight, rows, context, weight.owner in output_tables)
+                part = self._bytes_of(weight, rows, context, has_output_table)
                 read[place] = min(whole, read.get(place, 0) + part)
         return sum(read.values())
 

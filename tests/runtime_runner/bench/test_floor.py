@@ -123,11 +123,29 @@ def test_a_packed_output_table_is_one_too() -> None:
 
 
 def test_an_embedding_that_is_the_output_table_too_is_read_whole() -> None:
-    """Even where the draft head's own output table stands beside it."""
+    """Even where the draft head has an output table, which is another method's."""
     read = bytes_of(
-        weight("target.embed_tokens.weight", VOCAB, HIDDEN), weight("draft.lm_head.weight", 2, 2)
+        weight("target.embed_tokens.weight", VOCAB, HIDDEN),
+        draft=(weight("draft.lm_head.weight", 2, 2),),
     )
-    assert read.forward(TARGET_VERIFY, 1, 0) == VOCAB * HIDDEN * 2 + 8
+    assert read.forward(TARGET_VERIFY, 1, 0) == VOCAB * HIDDEN * 2
+
+
+@pytest.mark.parametrize("part", ["weight", "codes"])
+def test_the_draft_head_looks_up_the_targets_embedding(part: str) -> None:
+    """It goes by the target's name, of which the method holds nothing else."""
+    read = bytes_of(
+        draft=(
+            weight("target.embed_tokens.weight", VOCAB, HIDDEN),
+            weight(f"draft.lm_head.{part}", 50, HIDDEN),
+        )
+    )
+    assert read.forward(DRAFT_DECODE, 3, 0) == 50 * 32 + 3 * 32
+
+
+def test_a_draft_head_whose_output_table_is_the_targets_embedding_reads_it_whole() -> None:
+    read = bytes_of(draft=(weight("target.embed_tokens.weight", VOCAB, HIDDEN),))
+    assert read.forward(DRAFT_DECODE, 3, 0) == VOCAB * 32
 
 
 def test_the_draft_head_looks_up_two_tables() -> None:
