@@ -18,7 +18,7 @@ from eagle_aot.targets.int4 import (
 )
 from eagle_aot.targets.int4.packed_linear import PackedModule
 from eagle_aot.targets.int4.weight import random_int4
-from eagle_aot.triton_kernels.int4_gemm import activate
+from eagle_aot.triton_kernels.int4_gemm import activate, pack
 from int4_cases import Case
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -53,6 +53,16 @@ def test_a_weight_comes_back_from_packing_bit_for_bit(
     assert torch.equal(back.qdata, weight.qdata)
     assert torch.equal(back.scale, weight.scale.repeat_interleave(spread, dim=0))
     assert torch.equal(back.zero_point, weight.zero_point.repeat_interleave(spread, dim=0))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_gpu_packs_what_a_host_does_and_gives_it_back(symmetric: bool) -> None:
+    weight = weight_of(Case(1000, 1120, 32, symmetric))
+    found, expected = weight.pack(), pack(weight.qdata, weight.scale, weight.zero_point)
+    for name in ("codes", "scales", "zeros"):
+        ours, theirs = getattr(found, name), getattr(expected, name)
+        assert ours is theirs is None or (ours.is_cpu and torch.equal(ours, theirs))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ where it ends inside one. Within a tile:
   once: a block, or two where a block is all one group.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,13 @@ class PackedInt4:
     def group(self) -> int:
         """Columns that share one scale."""
         return group_of(self.codes, self.scales)
+
+    def to(self, device: torch.device) -> "PackedInt4":
+        """The same on another device."""
+        zeros = None if self.zeros is None else self.zeros.to(device)
+        return replace(
+            self, codes=self.codes.to(device), scales=self.scales.to(device), zeros=zeros
+        )
 
 
 def group_of(codes: Tensor, scales: Tensor) -> int:
