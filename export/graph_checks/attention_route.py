@@ -8,7 +8,7 @@ from torch.fx import Node
 from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_ROWS, MAX_TILE
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_TILE, TILE_ROWS
 
 SPLITK = "eagle_aot::sdpa_splitk"
 WRITES = "aten::index_copy"
@@ -25,7 +25,7 @@ def check_attention_route(name: str, program: ExportedProgram) -> None:
             raise ExportError(
                 f"{name}: cache {weight} is read by {found}, not by sdpa_splitk, which serves one "
                 f"sequence in bfloat16 or float16, heads of {HEAD_DIMS[0]} to {HEAD_DIMS[-1]}, a "
-                f"power of two, and {MAX_TILE // MAX_ROWS} elements of queries to a key head "
+                f"power of two, and {MAX_TILE // TILE_ROWS} elements of queries to a key head "
                 "(--attention stock takes any)"
             )
 

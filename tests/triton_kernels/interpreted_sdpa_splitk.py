@@ -100,6 +100,20 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(layer: Layer, anchor: int) 
         assert torch.equal(alone[:, 0], together[:, row])
 
 
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_rows_beyond_a_tile_are_further_tiles(layer: Layer) -> None:
+    """Bit for bit what each row is alone, on both sides of where chunks become longer."""
+    anchor = 45
+    longest = min(40, layer.window + 1) if layer.window else 40
+    positions = list(range(anchor, anchor + longest))
+    q, (k, v) = layer.queries(longest), layer.cache(positions, SLOTS, NAN)
+    together = launch(layer, q, k, v, positions)
+    assert relative_error(together, layer.expected(q, k, v, positions)) < ERROR[layer.dtype]
+    for first, behind in ((0, 9), (3, 20), (19, 20), (longest - 1, longest)):
+        some = launch(layer, q[:, first:behind], k, v, positions[first:behind])
+        assert torch.equal(some, together[:, first:behind])
+
+
 @pytest.mark.parametrize("layer", LAYERS[:6], ids=str)
 def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
     positions = [70, 71, 72]
@@ -115,23 +129,24 @@ def test_what_no_row_sees_changes_no_bit(layer: Layer, hidden: float) -> None:
     assert torch.equal(attended(layer, positions, hidden=hidden), clean)
 
 
+@pytest.mark.parametrize("rows", [3, 11])
 def test_rows_and_heads_outside_the_output_are_not_touched(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """Outputs of 3 rows at the start of a buffer: whatever follows keeps its NaN."""
+    """Outputs at the start of a buffer: whatever follows keeps its NaN."""
     layer = Layer(7, 1, 32, 0, torch.float32)
     buffer = torch.full((4096,), torch.nan)
     allocate = Tensor.new_empty
 
     def from_buffer(x: Tensor, shape: int | tuple[int, ...], **options: object) -> Tensor:
-        if shape != (1, 3, 7, 32):
+        if shape != (1, rows, 7, 32):
             return allocate(x, shape, **options)
-        return buffer[: 3 * 7 * 32].view(shape)
+        return buffer[: rows * 7 * 32].view(shape)
 
     monkeypatch.setattr(Tensor, "new_empty", from_buffer)
-    output = attended(layer, [20, 21, 22])
+    output = attended(layer, list(range(20, 20 + rows)))
     assert output.data_ptr() == buffer.data_ptr()
-    assert not output.isnan().any() and buffer[3 * 7 * 32 :].isnan().all()
+    assert not output.isnan().any() and buffer[rows * 7 * 32 :].isnan().all()
 
 
 def test_values_of_zero_add_up_to_zero() -> None:

@@ -19,13 +19,14 @@ from triton.compiler import ASTSource  # noqa: E402
 from eagle_aot.triton_kernels.sdpa_splitk import kernel  # noqa: E402
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     HEAD_DIMS,
-    MAX_ROWS,
     MAX_SPLITS,
+    TILE_ROWS,
     Tiling,
     choose_tiling,
     chunk_length,
     is_tileable,
     ring_splits,
+    tile_rows,
 )
 
 H100 = GPUTarget("cuda", 90, 32)
@@ -54,6 +55,7 @@ def test_interpreted_they_compute_attention_row_by_row() -> None:
     [
         (32, 4, 512, 0),  # Gemma 4 31B, full
         (32, 16, 256, 1024),  # Gemma 4 31B, sliding
+        (32, 16, 256, 0),  # a draft head of Gemma 4 31B
         (32, 8, 128, 0),  # Llama
         (28, 4, 128, 0),
         (4, 2, 64, 64),
@@ -68,9 +70,11 @@ def test_they_fit_an_h100_without_spilling(
     heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path
 ) -> None:
     tiles = choose_tiling(heads, kv_heads, head_dim, window)
+    group = heads // kv_heads
     constants = {
-        **{"SCALE": 1.0, "HEADS": heads, "GROUP": heads // kv_heads, "D": head_dim},
+        **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim},
         **{"WINDOW": window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
+        **{"ROWS": tile_rows(tiles, group, window)},
         **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
     }
     kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16")
@@ -125,7 +129,7 @@ def test_the_chunks_of_a_row_reach_its_position_and_keep_the_device_full(
 @SETTINGS
 @given(first=st.integers(0, 10_000), window=st.integers(8, 2048), chunk=st.sampled_from([16, 128]))
 def test_the_chunks_of_a_ring_reach_all_rows(first: int, window: int, chunk: int) -> None:
-    last = first + MAX_ROWS - 1
+    last = first + TILE_ROWS - 1
     touched = last // chunk - max(0, first - window + 1) // chunk + 1
     assert touched <= ring_splits(window, chunk)
 
@@ -142,8 +146,23 @@ def test_a_rings_chunks_fit_one_tile(window: int) -> None:
 def test_a_tile_holds_all_rows_of_a_group(layer: tuple[int, int, int], window: int) -> None:
     group, kv_heads, head_dim = layer
     tiles = choose_tiling(group * kv_heads, kv_heads, head_dim, window)
-    assert tiles.row_tile >= MAX_ROWS * group and tiles.row_tile & (tiles.row_tile - 1) == 0
+    rows = tile_rows(tiles, group, window)
+    assert rows >= TILE_ROWS and rows * group <= tiles.row_tile
+    assert tiles.row_tile & (tiles.row_tile - 1) == 0
     assert tiles.chunk % tiles.key_tile == 0
+
+
+@SETTINGS
+@given(layer=LAYERS, first=st.integers(0, 1 << 20))
+def test_the_rows_of_a_tile_have_chunks_of_two_lengths_at_most(
+    layer: tuple[int, int, int], first: int
+) -> None:
+    group, kv_heads, head_dim = layer
+    tiles = choose_tiling(group * kv_heads, kv_heads, head_dim, 0)
+    positions = range(first, first + tile_rows(tiles, group, 0))
+    lengths = {chunk_length(position, tiles) for position in positions}
+    shorter = chunk_length(first, tiles)
+    assert lengths <= {shorter, shorter + tiles.chunk}
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ RING = Layer(8, 2, 64, 16, torch.float32)
 @SETTINGS
 @given(
     heads=st.sampled_from([(1, 1), (4, 2), (6, 2), (8, 1), (7, 7)]),
-    head_dim=st.sampled_from([1, 5, 16, 64]),
+    head_dim=st.sampled_from([3, 5, 16, 64]),
     window=st.one_of(st.just(0), st.integers(8, 40)),
     anchor=st.integers(0, 150),
-    rows=st.integers(1, 8),
+    rows=st.integers(1, 20),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
 def test_on_a_cpu_it_is_attention_over_what_a_row_sees(
@@ -39,6 +39,7 @@ def test_on_a_cpu_it_is_attention_over_what_a_row_sees(
     dtype: torch.dtype,
 ) -> None:
     layer = Layer(*heads, head_dim, window, dtype)
+    rows = min(rows, window + 1) if window else rows
     positions = list(range(anchor, anchor + rows))
     q, (k, v) = layer.queries(rows), layer.cache(positions, anchor + rows + 3, math.nan)
     output = sdpa_splitk(q, k, v, torch.tensor(positions), layer.scale, window)
@@ -72,9 +73,9 @@ class Attention(nn.Module):
         return sdpa_splitk(q * 2, self.k, self.v, input_pos, layer.scale, layer.window) + 1
 
 
-def traced(layer: Layer) -> ExportedProgram:
+def traced(layer: Layer, most: int = 8) -> ExportedProgram:
     q, _, _, input_pos = inputs(layer, 8)
-    rows = Dim("rows", min=1, max=8)
+    rows = Dim("rows", min=1, max=most)
     shapes = ({1: rows}, {0: rows})
     return torch.export.export(Attention(layer), (q, input_pos), dynamic_shapes=shapes, strict=True)
 
@@ -83,13 +84,15 @@ def calls(program: ExportedProgram) -> list[torch.fx.Node]:
     return [node for node in program.graph.nodes if node.op == "call_function"]
 
 
-@pytest.mark.parametrize("layer", [LLAMA, RING], ids=["flat", "ring"])
-def test_traced_it_is_one_node_for_all_numbers_of_rows(layer: Layer) -> None:
-    program = traced(layer)
+@pytest.mark.parametrize(
+    ("layer", "most"), [(LLAMA, 8), (LLAMA, 512), (RING, 8), (RING, 17)], ids=str
+)
+def test_traced_it_is_one_node_for_all_numbers_of_rows(layer: Layer, most: int) -> None:
+    program = traced(layer, most)
     assert [node.target for node in calls(program)].count(SPLITK) == 1
     ranges = [(int(r.lower), int(r.upper)) for r in program.range_constraints.values()]
-    assert ranges == [(1, 8)]
-    for rows in range(1, 9):
+    assert ranges == [(1, most)]
+    for rows in (*range(1, 9), *(rows for rows in (9, 17, 40) if rows <= most)):
         q, _, _, input_pos = inputs(layer, rows)
         assert torch.equal(program.module()(q, input_pos), Attention(layer)(q, input_pos))
 
@@ -114,7 +117,7 @@ def test_it_is_a_well_formed_operator(layer: Layer) -> None:
 @pytest.mark.parametrize(
     ("rows", "window", "message"),
     [
-        (9, 0, "sdpa_splitk serves 8 rows"),
+        (34, 32, "a ring for a window of 32 serves 33 rows"),
         (2, 31, "a ring for a window of 31 has 62 slots, not 64"),
     ],
 )
@@ -154,14 +157,14 @@ class H100:
         return GPUTarget("cuda", 90, 32)
 
 
-@pytest.mark.parametrize("window", [0, 16])
+@pytest.mark.parametrize(("window", "most"), [(0, 8), (0, 512), (16, 8), (16, 17)])
 def test_lowered_for_a_gpu_it_is_two_kernels_that_copy_no_cache(
-    monkeypatch: pytest.MonkeyPatch, window: int
+    monkeypatch: pytest.MonkeyPatch, window: int, most: int
 ) -> None:
     """Whatever a kernel is believed to write is copied before each call."""
     triton = pytest.importorskip("triton", reason="triton is not installed")
     monkeypatch.setattr(triton.runtime.driver, "_active", H100())
-    program = traced(Layer(8, 2, 64, window, torch.bfloat16))
+    program = traced(Layer(8, 2, 64, window, torch.bfloat16), most)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
     kernels = [node for node in calls(opened) if node.target is wrapper]

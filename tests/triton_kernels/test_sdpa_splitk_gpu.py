@@ -16,11 +16,13 @@ ERROR = {torch.bfloat16: 5e-3, torch.float16: 1e-3}
 
 GEMMA_FULL = Layer(32, 4, 512, 0, torch.bfloat16)
 GEMMA_SLIDING = Layer(32, 16, 256, 1024, torch.bfloat16)
+GEMMA_HEAD = Layer(32, 16, 256, 0, torch.bfloat16)
 LLAMA = Layer(32, 8, 128, 0, torch.bfloat16)
 LAYERS = [
     GEMMA_FULL,
     GEMMA_SLIDING,
     LLAMA,
+    GEMMA_HEAD,
     Layer(28, 4, 128, 0, torch.bfloat16),  # seven heads share their keys
     Layer(16, 8, 256, 0, torch.bfloat16),
     Layer(12, 12, 64, 0, torch.bfloat16),
@@ -69,6 +71,28 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(layer: Layer, anchor: int) 
         some = attend(layer, q[:, :rows], k, v, positions[:rows])
         assert torch.equal(some, together[:, :rows])
     for row in range(8):
+        alone = attend(layer, q[:, row : row + 1], k, v, positions[row : row + 1])
+        assert torch.equal(alone[:, 0], together[:, row])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("anchor", [0, 300, 2000, 29500])
+def test_rows_beyond_a_tile_are_further_tiles(layer: Layer, anchor: int) -> None:
+    """As in a head's `draft_decode`, which is compiled once for a round's row and a prompt's."""
+    longest = min(512, layer.window + 1) if layer.window else 512
+    positions = list(range(anchor, anchor + longest))
+    q, (k, v) = layer.queries(longest, "cuda"), layer.cache(positions, SLOTS, math.nan, "cuda")
+    together = attend(layer, q, k, v, positions)
+    expected = layer.expected(q, k, v, positions)
+    assert relative_error(together, expected) < ERROR[layer.dtype]
+    for rows in (9, 16, 17, 40, 100, longest - 1):
+        if rows <= longest:
+            some = attend(layer, q[:, :rows], k, v, positions[:rows])
+            assert torch.equal(some, together[:, :rows])
+    for first in range(0, longest, 8):
+        some = attend(layer, q[:, first : first + 8], k, v, positions[first : first + 8])
+        assert torch.equal(some, together[:, first : first + 8])
+    for row in {0, 7, 8, 20, 200, 211, 212, 511} & set(range(longest)):
         alone = attend(layer, q[:, row : row + 1], k, v, positions[row : row + 1])
         assert torch.equal(alone[:, 0], together[:, row])
 

@@ -1,4 +1,4 @@
-"""Attention of a few rows on a GPU: two Triton kernels that read each visible key once.
+"""Attention of a few rows on a GPU: two Triton kernels that read a visible key once per row tile.
 
 Importing this module needs triton. Nothing does until the operator of `op.py` runs on a GPU or is
 lowered for one.
@@ -7,7 +7,8 @@ The first kernel deals a row's keys out to the device, one chunk per program, an
 chunk contributes; the second adds a row's chunks up. How long a row's chunks are follows from its
 own position (`tiling.py`), tiles of keys start at fixed distances from their chunk's start, and a
 key that a row may not see adds exactly nothing to it. So a row's bits depend on its position and
-its visible keys alone: not on the rows beside it, and not on how long the cache is.
+its visible keys alone: not on the rows beside it, nor on which tile it is in, and not on how long
+the cache is.
 """
 
 import math
@@ -18,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import MAX_ROWS, Tiling, choose_tiling
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling, choose_tiling, tile_rows
 
 LOG2_E = math.log2(math.e)
 
@@ -55,31 +56,36 @@ def sdpa_splitk_kernel(
     WINDOW: tl.constexpr,
     CHUNK: tl.constexpr,
     SPLITS: tl.constexpr,
+    ROWS: tl.constexpr,
     ROW_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
 ) -> None:
-    """What one chunk of one key/value head contributes to each of `rows` rows.
+    """What one chunk of one key/value head contributes to each of ROWS rows of `rows`.
 
     q [rows, HEADS, D], k and v [HEADS / GROUP, slots, D], pos int64 [rows] -> partial [SPLITS,
     rows, HEADS, D], the weighted sum of values divided by its largest element, and stats float32
     [3, SPLITS, rows, HEADS]: the largest score (base 2), the sum of weights, that element.
 
-    In a flat cache the third axis of the grid is for neighbours whose chunks differ in length: its
-    second program serves those with the longer chunks, and mostly there are none.
+    Tiles of rows are the first axis of the grid, chunks the second: tiles that read the same keys
+    run side by side, and all but one find them in L2. The third axis is the heads', in a flat cache
+    twice, for neighbours whose chunks differ in length: its second half serves those with the
+    longer chunks, and mostly there are none.
     """
-    split = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    KV_HEADS: tl.constexpr = HEADS // GROUP
+    first_row = tl.program_id(0) * ROWS
+    split = tl.program_id(1)
+    kv_head = tl.program_id(2) % KV_HEADS
     tile_row = tl.arange(0, ROW_TILE)
-    row = tile_row // GROUP
-    used = row < rows
+    row = first_row + tile_row // GROUP
+    used = (tile_row < ROWS * GROUP) & (row < rows)
     pos = tl.load(pos_ptr + row, mask=used, other=-1).to(tl.int32)
-    first = tl.min(tl.where(used, pos, tl.max(pos, 0)), 0)
+    first = tl.load(pos_ptr + first_row).to(tl.int32)
     if WINDOW:
         reach = pos
         start = (first_chunk(first, WINDOW, CHUNK) + split) * CHUNK
         end = start + CHUNK
     else:
-        length = chunk_length(first, CHUNK, SPLITS) + tl.program_id(2) * CHUNK
+        length = chunk_length(first, CHUNK, SPLITS) + tl.program_id(2) // KV_HEADS * CHUNK
         reach = tl.where(chunk_length(pos, CHUNK, SPLITS) == length, pos, -1)
         start = split * length
         end = start + length
@@ -88,7 +94,8 @@ def sdpa_splitk_kernel(
         return
     d = tl.arange(0, D)
     item = row * HEADS + kv_head * GROUP + tile_row % GROUP
-    q = tl.load(q_ptr + item[:, None] * D + d[None, :], mask=used[:, None], other=0.0)
+    q_ptr += item.to(tl.int64)[:, None] * D
+    q = tl.load(q_ptr + d[None, :], mask=used[:, None], other=0.0)
     k_ptr += kv_head.to(tl.int64) * slots * D
     v_ptr += kv_head.to(tl.int64) * slots * D
     top = tl.full((ROW_TILE,), float("-inf"), tl.float32)
@@ -145,7 +152,7 @@ def sdpa_combine_kernel(
     WINDOW: tl.constexpr,
     CHUNK: tl.constexpr,
     SPLITS: tl.constexpr,
-    MAX_ROWS: tl.constexpr,
+    ROWS: tl.constexpr,
     SPLIT_TILE: tl.constexpr,
     D_TILE: tl.constexpr,
 ) -> None:
@@ -157,14 +164,14 @@ def sdpa_combine_kernel(
     item = tl.program_id(0)
     d = tl.program_id(1) * D_TILE + tl.arange(0, D_TILE)
     split = tl.arange(0, SPLIT_TILE)
-    pos = tl.load(pos_ptr + item // HEADS).to(tl.int32)
+    row = item // HEADS
+    pos = tl.load(pos_ptr + row).to(tl.int32)
     if WINDOW:
         own = first_chunk(pos, WINDOW, CHUNK)
         live = own + split <= pos // CHUNK
-        # The chunks that were run start with those of the first row.
-        row = tl.arange(0, MAX_ROWS)
-        all_pos = tl.load(pos_ptr + row, mask=row < rows, other=pos).to(tl.int32)
-        split += own - first_chunk(tl.min(all_pos, 0), WINDOW, CHUNK)
+        # The chunks that were run start with those of the tile's first row.
+        first = tl.load(pos_ptr + row // ROWS * ROWS).to(tl.int32)
+        split += own - first_chunk(first, WINDOW, CHUNK)
     else:
         live = split <= pos // chunk_length(pos, CHUNK, SPLITS)
     place = split * rows * HEADS + item
@@ -180,7 +187,7 @@ def sdpa_combine_kernel(
     share = tl.exp2(top - tl.max(top, 0))
     total = tl.sum(unit.to(tl.float32) * (share * peak)[:, None], 0)
     out = total / tl.sum(share * weight, 0)
-    tl.store(out_ptr + item * D + d, out.to(out_ptr.dtype.element_ty))
+    tl.store(out_ptr + item.to(tl.int64) * D + d, out.to(out_ptr.dtype.element_ty))
 
 
 def launch(
@@ -203,9 +210,12 @@ def launch(
     partial = q.new_empty((tiles.splits, rows, heads, head_dim), dtype=kept)
     stats = q.new_empty((3, tiles.splits, rows, heads), dtype=torch.float32)
     out = q.new_empty((1, rows, heads, head_dim))
+    group = heads // kv_heads
+    rows_of_tile = tile_rows(tiles, group, window)
     layer = {"HEADS": heads, "D": head_dim, "WINDOW": window}
-    layer |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits}
-    wrap_triton(sdpa_splitk_kernel)[(tiles.splits, kv_heads, 1 if window else 2)](
+    layer |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits, "ROWS": rows_of_tile}
+    row_tiles = triton.cdiv(rows, rows_of_tile)
+    wrap_triton(sdpa_splitk_kernel)[(row_tiles, tiles.splits, kv_heads * (1 if window else 2))](
         q.contiguous(),
         k.contiguous(),
         v.contiguous(),
@@ -215,7 +225,7 @@ def launch(
         rows,
         slots,
         SCALE=scale * LOG2_E,
-        GROUP=heads // kv_heads,
+        GROUP=group,
         ROW_TILE=tiles.row_tile,
         KEY_TILE=tiles.key_tile,
         num_warps=tiles.warps,
@@ -228,7 +238,6 @@ def launch(
         input_pos.contiguous(),
         out,
         rows,
-        MAX_ROWS=MAX_ROWS,
         SPLIT_TILE=triton.next_power_of_2(tiles.splits),
         D_TILE=min(head_dim, COMBINE_D),
         num_warps=4,

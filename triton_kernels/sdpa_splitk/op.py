@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.library import custom_op, triton_op
 
 from eagle_aot.triton_kernels.sdpa_splitk.reference import sdpa_reference
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import MAX_ROWS, is_tileable
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import is_tileable
 
 DTYPES = (torch.bfloat16, torch.float16)
 """What the kernels are made for."""
@@ -25,15 +25,16 @@ _operator = triton_op if find_spec("triton") else custom_op
 def sdpa_splitk(
     q: Tensor, k: Tensor, v: Tensor, input_pos: Tensor, scale: float, window: int
 ) -> Tensor:
-    """`q` [1, M, heads, D] with M in [1, 8], of `DTYPES` -> the same shape and dtype, contiguous.
+    """`q` [1, M, heads, D] of `DTYPES`, M at least 1 -> the same shape and dtype, contiguous.
 
     `k`, `v` [1, kv_heads, slots, D] are a cache as in `reference.py` that holds the rows' own
     entries too. Head h reads key/value head h // (heads / kv_heads); scores are multiplied by
     `scale`. `input_pos` int64 [M] are the rows' positions, which count up by one and stay below
     2^30; they are read on the device, and no shape depends on them. Softmax and sums are float32. A
-    row's bits depend on its position and on the entries that it sees alone, as long as all entries
-    up to the last row's are finite. Raises RuntimeError for more rows, for a batch, and for a ring
-    of another size than `2 * window`.
+    row's bits depend on its position and on the entries that it sees alone, not on M, as long as
+    all entries up to the last row's are finite. Raises RuntimeError for a batch, for a ring of
+    another size than `2 * window`, and for more than the `window + 1` rows that it holds all keys
+    of.
     """
     _check(q, k, window)
     from eagle_aot.triton_kernels.sdpa_splitk.kernel import launch
@@ -54,11 +55,16 @@ def _shape(q: Tensor, k: Tensor, v: Tensor, input_pos: Tensor, scale: float, win
 
 
 def _check(q: Tensor, k: Tensor, window: int) -> None:
-    torch._check(q.shape[1] <= MAX_ROWS, lambda: f"sdpa_splitk serves {MAX_ROWS} rows")
     torch._check(q.shape[0] == 1, lambda: "sdpa_splitk serves one sequence")
+    if not window:
+        return
     torch._check(
-        not window or k.shape[2] == 2 * window,
+        k.shape[2] == 2 * window,
         lambda: f"a ring for a window of {window} has {2 * window} slots, not {k.shape[2]}",
+    )
+    torch._check(
+        q.shape[1] <= window + 1,
+        lambda: f"a ring for a window of {window} serves {window + 1} rows",
     )
 
 

@@ -8,8 +8,8 @@ cache. A row of a ring reads its window in chunks that start at multiples of `ch
 
 from dataclasses import dataclass, replace
 
-MAX_ROWS = 8
-"""Rows that the operator serves at most."""
+TILE_ROWS = 8
+"""Consecutive rows that one program can always hold: a round's are one tile, a prompt's many."""
 
 WGMMA_ROWS = 64
 """The rows of Hopper's matrix instructions: fewer cost as much."""
@@ -32,7 +32,7 @@ HEAD_DIMS = (16, 32, 64, 128, 256, 512)
 class Tiling:
     """The walk over a cache; of the layer's shape alone, never of rows or of the cache's length.
 
-    `row_tile` query rows (all heads of a group, `MAX_ROWS` each, however few there are) against
+    `row_tile` query rows (all heads of a group, `TILE_ROWS` each, however few there are) against
     `key_tile` keys at a time; `chunk` and `splits` as above, `warps` and `stages` as Triton's.
     """
 
@@ -81,8 +81,17 @@ def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tili
 
 
 def row_tile(group: int) -> int:
-    """Rows of a tile that holds `MAX_ROWS` rows of `group` heads: a power of two."""
-    return 1 << max(MAX_ROWS * group - 1, MMA_ROWS - 1).bit_length()
+    """Rows of a tile that holds `TILE_ROWS` rows of `group` heads: a power of two."""
+    return 1 << max(TILE_ROWS * group - 1, MMA_ROWS - 1).bit_length()
+
+
+def tile_rows(tiling: Tiling, group: int, window: int) -> int:
+    """Consecutive rows of one tile, of a layer with `group` query heads to a key head.
+
+    In a flat cache all that it has room for: what a tile reads is read once for them, and they have
+    chunks of two lengths at most. In a ring no more than its chunks are made to reach.
+    """
+    return TILE_ROWS if window else min(tiling.row_tile // group, tiling.chunk * tiling.splits)
 
 
 def ring_chunk(window: int, shortest: int) -> int:
@@ -94,8 +103,8 @@ def ring_chunk(window: int, shortest: int) -> int:
 
 
 def ring_splits(window: int, chunk: int) -> int:
-    """Chunks that `MAX_ROWS` consecutive rows and their windows may touch."""
-    keys = window + MAX_ROWS - 1
+    """Chunks that `TILE_ROWS` consecutive rows and their windows may touch."""
+    keys = window + TILE_ROWS - 1
     return (keys + chunk - 2) // chunk + 1
 
 
