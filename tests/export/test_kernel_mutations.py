@@ -189,5 +189,4 @@ def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.Monkey
     program = traced()
     expected, each = opened(program, nullcontext())
     found, once = opened(program, mutations_memoised())
-    assert found == expected and len(found) == 14
-    assert once == 7 and each >= 14
+    assert found == expected and 2 * once == len(found) <= each
