@@ -14,8 +14,7 @@ from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.errors import SettingError
 from eagle_aot.export.draft_config import DraftConfig
 from eagle_aot.export.draft_layer import DeepDraftLayer, DraftBlock, DraftLayer
-from eagle_aot.targets.decoder.attention import attend
-from eagle_aot.targets.decoder.kv_cache import FlatKVCache, KVCache
+from eagle_aot.targets.decoder.kv_cache import Chunk, FlatKVCache, KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.int4.packed_linear import PackedModule
@@ -93,14 +92,13 @@ class Eagle3Draft(nn.Module):
         self.positions.advance(feature, input_pos)
         first, *deeper = self.layers
         assert isinstance(first, DraftLayer)
-        mask = self.kv_cache.mask(input_pos)
-        output = self._attend(
-            first, self.kv_cache, first.project(embedding, feature, input_pos), input_pos, mask
-        )
+        chunk = Chunk(input_pos, self.kv_cache)
+        projected = first.project(embedding, feature, input_pos)
+        output = self._attend(first, self.kv_cache, projected, chunk)
         for layer in deeper:
             assert isinstance(layer, DeepDraftLayer)
             projected = layer.project(output, input_pos)
-            output = self._attend(layer, layer.kv_cache, projected, input_pos, mask)
+            output = self._attend(layer, layer.kv_cache, projected, chunk)
         recurrent = self.norm(output) if self.config.norm_output else output
         return self.logits(recurrent), recurrent
 
@@ -109,14 +107,12 @@ class Eagle3Draft(nn.Module):
         layer: DraftBlock,
         cache: FlatKVCache,
         projected: tuple[Tensor, Tensor, Tensor, Tensor],
-        input_pos: Tensor,
-        mask: Tensor,
+        chunk: Chunk,
     ) -> Tensor:
         """A layer's output [1, T, H] from its first half's."""
         residual, q, k, v = projected
-        keys, values = cache.update(k, v, input_pos)
-        attended = attend(q, keys, values, mask, scale=self.config.head_dim**-0.5)
-        return layer.finish(residual, attended)
+        cache.update(k.transpose(1, 2), v.transpose(1, 2), chunk.input_pos)
+        return layer.finish(residual, cache.attend(q, chunk, scale=self.config.head_dim**-0.5))
 
     def draft_to_target(self, draft_ids: Tensor) -> Tensor:
         """Draft vocabulary ids -> target ids, same shape, int64."""

@@ -42,15 +42,14 @@ class DraftAttention(SharedInput):
         self.rotary = config.rope.embedding(config.head_dim)
 
     def heads(self, x: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`x` [B, T, width] -> q [B, heads, T, D], k, v [B, kv_heads, T, D]; q and k rotated."""
+        """`x` [B, T, width] -> q [B, T, heads, D], k, v [B, T, kv_heads, D]; q and k rotated."""
         rotary = self.rotary(input_pos)
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x))
-        q, k = apply_rotary(self.q_norm(q), rotary), apply_rotary(self.k_norm(k), rotary)
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return apply_rotary(self.q_norm(q), rotary), apply_rotary(self.k_norm(k), rotary), v
 
     def merge(self, attended: Tensor) -> Tensor:
-        """`attended` [B, heads, T, D] -> [B, T, H]."""
-        return self.o_proj(attended.transpose(1, 2).flatten(2))
+        """`attended` [B, T, heads, D] -> [B, T, H]."""
+        return self.o_proj(attended.flatten(2))
 
 
 class DraftBlock(nn.Module):
@@ -71,7 +70,7 @@ class DraftBlock(nn.Module):
         )
 
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
-        """`residual` [B, T, H], `attended` [B, heads, T, D] -> the layer's output [B, T, H]."""
+        """`residual` [B, T, H], `attended` [B, T, heads, D] -> the layer's output [B, T, H]."""
         stream = residual + self.self_attn.merge(attended)
         return stream + self.mlp(self.post_attention_layernorm(stream))
 

@@ -59,8 +59,8 @@ def export_methods(
 ) -> dict[str, ExportedProgram]:
     """Trace every method with its length as the one dynamic dimension.
 
-    `attention` is verification's; prompts and the head, whose range of lengths is both short and
-    long, have the stock one. Raises what `torch.export` raises.
+    `attention` is verification's and the head's; prompts have the stock one. Raises what
+    `torch.export` raises.
     """
     programs = {}
     with matvec_max_m_raised(MAX_VERIFY_WINDOW), torch.no_grad(), weights_uncloned(speculator):
@@ -68,7 +68,7 @@ def export_methods(
             inputs = example_inputs(name, speculator, method.typical_rows)
             rows = Dim("rows", min=method.min_rows, max=method.max_rows)
             shapes = tuple({0: rows} if x.ndim == 1 else {1: rows} for x in inputs)
-            with attending_by(attention if name == TARGET_VERIFY else STOCK, method.module):
+            with attending_by(STOCK if name == PREFILL else attention, method.module):
                 programs[name] = torch.export.export(
                     method.module, inputs, dynamic_shapes=shapes, strict=True
                 )

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.errors import EagleError, ExportError
-from eagle_aot.export.attention import SPLITK, choose_attention
+from eagle_aot.export.attention import choose_attention, methods_splitting_keys
 from eagle_aot.export.fold_int4 import fold_int4
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lowering.backend import (
@@ -168,7 +168,7 @@ def trace(
     with progress.stage("trace"), stated("tracing failed"):
         programs = export_methods(speculator, lengths, attention)
     with progress.stage("check graphs"):
-        check_graphs(programs, lengths, splits_keys=attention == SPLITK)
+        check_graphs(programs, lengths, methods_splitting_keys(attention, speculator.draft))
     return programs
 
 

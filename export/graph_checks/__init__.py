@@ -1,6 +1,6 @@
 """The contract of the exported graphs, checked before anything is lowered."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torch.export import ExportedProgram
 
@@ -22,11 +22,13 @@ __all__ = ["check_graphs", "mutated_buffers"]
 
 
 def check_graphs(
-    programs: Mapping[str, ExportedProgram], lengths: MethodLengths, splits_keys: bool = False
+    programs: Mapping[str, ExportedProgram],
+    lengths: MethodLengths,
+    splits_keys: Collection[str] = (),
 ) -> None:
     """Raise ExportError naming the method and the clause that is broken.
 
-    With `splits_keys` target_verify must attend through the operator for few rows.
+    Methods of `splits_keys` must attend through the operator for few rows.
     """
     if tuple(programs) != METHODS:
         raise ExportError(f"methods {list(programs)}, expected exactly {list(METHODS)}")
@@ -44,8 +46,8 @@ def check_graphs(
         check_int4_route(name, program, ranges[name])
         if name != PREFILL:  # a whole prompt may pay for what a round may not
             check_weight_sized(name, program)
-    if splits_keys:
-        check_attention_route(TARGET_VERIFY, programs[TARGET_VERIFY])
+    for name in splits_keys:
+        check_attention_route(name, programs[name])
     check_shared_tensors(programs)
 
 

@@ -168,10 +168,12 @@ def chain_logits(draft: Eagle3Draft, tokens: Tensor, taps: Tensor, steps: int) -
     values: list[Tensor] = []
     for step in range(steps):
         embedding = draft.embed(_shift(tokens, step + 1))
-        residual, q, k, v = layer.project(embedding, feature, anchors + step)
+        residual, *projected = layer.project(embedding, feature, anchors + step)
+        q, k, v = (t.transpose(1, 2) for t in projected)
         keys.append(_repeat_heads(k, q))
         values.append(_repeat_heads(v, q))
-        feature = layer.finish(residual, _attend(q * scale, keys, values))
+        attended = _attend(q * scale, keys, values)
+        feature = layer.finish(residual, attended.transpose(1, 2))
         yield draft.logits(feature)
 
 

@@ -18,8 +18,9 @@ MASKED = -1.0e9
 class KVCache(nn.Module):
     """Base: two zero buffers `k` and `v` of shape [1, num_kv_heads, slots, head_dim].
 
-    `window` is 0 for a flat cache. With `splits_keys`, which an export sets for a method of few
-    rows, they attend through the operator that is made for them, which needs no mask.
+    `window` is 0 for a flat cache. With `splits_keys`, which an export sets for a round's methods,
+    they attend through the operator that is made for few rows, where it serves the layer: that
+    needs no mask.
     """
 
     k: Tensor

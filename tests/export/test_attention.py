@@ -4,20 +4,30 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
 from eagle_aot.errors import ExportError, SettingError
-from eagle_aot.export import ExportOptions, Source, run_check
-from eagle_aot.export.attention import SPLITK, STOCK, attending_by, choose_attention
+from eagle_aot.export import ExportOptions, Source, load_draft, run_check
+from eagle_aot.export.attention import (
+    SPLITK,
+    STOCK,
+    attending_by,
+    choose_attention,
+    methods_splitting_keys,
+)
+from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.export.graph_checks.attention_route import check_attention_route
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from gemma_oracle import random_tokens, run_in_chunks
 from golden_cases import relative_error
+from head_files import HeadShape, write_speculators
 
 TINY = Source.find("gemma4-tiny", None, None, "dummy")
 ATEN = torch.ops.aten
+ATTEND = torch.ops.eagle_aot.sdpa_splitk.default
 
 
 def graphs(
@@ -32,17 +42,101 @@ def count(program: ExportedProgram, target: object) -> int:
 
 
 @pytest.mark.parametrize(
-    ("backend", "attention", "verify"),
-    [("cuda", None, 6), ("cuda", SPLITK, 6), ("cuda", STOCK, 0), ("xnnpack", None, 0)],
+    ("backend", "attention", "split"),
+    [
+        ("cuda", None, True),
+        ("cuda", SPLITK, True),
+        ("cuda", STOCK, False),
+        ("xnnpack", None, False),
+    ],
 )
-def test_only_verification_attends_by_the_operator_and_it_makes_no_mask(
-    backend: str, attention: str | None, verify: int
+def test_rounds_attend_by_the_operator_and_make_no_mask(
+    backend: str, attention: str | None, split: bool
 ) -> None:
     programs = graphs(TINY, attention, backend)
-    splitk = torch.ops.eagle_aot.sdpa_splitk.default
-    assert [count(p, splitk) for p in programs.values()] == [0, verify, 0]
+    calls = [count(p, ATTEND) for p in programs.values()]
     masks = [count(p, ATEN.arange.default) for p in programs.values()]
-    assert masks == [2, 0 if verify else 2, 1]
+    assert calls == ([0, 6, 1] if split else [0, 0, 0])
+    assert masks == ([2, 0, 0] if split else [2, 2, 1])
+
+
+def shape(head_dim: int = 16, **options: int) -> HeadShape:
+    """Of a head beside `random_pair`'s target, which is one of dense weights."""
+    widths = {"hidden": 64, "target_hidden": 64, "vocab": 1024, "draft_vocab": 256}
+    return HeadShape(**widths, head_dim=head_dim, **options)
+
+
+def paired(target: Path, head: Path) -> Source:
+    return Source.find("gemma4-31b", target, head, "auto")
+
+
+def test_every_layer_of_a_head_attends_by_the_operator(
+    random_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    head = write_speculators(tmp_path / "head", shape(num_layers=3))
+    drafting = graphs(paired(random_pair[0], head), SPLITK)[DRAFT_DECODE]
+    assert count(drafting, ATTEND) == 3 and count(drafting, ATEN.arange.default) == 0
+
+
+def test_one_program_is_for_a_rounds_rows_and_a_prompts() -> None:
+    source = Source.find("qwen3-0.6b", None, None, "dummy", dummy_layers=3)
+    drafting = run_check(source, ExportOptions(backend="cuda", max_seq_len=1024))[DRAFT_DECODE]
+    (rows,) = drafting.range_constraints.values()
+    assert (int(rows.lower), int(rows.upper)) == (1, 512) and count(drafting, ATTEND) == 1
+
+
+def test_a_head_without_a_kernel_keeps_the_stock_attention(
+    random_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    head = write_speculators(tmp_path / "head", shape(head_dim=24))
+    programs = graphs(paired(random_pair[0], head), SPLITK)
+    assert count(programs[TARGET_VERIFY], ATTEND) > 0
+    assert count(programs[DRAFT_DECODE], ATTEND) == 0
+
+
+@pytest.mark.parametrize(
+    ("attention", "dtype", "head_dim", "methods"),
+    [
+        (SPLITK, torch.bfloat16, 16, (TARGET_VERIFY, DRAFT_DECODE)),
+        (SPLITK, torch.bfloat16, 24, (TARGET_VERIFY,)),
+        (SPLITK, torch.float32, 16, (TARGET_VERIFY,)),
+        (STOCK, torch.bfloat16, 16, ()),
+    ],
+)
+def test_which_methods_are_held_to_the_operator(
+    tmp_path: Path, attention: str, dtype: torch.dtype, head_dim: int, methods: tuple[str, ...]
+) -> None:
+    draft = load_draft(write_speculators(tmp_path, shape(head_dim)), max_seq_len=32, dtype=dtype)
+    assert methods_splitting_keys(attention, draft) == methods
+
+
+@torch.no_grad()
+def drafted(draft: Eagle3Draft) -> Tensor:
+    """Recurrent features behind a prompt of 40 slots, of 7 more at once and of one."""
+    generator = torch.Generator().manual_seed(5)
+    slots = 48
+    tokens = torch.randint(0, 1024, (1, slots), generator=generator)
+    feature = torch.randn(1, slots, 64, generator=generator).to(draft.fc.weight.dtype)
+    embedding, outputs = draft.embed(tokens), []
+    for first, behind in ((0, 40), (40, 47), (47, 48)):
+        part = slice(first, behind)
+        positions = torch.arange(first, behind)
+        _, recurrent = draft.forward_cached(embedding[:, part], feature[:, part], positions)
+        outputs.append(recurrent)
+    return torch.cat(outputs, dim=1)
+
+
+def test_a_head_computes_the_same_with_either(tmp_path: Path) -> None:
+    """In bfloat16, each as far from the head in float32."""
+    files = write_speculators(tmp_path, shape(num_layers=2))
+    exact = drafted(load_draft(files, max_seq_len=64))
+    errors = {}
+    for attention in (STOCK, SPLITK):
+        draft = load_draft(files, max_seq_len=64, dtype=torch.bfloat16)
+        with attending_by(attention, draft):
+            errors[attention] = relative_error(drafted(draft), exact)
+    assert errors[SPLITK] != errors[STOCK]  # it was another path
+    assert errors[SPLITK] < 1.1 * errors[STOCK] < 0.1
 
 
 @pytest.mark.parametrize("context", [0, 3, 37, 60])
@@ -78,12 +172,13 @@ def test_what_caches_do_is_restored(random_pair: tuple[Path, Path]) -> None:
     assert not any(cache.splits_keys for cache in caches)
 
 
-def test_the_check_names_a_cache_that_is_read_otherwise() -> None:
-    verify = graphs(TINY, STOCK)["target_verify"]
-    with pytest.raises(
-        ExportError, match=r"target_verify: cache target\.layers\.\d.* is read by aten::"
-    ):
-        check_attention_route("target_verify", verify)
+@pytest.mark.parametrize(
+    ("name", "cache"), [(TARGET_VERIFY, r"target\.layers\.\d.*"), (DRAFT_DECODE, r"draft\..*")]
+)
+def test_the_check_names_a_cache_that_is_read_otherwise(name: str, cache: str) -> None:
+    program = graphs(TINY, STOCK)[name]
+    with pytest.raises(ExportError, match=rf"{name}: cache {cache} is read by aten::"):
+        check_attention_route(name, program)
 
 
 @pytest.mark.parametrize(
