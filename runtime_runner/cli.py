@@ -1,7 +1,7 @@
 """`eagle-run`: generate text from an artifact."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_aot.command import eagle_command
+from eagle_aot.errors import SettingError
+from eagle_aot.runtime_runner.picture import check_plot
 from eagle_aot.runtime_runner.prompts import read_prompts
+from eagle_aot.runtime_runner.stats import Stats
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Result, Runner
@@ -32,7 +35,10 @@ if TYPE_CHECKING:
               show_default=True)  # fmt: skip
 @click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
 @click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per prompt.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print one JSON object per prompt, and one of all.")  # fmt: skip
+@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
+              help="Draw what drafts were worth.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print the text alone.")
 def main(
     artifact: Path,
@@ -47,15 +53,21 @@ def main(
     no_cuda_graph: bool,
     stop_id: tuple[int, ...],
     as_json: bool,
+    picture: Path | None,
     quiet: bool,
 ) -> None:
     """Generate greedily from ARTIFACT, speculating with its draft head."""
+    if picture is not None:
+        check_plot(picture)
+    if picture is not None and no_speculation:
+        raise click.UsageError("--plot shows what drafts were worth: leave out --no-speculation")
     if sum(source is not None for source in (prompt, prompt_file, prompts_jsonl)) != 1:
         raise click.UsageError("give one of --prompt, --prompt-file and --prompts-jsonl")
     prompts = read_prompts(prompt, prompt_file, prompts_jsonl)
     from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
 
     runner = load_artifact(artifact, executor, cuda_graphs=not no_cuda_graph)
+    results = []
     for one in prompts:
         stream = None if as_json or not isinstance(one, str) else TextStream(runner)
         result = runner.generate(
@@ -67,10 +79,15 @@ def main(
             stop_ids=stop_id,
             on_tokens=stream or ignore,
         )
+        results.append(result)
         if as_json:
             click.echo(json.dumps(result.to_json()))
         else:
             finish(result, stream, quiet)
+    if prompts_jsonl is not None:
+        summarise(results, as_json, quiet)
+    if picture is not None:
+        draw(results, artifact, picture)
 
 
 class TextStream:
@@ -108,18 +125,66 @@ def finish(result: "Result", stream: TextStream | None, quiet: bool) -> None:
 
 def statistics(result: "Result") -> Table:
     """What the generation cost, as a table of two columns."""
-    stats = result.stats
+    new_tokens = f"{len(result.token_ids)} (finish: {result.finish_reason})"
+    return table_of(
+        ("new tokens", new_tokens), *rows_of(result.stats), ("executor", result.executor)
+    )
+
+
+def summarise(results: Sequence["Result"], as_json: bool, quiet: bool) -> None:
+    """All requests together: one more JSON object, or a table on stderr."""
+    stats = total(results)
+    prompt_tokens = sum(result.prompt_tokens for result in results)
+    new_tokens = sum(len(result.token_ids) for result in results)
+    if as_json:
+        counts = {
+            "requests": len(results),
+            "prompt_tokens": prompt_tokens,
+            "new_tokens": new_tokens,
+        }
+        click.echo(json.dumps({"summary": counts | stats.to_json()}))
+    elif not quiet:
+        heads = ("requests", str(len(results))), ("new tokens", str(new_tokens))
+        Console(stderr=True).print("\nIn all", table_of(*heads, *rows_of(stats)), sep="\n")
+
+
+def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
+    """What a person wants to know of a generation, or of several."""
+    speed, rate = stats.tokens_per_second, stats.acceptance_rate
+    by_position = ", ".join(percent(a) for a in stats.acceptance_by_position)
+    yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"
+    yield "rounds", str(stats.rounds)
+    yield "tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"
+    yield "drafts accepted", "-" if rate is None else f"{percent(rate)} of {stats.drafted}"
+    yield "acceptance by position", by_position or "-"
+    yield "decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"
+
+
+def percent(share: float) -> str:
+    """Without decimals."""
+    return f"{100 * share:.0f} %"
+
+
+def table_of(*rows: tuple[str, str]) -> Table:
+    """Names and values side by side."""
     table = Table(show_header=False, box=None, pad_edge=False)
-    speed = stats.tokens_per_second
-    by_position = ", ".join(f"{100 * a:.0f} %" for a in stats.acceptance_by_position)
-    for name, value in (
-        ("new tokens", f"{len(result.token_ids)} (finish: {result.finish_reason})"),
-        ("target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for the prompt)"),
-        ("rounds", str(stats.rounds)),
-        ("tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"),
-        ("acceptance by position", by_position or "-"),
-        ("decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"),
-        ("executor", result.executor),
-    ):
+    for name, value in rows:
         table.add_row(f"[bold]{name}[/bold]", value)
     return table
+
+
+def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
+    """Write the picture; without a round there is nothing to show."""
+    from eagle_aot.runtime_runner.acceptance_plot import plot_acceptance
+
+    stats = total(results)
+    if not stats.drafted:
+        raise SettingError(f"--plot {picture}: no round was run, nothing was drafted")
+    requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
+    title = f"{artifact.name}, K = {stats.chain_len}, {requests}, {stats.rounds} rounds"
+    plot_acceptance(stats, title, picture)
+
+
+def total(results: Sequence["Result"]) -> Stats:
+    """Of all requests."""
+    return Stats.total([result.stats for result in results])

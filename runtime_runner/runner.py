@@ -32,24 +32,14 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The fields of `eagle-run --json`."""
-        stats = self.stats
         return {
             "prompt_tokens": self.prompt_tokens,
             "new_tokens": len(self.token_ids),
             "token_ids": self.token_ids,
             "text": self.text,
             "finish_reason": self.finish_reason,
-            "rounds": stats.rounds,
-            "target_forwards": stats.target_forwards,
-            "drafted": stats.drafted,
-            "accepted": stats.accepted,
-            "tau": stats.tau,
-            "acceptance_by_position": stats.acceptance_by_position,
-            "prefill_seconds": stats.prefill_seconds,
-            "decode_seconds": stats.decode_seconds,
-            "tokens_per_second": stats.tokens_per_second,
+            **self.stats.to_json(),
             "executor": self.executor,
-            "chain_len": stats.chain_len,
         }
 
 

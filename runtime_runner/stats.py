@@ -1,14 +1,18 @@
 """What a generation cost and what its drafts were worth."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
 
 
 @dataclass(kw_only=True, slots=True)
 class Stats:
-    """Counts of one generation.
+    """Counts of one generation, or of several.
 
     `reached[i]` and `accepted_at[i]` count the rounds in which draft i was looked at (all before
     it were accepted) and accepted. Drafts behind a stop token count as neither.
+    `accepted_lengths[n]` counts the rounds in which n drafts were accepted.
     """
 
     chain_len: int
@@ -20,6 +24,15 @@ class Stats:
     decode_seconds: float = 0.0
     reached: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
+    accepted_lengths: list[int] = field(default_factory=list)
+
+    @classmethod
+    def total(cls, parts: Iterable["Stats"]) -> "Stats":
+        """Of several generations, at least one. Their chain length is the longest: a request with
+        room for one token drafts nothing."""
+        every = list(parts)
+        counts = {name: _sum([getattr(part, name) for part in every]) for name in COUNTS}
+        return cls(chain_len=max(part.chain_len for part in every), **counts)
 
     def add_round(self, drafted: int, accepted: int, emitted: int) -> None:
         """One verify forward: `drafted` tokens offered, `accepted` of them emitted."""
@@ -33,6 +46,8 @@ class Stats:
         for i in range(looked_at):
             self.reached[i] += 1
             self.accepted_at[i] += i < accepted
+        self.accepted_lengths += [0] * (drafted + 1 - len(self.accepted_lengths))
+        self.accepted_lengths[accepted] += 1
 
     @property
     def accepted(self) -> int:
@@ -50,11 +65,50 @@ class Stats:
         return self.emitted / self.rounds if self.rounds else None
 
     @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over offered drafts; None before the first one."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
     def acceptance_by_position(self) -> list[float]:
         """Accepted over reached, per position of the chain."""
         return [a / r for a, r in zip(self.accepted_at, self.reached, strict=True)]
 
     @property
+    def absolute_acceptance_by_position(self) -> list[float]:
+        """Accepted over rounds, per position of the chain."""
+        return [a / self.rounds for a in self.accepted_at]
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Of decoding alone; None when no round ran."""
         return self.emitted / self.decode_seconds if self.rounds else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As README defines them."""
+        return {
+            "rounds": self.rounds,
+            "target_forwards": self.target_forwards,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "tau": self.tau,
+            "acceptance_rate": self.acceptance_rate,
+            "acceptance_by_position": self.acceptance_by_position,
+            "absolute_acceptance_by_position": self.absolute_acceptance_by_position,
+            "accepted_lengths": self.accepted_lengths,
+            "prefill_seconds": self.prefill_seconds,
+            "decode_seconds": self.decode_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "chain_len": self.chain_len,
+        }
+
+
+COUNTS = [name for name in Stats.__dataclass_fields__ if name != "chain_len"]
+"""Fields that add up over generations."""
+
+
+def _sum(values: list[Any]) -> Any:
+    """Of numbers, or of lists element by element."""
+    if isinstance(values[0], list):
+        return [sum(column) for column in zip_longest(*values, fillvalue=0)]
+    return sum(values)

@@ -22,6 +22,7 @@ from rich.table import Table
 from eagle_aot.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.runner import Result
+from eagle_aot.runtime_runner.stats import Stats
 from number_list import numbers
 from tiny_pair.stories import Story, final_answer, stories
 
@@ -79,15 +80,15 @@ def table(rows: dict[str, list[Result]], problems: list[Story]) -> Table:
         shown.add_column(header, justify="left" if header in headers[:6:5] else "right")
     plain = rows["plain"]
     for name, results in rows.items():
-        rounds = sum(r.stats.rounds for r in results)
+        stats = Stats.total(result.stats for result in results)
         shown.add_row(
             name,
             f"{correct(results, problems)}/{len(problems)}",
             f"{len(problems) - differing(results, plain)}/{len(problems)}",
-            str(sum(r.stats.target_forwards for r in results)),
-            f"{sum(r.stats.emitted for r in results) / rounds:.2f}",
-            " ".join(f"{a:.3f}" for a in acceptance(results)),
-            f"{sum(r.stats.decode_seconds for r in results):.1f}",
+            str(stats.target_forwards),
+            f"{stats.tau:.2f}",
+            " ".join(f"{a:.3f}" for a in stats.acceptance_by_position),
+            f"{stats.decode_seconds:.1f}",
         )
     return shown
 
@@ -101,16 +102,6 @@ def correct(results: list[Result], problems: list[Story]) -> int:
 def differing(results: list[Result], plain: list[Result]) -> int:
     """How many results are not, token for token, the plain ones."""
     return sum(r.token_ids != p.token_ids for r, p in zip(results, plain, strict=True))
-
-
-def acceptance(results: list[Result]) -> list[float]:
-    """Accepted over reached by position, over all results."""
-    deepest = max((len(r.stats.reached) for r in results), default=0)
-    return [
-        sum(r.stats.accepted_at[i] for r in results if i < len(r.stats.reached))
-        / sum(r.stats.reached[i] for r in results if i < len(r.stats.reached))
-        for i in range(deepest)
-    ]
 
 
 def versions() -> str:

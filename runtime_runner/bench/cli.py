@@ -45,8 +45,9 @@ def main(
     On random text, with tau as given: what drafts are worth on your own text is what eagle-run
     reports.
     """
-    from eagle_aot.runtime_runner.bench.plot import check_plot, plot
+    from eagle_aot.runtime_runner.bench.plot import plot
     from eagle_aot.runtime_runner.bench.settings import Settings
+    from eagle_aot.runtime_runner.picture import check_plot
 
     settings = Settings.parse(contexts, chain_lens, tau, repeats, not no_cuda_graph)
     if picture is not None:

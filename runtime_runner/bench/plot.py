@@ -1,12 +1,9 @@
 """One picture: where a round's time goes."""
 
-import os
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle_aot.errors import SettingError, UnsupportedError
 from eagle_aot.runtime_runner.bench.results import AtContext, Results, Round
 
 if TYPE_CHECKING:
@@ -22,28 +19,6 @@ LEGEND = {  # Okabe and Ito's colours, which colour-blind readers can tell apart
     "other": ("all else on the device", "#999999"),
     "host": ("host", "#D55E00"),
 }
-
-
-def check_plot(path: Path) -> None:
-    """Raise before anything is measured when the picture could not be written."""
-    if path.suffix != ".png":
-        raise SettingError(f"--plot {path}: must end in .png")
-    if not os.path.isdir(path.parent):
-        raise SettingError(f"--plot {path}: there is no such directory")
-    if find_spec("matplotlib") is None:
-        raise UnsupportedError('--plot needs matplotlib: pip install "eagle-aot[bench]"')
-    try:
-        open_for_writing(path)
-    except OSError as error:
-        raise SettingError(f"--plot {path}: cannot be written: {error.strerror}") from error
-
-
-def open_for_writing(path: Path) -> None:
-    """See whether that works, and leave everything as it was. Raises OSError."""
-    was_there = os.path.lexists(path)
-    path.open("ab").close()
-    if not was_there:
-        path.unlink()
 
 
 def plot(results: Results, path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from executorch.exir import to_edge
+from matplotlib.image import imread
 
 from eagle_aot.artifact import METHODS, Manifest, sha256_of, tokenizer_files
 from eagle_aot.errors import ArtifactError, UnsupportedError
@@ -32,6 +33,7 @@ OPTIONS = {
     "--executor",
     "--stop-id",
     "--json",
+    "--plot",
     "--quiet",
 }
 FIELDS = {
@@ -45,7 +47,10 @@ FIELDS = {
     "drafted",
     "accepted",
     "tau",
+    "acceptance_rate",
     "acceptance_by_position",
+    "absolute_acceptance_by_position",
+    "accepted_lengths",
     "prefill_seconds",
     "decode_seconds",
     "tokens_per_second",
@@ -93,7 +98,7 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
     fast = run(tiny_artifact, "--prompts-jsonl", prompts, "--json")
     plain = run(tiny_artifact, "--prompts-jsonl", prompts, "--json", "--no-speculation")
     assert fast.exit_code == plain.exit_code == 0
-    pairs = [
+    *pairs, summaries = [
         (json.loads(a), json.loads(b))
         for a, b in zip(fast.stdout.splitlines(), plain.stdout.splitlines(), strict=True)
     ]
@@ -105,6 +110,45 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
     assert sum(q["target_forwards"] for q, _ in pairs) < sum(
         s["target_forwards"] / 2 for _, s in pairs
     )
+    for which, whole in enumerate(one["summary"] for one in summaries):
+        assert set(whole) == FIELDS - {"token_ids", "text", "finish_reason", "executor"} | {
+            "requests"
+        }
+        assert whole["requests"] == 6
+        for name in ("new_tokens", "rounds", "target_forwards", "drafted", "accepted"):
+            assert whole[name] == sum(pair[which][name] for pair in pairs)
+        assert whole["tau"] == (whole["new_tokens"] - 6) / whole["rounds"]
+
+
+def test_all_requests_are_summed_up_and_drawn(tiny_artifact: Path, tmp_path: Path) -> None:
+    prompts, picture = tmp_path / "prompts.jsonl", tmp_path / "acceptance.png"
+    prompts.write_text("\n".join(2 * [json.dumps({"prompt": QUESTION})]))
+    one = run(tiny_artifact, "--prompt", QUESTION, "--plot", picture)
+    assert one.exit_code == 0 and imread(picture).shape[:2] == (540, 1350)
+    picture.unlink()
+    both = run(tiny_artifact, "--prompts-jsonl", prompts, "--plot", picture)
+    assert both.exit_code == 0 and picture.exists()
+    assert "In all" not in one.stderr
+    each, whole = both.stderr.split("In all")
+    assert each.count("tau ") == 2 and "requests" in whole and "drafts accepted" in whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--plot", "a.jpg"], 1, "--plot a.jpg: must end in .png"),
+        (["--plot", "a.png", "--no-speculation"], 2, "leave out --no-speculation"),
+        (["--plot", "a.png", "--max-new-tokens", "1"], 1, "no round was run, nothing was drafted"),
+    ],
+)
+def test_a_picture_of_nothing_is_refused(
+    tiny_artifact: Path, arguments: list[str], code: int, message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    result = run(tiny_artifact, "--prompt", "Tom", *arguments)
+    assert result.exit_code == code and message in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_text_streams_to_stdout_alone(tiny_artifact: Path) -> None:

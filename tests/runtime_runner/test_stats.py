@@ -1,3 +1,9 @@
+"""Statistics, by their definitions."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from eagle_aot.runtime_runner.stats import Stats
 
 
@@ -12,14 +18,62 @@ def test_counts_by_definition() -> None:
     assert stats.tokens_per_second == 3.5
     assert (stats.reached, stats.accepted_at) == ([3, 2, 1], [2, 1, 1])
     assert stats.acceptance_by_position == [2 / 3, 1 / 2, 1]
+    assert stats.absolute_acceptance_by_position == [2 / 3, 1 / 3, 1 / 3]
+    assert stats.acceptance_rate == 4 / 9
+    assert stats.accepted_lengths == [1, 1, 0, 1]
 
 
 def test_drafts_behind_a_stop_token_count_as_neither() -> None:
     stats = Stats(chain_len=5)
     stats.add_round(drafted=5, accepted=2, emitted=2)
     assert (stats.reached, stats.accepted_at, stats.accepted) == ([1, 1], [1, 1], 2)
+    assert stats.accepted_lengths == [0, 0, 1, 0, 0, 0]
 
 
 def test_nothing_is_divided_by_zero() -> None:
     stats = Stats(chain_len=4)
     assert (stats.tau, stats.tokens_per_second, stats.acceptance_by_position) == (None, None, [])
+    assert (stats.acceptance_rate, stats.absolute_acceptance_by_position) == (None, [])
+
+
+ROUNDS = st.integers(1, 7).flatmap(
+    lambda chain: st.tuples(
+        st.just(chain), st.lists(st.lists(st.integers(0, chain), max_size=20), min_size=1)
+    )
+)
+
+
+def request(chain: int, rounds: list[int]) -> Stats:
+    stats = Stats(chain_len=chain, prefill_chunks=1, prefill_seconds=0.25, decode_seconds=0.5)
+    for accepted in rounds:
+        stats.add_round(drafted=chain, accepted=accepted, emitted=accepted + 1)
+    return stats
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(ROUNDS)
+def test_figures_agree_with_one_another(requests: tuple[int, list[list[int]]]) -> None:
+    """Of each request, and of all together, which count as one long request."""
+    chain, parts = requests
+    every = [request(chain, rounds) for rounds in parts]
+    total = Stats.total(every)
+    whole = request(chain, [accepted for rounds in parts for accepted in rounds])
+    assert total.prefill_chunks == len(parts) and total.decode_seconds == len(parts) / 2
+    for name in ("rounds", "emitted", "drafted", "reached", "accepted_at", "accepted_lengths"):
+        assert getattr(total, name) == getattr(whole, name)
+    for stats in (*every, total):
+        lengths = dict(enumerate(stats.accepted_lengths))
+        assert sum(lengths.values()) == stats.rounds
+        assert sum(n * count for n, count in lengths.items()) == stats.accepted
+        if stats.rounds:
+            assert stats.tau == pytest.approx(1 + stats.accepted / stats.rounds)
+            assert stats.acceptance_rate == pytest.approx((stats.tau - 1) / chain)
+        for i, share in enumerate(stats.absolute_acceptance_by_position):
+            at_least = sum(count for n, count in lengths.items() if n > i)
+            assert share == at_least / stats.rounds
+            before = stats.absolute_acceptance_by_position[i - 1] if i else 1
+            assert share == pytest.approx(before * stats.acceptance_by_position[i])
+
+
+def test_a_request_without_drafts_does_not_shorten_the_chain() -> None:
+    assert Stats.total([Stats(chain_len=0), request(3, [2])]).chain_len == 3
