@@ -24,7 +24,7 @@ DRAFT_QUANTS = ["none", "int8", "int4"]
 @click.option("--backend", type=click.Choice(["auto", "cuda", "xnnpack"]), default="auto",
               show_default=True)  # fmt: skip
 @click.option("--attention", type=click.Choice(["splitk", "stock"]),
-              help="Of rounds; splitk is CUDA's own, and its default.")  # fmt: skip
+              help="Verification's and drafting's; splitk is CUDA's default.")  # fmt: skip
 @click.option("--chain-len", type=int, metavar="K", help="Default number of drafts per round, 1-7.")
 @click.option(
     "--max-seq-len", type=click.IntRange(16, 2**20), metavar="N", help="Context, in tokens."

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.errors import UnsupportedError
 from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.weights import replace_linear
@@ -35,16 +36,26 @@ def quantise_draft(draft: Eagle3Draft, target: TapTarget, kind: str) -> None:
     """Quantise every linear of the head in place, in groups of `GROUP` columns, one at a time.
 
     A table that is the target's stays that, and a linear whose columns are no whole groups stays
-    dense, as do embedding, norms and biases.
+    dense, as do embedding, norms and biases. Raises UnsupportedError where all linears would.
     """
     if kind == NONE:
         return
     shared = {_storage(table) for table in cast(nn.Module, target).parameters()}
-    for name in [name for name, m in draft.named_modules() if isinstance(m, nn.Linear)]:
+    linears = [(name, m) for name, m in draft.named_modules() if isinstance(m, nn.Linear)]
+    fitting = [
+        name
+        for name, linear in linears
+        if linear.in_features % GROUP == 0 and _storage(linear.weight) not in shared
+    ]
+    del linears  # which would keep alive what is replaced
+    if not fitting:
+        raise UnsupportedError(
+            f"--draft-quant {kind}: no linear of the head has a multiple of {GROUP} columns"
+        )
+    for name in fitting:
         linear = draft.get_submodule(name)
         assert isinstance(linear, nn.Linear)
-        if linear.in_features % GROUP == 0 and _storage(linear.weight) not in shared:
-            replace_linear(draft, name, _quantised(linear, QUANTISERS[kind]))
+        replace_linear(draft, name, _quantised(linear, QUANTISERS[kind]))
 
 
 def _quantised(linear: nn.Linear, quantiser: Quantiser) -> nn.Module:

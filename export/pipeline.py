@@ -9,9 +9,10 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import Manifest
+from eagle_aot.artifact import DRAFT_DECODE, Manifest
 from eagle_aot.errors import EagleError, ExportError
-from eagle_aot.export.attention import choose_attention, methods_splitting_keys
+from eagle_aot.export.attention import SPLITK, STOCK, choose_attention, methods_splitting_keys
+from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.export.fold_int4 import fold_int4
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lowering.backend import (
@@ -111,7 +112,7 @@ def export_speculator(
     """Write the artifact of a loaded pair into `output_dir`.
 
     `source` says where the pair came from: its identity and tokenizer go into the artifact. INT4
-    weights of the target are changed in place: dequantised for XNNPACK, packed for CUDA. Raises
+    weights of both are changed in place: dequantised for XNNPACK, packed for CUDA. Raises
     UnsupportedError for weights that cannot be packed, ExportError when tracing, checking, lowering
     or writing fails.
     """
@@ -139,17 +140,18 @@ def export_speculator(
             source,
             directory,
             backend=backend,
-            device=device_record(compiler, attention),
+            device=device_record(compiler, attention, speculator.draft),
             stages=progress.stages,
         )
         manifest.write(directory)
     return manifest
 
 
-def device_record(compiler: Lowering, attention: str) -> dict[str, str] | None:
+def device_record(compiler: Lowering, attention: str, draft: Eagle3Draft) -> dict[str, str] | None:
     """What the program was compiled for, and with which of a device's kernels."""
     device = compiler.device_record()
-    return None if device is None else device | {"attention": attention}
+    drafting = SPLITK if DRAFT_DECODE in methods_splitting_keys(attention, draft) else STOCK
+    return device and device | {"attention": attention, "draft_attention": drafting}
 
 
 def trace(
@@ -163,7 +165,7 @@ def trace(
     if backend == XNNPACK:
         fold_int4(speculator)
     else:
-        with progress.stage("pack"):
+        with progress.stage("pack"), stated("packing failed"):
             pack_int4(speculator, multiprocessors())
     with progress.stage("trace"), stated("tracing failed"):
         programs = export_methods(speculator, lengths, attention)

@@ -7,10 +7,11 @@ import torch
 
 from eagle_aot.errors import CheckpointNotFoundError, ExportError, SettingError
 from eagle_aot.export.draft_checkpoint import load_draft
+from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.export.draft_quant import DRAFT_QUANTS, NONE, quantise_draft
 from eagle_aot.export.dummy import dummy_draft
 from eagle_aot.export.speculator import Eagle3Speculator
-from eagle_aot.targets import get_target, model_type
+from eagle_aot.targets import TapTarget, get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
@@ -96,20 +97,26 @@ class Source:
 
     def load(self, max_seq_len: int, dtype: torch.dtype) -> Eagle3Speculator:
         """Target and head on the host, checked against each other."""
-        spec = get_target(self.target_model)
-        if self.load_format == DUMMY:
-            assert spec.dummy is not None
-            torch.manual_seed(DUMMY_SEED)
-            target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
-            draft = dummy_draft(spec, target, max_seq_len, dtype)
-            quantise_draft(draft, target, self.draft_quant)
-            return Eagle3Speculator(target, draft)
-        assert self.target_dir is not None and self.draft_dir is not None
-        scheme = None if self.quantize is None else SCHEMES[self.quantize]
+        load = self._load_dummy if self.load_format == DUMMY else self._load_checkpoints
         try:
-            target = spec.load(Checkpoint(self.target_dir, scheme), max_seq_len, dtype)
-            draft = load_draft(self.draft_dir, target, max_seq_len, dtype, self.tap_layers)
+            target, draft = load(max_seq_len, dtype)
             quantise_draft(draft, target, self.draft_quant)
         except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
             raise ExportError(f"loading failed: {str(error).splitlines()[0]}") from error
         return Eagle3Speculator(target, draft)
+
+    def _load_dummy(self, max_seq_len: int, dtype: torch.dtype) -> tuple[TapTarget, Eagle3Draft]:
+        spec = get_target(self.target_model)
+        assert spec.dummy is not None
+        torch.manual_seed(DUMMY_SEED)
+        target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
+        return target, dummy_draft(spec, target, max_seq_len, dtype)
+
+    def _load_checkpoints(
+        self, max_seq_len: int, dtype: torch.dtype
+    ) -> tuple[TapTarget, Eagle3Draft]:
+        assert self.target_dir is not None and self.draft_dir is not None
+        scheme = None if self.quantize is None else SCHEMES[self.quantize]
+        checkpoint = Checkpoint(self.target_dir, scheme)
+        target = get_target(self.target_model).load(checkpoint, max_seq_len, dtype)
+        return target, load_draft(self.draft_dir, target, max_seq_len, dtype, self.tap_layers)

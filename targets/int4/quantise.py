@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from eagle_aot.errors import SettingError
 from eagle_aot.targets.int4.nibbles import bytes_of_codes
@@ -75,8 +76,12 @@ def quantise(
         found = _rows(weight[part].float(), scheme, dtype)
         qdata[part], scale.t()[part], zero.t()[part] = found
 
+    pieces = range(0, rows, ROWS_AT_ONCE)
+    if isinstance(weight, FakeTensor):  # its mode is this thread's
+        list(map(fill, pieces))
+        return Int4Weight(qdata, scale, zero)
     with ThreadPoolExecutor(torch.get_num_threads()) as threads, _one_thread_each():
-        list(threads.map(fill, range(0, rows, ROWS_AT_ONCE)))
+        list(threads.map(fill, pieces))
     return Int4Weight(qdata, scale, zero)
 
 

@@ -7,10 +7,12 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
 
-from eagle_aot.errors import SettingError
+from eagle_aot.errors import SettingError, UnsupportedError
 from eagle_aot.export import Eagle3Speculator, ExportOptions, Source, run_check
 from eagle_aot.export import cli as export_cli
-from eagle_aot.export.draft_quant import DRAFT_QUANTS
+from eagle_aot.export.draft_config import DraftConfig
+from eagle_aot.export.draft_head import Eagle3Draft
+from eagle_aot.export.draft_quant import DRAFT_QUANTS, quantise_draft
 from eagle_aot.export.fold_int4 import fold_int4
 from eagle_aot.export.pack_int4 import pack_int4
 from eagle_aot.targets.int4 import Biased, Int4Linear
@@ -108,6 +110,15 @@ def test_columns_that_are_no_whole_groups_stay_dense(
     shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=48)
     speculator = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
     assert linears(speculator, nn.Linear) == {"layers.0.mlp.down_proj"}
+
+
+def test_a_head_of_which_nothing_fits_is_refused() -> None:
+    config = DraftConfig(
+        hidden_size=24, target_hidden_size=24, num_taps=3, vocab_size=50, draft_vocab_size=50,
+        intermediate_size=40, num_heads=3, num_kv_heads=1, head_dim=8, norm_before_residual=True,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError, match="--draft-quant int4: no linear of the head has a"):
+        quantise_draft(Eagle3Draft(config, 16), nn.Module(), "int4")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("biases", [False, True])

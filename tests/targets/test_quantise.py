@@ -1,14 +1,26 @@
 """Dense weights to INT4: how far from the weight, against float64."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 from eagle_aot.errors import SettingError
 from eagle_aot.targets.int4 import Int4Weight
-from eagle_aot.targets.int4.quantise import HQQ, MAX_CODE, RTN, SCHEMES, Scheme, quantise
+from eagle_aot.targets.int4 import quantise as quantise_module
+from eagle_aot.targets.int4.quantise import (
+    HQQ,
+    MAX_CODE,
+    ROWS_AT_ONCE,
+    RTN,
+    SCHEMES,
+    Scheme,
+    quantise,
+)
 from int4_files import dense
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
@@ -98,6 +110,46 @@ def test_rows_are_the_same_alone_and_among_others(monkeypatch: pytest.MonkeyPatc
     whole = quantise(weight, Scheme(32, HQQ), torch.bfloat16)
     monkeypatch.setattr("eagle_aot.targets.int4.quantise.ROWS_AT_ONCE", 70)
     assert torch.equal(dense(quantise(weight, Scheme(32, HQQ), torch.bfloat16)), dense(whole))
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Tests run with one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_change_nothing_but_the_time() -> None:
+    weight = random_weight(9 * ROWS_AT_ONCE + 5, 96, 0.02, 0.0, 0)
+    found = quantise(weight, Scheme(32), torch.bfloat16)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    expected = quantise(weight, Scheme(32), torch.bfloat16)
+    for name in ("qdata", "scale", "zero_point"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_come_back_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(quantise_module, "_rows", fail)
+    with pytest.raises(MemoryError):
+        quantise(torch.ones(9 * ROWS_AT_ONCE, 32), Scheme(32), torch.bfloat16)
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_weight_without_values_is_quantised_as_well() -> None:
+    with FakeTensorMode():
+        weight = torch.empty(100 * ROWS_AT_ONCE, 96)
+        found = quantise(weight, Scheme(32), torch.bfloat16)
+    assert isinstance(found.qdata, FakeTensor)
+    assert found.shape == weight.shape and found.group_size == 32
 
 
 def test_columns_must_be_whole_groups() -> None:
