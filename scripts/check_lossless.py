@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
+from eagle_aot.artifact import tokenizer_files
 from eagle_aot.command import eagle_command
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.prompts import Prompt, read_prompts
@@ -123,7 +124,7 @@ class Check:
 
     def text(self, token: int | None) -> str | None:
         """Of one token, where the artifact has a tokenizer."""
-        if token is None or not (self.runner.directory / "tokenizer_config.json").is_file():
+        if token is None or not tokenizer_files(self.runner.directory):
             return None
         return self.runner.tokenizer.decode([token])
 
