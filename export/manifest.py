@@ -62,6 +62,7 @@ def describe(
     backend: str,
     device: dict[str, str] | None,
     stages: list[Stage],
+    self_test: dict[str, Any] | None = None,
 ) -> Manifest:
     """The manifest of the files that are in `directory`."""
     tokenizer = tokenizer_files(directory)
@@ -91,6 +92,7 @@ def describe(
             for name, method in traced_methods(speculator, lengths).items()
         },
         stages=[asdict(stage) for stage in stages],
+        self_test=self_test,
         tokenizer_sha256=sha256_of(tokenizer) if tokenizer else None,
         files={path.name: sha256_of([path]) for path in files},
     )

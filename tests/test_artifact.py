@@ -69,6 +69,7 @@ def write_artifact(directory: Path) -> Manifest:
         constants=CONSTANTS.methods(),
         shapes={},
         stages=[],
+        self_test=None,
         tokenizer_sha256=None,
         files={PROGRAM: sha256_of([directory / PROGRAM])},
     )
@@ -99,7 +100,7 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"schema_version": 99}, "schema version 99, this runner reads 2"),
+        ({"schema_version": 99}, "schema version 99, this runner reads 3"),
         ({"surprise": 1}, r"damaged \(fields \['surprise'\]\)"),
         ({"files": ["model.pte"]}, "damaged"),
         ({"versions": "2.13"}, "damaged"),

@@ -19,7 +19,7 @@ TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
 METHODS = (PREFILL, TARGET_VERIFY, DRAFT_DECODE)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 WEIGHTS = "model.ptd"
@@ -92,7 +92,7 @@ KINDS: dict[str, Any] = {
     **dict.fromkeys(("eagle_aot_version", "backend", "load_format"), str),
     **dict.fromkeys(("versions", "target", "draft", "constants", "shapes", "files"), dict),
     **dict.fromkeys(("tap_layers", "stages"), list),
-    "device": dict | None,
+    **dict.fromkeys(("device", "self_test"), dict | None),
     "chain_len": int,
     "tokenizer_sha256": str | None,
 }
@@ -108,6 +108,7 @@ class Manifest:
     artifact without a tokenizer. `device` is what a program with native code was compiled for
     (name, compute capability, multiprocessors), None where it runs anywhere. `stages` is what the
     export cost: per stage its name, seconds, and the peaks of host and GPU memory in bytes.
+    `self_test` is what the export found about the pair on text, None where it was not asked.
     """
 
     schema_version: int
@@ -123,6 +124,7 @@ class Manifest:
     constants: dict[str, Any]
     shapes: dict[str, dict[str, Any]]
     stages: list[dict[str, Any]]
+    self_test: dict[str, Any] | None
     tokenizer_sha256: str | None
     files: dict[str, str]
 

@@ -25,6 +25,7 @@ MANIFEST = Manifest(
     constants={},
     shapes={},
     stages=[],
+    self_test=None,
     tokenizer_sha256=None,
     files={},
 )
