@@ -11,8 +11,8 @@ from rich.table import Table
 
 from eagle_aot.command import eagle_command
 from eagle_aot.errors import SettingError
+from eagle_aot.prompts import read_prompts
 from eagle_aot.runtime_runner.picture import check_plot
-from eagle_aot.runtime_runner.prompts import read_prompts
 from eagle_aot.runtime_runner.stats import Stats
 
 if TYPE_CHECKING:

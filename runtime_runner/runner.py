@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.stats import Stats
-from eagle_aot.runtime_runner.tokenizer import Tokenizer
+from eagle_aot.tokenizer import Tokenizer
 
 DEFAULT_MAX_NEW_TOKENS = 128
 

@@ -13,8 +13,8 @@ from rich.progress import track
 
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.command import eagle_command
+from eagle_aot.prompts import Prompt, read_prompts
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.prompts import Prompt, read_prompts
 from eagle_aot.targets import TapTarget, load_target
 from number_list import numbers
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from eagle_aot.errors import PromptError
-from eagle_aot.runtime_runner.prompts import parse_jsonl, read_prompts
+from eagle_aot.prompts import parse_jsonl, read_prompts
 
 
 def test_each_source_is_read(tmp_path: Path) -> None:
