@@ -11,6 +11,7 @@ from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.export.draft_quant import DRAFT_QUANTS, NONE, quantise_draft
 from eagle_aot.export.dummy import dummy_draft
 from eagle_aot.export.speculator import Eagle3Speculator
+from eagle_aot.shortage import shortage
 from eagle_aot.targets import TapTarget, get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.quantise import SCHEMES
@@ -102,7 +103,8 @@ class Source:
             target, draft = load(max_seq_len, dtype)
             quantise_draft(draft, target, self.draft_quant)
         except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
-            raise ExportError(f"loading failed: {str(error).splitlines()[0]}") from error
+            reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
+            raise ExportError(f"loading failed: {reason}") from error
         return Eagle3Speculator(target, draft)
 
     def _load_dummy(self, max_seq_len: int, dtype: torch.dtype) -> tuple[TapTarget, Eagle3Draft]:

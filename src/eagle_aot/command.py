@@ -10,6 +10,10 @@ from typing import Any
 import click
 
 from eagle_aot.errors import EagleError
+from eagle_aot.shortage import shortage
+
+LONGEST_LINE = 800
+"""Characters of a stated failure: it may quote a file that holds anything."""
 
 
 def eagle_command(body: Callable[..., None]) -> click.Command:
@@ -26,12 +30,33 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
         try:
             body(**options)
         except EagleError as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
+            raise click.ClickException(one_line(str(error))) from error
+        except KeyboardInterrupt as error:
+            raise click.ClickException("interrupted") from error
         except BrokenPipeError:
             raise  # click ends quietly when the reader is gone
-        except OSError as error:
-            raise click.ClickException(f"{error.filename or 'output'}: {error.strerror}") from error
+        except (MemoryError, RuntimeError, OSError) as error:
+            line = stated(error)
+            if line is None:
+                raise
+            raise click.ClickException(line) from error
         finally:
             logging.disable(logging.NOTSET)
 
     return click.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+
+
+def stated(error: Exception) -> str | None:
+    """What a user can do something about, as one line; None for a bug of ours."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'output'}: {error.strerror or error}"
+    return shortage(error)
+
+
+def one_line(text: str) -> str:
+    """Without line ends, and cut in the middle where it is long: its end says what to do."""
+    line = " ".join(text.split())
+    if len(line) <= LONGEST_LINE:
+        return line
+    half = LONGEST_LINE // 2
+    return f"{line[:half]} ... {line[-half:]}"
