@@ -43,8 +43,14 @@ def load_draft(
     """
     num_layers = None if target is None else target.num_hidden_layers
     head = read_layout(HeadCheckpoint(path), num_layers, tap_layers)
-    draft = Eagle3Draft(read_geometry(head, num_layers), max_seq_len, dtype)
-    _fill(draft, head, _tables_of_target(draft, head, target, dtype), dtype)
+    config = read_geometry(head, num_layers)
+    with torch.device("meta"):  # sizes that a config.json makes up are refused before they cost
+        plan = Eagle3Draft(config, max_seq_len, dtype)
+    check_shapes(plan, head)
+    tables = _tables_of_target(plan, head, target, dtype)
+    draft = Eagle3Draft(config, max_seq_len, dtype)
+    draft.has_embedding = plan.has_embedding
+    _fill(draft, head, tables, dtype)
     draft.target_ids = read_target_ids(draft.config, head)
     return draft.eval()
 

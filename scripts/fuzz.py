@@ -32,6 +32,7 @@ class Run:
     seeds: Path
     only: str
     findings: Path
+    workplace: Path
     cases: int = 0
     next_number: int = 0
     readers: Counter[str] = field(default_factory=Counter)
@@ -47,9 +48,11 @@ class Run:
     def _start(self) -> "subprocess.Popen[str]":
         body = (
             "import sys; from pathlib import Path; from fuzzing.worker import work; "
-            "work(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])"
+            "work(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], "
+            "Path(sys.argv[5]))"
         )
-        arguments = [str(self.seed), str(self.next_number), str(self.seeds), self.only]
+        place = str(self.workplace)
+        arguments = [str(self.seed), str(self.next_number), str(self.seeds), self.only, place]
         return subprocess.Popen(
             [sys.executable, "-c", body, *arguments],
             cwd=Path(__file__).parent,
@@ -116,7 +119,7 @@ def main(minutes: float, seed: int, only: str, artifact: Path | None, findings: 
         if artifact is not None:
             (seeds / "artifact").mkdir()
             shutil.copyfile(artifact / "manifest.json", seeds / "artifact" / "manifest.json")
-        run = Run(seed, seeds, only, findings)
+        run = Run(seed, seeds, only, findings, Path(place))
         run.go(minutes)
     counts = ", ".join(f"{name} {count}" for name, count in sorted(run.readers.items()))
     click.echo(f"{run.cases} cases in {minutes:g} minutes, seed {seed}: {counts}")

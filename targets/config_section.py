@@ -1,11 +1,19 @@
 """Typed reading of a config.json: a value of another kind is an error that names its key."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eagle_aot.errors import CheckpointError
+
+MOST = 2**24
+"""Beyond any size, count or context of a published model; products of a few still fit in int64."""
+MOST_LAYERS = 1024
+LARGEST = sys.float_info.max
+MOST_DIGITS = 60
+"""Characters of a value that an error line quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +31,19 @@ class ConfigSection:
         """Whether the key is there and not null."""
         return self.values.get(key) is not None
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """A positive integer."""
+    def count(self, key: str, default: int | None = None, most: int = MOST) -> int:
+        """A positive integer that is not absurd: what it counts may be allocated."""
         value = self._value(key, default)
         if type(value) is not int or value < 1:
             raise self._wrong(key, value, "a positive integer")
+        if value > most:
+            raise self._wrong(key, value, f"at most {most}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number."""
         value = self._value(key, default)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
+        if type(value) not in (int, float) or not 0 < value <= LARGEST:
             raise self._wrong(key, value, "a positive number")
         return float(value)
 
@@ -73,4 +83,7 @@ class ConfigSection:
         return value
 
     def _wrong(self, key: str, value: object, expected: str) -> CheckpointError:
-        return CheckpointError(f"{self.where}: {key} is {value!r}, expected {expected}")
+        shown = repr(value)
+        if len(shown) > MOST_DIGITS:
+            shown = f"{shown[:MOST_DIGITS]}..."
+        return CheckpointError(f"{self.where}: {key} is {shown}, expected {expected}")

@@ -6,10 +6,10 @@ import os
 import resource
 import shutil
 import sys
-import tempfile
 import traceback
 import warnings
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import TextIO
@@ -31,18 +31,15 @@ class Case:
     where: str
 
 
-def work(seed: int, first: int, seeds: Path, only: str, step: int = 1) -> None:
+def work(seed: int, first: int, seeds: Path, only: str, workplace: Path) -> None:
     """Go through cases for ever, from the number `first` on."""
     events = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no event
     quiet()
     limit_memory()
     readers = sorted(f.name for f in seeds.iterdir() if only in f.name and f.name in READERS)
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as workplace:
-        number = first
-        while True:
-            run_case(number, seed, seeds, readers, Path(workplace), events)
-            number += step
+    for number in count(first):
+        run_case(number, seed, seeds, readers, workplace, events)
 
 
 def run_case(

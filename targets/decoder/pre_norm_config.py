@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.rope_scaling import Rope, read_rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -67,7 +67,7 @@ def read_pre_norm(
         vocab_size=config.count("vocab_size"),
         hidden_size=hidden,
         intermediate_size=config.count("intermediate_size"),
-        layer_types=layer_types or (FULL,) * config.count("num_hidden_layers"),
+        layer_types=layer_types or (FULL,) * config.count("num_hidden_layers", most=MOST_LAYERS),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,

@@ -9,7 +9,7 @@ from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig
 from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
 from eagle_aot.targets.decoder.tied_table import stored_again
-from eagle_aot.targets.decoder.weights import load_weights
+from eagle_aot.targets.decoder.weights import check_sizes, load_weights
 
 PREFIX = "model."
 COMPUTED = ".rotary_emb.inv_freq"
@@ -27,6 +27,8 @@ def load_pre_norm(
     unused = tuple(name for name in checkpoint.names() if name.endswith(COMPUTED))
     if config.tie_word_embeddings:
         unused += stored_again(checkpoint, PREFIX)
+    with torch.device("meta"):
+        check_sizes(PreNormDecoder(config, max_seq_len, dtype), checkpoint, PREFIX)
     target = PreNormDecoder(config, max_seq_len, dtype)
     load_weights(target, checkpoint, PREFIX, unused, dtype)
     return target.eval()

@@ -19,6 +19,10 @@ from eagle_aot.targets.int4.weight import random_int4
 PIECE = 2**24
 """Elements."""
 
+WEIGHT = ".weight"
+CODES_PER_WORD = 8
+"""INT4 codes in an int32, in every format of linears that are stored as several tensors."""
+
 LAYERS = "layers."
 """How the names of decoder layers begin: only their linears are quantised on load."""
 
@@ -51,6 +55,28 @@ def load_weights(
     left = [n for n in checkpoint.names() if n not in used and not n.startswith(unused)]
     if left:
         raise CheckpointError(f"{checkpoint.directory}: unknown tensors {', '.join(left[:5])}")
+
+
+def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
+    """Raise CheckpointError unless the tensors have the sizes that `model`, on meta, is made of.
+
+    Nothing is read and nothing allocated, so that sizes which a config.json makes up cost nothing:
+    what no tensor has a size of, the caches, follows from what is checked here.
+    """
+    layout = format_of(checkpoint)
+    for name, wanted in model.state_dict().items():
+        stored = stored_name(name, prefix)
+        if stored in checkpoint:
+            check_shape(checkpoint, stored, checkpoint.shape(stored), wanted.shape)
+        elif layout is not None and layout.holds(checkpoint, module := stored.removesuffix(WEIGHT)):
+            words = checkpoint.shape(f"{module}.{layout.suffixes[0]}")
+            if CODES_PER_WORD * words.numel() != wanted.numel():
+                raise CheckpointError(
+                    f"{checkpoint.directory}: {module} is stored as {list(words)} words, "
+                    f"config.json says {list(wanted.shape)}"
+                )
+        else:
+            raise CheckpointError(f"{checkpoint.directory}: tensor {stored!r} is missing")
 
 
 def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
 
 MODEL_TYPES = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -66,6 +66,7 @@ class Gemma4Config:
         refuse_other_variants(text)
         layer_types = _layer_types(text)
         global_head_dim, global_kv_heads = _global_dims(text, layer_types)
+        _check_heads(text, global_head_dim, global_kv_heads)
         sliding_rope = _rope(text, SLIDING, "default")
         full_rope = _rope(text, FULL, "proportional")
         if full_rope.number("partial_rotary_factor", 1.0) > 1.0:
@@ -119,7 +120,7 @@ def refuse_other_variants(text: ConfigSection) -> None:
 
 def _layer_types(text: ConfigSection) -> tuple[str, ...]:
     kinds = text.texts("layer_types")
-    if len(kinds) != text.count("num_hidden_layers"):
+    if len(kinds) != text.count("num_hidden_layers", most=MOST_LAYERS):
         raise CheckpointError(f"{text.where}: layer_types and num_hidden_layers disagree")
     unknown = set(kinds) - {FULL, SLIDING}
     if unknown:
@@ -150,6 +151,17 @@ def _global_dims(text: ConfigSection, layer_types: tuple[str, ...]) -> tuple[int
             f"{text.where}: per_layer_config is not one shape for all full layers"
         )
     return dims.pop() if dims else (head_dim, kv_heads)
+
+
+def _check_heads(text: ConfigSection, global_head_dim: int, global_kv_heads: int) -> None:
+    """Raise CheckpointError for heads that cannot be shared out or rotated."""
+    heads = text.count("num_attention_heads")
+    sliding = text.count("head_dim"), text.count("num_key_value_heads")
+    for head_dim, kv_heads in (sliding, (global_head_dim, global_kv_heads)):
+        if heads % kv_heads or head_dim % 2:
+            raise CheckpointError(
+                f"{text.where}: {heads} query heads, {kv_heads} key/value heads of {head_dim}"
+            )
 
 
 def _rope(text: ConfigSection, kind: str, expected: str) -> ConfigSection:

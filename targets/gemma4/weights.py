@@ -7,7 +7,7 @@ import torch
 from eagle_aot.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.tied_table import LM_HEAD, stored_again
-from eagle_aot.targets.decoder.weights import load_weights
+from eagle_aot.targets.decoder.weights import check_sizes, load_weights
 from eagle_aot.targets.gemma4.config import Gemma4Config
 from eagle_aot.targets.gemma4.model import Gemma4Target
 
@@ -27,6 +27,8 @@ def load_gemma4(checkpoint: Checkpoint, max_seq_len: int, dtype: torch.dtype) ->
         config = replace(config, tie_word_embeddings=False)
     if config.tie_word_embeddings:
         unused += stored_again(checkpoint, prefix)
+    with torch.device("meta"):
+        check_sizes(Gemma4Target(config, max_seq_len, dtype), checkpoint, prefix)
     target = Gemma4Target(config, max_seq_len, dtype)
     load_weights(target, checkpoint, prefix, unused, dtype)
     return target.eval()

@@ -1,7 +1,7 @@
 """Qwen3, dense: what its configs say beyond those of other pre-norm decoders, published ones."""
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.pre_norm_config import FULL, SLIDING, PreNormConfig, read_pre_norm
 from eagle_aot.targets.decoder.rope_scaling import Rope
 
@@ -25,7 +25,8 @@ def read_config(config: ConfigSection) -> PreNormConfig:
 
 def layer_types(config: ConfigSection) -> tuple[str, ...]:
     """Listed, or sliding from `max_window_layers` on where sliding windows are used at all."""
-    layers, slides = config.count("num_hidden_layers"), config.flag("use_sliding_window")
+    layers = config.count("num_hidden_layers", most=MOST_LAYERS)
+    slides = config.flag("use_sliding_window")
     if not config.has("layer_types"):
         full = config.count("max_window_layers", MAX_WINDOW_LAYERS) if slides else layers
         return (FULL,) * min(full, layers) + (SLIDING,) * (layers - full)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets.config_section import MOST_LAYERS
 from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_k
 from eagle_aot.targets.int4.weight import Int4Weight
 
@@ -103,13 +104,18 @@ class GgufFile:
     def _count(self, key: str) -> int:
         name = f"{self._architecture}.{key}"
         value = self._field(name)
-        if type(value) is not int or value < 1:
-            raise CheckpointError(f"{self.path}: {name} is {value!r}, expected a positive integer")
+        if type(value) is not int or not 1 <= value <= MOST_LAYERS:
+            raise CheckpointError(
+                f"{self.path}: {name} is {value!r}, expected an integer of 1 to {MOST_LAYERS}"
+            )
         return value
 
     def _field(self, name: str) -> Any:
         field = self._reader.get_field(name)
-        return None if field is None else field.contents()
+        try:
+            return None if field is None else field.contents()
+        except (ValueError, IndexError) as error:
+            raise CheckpointError(f"{self.path}: {name} cannot be read ({error})") from error
 
 
 def _open(path: Path) -> GGUFReader:

@@ -1,5 +1,7 @@
 """Plain safetensors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,24 @@ class SafetensorsFile:
         return self._names
 
     def shape(self, name: str) -> torch.Size:
-        with self._open() as file:
+        with self._open() as file, self._stated(name):
             return torch.Size(file.get_slice(name).get_shape())
 
     def tensor(self, name: str) -> Tensor:
-        with self._open() as file:
+        with self._open() as file, self._stated(name):
             tensor: Tensor = file.get_tensor(name)
         return tensor
 
     def int4(self, name: str) -> Int4Weight | None:
         return None
+
+    @contextmanager
+    def _stated(self, name: str) -> Iterator[None]:
+        """A tensor that cannot be made, of a dtype that torch has not for example, is damage."""
+        try:
+            yield
+        except (SafetensorError, ValueError, TypeError, OverflowError) as error:
+            raise CheckpointError(f"{self.path}: {name} cannot be read ({error})") from error
 
     def _open(self) -> Any:
         try:

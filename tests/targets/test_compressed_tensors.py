@@ -223,6 +223,6 @@ def test_a_packed_weight_of_another_shape_than_the_config_says_is_refused(tmp_pa
     config = json.loads((tmp_path / "config.json").read_text())
     write_config(tmp_path, config | {"quantization_config": quantization()})
     with pytest.raises(
-        CheckpointError, match=r"up_proj is \[48, 64\], config.json says \[48, 32\]"
+        CheckpointError, match=r"up_proj is stored as \[48, 8\] words, config.json says \[48, 32"
     ):
         load_target(tmp_path, 16)

@@ -254,5 +254,5 @@ def test_shapes_are_the_configs(tmp_path: Path, model: Gemma4ForCausalLM) -> Non
     save_text_layout(model, tmp_path)
     save_awq(tmp_path)
     edit_config(tmp_path, intermediate_size=104)
-    with pytest.raises(CheckpointError, match=r"is \[96, 64\], config.json says \[104, 64\]"):
+    with pytest.raises(CheckpointError, match=r"as \[64, 12\] words, config.json says \[104, 64"):
         load_target(tmp_path, 16)
