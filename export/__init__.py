@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eagle_aot.export.draft_checkpoint import load_draft
-    from eagle_aot.export.pipeline import ExportOptions, export_speculator, run_check, run_export
+    from eagle_aot.export.options import ExportOptions
+    from eagle_aot.export.pipeline import export_speculator, run_check, run_export
     from eagle_aot.export.source import Source
     from eagle_aot.export.speculator import Eagle3Speculator
 
@@ -22,7 +23,12 @@ __all__ = [
     "run_export",
 ]
 
-_HOME = {"Eagle3Speculator": "speculator", "Source": "source", "load_draft": "draft_checkpoint"}
+_HOME = {
+    "Eagle3Speculator": "speculator",
+    "ExportOptions": "options",
+    "Source": "source",
+    "load_draft": "draft_checkpoint",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,29 +2,28 @@
 
 import platform
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from eagle_aot import __version__
-from eagle_aot.artifact import (
-    SCHEMA_VERSION,
-    Constants,
-    Manifest,
-    sha256_of,
-    tokenizer_files,
-)
+from eagle_aot.artifact import SCHEMA_VERSION, Constants, Manifest, tokenizer_files
 from eagle_aot.errors import CheckpointError
-from eagle_aot.export.draft_files import HeadCheckpoint
+from eagle_aot.export.draft_files import BIN_INDEX, HeadCheckpoint
 from eagle_aot.export.methods import traced_methods
+from eagle_aot.export.options import ExportOptions, record_options
 from eagle_aot.export.progress import Stage
-from eagle_aot.export.source import Source
+from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.export.verify_window import MethodLengths
-from eagle_aot.targets.checkpoint import read_json
+from eagle_aot.file_records import FileRecord, file_records
+from eagle_aot.targets.checkpoint import INDEX, read_json
 from eagle_aot.targets.config_section import ConfigSection
 
+SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
+"""What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
 PACKAGES = ("torch", "triton", "executorch", "torchao", "transformers")
 
 
@@ -59,33 +58,26 @@ def describe(
     source: Source,
     directory: Path,
     *,
-    backend: str,
+    options: ExportOptions,
+    decisions: dict[str, Any],
     device: dict[str, str] | None,
     stages: list[Stage],
     self_test: dict[str, Any] | None = None,
 ) -> Manifest:
-    """The manifest of the files that are in `directory`."""
-    tokenizer = tokenizer_files(directory)
-    files = sorted(directory.iterdir())
+    """The manifest of the files that are in `directory`; `options` as they were chosen."""
     return Manifest(
         schema_version=SCHEMA_VERSION,
         eagle_aot_version=__version__,
         versions={"python": platform.python_version(), **installed_versions()},
-        backend=backend,
+        backend=options.backend,
         device=device,
-        load_format=source.load_format,
         target={
             "name": source.target_model,
             **identity(source.target_dir, source.load_format),
-            "quantize": source.quantize,
         },
-        draft={
-            **identity(source.draft_dir, source.load_format),
-            "quantize": source.draft_quant,
-            "config": asdict(speculator.draft.config),
-        },
-        tap_layers=speculator.draft.config.tap_layers,
-        chain_len=constants.chain_len,
+        draft=identity(source.draft_dir, source.load_format),
+        options=record_options(source, options),
+        decisions=decisions,
         constants=constants.methods(),
         shapes={
             name: {"min_rows": method.min_rows, "max_rows": method.max_rows}
@@ -93,17 +85,21 @@ def describe(
         },
         stages=[asdict(stage) for stage in stages],
         self_test=self_test,
-        tokenizer_sha256=sha256_of(tokenizer) if tokenizer else None,
-        files={path.name: sha256_of([path]) for path in files},
+        files=file_records(sorted(directory.iterdir())),
     )
 
 
 def identity(directory: Path | None, load_format: str) -> dict[str, Any]:
-    """Directory name and hash over config and weights of a checkpoint; None for random weights."""
-    if directory is None or load_format == "dummy":
-        return {"directory": None, "sha256": None}
-    files = [directory / "config.json", *HeadCheckpoint(directory).files()]
-    return {"directory": directory.absolute().name, "sha256": sha256_of(files)}
+    """Name and files of a checkpoint's directory; None and no files for random weights."""
+    if directory is None or load_format == DUMMY:
+        return {"directory": None, "files": {}}
+    return {"directory": directory.absolute().name, "files": checkpoint_records(directory)}
+
+
+def checkpoint_records(directory: Path) -> Mapping[str, FileRecord]:
+    """Config, indices and weights by file name. A target's tokenizer is in the artifact."""
+    beside = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
+    return file_records([*beside, *HeadCheckpoint(directory).files()])
 
 
 def installed_versions() -> dict[str, str]:

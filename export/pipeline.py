@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import DRAFT_DECODE, Manifest
+from eagle_aot.artifact import Manifest
 from eagle_aot.errors import EagleError, ExportError
-from eagle_aot.export.attention import SPLITK, STOCK, choose_attention, methods_splitting_keys
-from eagle_aot.export.draft_head import Eagle3Draft
+from eagle_aot.export.attention import choose_attention, methods_splitting_keys
+from eagle_aot.export.decisions import describe_decisions, linear_formats
 from eagle_aot.export.fold_int4 import fold_int4
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lowering.backend import (
@@ -20,7 +20,6 @@ from eagle_aot.export.lowering.backend import (
     CUDA,
     DTYPES,
     XNNPACK,
-    Lowering,
     choose_backend,
     lowering,
     multiprocessors,
@@ -33,6 +32,7 @@ from eagle_aot.export.manifest import (
     read_eos_ids,
 )
 from eagle_aot.export.methods import export_methods
+from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.output_dir import appearing, check_output_dir
 from eagle_aot.export.pack_int4 import pack_int4
 from eagle_aot.export.progress import Progress
@@ -42,26 +42,9 @@ from eagle_aot.export.verify_window import MethodLengths, check_chain_len, metho
 from eagle_aot.targets import get_target
 
 DEFAULT_CHAIN_LEN = 4
-DEFAULT_MAX_PREFILL = 512
 WORKSPACE = "compiling"
 """Where a compiler keeps its files until the artifact is written: on the same disk, and gone with
 it when the export is killed."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExportOptions:
-    """How to export a pair. None means the head's or the target's own default."""
-
-    backend: str = AUTO
-    attention: str | None = None
-    chain_len: int | None = None
-    max_seq_len: int | None = None
-    max_prefill: int = DEFAULT_MAX_PREFILL
-    progress: Progress = field(default_factory=Progress)
-
-    def __post_init__(self) -> None:
-        if self.chain_len is not None:
-            check_chain_len(self.chain_len)
 
 
 def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Manifest:
@@ -123,7 +106,16 @@ def export_speculator(
     check_chain_len(chain_len)
     lengths = _lengths(speculator, source, options)
     constants = publish(speculator, lengths, chain_len, read_eos_ids(source.target_dir))
+    chosen = replace(
+        options,
+        backend=backend,
+        attention=attention,
+        chain_len=chain_len,
+        max_seq_len=constants.max_seq_len,
+    )
+    linears = linear_formats(speculator)  # which tracing folds or packs
     programs = trace(speculator, lengths, backend, attention, progress)
+    decisions = describe_decisions(speculator, source, chosen, linears, programs)
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:
@@ -139,19 +131,13 @@ def export_speculator(
             constants,
             source,
             directory,
-            backend=backend,
-            device=device_record(compiler, attention, speculator.draft),
+            options=chosen,
+            decisions=decisions,
+            device=compiler.device_record(),
             stages=progress.stages,
         )
         manifest.write(directory)
     return manifest
-
-
-def device_record(compiler: Lowering, attention: str, draft: Eagle3Draft) -> dict[str, str] | None:
-    """What the program was compiled for, and with which of a device's kernels."""
-    device = compiler.device_record()
-    drafting = SPLITK if DRAFT_DECODE in methods_splitting_keys(attention, draft) else STOCK
-    return device and device | {"attention": attention, "draft_attention": drafting}
 
 
 def trace(

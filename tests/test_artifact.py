@@ -1,6 +1,8 @@
 """The contract between export and runner: constants and manifest."""
 
 import json
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from eagle_aot.artifact import (
     WEIGHTS,
     Constants,
     Manifest,
-    sha256_of,
 )
 from eagle_aot.errors import ArtifactError
+from eagle_aot.file_records import FileRecord, file_record
 
 CONSTANTS = Constants(
     max_seq_len=64,
@@ -47,6 +49,11 @@ PUBLISHED = {
 }
 
 
+def record(size: Any) -> dict[str, Any]:
+    """Of a file of so many zeros, not of one that is there."""
+    return {"bytes": size, "sha256": "0" * 64}
+
+
 def outputs() -> dict[str, list[Any]]:
     """What running the constant methods gives."""
     methods = CONSTANTS.methods()
@@ -61,17 +68,15 @@ def write_artifact(directory: Path) -> Manifest:
         versions={},
         backend="xnnpack",
         device=None,
-        load_format="auto",
         target={},
         draft={},
-        tap_layers=(2, 4, 5),
-        chain_len=4,
+        options={},
+        decisions={},
         constants=CONSTANTS.methods(),
         shapes={},
         stages=[],
         self_test=None,
-        tokenizer_sha256=None,
-        files={PROGRAM: sha256_of([directory / PROGRAM])},
+        files={PROGRAM: file_record(directory / PROGRAM)},
     )
     manifest.write(directory)
     return manifest
@@ -107,12 +112,21 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
         ({"device": "a GPU"}, "damaged"),
         ({"device": {"name": 3}}, "damaged"),
         ({"versions": {"torch": None}}, "damaged"),
-        ({"chain_len": "x"}, "damaged"),
+        ({"options": "x"}, "damaged"),
         ({"stages": {}}, "damaged"),
-        ({"files": {"model.pte": None, "x" * 5000: "0"}}, "model.pte: does not match"),
         ({"files": {}}, "lists no model.pte"),
-        ({"files": {"model.pte": "0" * 64}}, "does not match its hash"),
-        ({"files": {"model.pte": None, "../secret": "0"}}, "model.pte: does not match"),
+        ({"files": {"model.pte": record(7)}}, "does not match its hash"),
+        ({"files": {"model.pte": record(8)}}, "has 7 bytes, manifest.json says 8: export again"),
+        (
+            {"files": {"model.pte": record(7), "tokenizer.json": record(0)}},
+            "tokenizer.json: missing",
+        ),
+        ({"files": {"model.pte": "0" * 64}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(-1)}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(7.0)}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(True)}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(7) | {"sha256": "0"}}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(7) | {"path": "/"}}}, "not its bytes and sha256"),
     ],
 )
 def test_a_changed_manifest_is_refused(tmp_path: Path, edit: dict[str, Any], message: str) -> None:
@@ -130,11 +144,78 @@ def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
         Manifest.read(tmp_path)
 
 
-def test_files_outside_the_artifact_are_never_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["../outside", "/etc/hostname", "..", ".", "", "a/b", "./model.pte", "a\0b", "a\nb", "x" * 101],
+)
+def test_files_outside_the_artifact_are_never_opened(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = write_artifact(tmp_path)
-    manifest.files["../outside"] = "0"
-    with pytest.raises(ArtifactError, match=r"'\.\./outside' is not a plain file name"):
+    (tmp_path.parent / "outside").write_bytes(b"")
+    manifest.files[name] = FileRecord(0, "0" * 64)
+    monkeypatch.setattr(Path, "open", None)
+    with pytest.raises(
+        ArtifactError, match=f"{re.escape(repr(name[:100]))} is not a plain file name"
+    ):
         manifest.verify(tmp_path)
+
+
+@pytest.mark.parametrize("name", [PROGRAM, WEIGHTS, "tokenizer.json", MANIFEST])
+def test_links_that_lead_out_of_the_artifact_are_never_followed(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "artifact"
+    directory.mkdir()
+    manifest = write_artifact(directory)
+    (directory / name).touch()
+    manifest.files[name] = file_record(directory / name)
+    outside = (directory / name).rename(tmp_path / name)
+    (directory / name).symlink_to(outside)
+    monkeypatch.setattr(Path, "open", None)
+    with pytest.raises(ArtifactError, match=f"{name}: a link that leads out of the artifact"):
+        Manifest.read(directory) if name == MANIFEST else manifest.verify(directory)
+
+
+def test_an_artifact_may_be_reached_by_a_link_and_hold_links_to_itself(tmp_path: Path) -> None:
+    directory = tmp_path / "artifact"
+    directory.mkdir()
+    manifest = write_artifact(directory)
+    (directory / PROGRAM).rename(directory / "stored")
+    (directory / PROGRAM).symlink_to("stored")
+    (tmp_path / "link").symlink_to(directory)
+    assert Manifest.read(tmp_path / "link") == manifest
+    manifest.verify(tmp_path / "link")
+
+
+def test_what_is_no_file_is_missing(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    (tmp_path / PROGRAM).unlink()
+    for make in (os.mkfifo, os.mkdir):
+        make(tmp_path / PROGRAM)
+        with pytest.raises(ArtifactError, match=r"model\.pte: missing: export again"):
+            manifest.verify(tmp_path)
+        (tmp_path / PROGRAM).rmdir() if make is os.mkdir else (tmp_path / PROGRAM).unlink()
+
+
+def test_a_file_of_another_length_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_artifact(tmp_path)
+    (tmp_path / PROGRAM).write_bytes(b"more than that")
+    monkeypatch.setattr(Path, "open", None)
+    with pytest.raises(ArtifactError, match=r"model\.pte: has 14 bytes, manifest\.json says 7"):
+        manifest.verify(tmp_path)
+
+
+def test_all_that_is_wrong_is_told_by_name(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    assert manifest.problems(tmp_path) == {}
+    (tmp_path / PROGRAM).write_bytes(b"pRogram")
+    assert list(manifest.problems(tmp_path)) == [PROGRAM]
+    (tmp_path / WEIGHTS).touch()
+    (tmp_path / "tokenizer.json").touch()
+    assert list(manifest.problems(tmp_path)) == ["tokenizer.json", WEIGHTS]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -153,6 +234,6 @@ def test_weights_that_the_manifest_does_not_list_are_refused(tmp_path: Path) -> 
 
 def test_a_name_that_no_file_can_have_is_shown_in_part(tmp_path: Path) -> None:
     manifest = write_artifact(tmp_path)
-    long = replace(manifest, files=manifest.files | {"x" * 5000: "0"})
-    with pytest.raises(ArtifactError, match=r"'x{100}' is not a plain file name$"):
+    long = replace(manifest, files=manifest.files | {"x" * 5000: FileRecord(0, "0" * 64)})
+    with pytest.raises(ArtifactError, match=r"'x{100}' is not a plain file name: export again$"):
         long.verify(tmp_path)

@@ -5,14 +5,16 @@ weights lie outside the program, `manifest.json`, and the tokenizer's files. Bot
 module and neither imports the other.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from eagle_aot.errors import ArtifactError
+from eagle_aot.file_records import FileRecord, file_records
+from eagle_aot.strict_json import read_object
 
 PREFILL = "prefill"
 TARGET_VERIFY = "target_verify"
@@ -89,26 +91,27 @@ def constant_methods() -> dict[str, str]:
 
 
 KINDS: dict[str, Any] = {
-    **dict.fromkeys(("eagle_aot_version", "backend", "load_format"), str),
-    **dict.fromkeys(("versions", "target", "draft", "constants", "shapes", "files"), dict),
-    **dict.fromkeys(("tap_layers", "stages"), list),
+    **dict.fromkeys(("eagle_aot_version", "backend"), str),
+    **dict.fromkeys(("versions", "target", "draft", "options", "decisions"), dict),
+    **dict.fromkeys(("constants", "shapes", "files"), dict),
     **dict.fromkeys(("device", "self_test"), dict | None),
-    "chain_len": int,
-    "tokenizer_sha256": str | None,
+    "stages": list,
 }
 """What a stored manifest's fields must be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """Where an artifact comes from and what it consists of.
+    """Where an artifact comes from, what was decided, and what it consists of.
 
-    `target` and `draft` identify the checkpoints (name, directory name, sha256 over their files);
-    `files` maps every other file of the artifact to its sha256; `tokenizer_sha256` is None for an
-    artifact without a tokenizer. `device` is what a program with native code was compiled for
-    (name, compute capability, multiprocessors), None where it runs anywhere. `stages` is what the
-    export cost: per stage its name, seconds, and the peaks of host and GPU memory in bytes.
-    `self_test` is what the export found about the pair on text, None where it was not asked.
+    `versions` are those of Python and of the packages that made it. `device` is what a program with
+    native code was compiled for (name, compute capability, multiprocessors, CUDA version), None
+    where it runs anywhere. `target` and `draft` identify the checkpoints: name and directory name,
+    and `files`, the record of each file that was read. `options` repeat the export, `decisions`
+    are what followed from them. `stages` is what the export cost: per stage its name, seconds, and
+    the peaks of host and GPU memory in bytes. `self_test` is what the export found about the pair
+    on text, None where it was not asked. `files` are the records of every other file of the
+    artifact; the tokenizer's are the target's own files, unchanged.
     """
 
     schema_version: int
@@ -116,17 +119,15 @@ class Manifest:
     versions: dict[str, str]
     backend: str
     device: dict[str, str] | None
-    load_format: str
     target: dict[str, Any]
     draft: dict[str, Any]
-    tap_layers: tuple[int, ...]
-    chain_len: int
+    options: dict[str, Any]
+    decisions: dict[str, Any]
     constants: dict[str, Any]
     shapes: dict[str, dict[str, Any]]
     stages: list[dict[str, Any]]
     self_test: dict[str, Any] | None
-    tokenizer_sha256: str | None
-    files: dict[str, str]
+    files: dict[str, FileRecord]
 
     def write(self, directory: Path) -> None:
         """Write `manifest.json` into `directory`."""
@@ -139,13 +140,19 @@ class Manifest:
 
         Raises ArtifactError when it is missing, unreadable, or of another schema version.
         """
-        path = directory / MANIFEST
-        if not path.is_file():
+        if not (directory / MANIFEST).is_file():
             raise ArtifactError(f"{directory}: not an artifact (no {MANIFEST})")
+        if leads_out(directory, MANIFEST):
+            raise ArtifactError(f"{directory / MANIFEST}: a link that leads out of the artifact")
+        return cls.read_file(directory / MANIFEST)
+
+    @classmethod
+    def read_file(cls, path: Path) -> "Manifest":
+        """Read and check a manifest, wherever it lies. Raises ArtifactError."""
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
+            stored = read_object(path)
             version = stored["schema_version"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise ArtifactError(f"{path}: damaged ({error!r}): export again") from error
         if version != SCHEMA_VERSION:
             raise ArtifactError(
@@ -157,43 +164,71 @@ class Manifest:
         texts = [*stored["versions"].values(), *(stored["device"] or {}).values()] if typed else []
         if set(stored) != names or not typed or not all(isinstance(t, str) for t in texts):
             raise ArtifactError(f"{path}: damaged (fields {sorted(names ^ set(stored))})")
-        return cls(**stored | {"tap_layers": tuple(stored["tap_layers"])})
+        try:
+            files = {name: FileRecord.parse(one) for name, one in stored["files"].items()}
+        except ValueError as error:
+            raise ArtifactError(f"{path}: damaged ({error}): export again") from error
+        return cls(**stored | {"files": files})
 
     def verify(self, directory: Path) -> None:
         """Raise ArtifactError unless the listed files are there, unchanged, and the only ones.
 
         Other files in the directory are left alone, as long as nothing here would read them.
         """
+        for problem in self.problems(directory).values():
+            raise ArtifactError(f"{problem}: export again")
+
+    def problems(self, directory: Path) -> dict[str, str]:
+        """What is wrong with the artifact's files, by name; a file that is not listed may be.
+
+        Nothing is hashed unless names and lengths are right.
+        """
+        if problems := dict(self._mismatches(directory)):
+            return problems
+        found = file_records(directory / name for name in self.files)
+        return {
+            name: f"{directory / name}: does not match its hash in {MANIFEST}"
+            for name, record in self.files.items()
+            if found[name] != record
+        }
+
+    def _mismatches(self, directory: Path) -> Iterator[tuple[str, str]]:
+        """Names and problems that need no file to be read."""
         if PROGRAM not in self.files:
-            raise ArtifactError(f"{directory / MANIFEST}: lists no {PROGRAM}")
-        tokenizer = tokenizer_files(directory)
-        weights = directory / WEIGHTS
-        for path in (*tokenizer, *([weights] if weights.exists() else [])):
-            if path.name not in self.files:
-                raise ArtifactError(f"{path}: not listed in {MANIFEST}: export again")
-        for name, recorded in self.files.items():
-            path = directory / name
-            if Path(name).name != name or len(name) > LONGEST_NAME:
-                shown = repr(name[:LONGEST_NAME])
-                raise ArtifactError(f"{directory / MANIFEST}: {shown} is not a plain file name")
-            if not path.is_file():
-                raise ArtifactError(f"{path}: missing: export again")
-            if sha256_of([path]) != recorded:
-                raise ArtifactError(f"{path}: does not match its hash in {MANIFEST}: export again")
-        if self.tokenizer_sha256 != (sha256_of(tokenizer) if tokenizer else None):
-            raise ArtifactError(f"{directory}: the tokenizer does not match its hash in {MANIFEST}")
+            yield PROGRAM, f"{directory / MANIFEST}: lists no {PROGRAM}"
+        for path in (*tokenizer_files(directory), directory / WEIGHTS):
+            if path.exists() and path.name not in self.files:
+                yield path.name, f"{path}: not listed in {MANIFEST}"
+        for name, record in self.files.items():
+            if problem := mismatch(directory, name, record.bytes):
+                yield name, problem
+
+
+def mismatch(directory: Path, name: str, size: int) -> str:
+    """What is wrong with a file, without reading it; empty where nothing is."""
+    if not is_plain(name):
+        return f"{directory / MANIFEST}: {name[:LONGEST_NAME]!r} is not a plain file name"
+    path = directory / name
+    if leads_out(directory, name):
+        return f"{path}: a link that leads out of the artifact"
+    if not path.is_file():
+        return f"{path}: missing"
+    if (found := path.stat().st_size) != size:
+        return f"{path}: has {found} bytes, {MANIFEST} says {size}"
+    return ""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name stays in the directory that it is looked for in."""
+    bare = name == os.path.basename(name) and name not in ("", ".", "..")
+    return bare and name.isprintable() and len(name) <= LONGEST_NAME
+
+
+def leads_out(directory: Path, name: str) -> bool:
+    """Whether a file of `directory` is a link to somewhere else."""
+    return os.path.dirname(os.path.realpath(directory / name)) != os.path.realpath(directory)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
     """The tokenizer's files in a checkpoint or artifact directory."""
     return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
-
-
-def sha256_of(paths: list[Path]) -> str:
-    """One hash over the names and contents of files, in the order given."""
-    total = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            total.update(f"{path.name}\0".encode())
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()

@@ -141,24 +141,26 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
     manifest = Manifest.read(tiny_artifact)
     manifest.verify(tiny_artifact)
     assert manifest.target["name"] == "gemma4-tiny"
-    assert len(manifest.target["sha256"]) == len(manifest.draft["sha256"]) == 64
-    assert manifest.tokenizer_sha256 is not None
-    assert manifest.tap_layers == (2, 4, 5)
-    assert (manifest.backend, manifest.chain_len, manifest.load_format) == ("xnnpack", 4, "auto")
+    assert set(manifest.target["files"]) == {"config.json", "model.safetensors"}
+    assert manifest.decisions["taps"]["value"] == [2, 4, 5]
+    assert "names boundaries" in manifest.decisions["taps"]["source"]
+    assert (manifest.backend, manifest.options["load_format"]) == ("xnnpack", "auto")
     assert manifest.shapes == {
         "prefill": {"min_rows": 9, "max_rows": 128},
         "target_verify": {"min_rows": 1, "max_rows": 8},
         "draft_decode": {"min_rows": 1, "max_rows": 128},
     }
     assert manifest.constants["get_eos_ids"] == [1, 4]
-    assert manifest.draft["config"]["draft_vocab_size"] == 512
-    assert manifest.draft["quantize"] == "none"
+    assert manifest.decisions["kernels"] == {name: {} for name in manifest.shapes}
+    assert set(manifest.decisions["attention"].values()) == {"stock"}
+    assert manifest.decisions["head"]["draft_vocab_size"] == 512
+    assert manifest.options["draft_quant"] == "none"
 
 
 def test_a_target_that_config_json_names_is_called_by_its_family(qwen3_artifact: Path) -> None:
     manifest = Manifest.read(qwen3_artifact)
     assert manifest.target["name"] == "qwen3"
-    assert len(manifest.target["sha256"]) == 64
+    assert len(manifest.target["files"]["model.safetensors"]["sha256"]) == 64
     constants = manifest.constants
     assert (constants["get_n_layers"], constants["get_sliding_window"]) == (3, 16)
 

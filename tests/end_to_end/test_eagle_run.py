@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ from click.testing import CliRunner, Result
 from executorch.exir import to_edge
 from matplotlib.image import imread
 
-from eagle_aot.artifact import METHODS, Manifest, sha256_of, tokenizer_files
+from eagle_aot.artifact import METHODS, Manifest
 from eagle_aot.errors import ArtifactError, UnsupportedError
+from eagle_aot.file_records import file_record
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.cli import main
 from refusals import refuses
@@ -241,7 +241,7 @@ def test_text_needs_a_tokenizer_and_ids_do_not(copied: Path) -> None:
     for name in set(manifest.files) - {"model.pte"}:
         del manifest.files[name]
         (copied / name).unlink()
-    replace(manifest, tokenizer_sha256=None).write(copied)
+    manifest.write(copied)
     refuses(run(copied, "--prompt", "a"), "has no tokenizer: give token ids instead")
     result = load_artifact(copied).generate([5, 6, 7], 4)
     assert (len(result.token_ids), result.text) == (4, None)
@@ -255,9 +255,8 @@ def test_a_tokenizer_file_that_is_not_listed_is_refused(copied: Path) -> None:
 def test_a_chat_template_that_fails_is_a_stated_failure(copied: Path) -> None:
     (copied / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
     manifest = Manifest.read(copied)
-    manifest.files["chat_template.jinja"] = sha256_of([copied / "chat_template.jinja"])
-    tokenizer = sha256_of(tokenizer_files(copied))
-    replace(manifest, tokenizer_sha256=tokenizer).write(copied)
+    manifest.files["chat_template.jinja"] = file_record(copied / "chat_template.jinja")
+    manifest.write(copied)
     refuses(run(copied, "--prompt", "a"), "the chat template cannot be rendered")
 
 
@@ -291,5 +290,5 @@ def test_a_foreign_program_is_refused(copied: Path, methods: list[str], message:
 def rehash(directory: Path) -> None:
     """Make the manifest agree with a changed program."""
     manifest = Manifest.read(directory)
-    manifest.files["model.pte"] = sha256_of([directory / "model.pte"])
+    manifest.files["model.pte"] = file_record(directory / "model.pte")
     manifest.write(directory)

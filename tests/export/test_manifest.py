@@ -81,6 +81,8 @@ def test_a_checkpoints_identity_follows_its_bytes_not_its_place(tmp_path: Path) 
     second = identity(write_speculators(tmp_path / "b" / "head", HeadShape()), "auto")
     other = identity(write_speculators(tmp_path / "c" / "head", HeadShape(seed=1)), "auto")
     assert first == second and first["directory"] == "head"
-    assert other["sha256"] != first["sha256"]
-    nothing = {"directory": None, "sha256": None}
+    assert set(first["files"]) == {"config.json", "model.safetensors"}
+    changed = {name for name, record in other["files"].items() if record != first["files"][name]}
+    assert changed == {"model.safetensors"}
+    nothing = {"directory": None, "files": {}}
     assert identity(None, "auto") == identity(tmp_path / "a" / "head", "dummy") == nothing

@@ -1,17 +1,12 @@
 """A pair on its way into the pipeline."""
 
-from types import SimpleNamespace
-from typing import cast
-
 import pytest
 import torch
 
 from eagle_aot.errors import ExportError
 from eagle_aot.export import ExportOptions, Source, pipeline, run_check
 from eagle_aot.export import source as source_module
-from eagle_aot.export.draft_config import DraftConfig
-from eagle_aot.export.draft_head import Eagle3Draft
-from eagle_aot.export.lowering.backend import DTYPES, Lowering
+from eagle_aot.export.lowering.backend import DTYPES
 
 
 def test_a_dummy_that_a_device_drew_lies_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,19 +37,3 @@ def test_a_gpu_too_small_to_pack_is_stated(monkeypatch: pytest.MonkeyPatch) -> N
     source = Source.find("gemma4-tiny", None, None, "dummy")
     with pytest.raises(ExportError, match=r"^packing failed: CUDA out of memory\. Tried .* GiB\.$"):
         run_check(source, ExportOptions(backend="cuda", max_seq_len=64))
-
-
-@pytest.mark.parametrize(
-    ("attention", "head_dim", "recorded"),
-    [("splitk", 32, "splitk"), ("splitk", 24, "stock"), ("stock", 32, "stock")],
-)
-def test_the_heads_attention_is_recorded(attention: str, head_dim: int, recorded: str) -> None:
-    config = DraftConfig(
-        hidden_size=32, target_hidden_size=32, num_taps=3, vocab_size=50, draft_vocab_size=50,
-        intermediate_size=64, num_heads=2, num_kv_heads=1, head_dim=head_dim,
-        norm_before_residual=True,
-    )  # fmt: skip
-    compiler = SimpleNamespace(device_record=lambda: {"name": "a GPU"})
-    draft = Eagle3Draft(config, 16, torch.bfloat16)
-    record = pipeline.device_record(cast(Lowering, compiler), attention, draft)
-    assert record == {"name": "a GPU", "attention": attention, "draft_attention": recorded}

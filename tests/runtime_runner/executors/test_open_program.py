@@ -17,16 +17,14 @@ MANIFEST = Manifest(
     versions={"torch": torch.__version__},
     backend="cuda",
     device={"name": "a GPU", "compute_capability": "9.0"},
-    load_format="auto",
     target={},
     draft={},
-    tap_layers=(),
-    chain_len=4,
+    options={},
+    decisions={},
     constants={},
     shapes={},
     stages=[],
     self_test=None,
-    tokenizer_sha256=None,
     files={},
 )
 

@@ -1,0 +1,95 @@
+"""Which of our kernels a method runs, and how their work is dealt out.
+
+Read from the traced graph: it is what is lowered. What the backend's compiler chooses for stock
+operators, and tunes on the device, it does not tell.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from eagle_aot.export.graph_checks.nodes import operator_name
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
+
+Choice = tuple[tuple[str, Any], ...]
+
+
+def kernel_choices(program: ExportedProgram) -> dict[str, list[dict[str, Any]]]:
+    """Operator -> its different uses: sizes, tiles, and how many `calls` of them there are."""
+    uses: Counter[tuple[str, Choice]] = Counter()
+    for node in program.graph.nodes:
+        operator = operator_name(node)
+        if operator in DESCRIBED:
+            uses[operator, tuple(DESCRIBED[operator](node).items())] += 1
+    found: dict[str, list[dict[str, Any]]] = {}
+    for (operator, choice), calls in uses.items():
+        found.setdefault(operator, []).append(dict(choice) | {"calls": calls})
+    return found
+
+
+def small_m(node: Node) -> dict[str, Any]:
+    """Sizes and tiles of an INT4 product of few rows."""
+    from eagle_aot.triton_kernels.int4_gemm import packing, small_m
+
+    tiles = {
+        "tile_rows": int(small_m.ROWS.value),
+        "tile_features": packing.TILE_N,
+        "block_columns": packing.BLOCK_K,
+        "warps": small_m.WARPS,
+        "stages": small_m.STAGES,
+    }
+    return int4_sizes(node) | {"splits": node.args[5]} | tiles
+
+
+def large_m(node: Node) -> dict[str, Any]:
+    """Sizes and tiles of an INT4 product of many rows."""
+    from eagle_aot.triton_kernels.int4_gemm import large_m, packing
+
+    tiles = {
+        "tile_rows": large_m.BLOCK_M,
+        "tile_features": large_m.TILES * packing.TILE_N,
+        "block_columns": packing.BLOCK_K,
+        "warps": large_m.WARPS,
+        "stages": large_m.STAGES,
+    }
+    return int4_sizes(node) | tiles
+
+
+def int4_sizes(node: Node) -> dict[str, Any]:
+    """What both INT4 operators multiply."""
+    return {"features": node.args[4], "columns": shape(node, 0)[-1]}
+
+
+def sdpa(node: Node) -> dict[str, Any]:
+    """Heads and tiling of an attention."""
+    heads, head_dim = shape(node, 0)[2:]
+    kv_heads, window = shape(node, 1)[1], node.args[5]
+    assert isinstance(window, int)
+    layer = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": window}
+    return layer | asdict(choose_tiling(heads, kv_heads, head_dim, window))
+
+
+def residual_norm(node: Node) -> dict[str, Any]:
+    """Width and warps of a residual sum with its norms."""
+    from eagle_aot.triton_kernels.residual_norm import kernel
+
+    return {"hidden_size": shape(node, 0)[-1], "warps": kernel.WARPS}
+
+
+def shape(node: Node, position: int) -> tuple[Any, ...]:
+    """Of a tensor among a node's arguments."""
+    tensor = node.args[position]
+    assert isinstance(tensor, Node)
+    return tuple(tensor.meta["val"].shape)
+
+
+DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {
+    "eagle_aot::int4_small_m": small_m,
+    "eagle_aot::int4_large_m": large_m,
+    "eagle_aot::sdpa_splitk": sdpa,
+    "eagle_aot::residual_norm": residual_norm,
+}

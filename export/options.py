@@ -1,0 +1,53 @@
+"""How to export a pair, and the same as a manifest records it."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from eagle_aot.export.lowering.backend import AUTO
+from eagle_aot.export.progress import Progress
+from eagle_aot.export.source import Source
+from eagle_aot.export.verify_window import check_chain_len
+
+DEFAULT_MAX_PREFILL = 512
+UNRECORDED = ("target_dir", "draft_dir", "progress")
+"""Where a checkpoint lay says nothing about it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportOptions:
+    """How to export a pair. None means the head's or the target's own default."""
+
+    backend: str = AUTO
+    attention: str | None = None
+    chain_len: int | None = None
+    max_seq_len: int | None = None
+    max_prefill: int = DEFAULT_MAX_PREFILL
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        if self.chain_len is not None:
+            check_chain_len(self.chain_len)
+
+
+def record_options(source: Source, options: ExportOptions) -> dict[str, Any]:
+    """All that an export was told but its directories, by the names of its command line."""
+    told = {**_values(source), **_values(options)}
+    return {name: value for name, value in told.items() if name not in UNRECORDED}
+
+
+def command_line(recorded: dict[str, Any]) -> list[str]:
+    """The arguments of `eagle-export` that stand for recorded options.
+
+    Each is one word, so that no value can be taken for an option.
+    """
+    words = [(f"--{name.replace('_', '-')}", value) for name, value in recorded.items()]
+    told = [(flag, value) for flag, value in words if value is not None and value is not False]
+    return [flag if value is True else f"{flag}={_text(value)}" for flag, value in told]
+
+
+def _values(chosen: Source | ExportOptions) -> dict[str, Any]:
+    return {field.name: getattr(chosen, field.name) for field in fields(chosen)}
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
