@@ -21,6 +21,7 @@ from eagle_aot.export.verify_window import MethodLengths
 from eagle_aot.file_records import FileRecord, file_records
 from eagle_aot.targets.checkpoint import INDEX, read_json
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.tokenizer_files import tokenizer_problem
 
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
 """What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
@@ -122,13 +123,16 @@ def copy_tokenizer(source: Source, directory: Path) -> None:
 def find_tokenizer(source: Source) -> list[Path]:
     """The target's tokenizer files; none for a dummy without a directory.
 
-    Raises CheckpointError when the target's directory has no tokenizer.
+    Raises CheckpointError when the target's directory has no tokenizer, or one that no runner would
+    load.
     """
     if source.target_dir is None:
         return []
     files = tokenizer_files(source.target_dir)
     if not any(path.name.startswith("tokenizer.") for path in files):
         raise CheckpointError(f"{source.target_dir}: no tokenizer.json or tokenizer.model")
+    if problem := tokenizer_problem(source.target_dir):
+        raise CheckpointError(problem)
     return files
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,16 @@ def test_all_that_is_wrong_is_told_by_name(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).touch()
     (tmp_path / "tokenizer.json").touch()
     assert list(manifest.problems(tmp_path)) == ["tokenizer.json", WEIGHTS]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Manifest)])
+def test_a_manifest_without_a_field_is_refused(tmp_path: Path, name: str) -> None:
+    write_artifact(tmp_path)
+    stored = json.loads((tmp_path / MANIFEST).read_text())
+    del stored[name]
+    (tmp_path / MANIFEST).write_text(json.dumps(stored))
+    with pytest.raises(ArtifactError, match=rf"damaged \(.*{name}"):
+        Manifest.read(tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -160,10 +160,11 @@ class Manifest:
                 "export again with this version"
             )
         names = {field.name for field in fields(cls)}
-        typed = all(isinstance(stored.get(name), kind) for name, kind in KINDS.items())
-        texts = [*stored["versions"].values(), *(stored["device"] or {}).values()] if typed else []
-        if set(stored) != names or not typed or not all(isinstance(t, str) for t in texts):
+        if set(stored) != names or not all(isinstance(stored[n], k) for n, k in KINDS.items()):
             raise ArtifactError(f"{path}: damaged (fields {sorted(names ^ set(stored))})")
+        texts = [*stored["versions"].values(), *(stored["device"] or {}).values()]
+        if not all(isinstance(text, str) for text in texts):
+            raise ArtifactError(f"{path}: damaged (a version or device that is no text)")
         try:
             files = {name: FileRecord.parse(one) for name, one in stored["files"].items()}
         except ValueError as error:

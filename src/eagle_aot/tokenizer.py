@@ -7,19 +7,28 @@ from jinja2 import TemplateError
 
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError
+from eagle_aot.tokenizer_files import alone, tokenizer_problem
 
 
 class Tokenizer:
     """The tokenizer and chat template in an artifact's directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises ArtifactError when there is none or it cannot be read."""
+        """No file outside the directory is opened, no network, and no code that its files name.
+
+        Raises ArtifactError when there is none, when it asks for such, or cannot be read.
+        """
         if not tokenizer_files(directory):
             raise ArtifactError(f"{directory}: has no tokenizer: give token ids instead of text")
+        if problem := tokenizer_problem(directory):
+            raise ArtifactError(f"{problem} and export again")
         from transformers import AutoTokenizer  # slow to import, and not needed for ids
 
         try:
-            self.hf: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+            with alone(directory) as copies:
+                self.hf: Any = AutoTokenizer.from_pretrained(
+                    copies, local_files_only=True, trust_remote_code=False
+                )
         except Exception as error:  # a different type for every kind of damage
             raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error
 
