@@ -25,11 +25,15 @@ STEPS_BESIDE_CONTEXTS = 4
 class Bench:
     """Fills one context after the other and times the parts of a round behind it."""
 
-    def __init__(self, runner: Runner, settings: Settings, progress: Progress) -> None:
-        """Raises SettingError when the artifact does not reach what `settings` ask for."""
+    def __init__(
+        self, runner: Runner, settings: Settings, progress: Progress, in_use_before: int = 0
+    ) -> None:
+        """`in_use_before` in bytes, of the device before the artifact was opened. Raises
+        SettingError when the artifact does not reach what `settings` ask for."""
         self._runner = runner
         self._settings = settings.fitted(runner.constants)
         self._progress = progress
+        self._in_use_before = in_use_before
         self._clock = clock_for(runner.executor.device)
 
     def run(self) -> Results:
@@ -47,7 +51,7 @@ class Bench:
         with self._progress.step("prefill"):
             chunk = longest_chunk(runner, self._clock, settings.repeats)
         samples = [self._samples(parts, context) for context in settings.contexts]
-        memory = peak_memory(executor)
+        memory = peak_memory(executor, self._in_use_before)
         with self._progress.step("read bandwidth"):
             bandwidth = read_bandwidth(self._clock, executor.device)
         floors = Floors(bytes_to_read(executor, runner.constants), bandwidth)

@@ -9,8 +9,18 @@ from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 
 WORKSPACE = "workspace"
-REST = "CUDA itself and all else on the device"
+KEPT = "kept for reuse by PyTorch"
+CONTEXT = "CUDA's context and other processes"
+REST = "kernels, graphs and all else"
 PROCESS = "process"
+
+
+def bytes_in_use() -> int:
+    """On the GPU, by whomever; starts CUDA there. 0 on a machine without one."""
+    if not torch.cuda.is_available():
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    return total - free
 
 
 def forget_peak(device: torch.device) -> None:
@@ -19,17 +29,25 @@ def forget_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def peak_memory(executor: Executor) -> dict[str, int]:
+def peak_memory(executor: Executor, in_use_before: int) -> dict[str, int]:
     """Bytes at the peak, by part, adding up to what is in use on the device; the process's largest
-    resident set where that is all that is known."""
+    resident set where that is all that is known. `in_use_before` is what `bytes_in_use` was before
+    the artifact was opened."""
     if not isinstance(executor, AotiExecutor):
         return {PROCESS: host_peak_bytes()}
-    free, total = torch.cuda.mem_get_info()
-    peak = torch.cuda.max_memory_allocated()
-    return all_parts(executor.weights.bytes_by_part(), peak, total - free)
+    peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved()
+    held = executor.weights.bytes_by_part()
+    return all_parts(held, peak, reserved, in_use_before, bytes_in_use())
 
 
-def all_parts(held: Mapping[str, int], peak: int, in_use: int) -> dict[str, int]:
-    """The parts that are always there, what was needed beside them up to the peak, and what the
-    device has in use besides: CUDA's context, memory kept for reuse, other processes."""
-    return dict(held) | {WORKSPACE: peak - sum(held.values()), REST: in_use - peak}
+def all_parts(
+    held: Mapping[str, int], peak: int, reserved: int, before: int, in_use: int
+) -> dict[str, int]:
+    """The parts that are always there, what was needed beside them up to the peak, what PyTorch
+    keeps behind that, what was in use before the artifact was opened, and what is left to name."""
+    return dict(held) | {
+        WORKSPACE: peak - sum(held.values()),
+        KEPT: reserved - peak,
+        CONTEXT: before,
+        REST: in_use - reserved - before,
+    }
