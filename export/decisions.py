@@ -70,12 +70,14 @@ def head_decisions(speculator: Eagle3Speculator, source: Source) -> dict[str, An
     """How the head was read: its layout, its taps and its options, each with what decided it."""
     config, num_layers = speculator.draft.config, speculator.target.num_hidden_layers
     taps = {"value": list(config.tap_layers), "source": "a dummy taps where public heads do"}
-    described: dict[str, Any] = {"head": asdict(config), "taps": taps, "layout": None, "flags": {}}
+    sizes = {name: value for name, value in asdict(config).items() if name != "tap_layers"}
     if source.load_format == DUMMY or source.draft_dir is None:
-        return described
+        return {"taps": taps, "layout": None, "flags": {}, "head": sizes}
     head = read_layout(HeadCheckpoint(source.draft_dir), num_layers, source.tap_layers)
     taps["source"] = tap_layers(head, config.num_taps, num_layers).reason
-    return described | {
+    return {
+        "taps": taps,
         "layout": {"value": head.trainer, "source": head.recognised_by},
         "flags": {name: asdict(found) for name, found in sorted(head.flags.items())},
+        "head": {name: value for name, value in sizes.items() if name not in head.flags},
     }

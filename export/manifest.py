@@ -1,10 +1,8 @@
 """What an artifact says about itself, and the tokenizer that travels with it."""
 
-import platform
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,10 @@ from eagle_aot.file_records import FileRecord, file_records
 from eagle_aot.targets.checkpoint import INDEX, read_json
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.tokenizer_files import tokenizer_problem
+from eagle_aot.versions import installed_versions
 
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
 """What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
-PACKAGES = ("torch", "triton", "executorch", "torchao", "transformers")
 
 
 def publish(
@@ -69,7 +67,7 @@ def describe(
     return Manifest(
         schema_version=SCHEMA_VERSION,
         eagle_aot_version=__version__,
-        versions={"python": platform.python_version(), **installed_versions()},
+        versions=installed_versions(),
         backend=options.backend,
         device=device,
         target={
@@ -101,17 +99,6 @@ def checkpoint_records(directory: Path) -> Mapping[str, FileRecord]:
     """Config, indices and weights by file name. A target's tokenizer is in the artifact."""
     beside = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
     return file_records([*beside, *HeadCheckpoint(directory).files()])
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of the packages that decide what an export contains."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 def copy_tokenizer(source: Source, directory: Path) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
               help="Draw what drafts were worth.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print the text alone.")
+@click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
 def main(
     artifact: Path,
     prompt: str | None,
@@ -55,8 +56,14 @@ def main(
     as_json: bool,
     picture: Path | None,
     quiet: bool,
+    verify: bool,
 ) -> None:
     """Generate greedily from ARTIFACT, speculating with its draft head."""
+    if verify:
+        if any(source is not None for source in (prompt, prompt_file, prompts_jsonl)):
+            raise click.UsageError("--verify runs no prompt")
+        show_verification(artifact, as_json)
+        return
     if picture is not None:
         check_plot(picture)
     if picture is not None and no_speculation:
@@ -88,6 +95,15 @@ def main(
         summarise(results, as_json, quiet)
     if picture is not None:
         draw(results, artifact, picture)
+
+
+def show_verification(artifact: Path, as_json: bool) -> None:
+    """Print what was found, then raise what is wrong first."""
+    from eagle_aot.runtime_runner.verify import report, verify_artifact
+
+    found = verify_artifact(artifact)
+    click.echo(json.dumps(found.to_json()) if as_json else "\n".join(report(found)))
+    found.raise_first()
 
 
 class TextStream:

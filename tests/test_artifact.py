@@ -9,30 +9,11 @@ from typing import Any
 
 import pytest
 
-from eagle_aot.artifact import (
-    MANIFEST,
-    PROGRAM,
-    SCHEMA_VERSION,
-    WEIGHTS,
-    Constants,
-    Manifest,
-)
+from artifact_files import CONSTANTS, write_artifact
+from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS, Constants, Manifest
 from eagle_aot.errors import ArtifactError
 from eagle_aot.file_records import FileRecord, file_record
 
-CONSTANTS = Constants(
-    max_seq_len=64,
-    vocab_size=32,
-    n_layers=3,
-    min_prefill_chunk=9,
-    max_prefill_chunk=16,
-    sliding_window=8,
-    chain_len=4,
-    max_verify_window=8,
-    draft_vocab_size=16,
-    hidden_size=8,
-    eos_ids=(1, 4),
-)
 PUBLISHED = {
     "get_max_seq_len",
     "get_vocab_size",
@@ -58,28 +39,6 @@ def outputs() -> dict[str, list[Any]]:
     """What running the constant methods gives."""
     methods = CONSTANTS.methods()
     return {name: v if isinstance(v, list) else [v] for name, v in methods.items()}
-
-
-def write_artifact(directory: Path) -> Manifest:
-    (directory / PROGRAM).write_bytes(b"program")
-    manifest = Manifest(
-        schema_version=SCHEMA_VERSION,
-        eagle_aot_version="0",
-        versions={},
-        backend="xnnpack",
-        device=None,
-        target={},
-        draft={},
-        options={},
-        decisions={},
-        constants=CONSTANTS.methods(),
-        shapes={},
-        stages=[],
-        self_test=None,
-        files={PROGRAM: file_record(directory / PROGRAM)},
-    )
-    manifest.write(directory)
-    return manifest
 
 
 def test_exactly_the_published_constants() -> None:
@@ -112,6 +71,7 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
         ({"device": "a GPU"}, "damaged"),
         ({"device": {"name": 3}}, "damaged"),
         ({"versions": {"torch": None}}, "damaged"),
+        ({"versions": {"torch": "\x1b[2J"}}, "damaged"),
         ({"options": "x"}, "damaged"),
         ({"stages": {}}, "damaged"),
         ({"files": {}}, "lists no model.pte"),

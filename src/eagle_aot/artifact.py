@@ -163,7 +163,7 @@ class Manifest:
         if set(stored) != names or not all(isinstance(stored[n], k) for n, k in KINDS.items()):
             raise ArtifactError(f"{path}: damaged (fields {sorted(names ^ set(stored))})")
         texts = [*stored["versions"].values(), *(stored["device"] or {}).values()]
-        if not all(isinstance(text, str) for text in texts):
+        if not all(isinstance(text, str) and text.isprintable() for text in texts):
             raise ArtifactError(f"{path}: damaged (a version or device that is no text)")
         try:
             files = {name: FileRecord.parse(one) for name, one in stored["files"].items()}
@@ -176,22 +176,21 @@ class Manifest:
 
         Other files in the directory are left alone, as long as nothing here would read them.
         """
+        for _, problem in self._mismatches(directory):  # before anything is read
+            raise ArtifactError(f"{problem}: export again")
         for problem in self.problems(directory).values():
             raise ArtifactError(f"{problem}: export again")
 
     def problems(self, directory: Path) -> dict[str, str]:
-        """What is wrong with the artifact's files, by name; a file that is not listed may be.
-
-        Nothing is hashed unless names and lengths are right.
-        """
-        if problems := dict(self._mismatches(directory)):
-            return problems
-        found = file_records(directory / name for name in self.files)
-        return {
+        """What is wrong with the artifact's files, by name; a file that is not listed may be."""
+        problems = dict(self._mismatches(directory))
+        found = file_records(directory / name for name in self.files if name not in problems)
+        changed = {
             name: f"{directory / name}: does not match its hash in {MANIFEST}"
-            for name, record in self.files.items()
-            if found[name] != record
+            for name, record in found.items()
+            if record != self.files[name]
         }
+        return problems | changed
 
     def _mismatches(self, directory: Path) -> Iterator[tuple[str, str]]:
         """Names and problems that need no file to be read."""

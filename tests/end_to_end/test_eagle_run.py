@@ -35,6 +35,7 @@ OPTIONS = {
     "--json",
     "--plot",
     "--quiet",
+    "--verify",
 }
 FIELDS = {
     "prompt_tokens",

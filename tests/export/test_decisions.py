@@ -1,6 +1,7 @@
 """What a manifest says of an export's decisions, read back from real graphs."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -29,13 +30,15 @@ def cuda() -> dict[str, Any]:
 
 def test_taps_and_options_come_with_their_reasons() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    found = head_decisions(source.load(64, torch.float32), source)
+    speculator = source.load(64, torch.float32)
+    found = head_decisions(speculator, source)
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
     assert found["layout"]["value"] == "vLLM speculators"
     assert found["flags"]["final_norm"] == {"value": True, "source": "norm.weight is there"}
     flags = {name: flag["value"] for name, flag in found["flags"].items()}
-    assert {name: found["head"][name] for name in flags} == flags
+    told = found["head"] | flags | {"tap_layers": (2, 4, 5)}
+    assert told == asdict(speculator.draft.config)
 
 
 def test_taps_of_the_command_line_are_told_as_such() -> None:
