@@ -129,7 +129,7 @@ def outline(name: str, value: Any, indent: int = 0) -> Iterator[str]:
     if not isinstance(value, dict) or is_flat(value):
         yield row(left, plain(value))
         return
-    yield left
+    yield plain(left)
     for key, inner in value.items():
         yield from outline(key, inner, indent + 2)
 
