@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from eagle_aot.command import eagle_command
 
@@ -13,6 +14,8 @@ SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32,
 
 DRAFT_QUANTS = ["none", "int8", "int4"]
 """The names in `draft_quant.py`, which imports torch."""
+
+BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_json"}
 
 
 @eagle_command
@@ -44,7 +47,10 @@ DRAFT_QUANTS = ["none", "int8", "int4"]
               help="Boundaries that the head taps, whatever its config.json says.")  # fmt: skip
 @click.option("--describe-draft", type=click.Path(path_type=Path), metavar="DIR",
               help="Show how a draft head is understood and exit; a target helps.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The description as one JSON object.")
+@click.option("--reproduce", type=click.Path(path_type=Path), metavar="manifest.json",
+              help="Repeat a recorded export and say what differs.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True,
+              help="What is shown as one JSON object.")  # fmt: skip
 @click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
 def main(
     target_model: str | None,
@@ -63,6 +69,7 @@ def main(
     check_only: bool,
     tap_layers: str | None,
     describe_draft: Path | None,
+    reproduce: Path | None,
     as_json: bool,
     list_targets: bool,
 ) -> None:
@@ -74,8 +81,11 @@ def main(
     if list_targets:
         print_targets()
         return
+    if reproduce is not None:
+        print_reproduction(reproduce, target_dir, draft_dir, output_dir, as_json)
+        return
     if as_json and describe_draft is None:
-        raise click.UsageError("--json goes with --describe-draft")
+        raise click.UsageError("--json goes with --describe-draft and --reproduce")
     if describe_draft is not None:
         print_draft(describe_draft, target_dir, target_model, tap_layers, as_json)
         return
@@ -107,6 +117,29 @@ def print_targets() -> None:
 
     for name, spec in TARGETS.items():
         click.echo(f"{name:<16} {spec.summary}")
+
+
+def print_reproduction(
+    recorded: Path,
+    target_dir: Path | None,
+    draft_dir: Path | None,
+    output_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Repeat an export with all its options; say where, and what differs."""
+    from eagle_aot.export.reproduce import reproduce
+
+    context = click.get_current_context()
+    for name in sorted(set(context.params) - BESIDE_REPRODUCE):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--reproduce takes its options from the manifest: leave out "
+                                   f"--{name.replace('_', '-')}")  # fmt: skip
+    place, found = reproduce(recorded, main, target_dir, draft_dir, output_dir)
+    if as_json:
+        click.echo(json.dumps({"output_dir": str(place), **found.to_json()}))
+        return
+    verdict = "every file is the same, bit for bit" if found.identical else "not the same"
+    click.echo("\n".join([*found.report(), f"{place}{os.sep}: {verdict}"]))
 
 
 def print_draft(

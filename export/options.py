@@ -29,10 +29,15 @@ class ExportOptions:
             check_chain_len(self.chain_len)
 
 
+SOURCE_OPTIONS = tuple(f.name for f in fields(Source) if f.name not in UNRECORDED)
+EXPORT_OPTIONS = tuple(f.name for f in fields(ExportOptions) if f.name not in UNRECORDED)
+"""What a manifest records of both, by the names of the command line."""
+
+
 def record_options(source: Source, options: ExportOptions) -> dict[str, Any]:
-    """All that an export was told but its directories, by the names of its command line."""
-    told = {**_values(source), **_values(options)}
-    return {name: value for name, value in told.items() if name not in UNRECORDED}
+    """All that an export was told but its directories."""
+    told = {name: getattr(source, name) for name in SOURCE_OPTIONS}
+    return told | {name: getattr(options, name) for name in EXPORT_OPTIONS}
 
 
 def command_line(recorded: dict[str, Any]) -> list[str]:
@@ -43,10 +48,6 @@ def command_line(recorded: dict[str, Any]) -> list[str]:
     words = [(f"--{name.replace('_', '-')}", value) for name, value in recorded.items()]
     told = [(flag, value) for flag, value in words if value is not None and value is not False]
     return [flag if value is True else f"{flag}={_text(value)}" for flag, value in told]
-
-
-def _values(chosen: Source | ExportOptions) -> dict[str, Any]:
-    return {field.name: getattr(chosen, field.name) for field in fields(chosen)}
 
 
 def _text(value: Any) -> str:

@@ -175,7 +175,7 @@ def test_all_that_is_wrong_is_told_by_name(tmp_path: Path) -> None:
     assert list(manifest.problems(tmp_path)) == [PROGRAM]
     (tmp_path / WEIGHTS).touch()
     (tmp_path / "tokenizer.json").touch()
-    assert list(manifest.problems(tmp_path)) == ["tokenizer.json", WEIGHTS]
+    assert list(manifest.problems(tmp_path)) == ["tokenizer.json", WEIGHTS, PROGRAM]
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Manifest)])

@@ -30,6 +30,10 @@ OPTIONS = {
     "--check-only",
     "--tap-layers",
     "--describe-draft",
+    "--reproduce",
+    "--self-test",
+    "--no-self-test",
+    "--self-test-prompts",
     "--json",
     "--list-targets",
 }
