@@ -48,6 +48,20 @@ class Eagle3Drafter:
 
         Padding rows write slots behind it, which nothing reads before they are written again.
         """
+        self._commit(tokens, features, input_pos, last)
+
+    def catch_up(self, tokens: Tensor, features: Tensor, input_pos: Tensor) -> Tensor:
+        """Commit slots that were left out, as `extend` takes them.
+
+        Returns bool [1, T]: which of `tokens` would have been the first draft at its place.
+        """
+        assert self._draft is not None, "extend comes before catch_up"
+        first = self._draft.clone()
+        drafts = self._commit(tokens, features, input_pos, input_pos[-1:] - input_pos[0])
+        return torch.cat((first, drafts[:, :-1]), dim=1) == tokens
+
+    def _commit(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> Tensor:
+        """The draft behind each slot, int64 [1, T]."""
         drafts, recurrent = self._executor.run(DRAFT_DECODE, tokens, features, input_pos)
         draft, feature = drafts.index_select(1, last), recurrent.index_select(1, last)
         slot = input_pos.index_select(0, last) + 1
@@ -57,6 +71,7 @@ class Eagle3Drafter:
             self._draft.copy_(draft)
             self._feature.copy_(feature)
             self._slot.copy_(slot)
+        return drafts
 
     def propose(self, count: int) -> Tensor:
         """A chain of `count` drafts [1, count]. Its slots are overwritten by the next `extend`."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from eagle_aot.runtime_runner.round import Round, rows
+from eagle_aot.runtime_runner.rounds import Rounds
 from eagle_aot.runtime_runner.stats import Stats
 
 
@@ -23,20 +24,22 @@ class Limits:
 
 
 def generate(
-    round_: Round,
+    rounds: Rounds,
     prompt: Sequence[int],
     limits: Limits,
     on_tokens: Callable[[list[int]], None],
 ) -> tuple[list[int], Stats]:
     """Greedy continuation of `prompt`, the same for every drafter and every chain length."""
-    stats = Stats(chain_len=round_.chain_len)
+    stats = Stats(chain_len=rounds.chain_len)
     started = time.perf_counter()
-    output = [prefill(round_, prompt, stats)]
+    output = [prefill(rounds.begin(len(prompt)), prompt, stats)]
     on_tokens(output[:])
     prefilled = time.perf_counter()
     while output[-1] not in limits.stop_ids and (left := limits.room - len(output)) > 0:
+        round_ = rounds.choose(left)
         accepted, *greedy = round_.play().tolist()  # the round's one copy to the host
         run = cut_behind_stop(greedy[: accepted + 1][:left], limits.stop_ids)
+        rounds.observe(round_, accepted, len(run))
         stats.add_round(round_.chain_len, min(accepted, len(run)), len(run))
         output += run
         on_tokens(run)

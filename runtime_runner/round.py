@@ -42,11 +42,25 @@ class Drafter(Protocol):
         """The next `count` tokens on top of what is committed, int64 [1, count]."""
 
 
-class Round:
-    """Draft, verify, accept, reseed: the state between rounds, and the step from one to the next.
+class Cursor:
+    """The state between rounds: `bonus` int64 [1, 1], the token that is decided but not in the
+    target's cache yet, and its `position` int64 [1]. They lie in the same tensors for good."""
 
-    The state is the bonus token, which is decided but not in the target's cache yet, and its
-    position. A chain length of 0 is plain decoding. `play` is `step`, or a recording of it.
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.bonus = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def place(self, bonus: Tensor, position: int) -> None:
+        """Continue from `bonus` int64 [1, 1], the token at `position`."""
+        self.bonus.copy_(bonus)
+        self.position.fill_(position)
+
+
+class Round:
+    """Draft, verify, accept, reseed: the step from one state to the next.
+
+    Rounds with the same cursor and drafter continue one another's text, whatever their chain
+    lengths. A chain length of 0 is plain decoding. `play` is `step`, or a recording of it.
     """
 
     def __init__(
@@ -55,20 +69,20 @@ class Round:
         drafter: Drafter | None,
         chain_len: int,
         device: torch.device | str = "cpu",
+        cursor: Cursor | None = None,
     ) -> None:
+        """On a text of its own, unless there is a `cursor` of others."""
         self.verifier = verifier
         self.drafter = drafter
         self.chain_len = chain_len if drafter else 0
         self.device = device
         self.play: Step = self.step
-        self._bonus = torch.zeros(1, 1, dtype=torch.int64, device=device)
-        self._position = torch.zeros(1, dtype=torch.int64, device=device)
+        self._cursor = cursor or Cursor(device)
         self._window = torch.arange(self.chain_len + 1, device=device)
 
     def begin(self, bonus: Tensor, position: int) -> None:
         """Continue from `bonus` int64 [1, 1], the token at `position`, after a prefill."""
-        self._bonus.copy_(bonus)
-        self._position.fill_(position)
+        self._cursor.place(bonus, position)
 
     def step(self) -> Tensor:
         """One verify forward.
@@ -76,15 +90,16 @@ class Round:
         Returns int64 [chain_len + 2]: the number of accepted drafts a, then the target's greedy
         tokens, of which the first a + 1 continue the text.
         """
-        tokens, input_pos = self._bonus, self._position + self._window
+        cursor = self._cursor
+        tokens, input_pos = cursor.bonus, cursor.position + self._window
         if self.drafter:
             tokens = torch.cat((tokens, self.drafter.propose(self.chain_len)), dim=1)
         greedy, features = self.verifier.forward(tokens, input_pos)
         accepted = count_accepted(tokens[:, 1:], greedy)
         if self.drafter:
             self.drafter.extend(greedy, features, input_pos, accepted)
-        self._bonus.copy_(greedy.index_select(1, accepted))
-        self._position.add_(accepted + 1)
+        cursor.bonus.copy_(greedy.index_select(1, accepted))
+        cursor.position.add_(accepted + 1)
         return torch.cat((accepted, greedy[0]))
 
 

@@ -8,14 +8,19 @@ from typing import Any
 
 from eagle_aot.artifact import Constants, Manifest, tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError, SettingError
+from eagle_aot.runtime_runner.backlog import Backlog
+from eagle_aot.runtime_runner.calibrate import measure_costs
+from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen, ChainLength
 from eagle_aot.runtime_runner.eagle3 import Eagle3Drafter, TargetVerifier
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
-from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.round import Cursor, Drafter, Round
+from eagle_aot.runtime_runner.rounds import ChosenRounds, Rounds, SameRound
 from eagle_aot.runtime_runner.stats import Stats
 from eagle_aot.tokenizer import Tokenizer
 
 DEFAULT_MAX_NEW_TOKENS = 128
+BACKLOG_ROWS = 128  # at most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +57,7 @@ class Runner:
         self.constants = constants
         self.verifier = TargetVerifier(executor, constants)
         self.drafter = Eagle3Drafter(executor)
+        self._cursor = Cursor(executor.device)
         self._rounds: dict[int, Round] = {}
 
     @cached_property
@@ -63,7 +69,7 @@ class Runner:
         self,
         prompt: str | Sequence[int],
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
-        chain_len: int | None = None,
+        chain_len: ChainLen | None = None,
         speculate: bool = True,
         *,
         raw_prompt: bool = False,
@@ -72,10 +78,11 @@ class Runner:
     ) -> Result:
         """Continue a prompt, given as text (one user turn, unless `raw_prompt`) or as token ids.
 
-        `chain_len` drafts per round, the artifact's default if None; `speculate=False` decodes
-        plainly, with the same tokens as result. `stop_ids` are added to the artifact's own.
-        `on_tokens` is handed every run of new tokens as it is decided. Raises PromptError for a
-        prompt that does not fit and SettingError for an argument outside its range.
+        `chain_len` drafts per round, the artifact's default if None, or "auto" for as many as pay,
+        round by round; `speculate=False` decodes plainly, with the same tokens as result.
+        `stop_ids` are added to the artifact's own. `on_tokens` is handed every run of new tokens
+        as it is decided. Raises PromptError for a prompt that does not fit and SettingError for an
+        argument outside its range.
         """
         chain_len = self._chain_len(chain_len)
         if max_new_tokens < 1:
@@ -84,8 +91,8 @@ class Runner:
         self._check_prompt(ids)
         room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
         stops = frozenset((*self.constants.eos_ids, *self._check_stop_ids(stop_ids)))
-        round_ = self.round(chain_len if speculate and room > 1 else 0)
-        output, stats = generate(round_, ids, Limits(room=room, stop_ids=stops), on_tokens)
+        rounds = self._rounds_of(chain_len if speculate and room > 1 else 0)
+        output, stats = generate(rounds, ids, Limits(room=room, stop_ids=stops), on_tokens)
         return Result(
             prompt_tokens=len(ids),
             token_ids=output,
@@ -98,24 +105,48 @@ class Runner:
     def round(self, chain_len: int) -> Round:
         """The round of `chain_len` drafts, 0 for plain decoding; made, and recorded, once."""
         if chain_len not in self._rounds:
-            drafter = self.drafter if chain_len else None
-            round_ = Round(self.verifier, drafter, chain_len, self.executor.device)
-            if self.executor.device.type == "cuda":
-                self._record(round_)
-            self._rounds[chain_len] = round_
+            self._rounds[chain_len] = self._make(chain_len, self.drafter if chain_len else None)
         return self._rounds[chain_len]
 
-    def _record(self, round_: Round) -> None:
-        """Before any text: a recording starts from a state that exists and kernels that are loaded,
-        and what it writes to the caches is overwritten."""
+    @cached_property
+    def chosen_rounds(self) -> ChosenRounds:
+        """Rounds of every chain length and what chooses between them, which learns from text to
+        text. What they cost is measured here, which takes a second or two."""
+        constants = self.constants
+        longest = constants.max_verify_window - 1
+        rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
+        backlog = Backlog(self.drafter, rows, self.executor.device)
+        rounds = [self._make(0, backlog), *(self.round(k) for k in range(1, longest + 1))]
+        self._prefill_something()
+        positions = constants.min_prefill_chunk, constants.max_seq_len - constants.max_verify_window
+        costs = measure_costs(rounds, backlog, positions)
+        return ChosenRounds(rounds, backlog, ChainLength(costs))
+
+    def _rounds_of(self, chain_len: ChainLen) -> Rounds:
+        return self.chosen_rounds if chain_len == AUTO else SameRound(self.round(chain_len))
+
+    def _make(self, chain_len: int, drafter: Drafter | None) -> Round:
+        """Recorded before any text: a recording starts from a state that exists and kernels that
+        are loaded, and what it writes to the caches is overwritten."""
+        device = self.executor.device
+        round_ = Round(self.verifier, drafter, chain_len, device, self._cursor)
+        if device.type == "cuda":
+            self._prefill_something()
+            round_.play = self.executor.repeat(round_.step)
+        return round_
+
+    def _prefill_something(self) -> None:
+        """In target and drafter, which gives both a state."""
+        round_ = Round(self.verifier, self.drafter, 1, self.executor.device, self._cursor)
         prefill(round_, [0] * self.constants.min_prefill_chunk, Stats(chain_len=0))
-        round_.play = self.executor.repeat(round_.step)
 
     def _ids(self, prompt: str | Sequence[int], raw: bool) -> list[int]:
         return self.tokenizer.encode(prompt, raw) if isinstance(prompt, str) else list(prompt)
 
-    def _chain_len(self, chain_len: int | None) -> int:
+    def _chain_len(self, chain_len: ChainLen | None) -> ChainLen:
         longest = self.constants.max_verify_window - 1
+        if chain_len == AUTO:
+            return AUTO
         chosen = self.constants.chain_len if chain_len is None else chain_len
         if not 1 <= chosen <= longest:
             raise SettingError(f"chain length {chosen}: this artifact takes 1 to {longest}")

@@ -1,9 +1,12 @@
 """What a generation cost and what its drafts were worth."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
+
+from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
 
 
 @dataclass(kw_only=True, slots=True)
@@ -12,10 +15,11 @@ class Stats:
 
     `reached[i]` and `accepted_at[i]` count the rounds in which draft i was looked at (all before
     it were accepted) and accepted. Drafts behind a stop token count as neither.
-    `accepted_lengths[n]` counts the rounds in which n drafts were accepted.
+    `accepted_lengths[n]` counts the rounds in which n drafts were accepted, and
+    `rounds_by_chain_len[k]` those of k drafts.
     """
 
-    chain_len: int
+    chain_len: ChainLen
     prefill_chunks: int = 0
     rounds: int = 0
     emitted: int = 0  # by rounds, the free prefill token excluded
@@ -25,6 +29,7 @@ class Stats:
     reached: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
+    rounds_by_chain_len: list[int] = field(default_factory=list)
 
     @classmethod
     def total(cls, parts: Iterable["Stats"]) -> "Stats":
@@ -32,7 +37,7 @@ class Stats:
         room for one token drafts nothing."""
         every = list(parts)
         counts = {name: _sum([getattr(part, name) for part in every]) for name in COUNTS}
-        return cls(chain_len=max(part.chain_len for part in every), **counts)
+        return cls(chain_len=max((part.chain_len for part in every), key=_length), **counts)
 
     def add_round(self, drafted: int, accepted: int, emitted: int) -> None:
         """One verify forward: `drafted` tokens offered, `accepted` of them emitted."""
@@ -48,6 +53,8 @@ class Stats:
             self.accepted_at[i] += i < accepted
         self.accepted_lengths += [0] * (drafted + 1 - len(self.accepted_lengths))
         self.accepted_lengths[accepted] += 1
+        self.rounds_by_chain_len += [0] * (drafted + 1 - len(self.rounds_by_chain_len))
+        self.rounds_by_chain_len[drafted] += 1
 
     @property
     def accepted(self) -> int:
@@ -100,11 +107,17 @@ class Stats:
             "decode_seconds": self.decode_seconds,
             "tokens_per_second": self.tokens_per_second,
             "chain_len": self.chain_len,
+            "rounds_by_chain_len": self.rounds_by_chain_len,
         }
 
 
 COUNTS = [name for name in Stats.__dataclass_fields__ if name != "chain_len"]
 """Fields that add up over generations."""
+
+
+def _length(chain_len: ChainLen) -> float:
+    """What changes from round to round goes before all that does not."""
+    return math.inf if chain_len == AUTO else chain_len
 
 
 def _sum(values: list[Any]) -> Any:

@@ -24,6 +24,7 @@ from eagle_aot.errors import EagleError, SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round, rows
+from eagle_aot.runtime_runner.rounds import SameRound
 from eagle_aot.runtime_runner.stats import Stats
 from number_list import numbers
 from scripted_drafter import ScriptedDrafter
@@ -144,7 +145,7 @@ def with_script(
     round_ = Round(runner.verifier, drafter, chain_len, executor.device)
     round_.play = executor.repeat(round_.step)
     limits = Limits(room=len(plain), stop_ids=frozenset(runner.constants.eos_ids))
-    return generate(round_, prompt, limits, lambda run: None)
+    return generate(SameRound(round_), prompt, limits, lambda run: None)
 
 
 GENERATORS = {"head": with_head, "scripted": with_script}

@@ -13,6 +13,7 @@ from torch import Tensor
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.generate import Limits, generate
 from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.rounds import SameRound
 from mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
 from scripted_drafter import ScriptedDrafter
 from tiny_pair.stories import stories
@@ -70,7 +71,7 @@ def test_forced_acceptance_never_changes_the_tokens(
         for chain_len in CHAIN_LENS:
             limits = Limits(room=new_tokens, stop_ids=frozenset())
             round_ = Round(runner.verifier, ScriptedDrafter(len(prompt), plain, right), chain_len)
-            output, stats = generate(round_, prompt, limits, lambda run: None)
+            output, stats = generate(SameRound(round_), prompt, limits, lambda run: None)
             assert output == plain, (name, len(prompt), chain_len)
             if name == "a = 0":
                 assert stats.rounds == new_tokens - 1

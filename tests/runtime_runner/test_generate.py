@@ -7,6 +7,7 @@ from toy import VOCAB, RecordingDrafter, ToyVerifier, plain_text
 
 from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate
 from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.rounds import SameRound
 from eagle_aot.runtime_runner.runner import finish_reason
 
 
@@ -38,7 +39,7 @@ def test_every_drafter_gives_the_plain_text(
     runs: list[list[int]] = []
     limits = Limits(room=room, stop_ids=stop_ids)
     round_ = Round(verifier, drafter, chain_len)
-    output, stats = generate(round_, prompt, limits, runs.append)
+    output, stats = generate(SameRound(round_), prompt, limits, runs.append)
     assert output == expected == [token for run in runs for token in run]
     assert verifier.forwards == stats.rounds + stats.prefill_chunks == stats.target_forwards
     assert stats.emitted == len(output) - 1
@@ -51,7 +52,9 @@ def test_every_drafter_gives_the_plain_text(
 def test_no_drafter_is_one_token_per_forward() -> None:
     verifier = ToyVerifier(3, 16, 9)
     limits = Limits(room=12, stop_ids=frozenset())
-    output, stats = generate(Round(verifier, None, 4), [1, 2, 3], limits, lambda run: None)
+    output, stats = generate(
+        SameRound(Round(verifier, None, 4)), [1, 2, 3], limits, lambda run: None
+    )
     assert output == plain_text([1, 2, 3], 3, 12)
     assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)
 
@@ -64,7 +67,7 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
     text = prompt + plain_text(prompt, 1, 12)
     limits = Limits(room=12, stop_ids=frozenset())
     round_ = Round(ToyVerifier(1, 16, 9), RecordingDrafter(text, right), 4)
-    _, stats = generate(round_, prompt, limits, lambda run: None)
+    _, stats = generate(SameRound(round_), prompt, limits, lambda run: None)
     assert (stats.rounds, stats.accepted) == (rounds, accepted)
 
 

@@ -1,0 +1,61 @@
+"""Plain tokens that the drafter has not seen."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from eagle_aot.runtime_runner.round import Drafter
+
+
+class LateDrafter(Drafter, Protocol):
+    """A drafter that can be left out of rounds for a while."""
+
+    def catch_up(self, tokens: Tensor, features: Tensor, input_pos: Tensor) -> Tensor:
+        """Commit the slots `input_pos` int64 [T], as `extend` does.
+
+        Returns bool [1, T]: which of `tokens` it would have drafted, each being the next one.
+        """
+
+
+class Backlog:
+    """Takes the drafter's place in rounds that draft nothing, and keeps their rows on the device.
+
+    Before the drafter drafts again it commits them all in one forward, instead of one for each.
+    """
+
+    def __init__(self, drafter: LateDrafter, capacity: int, device: torch.device | str) -> None:
+        """Of `capacity` rows at most: those behind it are lost."""
+        self.capacity = capacity
+        self._drafter = drafter
+        self._tokens = torch.zeros(1, capacity, dtype=torch.int64, device=device)
+        self._features = torch.empty(0)  # [1, capacity, H], once there is one
+        self._next = torch.zeros(1, dtype=torch.int64, device=device)  # row
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._next.zero_()
+
+    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
+        """Keep the one row of a plain round, instead of committing its slot."""
+        if not self._features.numel():
+            self._features = features.new_zeros(1, self.capacity, features.shape[2])
+        self._tokens.index_copy_(1, self._next, tokens)
+        self._features.index_copy_(1, self._next, features)
+        self._next.add_(1).clamp_(max=self.capacity - 1)
+
+    def propose(self, count: int) -> Tensor:
+        """No drafts, int64 [1, 0]."""
+        assert count == 0, "for plain rounds alone"
+        return self._tokens[:, :0]
+
+    def catch_up(self, first: int, count: int) -> list[bool]:
+        """Let the drafter commit the `count` rows kept, whose slots start at `first`, and forget
+        them. Returns which of their tokens it would have drafted."""
+        assert 0 < count <= self.capacity
+        input_pos = torch.arange(first, first + count, device=self._tokens.device)
+        expected = self._drafter.catch_up(
+            self._tokens[:, :count], self._features[:, :count], input_pos
+        )
+        self.clear()
+        return expected[0].tolist()

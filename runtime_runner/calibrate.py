@@ -1,0 +1,69 @@
+"""Measuring what rounds cost, before any text."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from eagle_aot.runtime_runner.backlog import Backlog
+from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.round_costs import RoundCosts
+
+SECONDS = 1.5  # to measure for
+FEWEST, MOST = 5, 50  # samples of each
+
+
+def measure_costs(
+    rounds: Sequence[Round], backlog: Backlog, positions: tuple[int, int]
+) -> RoundCosts:
+    """Of rounds behind a prefill, at two positions of a text that is not there: time does not
+    depend on what the caches hold. What it writes to them is overwritten."""
+    device = rounds[0].device
+    bonus = torch.zeros(1, 1, dtype=torch.int64, device=device)
+
+    def play(round_: Round, position: int) -> None:
+        backlog.clear()
+        round_.begin(bonus, position)
+        round_.play().tolist()
+
+    count = len(rounds)
+    plays = [partial(play, r, position) for position in positions for r in rounds]
+    looks = [partial(backlog.catch_up, positions[0], rows) for rows in (1, backlog.capacity)]
+    found = medians([*plays, *looks])
+    near, far = never_falling(found[:count]), never_falling(found[count : 2 * count])
+    return RoundCosts(
+        positions=positions,
+        rounds=tuple(zip(near, far, strict=True)),
+        rows=backlog.capacity,
+        catch_up=(found[-2], found[-1]),
+    )
+
+
+def never_falling(times: Sequence[float]) -> list[float]:
+    """The nearest times of which none is below the one before it: a longer chain is more work, so
+    what looks otherwise is noise (isotonic regression, by pooling adjacent violators)."""
+    pools: list[list[float]] = []
+    for time_ in times:
+        pools.append([time_])
+        while len(pools) > 1 and statistics.mean(pools[-2]) > statistics.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    return [statistics.mean(pool) for pool in pools for _ in pool]
+
+
+def medians(calls: Sequence[Callable[[], object]]) -> list[float]:
+    """Seconds of each call, which are made in turn, so that a drift meets all of them."""
+    for call in calls:
+        call()
+    sweep = sum(seconds(call) for call in calls)
+    count = min(MOST, max(FEWEST, int(SECONDS / sweep)))
+    sweeps = [[seconds(call) for call in calls] for _ in range(count)]
+    return [statistics.median(times) for times in zip(*sweeps, strict=True)]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Of the host's clock."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

@@ -1,0 +1,84 @@
+"""How many drafts the next round should have."""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from eagle_aot.runtime_runner.acceptance_estimate import AcceptanceEstimate, runs
+from eagle_aot.runtime_runner.round_costs import RoundCosts
+
+AUTO: Final = "auto"
+ChainLen = int | Literal["auto"]
+
+SHARE = 0.015  # of the time, that looking for something better than plain decoding may cost
+START = 12.0  # plain rounds, that it may cost before any was earned
+MOST = 64.0  # plain rounds, that what was won before may be lost again
+MARGIN = 1.01  # by which another chain length must be faster before it is taken
+FIRST_LOOK = 16  # plain tokens, after which the head is asked what it would have drafted
+
+
+class ChainLength:
+    """Chooses the chain length with the most tokens per second, from 0, plain decoding, on.
+
+    Tokens of a round are estimated from the text, seconds are `costs`. An account in plain rounds
+    keeps what drafting wins over plain decoding and loses against it. What it does not cover is not
+    tried, so after n tokens decoding is never behind plain decoding by more than SHARE of the time
+    and START plain rounds.
+
+    While decoding plainly the head sees nothing; now and then it catches up on the plain tokens,
+    and its guesses at them say whether drafts are worth while again.
+    """
+
+    def __init__(self, costs: RoundCosts) -> None:
+        self.costs = costs
+        self._estimate = AcceptanceEstimate(costs.longest)
+        self._account = START
+        self._current = costs.longest
+        self._look = FIRST_LOOK
+
+    def begin(self) -> None:
+        """A new text, of which nothing is known but what texts usually were like."""
+        self._estimate.begin()
+        self._look = FIRST_LOOK
+
+    def choose(self, left: int, position: int) -> int:
+        """For a round at `position` with `left` tokens to go, which the head has caught up with."""
+        prices = {
+            k: self.costs.price(k, position) for k in range(min(self.costs.longest, left - 1) + 1)
+        }
+        speeds = {
+            k: self._estimate.tokens(k) / price
+            for k, price in prices.items()
+            if self._covers(price - 1)
+        }
+        best = max(speeds, key=speeds.__getitem__)
+        if speeds[best] > MARGIN * speeds.get(self._current, 0.0):
+            self._current = best
+        return self._current
+
+    def observe(self, chain_len: int, accepted: int, emitted: int, position: int) -> None:
+        """A round of `chain_len` drafts, `accepted` of them among the `emitted` tokens."""
+        self._book(emitted, self.costs.price(chain_len, position))
+        if chain_len:
+            self._estimate.add(min(chain_len, emitted), accepted)
+
+    def wants_to_look(self, pending: int, position: int) -> bool:
+        """Whether the head should catch up on `pending` plain tokens now."""
+        if pending > self.costs.rows:
+            return False  # some of them are lost
+        price = self.costs.price_of_catching_up(pending, position)
+        cheap = pending >= FIRST_LOOK and price <= SHARE / 2 * pending
+        due = cheap or pending >= min(self._look, self.costs.rows)
+        return due and self._covers(price)
+
+    def observe_plain(self, expected: Sequence[bool], position: int) -> None:
+        """What the head caught up on: whether it would have drafted each of the plain tokens."""
+        self._book(0, self.costs.price_of_catching_up(len(expected), position))
+        for reached, accepted in runs(expected, self.costs.longest):
+            self._estimate.add(reached, accepted)
+        self._look *= 2
+
+    def _covers(self, loss: float) -> bool:
+        return loss <= max(self._account, 0)
+
+    def _book(self, tokens: int, price: float) -> None:
+        self._account = min(MOST, self._account + tokens - (1 - SHARE) * price)
