@@ -1,4 +1,4 @@
-"""Real artifacts, exported once per test run in the background of the faster tests."""
+"""Real artifacts, exported once per test run beside the faster tests."""
 
 import os
 import subprocess
@@ -21,9 +21,21 @@ ARTIFACT = "_artifact"
 """How the names of fixtures that are exports end."""
 
 
+IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of artifacts last: the exports take minutes, on the second core."""
-    items.sort(key=lambda item: any(name.endswith(ARTIFACT) for name in fixtures(item)))
+    """Tests of artifacts in one process, so that each artifact is exported once. They come first
+    where others run beside them, else last: the exports take minutes."""
+    for item in items:
+        if needs_artifact(item):
+            item.add_marker(pytest.mark.xdist_group("artifacts"))
+    items.sort(key=needs_artifact, reverse=IN_PARALLEL)
+
+
+def needs_artifact(item: pytest.Item) -> bool:
+    """Whether any of a test's fixtures is an export."""
+    return any(name.endswith(ARTIFACT) for name in fixtures(item))
 
 
 def fixtures(item: pytest.Item) -> Sequence[str]:
@@ -62,6 +74,13 @@ def qwen3_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def early_exports(request: pytest.FixtureRequest) -> None:
+    """Start them before the first test, unless another process may be the one that needs them."""
+    if not IN_PARALLEL:
+        request.getfixturevalue("exports")
+
+
+@pytest.fixture(scope="session")
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Export]]:

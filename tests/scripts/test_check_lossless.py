@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 
 import check_lossless
+import write_prompts
 from check_lossless import Check, Difference, last_logits, main
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.targets import load_target
@@ -83,6 +84,16 @@ def test_an_artifact_is_lossless(tiny_artifact: Path, prompts: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("4 of 4 outputs identical, ")
     assert result.stderr == ""
+
+
+def test_a_thousand_prompts_are(tiny_artifact: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "thousand.jsonl"
+    assert CliRunner().invoke(write_prompts.main, [str(prompts)]).exit_code == 0
+    result = run(tiny_artifact, prompts, "--max-new-tokens", "24", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert (found["prompts"], found["identical"], found["differences"]) == (1000, 1000, [])
+    assert found["tokens"] > 20_000
 
 
 def test_a_changed_token_is_shown_with_its_gap(
