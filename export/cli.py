@@ -3,11 +3,17 @@
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
+from rich.console import Console
 
 from eagle_aot.command import eagle_command
+from eagle_aot.errors import PairingError
+
+if TYPE_CHECKING:
+    from eagle_aot.export import ExportOptions, Source
 
 SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32, 64, 128)]
 """The names in `targets/int4/quantise.py`, which imports torch."""
@@ -47,6 +53,13 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
               help="Boundaries that the head taps, whatever its config.json says.")  # fmt: skip
 @click.option("--describe-draft", type=click.Path(path_type=Path), metavar="DIR",
               help="Show how a draft head is understood and exit; a target helps.")  # fmt: skip
+@click.option("--self-test", is_flag=True,
+              help="Rank the readings of the head by how they draft and exit. An export does this "
+                   "too, but for a target of more than 10^9 parameters without a GPU.")  # fmt: skip
+@click.option("--no-self-test", is_flag=True, help="Export without it.")
+@click.option("--self-test-prompts", type=click.Path(path_type=Path), metavar="FILE.jsonl",
+              help="Its prompts, as eagle-run --prompts-jsonl takes them; 24 tokens of each answer "
+                   "are decoded.")  # fmt: skip
 @click.option("--reproduce", type=click.Path(path_type=Path), metavar="manifest.json",
               help="Repeat a recorded export and say what differs.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True,
@@ -69,6 +82,9 @@ def main(
     check_only: bool,
     tap_layers: str | None,
     describe_draft: Path | None,
+    self_test: bool,
+    no_self_test: bool,
+    self_test_prompts: Path | None,
     reproduce: Path | None,
     as_json: bool,
     list_targets: bool,
@@ -84,8 +100,10 @@ def main(
     if reproduce is not None:
         print_reproduction(reproduce, target_dir, draft_dir, output_dir, as_json)
         return
-    if as_json and describe_draft is None:
-        raise click.UsageError("--json goes with --describe-draft and --reproduce")
+    if as_json and describe_draft is None and not self_test:
+        raise click.UsageError("--json goes with --describe-draft, --self-test and --reproduce")
+    if no_self_test and (self_test or self_test_prompts is not None):
+        raise click.UsageError("--no-self-test leaves nothing for --self-test options to say")
     if describe_draft is not None:
         print_draft(describe_draft, target_dir, target_model, tap_layers, as_json)
         return
@@ -99,7 +117,12 @@ def main(
         chain_len=chain_len,
         max_seq_len=max_seq_len,
         max_prefill=max_prefill,
+        no_self_test=no_self_test,
+        self_test_prompts=self_test_prompts,
     )
+    if self_test:
+        show_self_test(source, options, as_json)
+        return
     if check_only:
         for name, program in run_check(source, options).items():
             click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
@@ -109,6 +132,20 @@ def main(
     run_export(source, output_dir, options)
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
     click.echo(f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, load format {load_format}")
+
+
+def show_self_test(source: "Source", options: "ExportOptions", as_json: bool) -> None:
+    """The ranking and the finding; a warning is what was asked for, so it is a failure here."""
+    from eagle_aot.export.pipeline import run_self_test
+    from eagle_aot.export.self_test.report import show
+
+    verdict = run_self_test(source, options)
+    if as_json:
+        click.echo(json.dumps(verdict.to_json()))
+    else:
+        show(verdict, Console(stderr=True))
+    if verdict.is_warning:
+        raise PairingError(f"self-test: {verdict.message}")
 
 
 def print_targets() -> None:

@@ -1,6 +1,7 @@
 """How to export a pair, and the same as a manifest records it."""
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from eagle_aot.export.lowering.backend import AUTO
@@ -9,8 +10,8 @@ from eagle_aot.export.source import Source
 from eagle_aot.export.verify_window import check_chain_len
 
 DEFAULT_MAX_PREFILL = 512
-UNRECORDED = ("target_dir", "draft_dir", "progress")
-"""Where a checkpoint lay says nothing about it."""
+UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "progress")
+"""Where a checkpoint lay says nothing about it, and prompts decide nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +23,8 @@ class ExportOptions:
     chain_len: int | None = None
     max_seq_len: int | None = None
     max_prefill: int = DEFAULT_MAX_PREFILL
+    no_self_test: bool = False
+    self_test_prompts: Path | None = None
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:

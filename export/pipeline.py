@@ -36,6 +36,8 @@ from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.output_dir import appearing, check_output_dir
 from eagle_aot.export.pack_int4 import pack_int4
 from eagle_aot.export.progress import Progress
+from eagle_aot.export.self_test.run import self_test, tested
+from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.export.verify_window import MethodLengths, check_chain_len, method_lengths
@@ -85,6 +87,16 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
         return trace(speculator, lengths, backend, attention, options.progress)
 
 
+def run_self_test(source: Source, options: ExportOptions) -> Verdict:
+    """Load the pair as for an export and rank the readings of its head. Raises EagleError."""
+    backend = choose_backend(options.backend)
+    if source.load_format == DUMMY:
+        return unknown(RANDOM)
+    with options.progress.stage("load"):
+        speculator = load_pair(source, _max_seq_len(source, options), backend)
+    return self_test(speculator, source, backend, options)
+
+
 def export_speculator(
     speculator: Eagle3Speculator,
     output_dir: str | Path,
@@ -114,6 +126,7 @@ def export_speculator(
         max_seq_len=constants.max_seq_len,
     )
     linears = linear_formats(speculator)  # which tracing folds or packs
+    found = tested(speculator, source, backend, options)
     programs = trace(speculator, lengths, backend, attention, progress)
     decisions = describe_decisions(speculator, source, chosen, linears, programs)
     with progress.stage("import the compiler"):
@@ -135,6 +148,7 @@ def export_speculator(
             decisions=decisions,
             device=compiler.device_record(),
             stages=progress.stages,
+            self_test=found,
         )
         manifest.write(directory)
     return manifest

@@ -92,7 +92,7 @@ def exports(
         arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
         started["tiny"] = Export(directory / "tiny", *arguments)
     if "int4_head_artifact" in needed:
-        arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
+        arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack", "--no-self-test")
         started["int4_head"] = Export(directory / "int4_head", *arguments, "--draft-quant", "int4")
     if "cuda_artifact" in needed and torch.cuda.is_available() and CUDA_ARTIFACT not in os.environ:
         arguments = ("--target-model", "gemma4-tiny", "--backend", "cuda", "--max-seq-len", "4608")

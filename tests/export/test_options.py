@@ -13,7 +13,15 @@ from eagle_aot.export.options import command_line, record_options
 
 NOT_OF_THE_EXPORT = {
     *("target_dir", "draft_dir", "output_dir", "reproduce"),
-    *("check_only", "describe_draft", "as_json", "list_targets", "help"),
+    *(
+        "check_only",
+        "describe_draft",
+        "self_test",
+        "self_test_prompts",
+        "as_json",
+        "list_targets",
+        "help",
+    ),
 }
 TAPS = st.none() | st.lists(st.integers(0, 80), min_size=3, max_size=3, unique=True).map(sorted)
 
