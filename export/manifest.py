@@ -92,7 +92,11 @@ def identity(directory: Path | None, load_format: str) -> dict[str, Any]:
     """Name and files of a checkpoint's directory; None and no files for random weights."""
     if directory is None or load_format == DUMMY:
         return {"directory": None, "files": {}}
-    return {"directory": directory.absolute().name, "files": checkpoint_records(directory)}
+    records = checkpoint_records(directory)
+    return {
+        "directory": directory.absolute().name,
+        "files": {name: asdict(record) for name, record in records.items()},
+    }
 
 
 def checkpoint_records(directory: Path) -> Mapping[str, FileRecord]:

@@ -1,0 +1,212 @@
+"""`eagle-export --reproduce`: what it refuses before any work, and what it finds afterwards."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from artifact_files import write_artifact
+from eagle_aot.artifact import Manifest
+from eagle_aot.errors import CheckpointError
+from eagle_aot.export import ExportOptions, Source
+from eagle_aot.export import reproduce as module
+from eagle_aot.export.cli import main
+from eagle_aot.export.manifest import identity
+from eagle_aot.export.options import record_options
+from eagle_aot.export.reproduce import (
+    check_checkpoints,
+    compare_artifacts,
+    differences,
+    read_recorded,
+    recorded_arguments,
+)
+from eagle_aot.file_records import FileRecord, file_record
+from eagle_aot.targets import TARGETS
+from eagle_aot.versions import installed_versions
+from refusals import refuses
+
+TINY = TARGETS["gemma4-tiny"]
+OPTIONS = ExportOptions(backend="xnnpack", attention="stock", chain_len=4, max_seq_len=64)
+
+
+def again(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["--reproduce", *map(str, arguments)])
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Source:
+    """The shipped pair, in directories to change."""
+    assert TINY.target_dir is not None and TINY.draft_dir is not None
+    target_dir = shutil.copytree(TINY.target_dir, tmp_path / "target")
+    draft_dir = shutil.copytree(TINY.draft_dir, tmp_path / "head")
+    return Source.find("gemma4-tiny", Path(target_dir), Path(draft_dir), "auto")
+
+
+@pytest.fixture
+def recorded(pair: Source, tmp_path: Path) -> Manifest:
+    """What an export of the pair would record, in `artifact`."""
+    assert pair.target_dir is not None
+    (tmp_path / "artifact").mkdir()
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+             "generation_config.json")  # fmt: skip
+    write_artifact(
+        tmp_path / "artifact",
+        eagle_aot_version="0.0.1",
+        versions=installed_versions() | {"torch": "2.0.0"},
+        target={"name": "gemma4-tiny", **identity(pair.target_dir, "auto")},
+        draft=identity(pair.draft_dir, "auto"),
+        options=record_options(pair, OPTIONS),
+        files={name: file_record(pair.target_dir / name) for name in names},
+    )
+    return read_recorded(tmp_path / "artifact")
+
+
+def test_recorded_options_are_asked_for_again(recorded: Manifest, pair: Source) -> None:
+    asked = recorded_arguments(recorded, main, Path("manifest.json"))
+    assert asked == record_options(pair, OPTIONS)
+    taps = replace(recorded, options=recorded.options | {"tap_layers": [1, 2, 3]})
+    assert recorded_arguments(taps, main, Path("m"))["tap_layers"] == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_seq_len": 10**12}, "recorded options: Invalid value for '--max-seq-len'"),
+        ({"max_seq_len": "all"}, "recorded options: Invalid value for '--max-seq-len'"),
+        ({"backend": "--output-dir=/etc"}, "recorded options: Invalid value for '--backend'"),
+        ({"tap_layers": [3, 2]}, "expected distinct, ascending boundaries"),
+        ({"chain_len": 99}, "--chain-len 99: must be in [1, 7]"),
+        ({"target_model": "gpt-5"}, "known targets"),
+        ({"output_dir": "/etc"}, "its options are not those of this version's exports"),
+        ({"help": True}, "its options are not those of this version's exports"),
+    ],
+)
+def test_options_that_no_user_could_give_are_refused(
+    recorded: Manifest, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    replace(recorded, options=recorded.options | options).write(tmp_path / "artifact")
+    refuses(again(tmp_path / "artifact", "--output-dir", tmp_path / "out"), message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_same_checkpoints_go_on_wherever_they_lie(recorded: Manifest, pair: Source) -> None:
+    check_checkpoints(recorded, pair)
+    check_checkpoints(recorded, Source.find("gemma4-tiny", None, None, "auto"))
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("target/model.safetensors", "--target-dir"),
+        ("target/config.json", "--target-dir"),
+        ("target/tokenizer.json", "--target-dir"),
+        ("target/generation_config.json", "--target-dir"),
+        ("head/model.safetensors", "--draft-dir"),
+        ("head/config.json", "--draft-dir"),
+    ],
+)
+def test_a_checkpoint_that_changed_is_refused_by_file_name(
+    recorded: Manifest, pair: Source, tmp_path: Path, name: str, flag: str
+) -> None:
+    content = bytearray((tmp_path / name).read_bytes())
+    content[-1] ^= 1
+    changed = content if name.endswith(".safetensors") else content[:-1] + b" \n"
+    (tmp_path / name).write_bytes(changed)
+    file = Path(name).name
+    message = f"^{flag} .*: not the recorded checkpoint: {file} is different: name the directory"
+    with pytest.raises(CheckpointError, match=message):
+        check_checkpoints(recorded, pair)
+
+
+def test_files_more_or_less_are_a_change(recorded: Manifest, pair: Source, tmp_path: Path) -> None:
+    (tmp_path / "target" / "generation_config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"generation_config\.json is missing"):
+        check_checkpoints(recorded, pair)
+    (tmp_path / "head" / "quantize_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"quantize_config\.json is new"):
+        check_checkpoints(recorded, pair)
+
+
+@pytest.mark.parametrize("files", [None, [], {"config.json": "0"}, {"config.json": {"bytes": 1}}])
+def test_damaged_records_are_stated(recorded: Manifest, tmp_path: Path, files: Any) -> None:
+    replace(recorded, target={"files": files}).write(tmp_path / "artifact")
+    refuses(again(tmp_path / "artifact", "--output-dir", tmp_path / "out"), "files are damaged")
+
+
+def test_the_original_is_never_replaced(recorded: Manifest, tmp_path: Path) -> None:
+    before = sorted((tmp_path / "artifact").iterdir())
+    for path in ("artifact", "artifact/manifest.json"):
+        result = again(tmp_path / path, "--output-dir", tmp_path / "artifact")
+        refuses(result, "artifact: holds what is reproduced: name another")
+    assert sorted((tmp_path / "artifact").iterdir()) == before
+
+
+def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:
+    refuses(again(tmp_path / "none"), "--reproduce")
+    refuses(again(tmp_path), "not an artifact")
+    (tmp_path / "m.json").write_text("{")
+    refuses(again(tmp_path / "m.json"), "damaged")
+
+
+def test_options_beside_recorded_ones_are_wrong_usage(recorded: Manifest, tmp_path: Path) -> None:
+    result = again(tmp_path / "artifact", "--chain-len", "3")
+    assert result.exit_code == 2 and "leave out --chain-len" in result.output
+
+
+def test_what_differs_is_told_by_name(recorded: Manifest) -> None:
+    made = replace(
+        recorded,
+        eagle_aot_version="9",
+        device={"name": "a GPU"},
+        decisions={"taps": {"value": (1, 2)}, "dtype": "float32"},
+        files=recorded.files | {"model.pte": FileRecord(0, "0" * 64)},
+    )
+    decided = replace(recorded, decisions={"taps": {"value": [1, 3]}, "dtype": "float32"})
+    found = compare_artifacts(decided, made)
+    assert not found.identical
+    assert found.files == dict.fromkeys(sorted(recorded.files), "same") | {"model.pte": "new"}
+    assert found.decisions == {"decisions.taps.value": ([1, 3], (1, 2))}
+    assert found.environment["torch"] == ("2.0.0", installed_versions()["torch"])
+    assert found.environment["device"] == (None, {"name": "a GPU"})
+    assert compare_artifacts(made, made).files["model.pte"] == "same"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({}, {}, {}),
+        ({"a": (1, {"b": (2,)})}, {"a": [1, {"b": [2]}]}, {}),
+        ({"a": 1}, {}, {"a": (1, None)}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, {"a.c": (2, 3)}),
+        ({"a": {"b": 1}}, {"a": None}, {"a": ({"b": 1}, None)}),
+    ],
+)
+def test_differences_have_dotted_names(one: Any, other: Any, expected: Any) -> None:
+    assert differences(one, other) == expected
+
+
+def test_versions_that_differ_are_told_before_the_work(
+    recorded: Manifest, pair: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run_export` stands for the minutes of work, which end_to_end/test_reproduce.py spends."""
+    asked: list[Any] = []
+
+    def export(source: Source, output_dir: Path, options: ExportOptions) -> Manifest:
+        asked.extend((source, output_dir, replace(options, progress=OPTIONS.progress)))
+        return recorded
+
+    monkeypatch.setattr(module, "run_export", export)
+    directories = ("--target-dir", tmp_path / "target", "--draft-dir", tmp_path / "head")
+    out = tmp_path / "out"
+    result = again(tmp_path / "artifact", *directories, "--output-dir", out, "--json")
+    assert result.exit_code == 0, result.output
+    assert asked == [pair, out, OPTIONS]
+    here = installed_versions()["torch"]
+    assert f"recorded 2.0.0, here {here}" in result.stderr
+    found = json.loads(result.stdout)
+    assert found["identical"] and found["output_dir"] == str(out)
+    assert found["environment"]["torch"] == ["2.0.0", here]
