@@ -12,6 +12,7 @@ from rich.table import Table
 from eagle_aot.command import eagle_command
 from eagle_aot.errors import SettingError
 from eagle_aot.prompts import read_prompts
+from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
 from eagle_aot.runtime_runner.picture import check_plot
 from eagle_aot.runtime_runner.stats import Stats
 
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
               help='One {"prompt": "..."} or {"token_ids": [...]} per line.')  # fmt: skip
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap the prompt in the chat template.")
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, metavar="N")
-@click.option(
-    "--chain-len", type=int, metavar="K", help="Drafts per round; default: the artifact's."
-)
+@click.option("--chain-len", callback=lambda context, option, value: chain_length(value),
+              metavar="K", help="Drafts per round, or auto; default: the artifact's.")  # fmt: skip
 @click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
@@ -48,7 +48,7 @@ def main(
     prompts_jsonl: Path | None,
     raw_prompt: bool,
     max_new_tokens: int,
-    chain_len: int | None,
+    chain_len: ChainLen | None,
     no_speculation: bool,
     executor: str,
     no_cuda_graph: bool,
@@ -104,6 +104,16 @@ def show_verification(artifact: Path, as_json: bool) -> None:
     found = verify_artifact(artifact)
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(report(found)))
     found.raise_first()
+
+
+def chain_length(value: str | None) -> ChainLen | None:
+    """What --chain-len says."""
+    if value is None:
+        return None
+    try:
+        return AUTO if value == AUTO else int(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is neither a whole number nor {AUTO}") from error
 
 
 class TextStream:
@@ -170,10 +180,18 @@ def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
     by_position = ", ".join(percent(a) for a in stats.acceptance_by_position)
     yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"
     yield "rounds", str(stats.rounds)
+    if stats.chain_len == AUTO:
+        yield "chain length", f"{AUTO}: {chosen(stats)}"
     yield "tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"
     yield "drafts accepted", "-" if rate is None else f"{percent(rate)} of {stats.drafted}"
     yield "acceptance by position", by_position or "-"
     yield "decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"
+
+
+def chosen(stats: Stats) -> str:
+    """Which chain lengths were chosen, the most frequent first."""
+    counts = sorted(((n, k) for k, n in enumerate(stats.rounds_by_chain_len) if n), reverse=True)
+    return ", ".join(f"{k} in {n} rounds" for n, k in counts) or "-"
 
 
 def percent(share: float) -> str:

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 import eagle_aot
 from eagle_aot.export.manifest import installed_versions
+from eagle_aot.runtime_runner.bench.measure import device_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,15 +34,20 @@ def header(subject: str, commit: str | None) -> Header:
     """Of this process. `commit` is taken from the package's git where it is not given."""
     where = Path(eagle_aot.__file__).resolve().parent
     found = said("git", "-C", str(where), "describe", "--always", "--dirty", "--exclude=*")
-    driver = said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return Header(
         date=datetime.now(UTC).date().isoformat(),
-        device=f"{torch.cuda.get_device_name()}, {driver.partition(chr(10))[0]}",
+        device=gpu() if torch.cuda.is_available() else device_name(torch.device("cpu")),
         versions={**installed_versions(), "python": platform.python_version()},
         commit=commit or found,
         command=shlex.join(["python", *sys.argv]),
         subject=subject,
     )
+
+
+def gpu() -> str:
+    """The current one and its driver."""
+    driver = said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return f"{torch.cuda.get_device_name()}, {driver.partition(chr(10))[0]}"
 
 
 def said(*command: str) -> str:
