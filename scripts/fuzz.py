@@ -68,7 +68,7 @@ class Run:
         self.case = None
         while time.monotonic() < end:
             if not select.select([child.stdout], [], [], MOST_SECONDS)[0]:
-                self._keep("hang")
+                self._keep("hangs")
                 break
             line = child.stdout.readline()
             if not line:
@@ -85,15 +85,16 @@ class Run:
             self.case, self.next_number = event, event["number"] + 1
             self.cases += 1
             self.readers[event["reader"]] += 1
-        elif event["error"] is not None:
+            return False
+        if event["error"] is not None:
             self._keep(event["error"])
-            return True
-        return False
+        self.case = None
+        return event["error"] is not None
 
     def _keep(self, error: str) -> None:
         """Copy the damaged file of a new kind of finding."""
         if self.case is None:
-            raise SystemExit(f"the child ended before its first case: {error}")
+            raise RuntimeError(f"the child {error} outside of any case")
         reader, name, number = (self.case[key] for key in ("reader", "file", "number"))
         kind = f"{reader} {error.partition(': ')[0]}"
         if kind in self.found:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from eagle_aot.errors import EagleError
-from eagle_aot.shortage import shortage
+from eagle_aot.shortage import check_address_space, shortage
 
 LONGEST_LINE = 800
 """Characters of a stated failure: it may quote a file that holds anything."""
@@ -28,6 +28,7 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
             warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
         try:
+            check_address_space()
             body(**options)
         except EagleError as error:
             raise click.ClickException(one_line(str(error))) from error

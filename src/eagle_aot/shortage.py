@@ -1,7 +1,12 @@
 """Memory that ran out, on the host or on the device, told from other errors."""
 
 import re
+import resource
 
+from eagle_aot.errors import UnsupportedError
+
+LEAST_ADDRESSES = 5 << 28
+"""Bytes: with less, libraries of PyTorch abort the process while they load."""
 ASKED = re.compile(r"tried to allocate ([\d.]+ ?[A-Za-z]+)", re.IGNORECASE)
 """PyTorch's words, on either: `20.00 MiB` from CUDA's allocator, `64 bytes` from the host's."""
 SIGNS = (
@@ -15,6 +20,16 @@ LOWER = (
     "end other programs there, or export with a smaller --max-seq-len or a model of fewer or "
     "quantised weights"
 )
+
+
+def check_address_space() -> None:
+    """Raise UnsupportedError where `ulimit -v` leaves no room for PyTorch itself."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESSES:
+        raise UnsupportedError(
+            f"out of memory on the host: {limit / 2**30:.2f} GiB of addresses (ulimit -v), "
+            f"{LEAST_ADDRESSES / 2**30:.2f} are needed to load PyTorch: raise that limit"
+        )
 
 
 def shortage(error: BaseException) -> str | None:

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError
 from eagle_aot.tokenizer_files import alone, tokenizer_problem
@@ -59,7 +57,7 @@ class Tokenizer:
             text: str = self.hf.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=True
             )
-        except TemplateError as error:
+        except Exception as error:  # a template may compute anything, and divide by zero
             raise ArtifactError(f"the chat template cannot be rendered ({error})") from error
         return text
 

@@ -90,6 +90,8 @@ class GgufFile:
             return torch.from_numpy(dequantize(stored.data, stored.tensor_type))
         except NotImplementedError as error:
             raise UnsupportedError(f"{self.path}: {stored.name}: {error}") from error
+        except ValueError as error:
+            raise CheckpointError(f"{self.path}: {stored.name}: damaged ({error})") from error
 
     def _row_order(self, name: str) -> Tensor | None:
         """Where each of Hugging Face's rows is; None: in its place."""

@@ -142,7 +142,7 @@ class TorchaoFile:
     def _parse(self, key: str, kind: type) -> Any:
         try:
             value = json.loads(self._file.metadata[key])
-        except (KeyError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{self.path}: torchao metadata of {key!r}: {error}") from error
         if not isinstance(value, kind):
             raise CheckpointError(f"{self.path}: torchao metadata of {key!r} is {value!r}")

@@ -1,0 +1,221 @@
+"""Damaged, foreign and hostile artifacts, which `eagle-run` must refuse."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS
+from faults.fault import Arguments, Fault
+from faults.scene import QUESTION, Scene, cut, edit_json, flip, rehash, write
+
+Damage = Callable[[Path], object]
+HASH = "does not match its hash in manifest.json"
+STOP = "{{ raise_exception('no') }}"
+
+
+def artifact_faults() -> Iterator[Fault]:
+    """All of them."""
+    yield from program_faults()
+    yield from manifest_faults()
+    yield from tokenizer_faults()
+    yield from place_faults()
+
+
+def damaged(name: str, damage: Damage, says: str, **more: Any) -> Fault:
+    """A copy of the good artifact with something done to it."""
+
+    def arrange(scene: Scene) -> Arguments:
+        artifact = scene.artifact()
+        damage(artifact)
+        return asking(artifact)
+
+    return Fault(name=name, arrange=arrange, says=says, **more)
+
+
+def asking(artifact: Path) -> Arguments:
+    """One question."""
+    return [artifact, "--prompt", QUESTION, "--json"]
+
+
+def program_faults() -> Iterator[Fault]:
+    """`model.pte`, with the hash of the good one and with its own."""
+    for share in (0.0, 0.5, 1.0):
+        yield damaged(
+            f"{PROGRAM}: bit flipped at {share:.0%}",
+            lambda a, share=share: flip(a / PROGRAM, share),
+            HASH,
+        )
+    yield damaged(f"{PROGRAM}: cut in half", lambda a: cut(a / PROGRAM, 0.5), "manifest.json says")
+    yield damaged(f"{PROGRAM}: empty", lambda a: cut(a / PROGRAM, 0), "has 0 bytes")
+    yield damaged(
+        f"{PROGRAM}: 1 MB too long",
+        lambda a: _append(a / PROGRAM, bytes(2**20)),
+        "manifest.json says",
+    )
+    yield damaged(f"{PROGRAM}: missing", lambda a: (a / PROGRAM).unlink(), "missing: export again")
+    yield damaged(f"{PROGRAM}: a directory", lambda a: _directory(a / PROGRAM), "missing")
+    yield damaged(f"{PROGRAM}: a pipe nobody writes", lambda a: _pipe(a / PROGRAM), "missing")
+    yield damaged(f"{PROGRAM}: a link to /dev/zero", _link_to_zero, "a link that leads out")
+    yield damaged(
+        f"{PROGRAM}: cut in half, its hash corrected",
+        lambda a: (cut(a / PROGRAM, 0.5), rehash(a)),
+        "not a readable ExecuTorch program",
+    )
+    yield damaged(
+        f"{PROGRAM}: first bytes gone, its hash corrected",
+        lambda a: ((write(a / PROGRAM, bytes(64) + (a / PROGRAM).read_bytes()[64:]), rehash(a))),
+        "not a readable ExecuTorch program",
+    )
+    yield damaged(
+        f"{WEIGHTS}: not of this artifact",
+        lambda a: write(a / WEIGHTS, b"FT01"),
+        "not listed in manifest.json",
+    )
+
+
+def manifest_faults() -> Iterator[Fault]:
+    """`manifest.json`, which says what all other files must be."""
+    contents = {
+        "cut in half": lambda text: text[: len(text) // 2],
+        "empty": lambda text: b"",
+        "not UTF-8": lambda text: text.replace(b"xnnpack", b"\xff\xfe"),
+        "a list": lambda text: b"[" + text + b"]",
+        "100,000 brackets deep": lambda text: 100_000 * b"[",
+        "without its files": lambda text: text.replace(b'"files"', b'"filed"'),
+        "a key of 5 MB": lambda text: b'{"' + 5 * 2**20 * b"x" + b'": 1}',
+    }
+    for what, change in contents.items():
+        yield damaged(
+            f"{MANIFEST}: {what}",
+            lambda a, change=change: write(a / MANIFEST, change((a / MANIFEST).read_bytes())),
+            "damaged",
+        )
+    yield damaged(
+        f"{MANIFEST}: of version 999",
+        lambda a: edit_json(a / MANIFEST, schema_version=999),
+        "this runner reads",
+    )
+    yield damaged(
+        f"{MANIFEST}: constants of a larger model",
+        lambda a: _edit_part(a / MANIFEST, "constants", get_max_seq_len=2**40),
+        "constants are not the manifest's",
+    )
+    yield damaged(
+        f"{MANIFEST}: a file outside the artifact",
+        lambda a: _edit_part(a / MANIFEST, "files", **{"../../etc/passwd": _record()}),
+        "is not a plain file name",
+    )
+    yield damaged(f"{MANIFEST}: missing", lambda a: (a / MANIFEST).unlink(), "not an artifact")
+    yield damaged(
+        f"{MANIFEST}: backend tpu",
+        lambda a: edit_json(a / MANIFEST, backend="tpu"),
+        "backend 'tpu'",
+    )
+
+
+def tokenizer_faults() -> Iterator[Fault]:
+    """The tokenizer's files, changed after the export and before it was hashed."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        yield damaged(f"{name}: bit flipped", lambda a, name=name: flip(a / name, 0.5), HASH)
+    yield damaged(
+        "tokenizer.json: cut in half, its hash corrected",
+        lambda a: (cut(a / "tokenizer.json", 0.5), rehash(a, "tokenizer.json")),
+        "tokenizer cannot be read",
+    )
+    yield damaged("tokenizer_config.json: names code to run", _code, "names code", check=not_run)
+    for what, template in {"raises": STOP, "divides by zero": "{{ 1 / 0 }}"}.items():
+        yield damaged(
+            f"chat_template.jinja: {what}",
+            lambda a, template=template: _template(a, template),
+            "the chat template cannot be rendered",
+        )
+    yield damaged(
+        "added_tokens.json: not of this artifact",
+        lambda a: write(a / "added_tokens.json", b"{}"),
+        "not listed in manifest.json",
+    )
+
+
+def place_faults() -> Iterator[Fault]:
+    """What stands where an artifact should."""
+    yield Fault(
+        name="artifact: no such directory",
+        arrange=lambda scene: asking(scene.directory / "none"),
+        says="no such artifact directory",
+    )
+    yield Fault(
+        name="artifact: a file",
+        arrange=lambda scene: asking(write(scene.directory / "file", b"")),
+        says="no such artifact directory",
+    )
+    yield Fault(
+        name="artifact: damaged, for eagle-bench",
+        command="eagle-bench",
+        arrange=_damaged_for_bench,
+        says=HASH,
+    )
+    yield Fault(
+        name="artifact: gone while it is read",
+        arrange=lambda scene: asking(scene.artifact()),
+        drive=lambda child, scene: [path.unlink() for path in _files(scene)],
+        says="not an artifact",
+    )
+
+
+def not_run(scene: Scene, output: str) -> str | None:
+    """Whether a file's code was left alone."""
+    return "code from a file was executed" if scene.marker.exists() else None
+
+
+def _files(scene: Scene) -> list[Path]:
+    return list((scene.directory / "artifact").iterdir())
+
+
+def _damaged_for_bench(scene: Scene) -> Arguments:
+    artifact = scene.artifact()
+    flip(artifact / PROGRAM, 0.3)
+    return [artifact, "--json"]
+
+
+def _append(path: Path, more: bytes) -> None:
+    write(path, path.read_bytes() + more)
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link_to_zero(artifact: Path) -> None:
+    (artifact / PROGRAM).unlink()
+    (artifact / PROGRAM).symlink_to("/dev/zero")
+
+
+def _edit_part(path: Path, part: str, **changes: Any) -> None:
+    stored = json.loads(path.read_bytes())
+    edit_json(path, **{part: stored[part] | changes})
+
+
+def _record() -> dict[str, Any]:
+    return {"bytes": 1, "sha256": 64 * "0"}
+
+
+def _template(artifact: Path, text: str) -> None:
+    write(artifact / "chat_template.jinja", text.encode())
+    rehash(artifact, "chat_template.jinja")
+
+
+def _code(artifact: Path) -> None:
+    """A tokenizer class of its own, which transformers would import if it were allowed to."""
+    marker = artifact.parent / "executed"
+    body = f"open({str(marker)!r}, 'w').close()\nclass Own: pass\n"
+    write(artifact / "own.py", body.encode())
+    edit_json(artifact / "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", None]})
+    rehash(artifact, "tokenizer_config.json")
