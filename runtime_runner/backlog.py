@@ -25,7 +25,7 @@ class Backlog:
     """
 
     def __init__(self, drafter: LateDrafter, capacity: int, device: torch.device | str) -> None:
-        """Of `capacity` rows at most: those behind it are lost."""
+        """Of `capacity` rows: it is to be cleared, or caught up with, before there are more."""
         self.capacity = capacity
         self._drafter = drafter
         self._tokens = torch.zeros(1, capacity, dtype=torch.int64, device=device)
@@ -33,7 +33,8 @@ class Backlog:
         self._next = torch.zeros(1, dtype=torch.int64, device=device)  # row
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Forget all rows. Where the drafter never sees them, their slots keep what an earlier text
+        left there, and drafts behind them may be worse."""
         self._next.zero_()
 
     def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
@@ -42,7 +43,7 @@ class Backlog:
             self._features = features.new_zeros(1, self.capacity, features.shape[2])
         self._tokens.index_copy_(1, self._next, tokens)
         self._features.index_copy_(1, self._next, features)
-        self._next.add_(1).clamp_(max=self.capacity - 1)
+        self._next.add_(1)
 
     def propose(self, count: int) -> Tensor:
         """No drafts, int64 [1, 0]."""

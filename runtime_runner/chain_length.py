@@ -63,8 +63,6 @@ class ChainLength:
 
     def wants_to_look(self, pending: int, position: int) -> bool:
         """Whether the head should catch up on `pending` plain tokens now."""
-        if pending > self.costs.rows:
-            return False  # some of them are lost
         price = self.costs.price_of_catching_up(pending, position)
         cheap = pending >= FIRST_LOOK and price <= SHARE / 2 * pending
         due = cheap or pending >= min(self._look, self.costs.rows)
@@ -76,6 +74,10 @@ class ChainLength:
         for reached, accepted in runs(expected, self.costs.longest):
             self._estimate.add(reached, accepted)
         self._look *= 2
+
+    def skip_plain(self) -> None:
+        """As many plain tokens as are kept were too many to catch up on; look at fewer."""
+        self._look = FIRST_LOOK
 
     def _covers(self, loss: float) -> bool:
         return loss <= max(self._account, 0)

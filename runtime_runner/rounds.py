@@ -70,6 +70,11 @@ class ChosenRounds:
             expected = self._backlog.catch_up(first, self._pending)
             self._chooser.observe_plain(expected, self._position)
             self._pending = 0
+        elif self._pending == self._backlog.capacity:
+            self._backlog.clear()
+            self._chooser.skip_plain()
+            self._pending = 0
+            return self._rounds[0]
         plain = self._pending > 0
         return self._rounds[0 if plain else self._chooser.choose(left, self._position)]
 
