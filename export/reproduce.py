@@ -86,7 +86,8 @@ def reproduce(
     source = Source.find(target_dir=target_dir, draft_dir=draft_dir, **told_to_source)
     place = output_dir or Path(f"{source.target_model}-{options.backend}-reproduced")
     check_place(path, place)
-    check_checkpoints(manifest, source)
+    with options.progress.stage("compare checkpoints"):
+        check_checkpoints(manifest, source)
     for line in told(environment(manifest)):
         click.echo(line, err=True)
     made = run_export(source, place, options)

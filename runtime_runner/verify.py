@@ -11,6 +11,8 @@ from eagle_aot.errors import ArtifactError, EagleError, UnsupportedError
 from eagle_aot.versions import installed_versions
 
 OK = "ok"
+ANYWHERE = "xnnpack"
+"""The backend without native code of an artifact's own."""
 SHOWN = ("options", "decisions", "self_test")
 """Fields of a manifest that are told as they are."""
 
@@ -76,10 +78,15 @@ def verify_artifact(directory: Path) -> Verification:
 
 def misfit(directory: Path, manifest: Manifest) -> str | None:
     """Why this machine cannot run what the artifact was compiled for, None where it can."""
-    if manifest.device is None:
+    if manifest.backend == ANYWHERE:
         return None
-    from eagle_aot.runtime_runner.executors.aoti import check_machine  # imports torch
+    from eagle_aot.runtime_runner.executors import EXECUTORS  # imports torch
+    from eagle_aot.runtime_runner.executors.aoti import check_machine
 
+    if manifest.backend not in EXECUTORS:
+        return (
+            f"{directory}: backend {manifest.backend!r}: this version runs {', '.join(EXECUTORS)}"
+        )
     try:
         check_machine(directory, manifest)
     except EagleError as error:
@@ -89,7 +96,7 @@ def misfit(directory: Path, manifest: Manifest) -> str | None:
 
 def must_match(manifest: Manifest) -> list[str]:
     """Versions on which running depends: native code is bound to a minor version of torch."""
-    return ["torch"] if manifest.device else []
+    return [] if manifest.backend == ANYWHERE else ["torch"]
 
 
 def report(found: Verification) -> Iterator[str]:

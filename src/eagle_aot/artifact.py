@@ -91,6 +91,7 @@ def constant_methods() -> dict[str, str]:
 
 
 KINDS: dict[str, Any] = {
+    "schema_version": int,
     **dict.fromkeys(("eagle_aot_version", "backend"), str),
     **dict.fromkeys(("versions", "target", "draft", "options", "decisions"), dict),
     **dict.fromkeys(("constants", "shapes", "files"), dict),
@@ -151,8 +152,8 @@ class Manifest:
         """Read and check a manifest, wherever it lies. Raises ArtifactError."""
         try:
             stored = read_object(path)
-            version = stored["schema_version"]
-        except (OSError, ValueError, KeyError) as error:
+            version = int(stored["schema_version"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise ArtifactError(f"{path}: damaged ({error!r}): export again") from error
         if version != SCHEMA_VERSION:
             raise ArtifactError(
@@ -161,7 +162,8 @@ class Manifest:
             )
         names = {field.name for field in fields(cls)}
         if set(stored) != names or not all(isinstance(stored[n], k) for n, k in KINDS.items()):
-            raise ArtifactError(f"{path}: damaged (fields {sorted(names ^ set(stored))})")
+            different = sorted(name[:LONGEST_NAME] for name in names ^ set(stored))[:5]
+            raise ArtifactError(f"{path}: damaged (fields {different})")
         texts = [*stored["versions"].values(), *(stored["device"] or {}).values()]
         if not all(isinstance(text, str) and text.isprintable() for text in texts):
             raise ArtifactError(f"{path}: damaged (a version or device that is no text)")

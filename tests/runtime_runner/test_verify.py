@@ -128,6 +128,12 @@ def test_a_gpus_generation_and_torchs_minor_version_decide(
     assert found.misfit is None if message is None else message in str(found.misfit)
 
 
+def test_a_backend_of_another_version_does_not_run_here(tmp_path: Path) -> None:
+    write_artifact(tmp_path, backend="tpu")
+    refusal = verify(tmp_path)
+    assert refusal.exit_code == 1 and "backend 'tpu': this version runs" in refusal.stderr
+
+
 def test_verifying_takes_an_artifact_and_no_prompt(artifact: Path, tmp_path: Path) -> None:
     assert verify(artifact, "--prompt", "a").exit_code == 2
     refuses(verify(tmp_path / "none"), "none: no such artifact directory")
@@ -138,7 +144,6 @@ def test_a_manifest_cannot_write_to_a_terminal(tmp_path: Path) -> None:
     write_artifact(
         tmp_path,
         eagle_aot_version=hostile,
-        backend=hostile,
         versions={hostile: "1"},
         target={hostile: {"a": [hostile, {hostile: hostile}]}},
         decisions={"taps": {"value": hostile, "source": [hostile]}},
