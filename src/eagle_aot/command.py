@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -27,6 +28,7 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
+        open_standard_streams()
         try:
             check_address_space()
             body(**options)
@@ -45,6 +47,13 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
             logging.disable(logging.NOTSET)
 
     return click.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+
+
+def open_standard_streams() -> None:
+    """Let libraries find the streams that whoever started us has closed: ExecuTorch needs them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
 
 
 def stated(error: Exception) -> str | None:
