@@ -53,7 +53,7 @@ def open_standard_streams() -> None:
     """Let libraries find the streams that whoever started us has closed: ExecuTorch needs them."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for ever
 
 
 def stated(error: Exception) -> str | None:
