@@ -24,7 +24,9 @@ class Backlog:
     Before the drafter drafts again it commits them all in one forward, instead of one for each.
     """
 
-    def __init__(self, drafter: LateDrafter, capacity: int, device: torch.device | str) -> None:
+    def __init__(
+        self, drafter: LateDrafter, capacity: int, device: torch.device | str = "cpu"
+    ) -> None:
         """Of `capacity` rows: it is to be cleared, or caught up with, before there are more."""
         self.capacity = capacity
         self._drafter = drafter

@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.backlog import Backlog
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.round_costs import RoundCosts
 
-SECONDS = 1.5  # to measure for
+SECONDS = 4.0  # to measure for
 FEWEST, MOST = 5, 50  # samples of each
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 from eagle_aot.runtime_runner.backlog import Backlog
 from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen, ChainLength
 from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.round_costs import RoundCosts
 
 
 class Rounds(Protocol):
@@ -52,31 +53,36 @@ class ChosenRounds:
 
     def __init__(self, rounds: Sequence[Round], backlog: Backlog, chooser: ChainLength) -> None:
         """`rounds[K]` has K drafts; the drafter of `rounds[0]` is `backlog`."""
-        self._rounds = rounds
-        self._backlog = backlog
+        self.rounds = rounds
+        self.backlog = backlog
         self._chooser = chooser
         self._position = 0  # of the bonus token
         self._pending = 0  # plain tokens before it, which the drafter has not seen
 
+    @property
+    def costs(self) -> RoundCosts:
+        """Of the rounds, as they were measured."""
+        return self._chooser.costs
+
     def begin(self, prompt_tokens: int) -> Round:
         self._chooser.begin()
-        self._backlog.clear()
+        self.backlog.clear()
         self._position, self._pending = prompt_tokens, 0
-        return self._rounds[-1]
+        return self.rounds[-1]
 
     def choose(self, left: int) -> Round:
         if self._pending and self._chooser.wants_to_look(self._pending, self._position):
             first = self._position - self._pending
-            expected = self._backlog.catch_up(first, self._pending)
+            expected = self.backlog.catch_up(first, self._pending)
             self._chooser.observe_plain(expected, self._position)
             self._pending = 0
-        elif self._pending == self._backlog.capacity:
-            self._backlog.clear()
+        elif self._pending == self.backlog.capacity:
+            self.backlog.clear()
             self._chooser.skip_plain()
             self._pending = 0
-            return self._rounds[0]
+            return self.rounds[0]
         plain = self._pending > 0
-        return self._rounds[0 if plain else self._chooser.choose(left, self._position)]
+        return self.rounds[0 if plain else self._chooser.choose(left, self._position)]
 
     def observe(self, round_: Round, accepted: int, emitted: int) -> None:
         self._chooser.observe(round_.chain_len, min(accepted, emitted), emitted, self._position)

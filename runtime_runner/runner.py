@@ -111,7 +111,7 @@ class Runner:
     @cached_property
     def chosen_rounds(self) -> ChosenRounds:
         """Rounds of every chain length and what chooses between them, which learns from text to
-        text. What they cost is measured here, which takes a second or two."""
+        text. What they cost is measured here, which takes about four seconds."""
         constants = self.constants
         longest = constants.max_verify_window - 1
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)

@@ -5,9 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import VOCAB, RecordingDrafter, ToyVerifier, plain_text
 
+from eagle_aot.runtime_runner.backlog import Backlog
+from eagle_aot.runtime_runner.chain_length import ChainLength
 from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate
-from eagle_aot.runtime_runner.round import Round
-from eagle_aot.runtime_runner.rounds import SameRound
+from eagle_aot.runtime_runner.round import Cursor, Drafter, Round
+from eagle_aot.runtime_runner.round_costs import RoundCosts
+from eagle_aot.runtime_runner.rounds import ChosenRounds, SameRound
 from eagle_aot.runtime_runner.runner import finish_reason
 
 
@@ -77,3 +80,44 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
 )
 def test_finish_reason(output: list[int], budget: int, reason: str) -> None:
     assert finish_reason(output, frozenset({9}), budget) == reason
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
+    pattern=st.lists(st.booleans(), min_size=1, max_size=9),
+    rooms=st.lists(st.integers(2, 60), min_size=1, max_size=3),
+    steps=st.lists(st.floats(0.0, 1.0), min_size=7, max_size=7),
+    row=st.floats(0.0, 0.2),
+    capacity=st.integers(1, 40),
+)
+def test_chosen_lengths_give_the_plain_text(
+    seed: int,
+    prompt: list[int],
+    pattern: list[bool],
+    rooms: list[int],
+    steps: list[float],
+    row: float,
+    capacity: int,
+) -> None:
+    """Whatever rounds cost, text after text; the drafter sees every slot, in its turn, or is left
+    out until its backlog was too long."""
+    prices = [1.0, *(1 + sum(steps[: k + 1]) for k in range(7))]
+    costs = RoundCosts(
+        positions=(0, 100), rounds=[(p, p) for p in prices], rows=capacity,
+        catch_up=(row, capacity * row),
+    )  # fmt: skip
+    chooser = ChainLength(costs)
+    for room in rooms:
+        expected = plain_text(prompt, seed, room)
+        drafter = RecordingDrafter([*prompt, *expected], pattern, may_skip=capacity < room)
+        verifier, cursor, backlog = ToyVerifier(seed, 16, 9), Cursor(), Backlog(drafter, capacity)
+        drafters: list[Drafter] = [backlog, *[drafter] * 7]
+        rounds = [Round(verifier, d, k, "cpu", cursor) for k, d in enumerate(drafters)]
+        limits = Limits(room=room, stop_ids=frozenset())
+        chosen = ChosenRounds(rounds, backlog, chooser)
+        output, stats = generate(chosen, prompt, limits, lambda run: None)
+        assert output == expected
+        assert sum(stats.rounds_by_chain_len) == stats.rounds
+        assert stats.chain_len == "auto"

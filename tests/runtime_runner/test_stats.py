@@ -59,7 +59,15 @@ def test_figures_agree_with_one_another(requests: tuple[int, list[list[int]]]) -
     total = Stats.total(every)
     whole = request(chain, [accepted for rounds in parts for accepted in rounds])
     assert total.prefill_chunks == len(parts) and total.decode_seconds == len(parts) / 2
-    for name in ("rounds", "emitted", "drafted", "reached", "accepted_at", "accepted_lengths"):
+    for name in (
+        "rounds",
+        "emitted",
+        "drafted",
+        "reached",
+        "accepted_at",
+        "accepted_lengths",
+        "rounds_by_chain_len",
+    ):
         assert getattr(total, name) == getattr(whole, name)
     for stats in (*every, total):
         lengths = dict(enumerate(stats.accepted_lengths))
@@ -77,3 +85,11 @@ def test_figures_agree_with_one_another(requests: tuple[int, list[list[int]]]) -
 
 def test_a_request_without_drafts_does_not_shorten_the_chain() -> None:
     assert Stats.total([Stats(chain_len=0), request(3, [2])]).chain_len == 3
+    assert Stats.total([Stats(chain_len=0), Stats(chain_len="auto")]).chain_len == "auto"
+
+
+def test_rounds_are_counted_by_their_chain_length() -> None:
+    stats = Stats(chain_len="auto")
+    for drafted in (0, 3, 3, 1):
+        stats.add_round(drafted=drafted, accepted=0, emitted=1)
+    assert stats.rounds_by_chain_len == [1, 1, 0, 2]

@@ -52,8 +52,10 @@ class ToyVerifier:
 class RecordingDrafter:
     """Guesses right with a given pattern, and checks what it is told against the true text."""
 
-    def __init__(self, text: Sequence[int], pattern: Sequence[bool]) -> None:
-        self.text, self.pattern = list(text), list(pattern)
+    def __init__(
+        self, text: Sequence[int], pattern: Sequence[bool], may_skip: bool = False
+    ) -> None:
+        self.text, self.pattern, self.may_skip = list(text), list(pattern), may_skip
         self.slots: dict[int, int] = {}
         self.proposed = 0
 
@@ -61,16 +63,21 @@ class RecordingDrafter:
         assert features.shape == (1, tokens.shape[1], 1)
         for i in range(int(last) + 1):
             slot, token = int(input_pos[i]), int(tokens[0, i])
-            assert slot <= len(self.slots), "a gap in the draft cache"
+            assert self.may_skip or slot <= len(self.slots), "a gap in the draft cache"
             assert features[0, i, 0] == slot, "the feature of another position"
             if slot + 1 < len(self.text):  # the last round may run on behind the budget
                 assert token == self.text[slot + 1], "a slot pairs with the token after it"
             self.slots[slot] = token
 
+    def catch_up(self, tokens: Tensor, features: Tensor, input_pos: Tensor) -> Tensor:
+        self.extend(tokens, features, input_pos, torch.tensor([tokens.shape[1] - 1]))
+        right = [self.pattern[slot % len(self.pattern)] for slot in input_pos.tolist()]
+        return torch.tensor([right])
+
     def propose(self, count: int) -> Tensor:
         drafts = []
         for i in range(count):
-            position = len(self.slots) + 1 + i
+            position = max(self.slots) + 2 + i
             truth = self.text[position] if position < len(self.text) else 0
             right = self.pattern[self.proposed % len(self.pattern)]
             drafts.append(truth if right else (truth + 1) % VOCAB)
