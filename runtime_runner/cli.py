@@ -15,6 +15,7 @@ from eagle_aot.prompts import read_prompts
 from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
 from eagle_aot.runtime_runner.picture import check_plot
 from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.self_test import self_test_prompts
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Result, Runner
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
               help="Draw what drafts were worth.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print the text alone.")
+@click.option("--self-test", is_flag=True,
+              help="Compare drafts with what the export found, and outputs with plain decoding's, "
+                   "on built-in prompts or those of --prompts-jsonl.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
 def main(
     artifact: Path,
@@ -56,6 +60,7 @@ def main(
     as_json: bool,
     picture: Path | None,
     quiet: bool,
+    self_test: bool,
     verify: bool,
 ) -> None:
     """Generate greedily from ARTIFACT, speculating with its draft head."""
@@ -63,6 +68,11 @@ def main(
         if any(source is not None for source in (prompt, prompt_file, prompts_jsonl)):
             raise click.UsageError("--verify runs no prompt")
         show_verification(artifact, as_json)
+        return
+    if self_test:
+        if prompt is not None or prompt_file is not None:
+            raise click.UsageError("--self-test takes its prompts from --prompts-jsonl")
+        show_self_test(artifact, prompts_jsonl, executor, not no_cuda_graph, as_json)
         return
     if picture is not None:
         check_plot(picture)
@@ -95,6 +105,24 @@ def main(
         summarise(results, as_json, quiet)
     if picture is not None:
         draw(results, artifact, picture)
+
+
+def show_self_test(
+    artifact: Path, prompts_jsonl: Path | None, executor: str, cuda_graphs: bool, as_json: bool
+) -> None:
+    """Print what was found, then raise what should not be."""
+    from eagle_aot.artifact import Manifest
+    from eagle_aot.runtime_runner import self_test
+    from eagle_aot.runtime_runner.runner import load_artifact
+
+    prompts = self_test_prompts(prompts_jsonl)
+    runner = load_artifact(artifact, executor, cuda_graphs=cuda_graphs)
+    found = self_test.self_test(runner, Manifest.read(artifact), prompts)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        self_test.show(found, Console(stderr=True))
+    found.raise_warning()
 
 
 def show_verification(artifact: Path, as_json: bool) -> None:

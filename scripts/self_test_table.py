@@ -18,12 +18,12 @@ from tiny_pair.stories import stories
 
 SEED = 5  # any; the split is by the question's text
 SOUND = Fault(name="the shipped head", edit=no_fault, found=None)
-COMMAND = "eagle-export --target-model gemma4-tiny --backend xnnpack --self-test".split()
+COMMAND = ["eagle-export", "--target-model", "gemma4-tiny", "--backend", "xnnpack", "--self-test"]
 
 
 @click.command(help=__doc__, context_settings={"show_default": True})
 @click.option("--problems", type=click.IntRange(min=1), default=32,
-              help="Held-out problems for faults that the built-in prompts are too few to tell.")  # fmt: skip
+              help="Held-out ones, for faults that the built-in prompts miss.")  # fmt: skip
 def main(problems: int) -> None:
     versions = ", ".join(f"{name} {version(name)}" for name in ("eagle-aot", "torch"))
     click.echo(f"{versions}\n{' '.join(COMMAND)} --draft-dir HEAD")

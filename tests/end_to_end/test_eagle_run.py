@@ -1,6 +1,7 @@
 """`eagle-run`: its output, and the artifacts and arguments it refuses."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ OPTIONS = {
     "--json",
     "--plot",
     "--quiet",
+    "--self-test",
     "--verify",
 }
 FIELDS = {
@@ -57,6 +59,7 @@ FIELDS = {
     "tokens_per_second",
     "executor",
     "chain_len",
+    "rounds_by_chain_len",
 }
 QUESTION = next(stories(8, "test")).question
 
@@ -89,6 +92,19 @@ def test_json_has_exactly_the_documented_fields(tiny_artifact: Path) -> None:
     assert result["tau"] == (result["new_tokens"] - 1) / result["rounds"]
     assert result["executor"] == "executorch"
     assert len(result["acceptance_by_position"]) == result["chain_len"] == 4
+
+
+def test_auto_says_what_it_chose(tiny_artifact: Path) -> None:
+    plain = run(tiny_artifact, "--prompt", QUESTION, "--no-speculation", "--json")
+    auto = run(tiny_artifact, "--prompt", QUESTION, "--chain-len", "auto", "--json")
+    result = json.loads(auto.stdout)
+    assert result["chain_len"] == "auto"
+    assert result["token_ids"] == json.loads(plain.stdout)["token_ids"]
+    chosen = dict(enumerate(result["rounds_by_chain_len"]))
+    assert sum(chosen.values()) == result["rounds"]
+    assert sum(k * rounds for k, rounds in chosen.items()) == result["drafted"] > 0
+    told = run(tiny_artifact, "--prompt", QUESTION, "--chain-len", "auto").stderr
+    assert re.search(r"chain length +auto: \d in \d+ rounds", told)
 
 
 def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path: Path) -> None:
