@@ -36,7 +36,7 @@ from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.output_dir import appearing, check_output_dir
 from eagle_aot.export.pack_int4 import pack_int4
 from eagle_aot.export.progress import Progress
-from eagle_aot.export.self_test.run import self_test, tested
+from eagle_aot.export.self_test.run import pairing_record, self_test
 from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.export.speculator import Eagle3Speculator
@@ -126,7 +126,7 @@ def export_speculator(
         max_seq_len=constants.max_seq_len,
     )
     linears = linear_formats(speculator)  # which tracing folds or packs
-    found = tested(speculator, source, backend, options)
+    found = pairing_record(speculator, source, backend, options)
     programs = trace(speculator, lengths, backend, attention, progress)
     decisions = describe_decisions(speculator, source, chosen, linears, programs)
     with progress.stage("import the compiler"):

@@ -71,7 +71,7 @@ def self_test(
     return verdict
 
 
-def tested(
+def pairing_record(
     speculator: Eagle3Speculator, source: Source, backend: str, options: ExportOptions
 ) -> dict[str, Any] | None:
     """The manifest's record of a self-test that is part of an export; None where it is left out.
