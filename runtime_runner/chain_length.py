@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from eagle_aot.runtime_runner.acceptance_estimate import AcceptanceEstimate, runs
+from eagle_aot.runtime_runner.drift import Drift
 from eagle_aot.runtime_runner.round_costs import RoundCosts
 
 AUTO: Final = "auto"
@@ -31,9 +32,11 @@ class ChainLength:
     def __init__(self, costs: RoundCosts) -> None:
         self.costs = costs
         self._estimate = AcceptanceEstimate(costs.longest)
+        self._drift = Drift()
         self._account = START
         self._current = costs.longest
         self._look = FIRST_LOOK
+        self._look_at_once = False
 
     def begin(self) -> None:
         """A new text, of which nothing is known but what texts usually were like."""
@@ -42,9 +45,11 @@ class ChainLength:
 
     def choose(self, left: int, position: int) -> int:
         """For a round at `position` with `left` tokens to go, which the head has caught up with."""
-        prices = {
-            k: self.costs.price(k, position) for k in range(min(self.costs.longest, left - 1) + 1)
-        }
+        self._look_at_once = self._drift.wants_plain
+        if self._look_at_once:
+            return 0
+        longest = min(self.costs.longest, left - 1)
+        prices = {k: self._price(k, position) for k in range(longest + 1)}
         speeds = {
             k: self._estimate.tokens(k) / price
             for k, price in prices.items()
@@ -55,9 +60,12 @@ class ChainLength:
             self._current = best
         return self._current
 
-    def observe(self, chain_len: int, accepted: int, emitted: int, position: int) -> None:
+    def observe(
+        self, chain_len: int, accepted: int, emitted: int, position: int, seconds: float
+    ) -> None:
         """A round of `chain_len` drafts, `accepted` of them among the `emitted` tokens."""
-        self._book(emitted, self.costs.price(chain_len, position))
+        self._drift.add(chain_len > 0, seconds, self.costs.seconds(chain_len, position))
+        self._book(emitted, self._price(chain_len, position))
         if chain_len:
             self._estimate.add(min(chain_len, emitted), accepted)
 
@@ -66,18 +74,24 @@ class ChainLength:
         price = self.costs.price_of_catching_up(pending, position)
         cheap = pending >= FIRST_LOOK and price <= SHARE / 2 * pending
         due = cheap or pending >= min(self._look, self.costs.rows)
-        return due and self._covers(price)
+        return self._look_at_once or (due and self._covers(price))
 
     def observe_plain(self, expected: Sequence[bool], position: int) -> None:
         """What the head caught up on: whether it would have drafted each of the plain tokens."""
         self._book(0, self.costs.price_of_catching_up(len(expected), position))
         for reached, accepted in runs(expected, self.costs.longest):
             self._estimate.add(reached, accepted)
-        self._look *= 2
+        if not self._look_at_once:
+            self._look *= 2
 
     def skip_plain(self) -> None:
         """As many plain tokens as are kept were too many to catch up on; look at fewer."""
         self._look = FIRST_LOOK
+
+    def _price(self, chain_len: int, position: int) -> float:
+        """Of a round, in plain rounds, as things are now."""
+        price = self.costs.price(chain_len, position)
+        return price * self._drift.factor if chain_len else price
 
     def _covers(self, loss: float) -> bool:
         return loss <= max(self._account, 0)

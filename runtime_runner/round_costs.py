@@ -24,14 +24,15 @@ class RoundCosts:
 
     def price(self, chain_len: int, position: int) -> float:
         """Of a round, in plain rounds."""
-        return self._seconds(chain_len, position) / self._seconds(0, position)
+        return self.seconds(chain_len, position) / self.seconds(0, position)
 
     def price_of_catching_up(self, rows: int, position: int) -> float:
         """Of showing the head `rows` plain tokens at once, in plain rounds."""
         one, many = self.catch_up
         slope = (many - one) / max(self.rows - 1, 1)
-        return (one + slope * (rows - 1)) / self._seconds(0, position)
+        return (one + slope * (rows - 1)) / self.seconds(0, position)
 
-    def _seconds(self, chain_len: int, position: int) -> float:
+    def seconds(self, chain_len: int, position: int) -> float:
+        """Of a round."""
         (first, last), (low, high) = self.positions, self.rounds[chain_len]
         return low + (high - low) * (position - first) / max(last - first, 1)

@@ -1,5 +1,6 @@
 """Which round comes next."""
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -57,6 +58,7 @@ class ChosenRounds:
         self.backlog = backlog
         self._chooser = chooser
         self._position = 0  # of the bonus token
+        self._started = 0.0  # the round, seconds
         self._pending = 0  # plain tokens before it, which the drafter has not seen
 
     @property
@@ -71,6 +73,11 @@ class ChosenRounds:
         return self.rounds[-1]
 
     def choose(self, left: int) -> Round:
+        round_ = self._next(left)
+        self._started = time.perf_counter()
+        return round_
+
+    def _next(self, left: int) -> Round:
         if self._pending and self._chooser.wants_to_look(self._pending, self._position):
             first = self._position - self._pending
             expected = self.backlog.catch_up(first, self._pending)
@@ -85,6 +92,8 @@ class ChosenRounds:
         return self.rounds[0 if plain else self._chooser.choose(left, self._position)]
 
     def observe(self, round_: Round, accepted: int, emitted: int) -> None:
-        self._chooser.observe(round_.chain_len, min(accepted, emitted), emitted, self._position)
+        seconds = time.perf_counter() - self._started
+        accepted_here, position = min(accepted, emitted), self._position
+        self._chooser.observe(round_.chain_len, accepted_here, emitted, position, seconds)
         self._pending += round_.chain_len == 0
         self._position += accepted + 1

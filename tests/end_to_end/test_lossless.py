@@ -11,9 +11,11 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.generate import Limits, generate
+from eagle_aot.runtime_runner.chain_length import ChainLength
+from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.rounds import SameRound
+from eagle_aot.runtime_runner.stats import Stats
 from mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
 from scripted_drafter import ScriptedDrafter
 from tiny_pair.stories import stories
@@ -30,6 +32,68 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
             result = runner.generate(prompt, 20, chain_len)
             assert result.token_ids == plain.token_ids, (len(prompt), chain_len)
             assert result.finish_reason == plain.finish_reason
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+def test_nor_does_choosing_the_chain_length(fixture: str, request: pytest.FixtureRequest) -> None:
+    """What is chosen depends on time, the tokens do not."""
+    runner: Runner = request.getfixturevalue(fixture)
+    chosen = []
+    for prompt in mixed_prompts(runner)[::2]:
+        plain = runner.generate(prompt, 40, speculate=False)
+        result = runner.generate(prompt, 40, "auto")
+        assert result.token_ids == plain.token_ids, len(prompt)
+        assert result.finish_reason == plain.finish_reason
+        chosen.append(result.stats)
+    assert Stats.total(chosen).rounds_by_chain_len[0] < Stats.total(chosen).rounds
+
+
+class Shuffled(ChainLength):
+    """Chooses at random, and looks at plain tokens as often."""
+
+    rng = random.Random(4)
+
+    def choose(self, left: int, position: int) -> int:
+        return self.rng.randrange(self.costs.longest + 1)
+
+    def wants_to_look(self, pending: int, position: int) -> bool:
+        return self.rng.random() < 0.3
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+def test_nor_does_any_order_of_chain_lengths(
+    fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    monkeypatch.setattr(runner.chosen_rounds, "_chooser", Shuffled(runner.chosen_rounds.costs))
+    lengths = set()
+    for prompt in mixed_prompts(runner)[1::4]:
+        plain = runner.generate(prompt, 40, speculate=False)
+        result = runner.generate(prompt, 40, "auto")
+        assert result.token_ids == plain.token_ids, len(prompt)
+        lengths |= {k for k, rounds in enumerate(result.stats.rounds_by_chain_len) if rounds}
+    assert lengths == set(range(8))
+
+
+def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
+    """Behind plain rounds that the head caught up on, it drafts what it drafts without them."""
+    prompt = tiny.tokenizer.encode(next(stories(6, "test")).question, raw=False)
+    rounds, fixed = tiny.chosen_rounds.rounds, tiny.round(1)
+    proposed = []
+    for late in (False, True):
+        prefill(fixed, prompt, Stats(chain_len=1))
+        text: list[int] = []
+        if late:
+            tiny.chosen_rounds.backlog.clear()
+            for _ in range(8):
+                text += rounds[0].play().tolist()[1:]
+            tiny.chosen_rounds.backlog.catch_up(len(prompt), 8)
+        else:
+            while len(text) < 8:
+                accepted, *greedy = fixed.play().tolist()
+                text += greedy[: accepted + 1]
+        proposed.append((text, tiny.drafter.propose(4).tolist()))
+    assert proposed[0] == proposed[1]
 
 
 def test_nor_does_a_head_in_int4(int4_head: Runner, tiny: Runner) -> None:

@@ -31,8 +31,16 @@ def fixed_price(costs: RoundCosts, text: Sequence[int], chain_len: int) -> float
     return price
 
 
-def chosen_price(costs: RoundCosts, text: Sequence[int], chooser: ChainLength) -> float:
-    """Plain rounds that a text takes with chosen chain lengths, looks at plain tokens included."""
+def chosen_price(
+    costs: RoundCosts,
+    text: Sequence[int],
+    chooser: ChainLength,
+    noise: Callable[[], float] = lambda: 1.0,
+) -> float:
+    """Plain rounds that a text takes with chosen chain lengths, looks at plain tokens included.
+
+    `costs` are what rounds really cost; the chooser sees them times `noise`.
+    """
     price, place, pending = 0.0, 0, 0
     chooser.begin()
     while place < len(text):
@@ -48,7 +56,8 @@ def chosen_price(costs: RoundCosts, text: Sequence[int], chooser: ChainLength) -
         chain_len = 0 if pending or skipped else chooser.choose(left, place)
         accepted = min(chain_len, text[place])
         price += costs.price(chain_len, place)
-        chooser.observe(chain_len, accepted, min(accepted + 1, left), place)
+        seconds = costs.seconds(chain_len, place) * noise()
+        chooser.observe(chain_len, accepted, min(accepted + 1, left), place, seconds)
         pending += chain_len == 0
         place += accepted + 1
     return price

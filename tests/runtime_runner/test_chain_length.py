@@ -1,7 +1,9 @@
 """The choice of chain lengths, on texts whose drafts are right with known chances."""
 
 import itertools
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -61,10 +63,23 @@ def test_what_was_learned_helps_with_the_next_text() -> None:
     hard, easy = [0] * 60, [LONGEST] * 60
     for text, chain_len in ((hard, 0), (easy, LONGEST)):
         chooser = ChainLength(costs)
-        for _ in range(20):
+        for _ in range(21):
             chosen_price(costs, text, chooser)
         chooser.begin()
         assert chooser.choose(60, 0) == chain_len
+
+
+@pytest.mark.parametrize("dearer", [0.6, 1.6])
+def test_it_notices_when_rounds_cost_other_than_was_measured(dearer: float) -> None:
+    """In noisy times, on a device that became slower for all rounds alike."""
+    measured = COSTS["shipped pair"]
+    rounds = [(1.5, 1.5), *((low * dearer, high * dearer) for low, high in measured.rounds[1:])]
+    costs = replace(measured, rounds=rounds)
+    rng = random.Random(2)
+    text = right_drafts(TEXTS["all 0.6"], LENGTH, 0)
+    fixed = min(fixed_price(costs, text, k) for k in range(LONGEST + 1))
+    noise = lambda: 2.0 * rng.lognormvariate(0.0, 0.2)  # noqa: E731
+    assert chosen_price(costs, text, ChainLength(measured), noise) <= fixed / 0.95
 
 
 PRICES = st.tuples(
@@ -108,7 +123,8 @@ def test_between_two_lengths_of_about_the_same_speed_it_stays() -> None:
     lengths = []
     for _ in range(40):
         chain_len = chooser.choose(1000, 0)
-        chooser.observe(chain_len, min(chain_len, 3), min(chain_len, 3) + 1, 0)
+        seconds = flat.seconds(chain_len, 0)
+        chooser.observe(chain_len, min(chain_len, 3), min(chain_len, 3) + 1, 0, seconds)
         lengths.append(chain_len)
     assert sum(a != b for a, b in itertools.pairwise(lengths)) <= 3
 

@@ -1,0 +1,43 @@
+"""What rounds cost while they run, against what was measured before."""
+
+import math
+import statistics
+from collections import deque
+
+SAMPLES = 15  # of each kind, the latest
+ENOUGH = 3
+STALE = 32  # plain rounds, after which one sample of the other kind is forgotten
+
+
+class Drift:
+    """How much dearer rounds with drafts have become, in relation to plain ones.
+
+    Medians of logarithms: a load that slows down all rounds alike changes nothing, and a single
+    slow round changes little.
+    """
+
+    def __init__(self) -> None:
+        self._plain: deque[float] = deque(maxlen=SAMPLES)
+        self._drafting: deque[float] = deque(maxlen=SAMPLES)
+        self._since = 0  # rounds with drafts since the last plain one, or plain ones if below 0
+
+    @property
+    def wants_plain(self) -> bool:
+        """Whether there was no plain round for so long that one is due."""
+        return self._since >= STALE
+
+    @property
+    def factor(self) -> float:
+        """1 where too little is known."""
+        if min(len(self._plain), len(self._drafting)) < ENOUGH:
+            return 1.0
+        return math.exp(statistics.median(self._drafting) - statistics.median(self._plain))
+
+    def add(self, drafting: bool, seconds: float, measured: float) -> None:
+        """A round that took `seconds`, where `measured` was expected."""
+        (self._drafting if drafting else self._plain).append(math.log(seconds / measured))
+        self._since = max(self._since, 0) + 1 if drafting else min(self._since, 0) - 1
+        if self._since <= -STALE:
+            self._since = 0
+            if self._drafting:
+                self._drafting.popleft()
