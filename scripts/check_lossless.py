@@ -15,8 +15,9 @@ from eagle_aot.artifact import tokenizer_files
 from eagle_aot.command import eagle_command
 from eagle_aot.prompts import Prompt, read_prompts
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.chain_length import ChainLen
 from eagle_aot.targets import TapTarget, load_target
-from number_list import numbers
+from number_list import chain_lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Difference:
     """
 
     prompt: int
-    chain_len: int
+    chain_len: ChainLen
     position: int
     plain: int | None
     speculative: int | None
@@ -40,8 +41,8 @@ class Difference:
 @eagle_command
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.argument("prompts_jsonl", type=click.Path(path_type=Path))
-@click.option("--chain-lens", default="4", show_default=True, callback=numbers,
-              help="Drafts per round.")  # fmt: skip
+@click.option("--chain-lens", default="4", show_default=True, callback=chain_lengths,
+              help="Drafts per round; auto among them.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap prompts in the chat template.")
 @click.option("--target", metavar="NAME_OR_DIR", help="The target, to tell the gap in nats.")
@@ -50,7 +51,7 @@ class Difference:
 def main(
     artifact: Path,
     prompts_jsonl: Path,
-    chain_lens: list[int],
+    chain_lens: list[ChainLen],
     max_new_tokens: int,
     raw_prompt: bool,
     target: str | None,
@@ -78,7 +79,7 @@ class Check:
     def __init__(
         self,
         runner: Runner,
-        chain_lens: Sequence[int],
+        chain_lens: Sequence[ChainLen],
         max_new_tokens: int,
         raw: bool,
         target: TapTarget | None = None,
@@ -105,7 +106,7 @@ class Check:
                 yield self.difference(number, prompt, chain_len, plain, found)
 
     def difference(
-        self, number: int, prompt: Prompt, chain_len: int, plain: list[int], found: list[int]
+        self, number: int, prompt: Prompt, chain_len: ChainLen, plain: list[int], found: list[int]
     ) -> Difference:
         """The first one of two outputs that are not the same."""
         pairs = zip(plain, found, strict=False)

@@ -2,6 +2,8 @@
 
 import click
 
+from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
+
 
 def numbers(context: click.Context, option: click.Parameter, value: str) -> list[int]:
     """`1,2,3` as whole numbers from 1 on: the callback of an option."""
@@ -9,3 +11,10 @@ def numbers(context: click.Context, option: click.Parameter, value: str) -> list
     if not all(part.strip().isdecimal() and int(part) for part in parts):
         raise click.BadParameter(f"{value!r} is not a list of numbers like 1,2,3")
     return [int(part) for part in parts]
+
+
+def chain_lengths(context: click.Context, option: click.Parameter, value: str) -> list[ChainLen]:
+    """`1,4,auto` as chain lengths: the callback of an option."""
+    fixed = [part for part in value.split(",") if part.strip() != AUTO]
+    chosen: list[ChainLen] = [AUTO] if len(fixed) < value.count(",") + 1 else []
+    return [*(numbers(context, option, ",".join(fixed)) if fixed else []), *chosen]
