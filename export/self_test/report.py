@@ -48,6 +48,6 @@ def _terms(verdict: Verdict) -> str:
     details = verdict.details
     return (
         f"{details['prompts']} prompts, {details['positions']} positions, chains of "
-        f"{details['chain_len']}. nats: cross entropy of the target's own token.\n"
-        "log ratio: of nats to the chosen reading's, with standard error; below 0 is better."
+        f"{details['chain_len']}.\nnats: cross entropy of the target's own token. "
+        "log ratio: of nats to the\nchosen reading's, with its standard error; below 0 is better."
     )

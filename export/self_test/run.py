@@ -24,6 +24,7 @@ from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.prompts import Prompt
 from eagle_aot.self_test import CHAIN_LEN, MAX_NEW_TOKENS, identity, self_test_prompts
+from eagle_aot.shortage import shortage
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.tokenizer import Tokenizer
@@ -62,11 +63,12 @@ def self_test(
             texts = target_texts(speculator, encoded, read_eos_ids(source.target_dir), device)
             begin("self-test: drafts")
             verdict = rank(speculator.draft, texts, speculator.target.num_hidden_layers)
-    except torch.OutOfMemoryError:
-        return unknown("the device has too little memory")
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
-        reason = str(error).splitlines()[0]
-        raise ExportError(f"self-test failed: {reason}: --no-self-test leaves it out") from error
+        if reason := shortage(error):
+            return unknown(reason)
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        way_out = "--no-self-test exports without it"
+        raise ExportError(f"self-test failed: {first_line}: {way_out}") from error
     verdict.details["prompts_sha256"] = identity(prompts)
     return verdict
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from eagle_aot.artifact import Manifest
+from eagle_aot.errors import ExportError
 from eagle_aot.export import ExportOptions, Source
 from eagle_aot.export.cli import main
 from eagle_aot.export.pipeline import run_self_test
@@ -103,3 +105,39 @@ def test_a_model_comes_back_with_the_tensors_it_had() -> None:
         raise KeyError
     after = dict(model.named_parameters())
     assert all(after[name] is parameter for name, parameter in before.items())
+
+
+@pytest.mark.parametrize(
+    ("error", "finding"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+            "out of memory",
+        ),
+        (MemoryError(), "out of memory"),
+    ],
+)
+def test_a_lack_of_memory_does_not_cost_the_export(
+    error: Exception, finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = self_test_failing_with(error, monkeypatch)
+    assert found and found["verdict"] == "unknown" and finding in found["message"]
+
+
+def test_any_other_failure_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ExportError, match="self-test failed: no kernel: --no-self-test exports"):
+        self_test_failing_with(RuntimeError("no kernel\nhere"), monkeypatch)
+
+
+def self_test_failing_with(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any] | None:
+    """What an export records, or raises, when the target cannot be run."""
+
+    def fail(*inputs: object, **told: object) -> None:
+        raise error
+
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(128, torch.float32)
+    monkeypatch.setattr(type(speculator.target), "forward_logits_taps", fail)
+    return pairing_record(speculator, source, "xnnpack", ExportOptions())
