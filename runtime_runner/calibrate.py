@@ -1,5 +1,6 @@
 """Measuring what rounds cost, before any text."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ def measure_costs(
     plays = [partial(play, r, position) for position in positions for r in rounds]
     looks = [partial(backlog.catch_up, positions[0], rows) for rows in (1, backlog.capacity)]
     found = medians([*plays, *looks])
-    near, far = never_falling(found[:count]), never_falling(found[count : 2 * count])
+    near, far = on_a_line(found[:count]), on_a_line(found[count : 2 * count])
     return RoundCosts(
         positions=positions,
         rounds=tuple(zip(near, far, strict=True)),
@@ -41,15 +42,14 @@ def measure_costs(
     )
 
 
-def never_falling(times: Sequence[float]) -> list[float]:
-    """The nearest times of which none is below the one before it: a longer chain is more work, so
-    what looks otherwise is noise (isotonic regression, by pooling adjacent violators)."""
-    pools: list[list[float]] = []
-    for time_ in times:
-        pools.append([time_])
-        while len(pools) > 1 and statistics.mean(pools[-2]) > statistics.mean(pools[-1]):
-            pools[-2:] = [pools[-2] + pools[-1]]
-    return [statistics.mean(pool) for pool in pools for _ in pool]
+def on_a_line(times: Sequence[float]) -> list[float]:
+    """Each draft more costs about the same, so times of rounds that draft are put on the line that
+    Theil and Sen draw through them: what is off it is noise. `times[0]`, plain, is left alone."""
+    plain, *drafting = times
+    pairs = itertools.combinations(enumerate(drafting, start=1), 2)
+    slope = max(0.0, statistics.median((b - a) / (j - i) for (i, a), (j, b) in pairs))
+    base = statistics.median(t - slope * k for k, t in enumerate(drafting, start=1))
+    return [plain, *(base + slope * k for k in range(1, len(times)))]
 
 
 def medians(calls: Sequence[Callable[[], object]]) -> list[float]:
