@@ -107,21 +107,12 @@ def test_a_model_comes_back_with_the_tensors_it_had() -> None:
     assert all(after[name] is parameter for name, parameter in before.items())
 
 
-@pytest.mark.parametrize(
-    ("error", "finding"),
-    [
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-            "out of memory",
-        ),
-        (MemoryError(), "out of memory"),
-    ],
-)
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
 def test_a_lack_of_memory_does_not_cost_the_export(
-    error: Exception, finding: str, monkeypatch: pytest.MonkeyPatch
+    error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = self_test_failing_with(error, monkeypatch)
-    assert found and found["verdict"] == "unknown" and finding in found["message"]
+    assert found and found["verdict"] == "unknown" and "out of memory" in found["message"]
 
 
 def test_any_other_failure_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
