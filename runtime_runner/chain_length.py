@@ -20,7 +20,8 @@ FIRST_LOOK = 16  # plain tokens, after which the head is asked what it would hav
 class ChainLength:
     """Chooses the chain length with the most tokens per second, from 0, plain decoding, on.
 
-    Tokens of a round are estimated from the text, seconds are `costs`. An account in plain rounds
+    Tokens of a round are estimated from the text, seconds are `costs` and how these drifted, of
+    which a plain round among those with drafts now and then tells. An account in plain rounds
     keeps what drafting wins over plain decoding and loses against it. What it does not cover is not
     tried, so after n tokens decoding is never behind plain decoding by more than SHARE of the time
     and START plain rounds.

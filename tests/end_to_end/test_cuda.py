@@ -13,6 +13,7 @@ from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.stats import Stats
 from mixed_prompts import CHAIN_LENS, mixed_prompts
+from shuffled_lengths import Shuffled
 from tiny_pair.stories import final_answer, stories
 
 
@@ -40,6 +41,27 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
         for chain_len in CHAIN_LENS:
             result = runner.generate(prompt, 20, chain_len)
             assert result.token_ids == plain.token_ids, (len(prompt), chain_len)
+
+
+@pytest.mark.parametrize("fixture", ["recorded", "launched"])
+def test_choosing_the_chain_length_changes_no_token(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    for prompt in mixed_prompts(runner):
+        plain = runner.generate(prompt, 40, speculate=False)
+        assert runner.generate(prompt, 40, "auto").token_ids == plain.token_ids, len(prompt)
+
+
+@pytest.mark.parametrize("fixture", ["recorded", "launched"])
+def test_rounds_of_any_length_follow_one_another(
+    fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    monkeypatch.setattr(runner.chosen_rounds, "_chooser", Shuffled(runner.chosen_rounds.costs))
+    for prompt in mixed_prompts(runner)[1::4]:
+        plain = runner.generate(prompt, 40, speculate=False)
+        assert runner.generate(prompt, 40, "auto").token_ids == plain.token_ids, len(prompt)
 
 
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])

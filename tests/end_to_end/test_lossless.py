@@ -11,13 +11,13 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.chain_length import ChainLength
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.rounds import SameRound
 from eagle_aot.runtime_runner.stats import Stats
 from mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
 from scripted_drafter import ScriptedDrafter
+from shuffled_lengths import Shuffled
 from tiny_pair.stories import stories
 
 
@@ -46,18 +46,6 @@ def test_nor_does_choosing_the_chain_length(fixture: str, request: pytest.Fixtur
         assert result.finish_reason == plain.finish_reason
         chosen.append(result.stats)
     assert Stats.total(chosen).rounds_by_chain_len[0] < Stats.total(chosen).rounds
-
-
-class Shuffled(ChainLength):
-    """Chooses at random, and looks at plain tokens as often."""
-
-    rng = random.Random(4)
-
-    def choose(self, left: int, position: int) -> int:
-        return self.rng.randrange(self.costs.longest + 1)
-
-    def wants_to_look(self, pending: int, position: int) -> bool:
-        return self.rng.random() < 0.3
 
 
 @pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
