@@ -86,6 +86,8 @@ def pairing_record(
         verdict = unknown("on this host that takes minutes, which eagle-export --self-test spends")
     else:
         verdict = self_test(speculator, source, backend, options)
+    if backend == CUDA:
+        torch.cuda.empty_cache()  # compilers may take room in processes of their own
     console = options.progress.console
     if verdict.is_warning or console.is_terminal:
         announce(verdict, console)
