@@ -132,3 +132,10 @@ def self_test_failing_with(
     speculator = source.load(128, torch.float32)
     monkeypatch.setattr(type(speculator.target), "forward_logits_taps", fail)
     return pairing_record(speculator, source, "xnnpack", ExportOptions())
+
+
+def test_a_random_pair_of_another_family_does_not_match(qwen3_pair: tuple[Path, Path]) -> None:
+    """With a window of 16, shorter than every prompt."""
+    source = Source.find("auto", *qwen3_pair, "auto")
+    verdict = run_self_test(source, ExportOptions(backend="xnnpack", max_seq_len=192))
+    assert verdict.kind == "chance" and verdict.chosen
