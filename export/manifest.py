@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_aot import __version__
 from eagle_aot.artifact import SCHEMA_VERSION, Constants, Manifest, tokenizer_files
-from eagle_aot.errors import CheckpointError
+from eagle_aot.errors import ArtifactError, CheckpointError
 from eagle_aot.export.draft_files import BIN_INDEX, HeadCheckpoint
 from eagle_aot.export.methods import traced_methods
 from eagle_aot.export.options import ExportOptions, record_options
@@ -19,6 +19,7 @@ from eagle_aot.export.verify_window import MethodLengths
 from eagle_aot.file_records import FileRecord, file_records
 from eagle_aot.targets.checkpoint import INDEX, read_json
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.tokenizer import Tokenizer
 from eagle_aot.tokenizer_files import tokenizer_problem
 from eagle_aot.versions import installed_versions
 
@@ -109,6 +110,16 @@ def copy_tokenizer(source: Source, directory: Path) -> None:
     """Put the target's tokenizer into the artifact."""
     for path in find_tokenizer(source):
         shutil.copyfile(path, directory / path.name)
+
+
+def check_tokenizer(source: Source) -> None:
+    """Raise CheckpointError unless the target's tokenizer loads, as a runner will load it."""
+    if not find_tokenizer(source) or source.target_dir is None:
+        return
+    try:
+        Tokenizer(source.target_dir)
+    except ArtifactError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def find_tokenizer(source: Source) -> list[Path]:

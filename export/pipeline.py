@@ -25,9 +25,9 @@ from eagle_aot.export.lowering.backend import (
     multiprocessors,
 )
 from eagle_aot.export.manifest import (
+    check_tokenizer,
     copy_tokenizer,
     describe,
-    find_tokenizer,
     publish,
     read_eos_ids,
 )
@@ -41,6 +41,7 @@ from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.export.speculator import Eagle3Speculator
 from eagle_aot.export.verify_window import MethodLengths, check_chain_len, method_lengths
+from eagle_aot.shortage import shortage
 from eagle_aot.targets import get_target
 
 DEFAULT_CHAIN_LEN = 4
@@ -54,7 +55,7 @@ def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Mani
     backend = choose_backend(options.backend)
     choose_attention(options.attention, backend)
     check_output_dir(output_dir)
-    find_tokenizer(source)  # before the minutes of work, not after
+    check_tokenizer(source)  # before the minutes of work, not after
     with options.progress.stage("load"):
         speculator = load_pair(source, _max_seq_len(source, options), backend)
     return export_speculator(speculator, output_dir, source=source, options=options)
@@ -183,7 +184,7 @@ def stated(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ExportError(f"{what}: {first_line}") from error
+        raise ExportError(f"{what}: {shortage(error) or first_line}") from error
 
 
 def _lengths(speculator: Eagle3Speculator, source: Source, options: ExportOptions) -> MethodLengths:

@@ -89,7 +89,7 @@ def value_faults(part: str) -> Iterator[Fault]:
                 lambda d, suffix=suffix, value=value: _spoil(d, suffix, float(value)),
                 "NaN or infinite values",
             )
-    yield exporting(part, "a tensor is missing", lambda d: _rename(d, "norm.weight", None), "miss")
+    yield exporting(part, "a tensor is missing", lambda d: _rename(d, "norm.weight", None), "norm.")
     yield exporting(part, "a tensor nobody knows", lambda d: _rename(d, "", "odd"), "unknown tens")
 
 
@@ -114,7 +114,7 @@ def config_faults() -> Iterator[Fault]:
         "target",
         "twice the layers",
         lambda d: edit_json(d / "config.json", **_twice_the_layers(d)),
-        "is missing",
+        "is not one shape for all full layers",
     )
     for eos in (10**9, -1, "<eos>"):
         yield exporting(

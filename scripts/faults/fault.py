@@ -58,7 +58,7 @@ class Fault:
     stdout: str | None = None
     address_space: int | None = None
     file_size: int | None = None
-    seconds: float = 240.0
+    seconds: float = 600.0
 
     def limit(self) -> None:
         """Runs in the child before the command."""

@@ -75,9 +75,9 @@ def cut(path: Path, share: float) -> None:
 
 
 def edit_json(path: Path, **changes: Any) -> None:
-    """Set keys of the object in a JSON file; `text_config` is entered where there is one."""
+    """Set keys of the object in a JSON file; a nested model's where there is one."""
     stored = json.loads(path.read_bytes())
-    section = stored.get("text_config", stored)
+    section = stored.get("text_config", stored.get("transformer_layer_config", stored))
     section.update(changes)
     write(path, json.dumps(stored).encode())
 

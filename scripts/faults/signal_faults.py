@@ -58,8 +58,8 @@ def killed(stage: str) -> Fault:
             return whole(place)
         if stage not in WRITING:
             return nothing_in(place)
-        command = (scene.directory / "command").read_text().split("\n")
-        (scene.directory / "command").unlink()
+        command = (scene.directory.parent / "command").read_text().split("\n")
+        (scene.directory.parent / "command").unlink()
         again = subprocess.run(command, capture_output=True, check=False, text=True)
         return again.stderr if again.returncode else whole(place)
 
@@ -91,4 +91,4 @@ def send(
 def remember(child: "subprocess.Popen[bytes]", scene: Scene) -> None:
     """The command, for the export that comes after."""
     assert isinstance(child.args, list)
-    Path(scene.directory / "command").write_text("\n".join(map(str, child.args)))
+    Path(scene.directory.parent / "command").write_text("\n".join(map(str, child.args)))

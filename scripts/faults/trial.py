@@ -1,6 +1,7 @@
 """One fault, made and judged."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from typing import Any
 
 from faults.fault import TRANSCRIPT, CannotMake, Fault
 from faults.scene import Scene
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""What moves a terminal's cursor and colours its text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +171,8 @@ def copy_screen(screen: int, file: FileIO) -> None:
 
 def last_line(said: str) -> str:
     """What a terminal shows below its progress: the last line that is an error's."""
-    lines = [line for line in said.splitlines() if line.startswith("Error: ")]
-    return lines[-1] if lines else ""
+    _, error, line = ESCAPES.sub("", said).rpartition("Error: ")
+    return error + line.strip() if error else ""
 
 
 def entries(directory: Path) -> set[str]:
