@@ -29,16 +29,22 @@ def measure_costs(
         round_.begin(bonus, position)
         round_.play().tolist()
 
-    count = len(rounds)
-    plays = [partial(play, r, position) for position in positions for r in rounds]
+    plain, *drafting = rounds
+    # Plain rounds beside all others, because every price is in plain rounds.
+    pairs = [(plain, other) for other in drafting]
+    plays = [partial(play, r, place) for place in positions for pair in pairs for r in pair]
     looks = [partial(backlog.catch_up, positions[0], rows) for rows in (1, backlog.capacity)]
-    found = medians([*plays, *looks])
-    near, far = on_a_line(found[:count]), on_a_line(found[count : 2 * count])
+    *played, one, many = medians([*plays, *looks])
+    half = len(played) // 2
+    near, far = (
+        on_a_line([statistics.median(times[::2]), *times[1::2]])
+        for times in (played[:half], played[half:])
+    )
     return RoundCosts(
         positions=positions,
         rounds=tuple(zip(near, far, strict=True)),
         rows=backlog.capacity,
-        catch_up=(found[-2], found[-1]),
+        catch_up=(one, many),
     )
 
 
