@@ -12,7 +12,7 @@ ChainLen = int | Literal["auto"]
 
 SHARE = 0.015  # of the time, that looking for something better than plain decoding may cost
 START = 12.0  # plain rounds, that it may cost before any was earned
-MOST = 64.0  # plain rounds, that what was won before may be lost again
+MOST = 16.0  # plain rounds, that what was won before may be lost again
 MARGIN = 1.01  # by which another chain length must be faster before it is taken
 FIRST_LOOK = 16  # plain tokens, after which the head is asked what it would have drafted
 
