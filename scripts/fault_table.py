@@ -41,12 +41,13 @@ def all_faults() -> Iterator[Fault]:
 
 @eagle_command
 @click.argument("artifact", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--only", default="*", metavar="PATTERN", help="Rows whose name fits, as in a shell.")
+@click.option("--only", default=["*"], multiple=True, metavar="PATTERN",
+              help="Rows whose name fits, as in a shell.")  # fmt: skip
 @click.option("--jobs", type=int, default=2, show_default=True, help="Commands run at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
-def main(artifact: Path, only: str, jobs: int, as_json: bool) -> None:
+def main(artifact: Path, only: tuple[str, ...], jobs: int, as_json: bool) -> None:
     """Run the table against ARTIFACT, an export of the shipped pair for XNNPACK."""
-    chosen = [fault for fault in all_faults() if fnmatch(fault.name, only)]
+    chosen = [fault for fault in all_faults() if any(fnmatch(fault.name, one) for one in only)]
     if not as_json:
         click.echo(f"{len(chosen)} faults")
     rows = []

@@ -155,7 +155,7 @@ def pickle_faults() -> Iterator[Fault]:
     """`pytorch_model.bin`, which is loaded with weights only."""
     yield exporting("head", "a pickle that runs code", _hostile_pickle, "plain weights")
     yield exporting("head", "a pickle cut in half", lambda d: _pickled(d, 0.5), "plain weights")
-    yield exporting("head", "a pickle of a list", lambda d: _save(d, [1, 2]), "plain weights")
+    yield exporting("head", "a pickle of a list", lambda d: _save(d, [1, 2]), "a table of tensors")
     yield exporting(
         "head", "a pickle that is noise", lambda d: _only(d, bytes(range(256))), "plain weights"
     )

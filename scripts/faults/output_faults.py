@@ -13,7 +13,7 @@ from faults.fault import Arguments, CannotMake, Fault
 from faults.scene import Scene, write
 
 TINY = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
-SMALL_DISK = "size=256k"
+SMALL_DISK = "size=100k"
 LARGEST_FILE = 100_000  # bytes, less than the program of the small pair
 POLL = 0.02  # s
 
