@@ -28,10 +28,12 @@ class Drift:
 
     @property
     def factor(self) -> float:
-        """1 where too little is known."""
+        """1 where too little is known, and never less: plain rounds are few among others, and those
+        of a slower time must not make drafting look cheap."""
         if min(len(self._plain), len(self._drafting)) < ENOUGH:
             return 1.0
-        return math.exp(statistics.median(self._drafting) - statistics.median(self._plain))
+        dearer = statistics.median(self._drafting) - statistics.median(self._plain)
+        return math.exp(max(dearer, 0.0))
 
     def add(self, drafting: bool, seconds: float, measured: float) -> None:
         """A round that took `seconds`, where `measured` was expected."""
