@@ -67,7 +67,7 @@ def test_the_shipped_head_alone_in_words() -> None:
     assert words["embed_tokens.weight"] == "its own"
 
 
-@pytest.mark.parametrize(("write", "trainer"), TRAINERS.items(), ids=lambda x: str(x))
+@pytest.mark.parametrize(("write", "trainer"), TRAINERS.items())
 def test_every_layout_is_described_without_a_target(
     tmp_path: Path, write: Writer, trainer: str
 ) -> None:

@@ -64,7 +64,7 @@ def test_a_head_of_several_layers_in_every_layout(
     agree(tmp_path, write, HeadShape(num_layers=layers), target)
 
 
-@pytest.mark.parametrize(("write", "trainer"), TRAINERS.items(), ids=lambda x: str(x))
+@pytest.mark.parametrize(("write", "trainer"), TRAINERS.items())
 def test_every_layout_is_recognised_and_taps_the_same(
     tmp_path: Path, target: TapTarget, write: Writer, trainer: str
 ) -> None:
