@@ -1,6 +1,7 @@
 """An artifact appears whole or not at all, and never costs the one it replaces."""
 
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -8,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eagle_aot.artifact import MANIFEST
+from eagle_aot.artifact import MANIFEST, PROGRAM, TOKENIZER_FILES, WEIGHTS
 from eagle_aot.errors import EagleError, ExportError
+from eagle_aot.strict_json import read_object
 
 ELSEWHERE = "choose another --output-dir"
 
@@ -27,11 +29,22 @@ def check_output_dir(output_dir: Path) -> None:
             raise ExportError(f"{final}: exists and is not a directory: {ELSEWHERE}")
         if os.path.ismount(final):
             raise ExportError(f"{final}: a mount point cannot be replaced: name a directory in it")
-        if final.is_dir() and any(final.iterdir()) and not (final / MANIFEST).is_file():
-            raise ExportError(f"{final}: holds other files: {ELSEWHERE}")
+        if final.is_dir() and (other := _not_ours(final)):
+            raise ExportError(f"{final}: holds other files ({other}): {ELSEWHERE}")
         os.rmdir(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=parent))
     except OSError as error:
         raise ExportError(f"{final}: cannot be written: {error.strerror}: {ELSEWHERE}") from error
+
+
+def _not_ours(directory: Path) -> str | None:
+    """A file that is no artifact's, or of which no manifest says that it is."""
+    names = sorted(path.name for path in directory.iterdir())
+    try:
+        listed = read_object(directory / MANIFEST)["files"] if names else {}
+        ours = {MANIFEST, *TOKENIZER_FILES, PROGRAM, WEIGHTS} & {MANIFEST, *listed}
+    except (OSError, ValueError, KeyError, TypeError):
+        return names[0]
+    return next((name for name in names if name not in ours), None)
 
 
 @contextmanager
@@ -88,7 +101,7 @@ def _recover(final: Path) -> None:
         shutil.rmtree(replaced)
     elif replaced.exists():
         replaced.rename(final)
-    for left in final.parent.glob(f".{final.name}.partial-*"):
+    for left in final.parent.glob(f".{glob.escape(final.name)}.partial-*"):
         if _is_abandoned(left):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -99,7 +112,10 @@ def _replaced(final: Path) -> Path:
 
 def _is_abandoned(partial: Path) -> bool:
     """Whether no living process holds the lock; process ids mean nothing across containers."""
-    handle = os.open(partial, os.O_RDONLY)
+    try:
+        handle = os.open(partial, os.O_RDONLY)
+    except FileNotFoundError:  # its export has ended in the meantime
+        return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

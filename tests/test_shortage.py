@@ -28,6 +28,7 @@ def test_a_device_without_room_says_how_much_was_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("error: 0x21 MemoryAllocationFailed"),
+              RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
               RuntimeError("CUDA error: out of memory"), OSError(12, "Cannot allocate memory")],
 )  # fmt: skip
 def test_memory_that_ran_out_without_a_number(error: Exception) -> None:

@@ -152,7 +152,9 @@ class Manifest:
         """Read and check a manifest, wherever it lies. Raises ArtifactError."""
         try:
             stored = read_object(path)
-            version = int(stored["schema_version"])
+            version = stored["schema_version"]
+            if type(version) is not int:
+                raise ValueError("a schema version that is no number")
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ArtifactError(f"{path}: damaged ({error!r}): export again") from error
         if version != SCHEMA_VERSION:

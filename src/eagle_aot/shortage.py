@@ -15,6 +15,7 @@ SIGNS = (
     "std::bad_alloc",
     "MemoryAllocationFailed",
     "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
 )
 LOWER = (
     "end other programs there, or export with a smaller --max-seq-len or a model of fewer or "
@@ -40,7 +41,7 @@ def shortage(error: BaseException) -> str | None:
     text = str(error)
     if not isinstance(error, MemoryError) and not any(sign in text for sign in SIGNS):
         return None
-    place = "the GPU" if "CUDA" in text else "the host"
+    place = "the GPU" if "CUDA" in text or "CUBLAS" in text else "the host"
     asked = ASKED.search(text)
     needed = f", {readable(asked[1])} more were needed" if asked else ""
     return f"out of memory on {place}{needed}: {LOWER}"

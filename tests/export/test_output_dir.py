@@ -1,5 +1,6 @@
 """An artifact's directory appears whole or not at all."""
 
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,15 @@ def names(directory: Path) -> list[str]:
 
 def write_artifact(final: Path, content: str) -> None:
     with appearing(final) as partial:
-        (partial / "manifest.json").write_text(content)
+        say(partial, content)
+
+
+def say(directory: Path, content: str) -> None:
+    (directory / "manifest.json").write_text(json.dumps({"files": {}, "says": content}))
+
+
+def said(final: Path) -> str:
+    return str(json.loads((final / "manifest.json").read_text())["says"])
 
 
 def test_the_directory_appears_when_the_block_ends_well(tmp_path: Path) -> None:
@@ -44,17 +53,17 @@ def test_a_failure_inside_keeps_the_artifact_that_was_there(tmp_path: Path) -> N
         (partial / "manifest.json").write_text("new")
         raise KeyError
     assert names(tmp_path) == ["artifact"]
-    assert (final / "manifest.json").read_text() == "old"
+    assert said(final) == "old"
 
 
 def test_an_artifact_is_replaced_whole(tmp_path: Path) -> None:
     final = tmp_path / "artifact"
     write_artifact(final, "old")
-    (final / "left_over").write_text("")
     check_output_dir(final)
+    (final / "left_over").write_text("")
     write_artifact(final, "new")
     assert names(tmp_path) == ["artifact"] and names(final) == ["manifest.json"]
-    assert (final / "manifest.json").read_text() == "new"
+    assert said(final) == "new"
 
 
 def test_free_and_empty_directories_may_be_used(tmp_path: Path) -> None:
@@ -69,12 +78,37 @@ def test_a_foreign_directory_and_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("")
     with pytest.raises(
-        ExportError, match=r"thesis: holds other files: choose another --output-dir"
+        ExportError,
+        match=r"thesis: holds other files \(chapter.tex\): choose another --output-dir",
     ):
         check_output_dir(tmp_path / "thesis")
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="exists and is not a directory"):
         check_output_dir(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "{",
+        '{"manifest_version": 3}',
+        '{"files": {"model.pte": {}}}',
+        '{"files": {"thesis.tex": {}}}',
+    ],
+)
+def test_a_manifest_does_not_make_a_directory_ours(manifest: str, tmp_path: Path) -> None:
+    """Extensions of browsers have one too, and a replaced directory is gone with all it holds."""
+    (tmp_path / "manifest.json").write_text(manifest)
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ExportError, match=r"holds other files"):
+        check_output_dir(tmp_path)
+
+
+def test_an_artifact_may_be_replaced(tmp_path: Path) -> None:
+    for name in ("model.pte", "tokenizer.json"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "manifest.json").write_text('{"files": {"model.pte": {}, "tokenizer.json": {}}}')
+    check_output_dir(tmp_path)
 
 
 def test_an_unwritable_parent_is_refused_before_the_export(
@@ -107,7 +141,7 @@ def test_a_link_keeps_pointing_at_the_artifact(tmp_path: Path) -> None:
     check_output_dir(tmp_path / "link")
     write_artifact(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink() and names(tmp_path) == ["link", "real"]
-    assert (tmp_path / "real" / "manifest.json").read_text() == "new"
+    assert said(tmp_path / "real") == "new"
 
 
 def test_a_failed_replacement_puts_the_old_artifact_back(
@@ -126,7 +160,7 @@ def test_a_failed_replacement_puts_the_old_artifact_back(
     with pytest.raises(ExportError, match="Device or resource busy"):
         write_artifact(final, "new")
     assert names(tmp_path) == ["artifact"]
-    assert (final / "manifest.json").read_text() == "old"
+    assert said(final) == "old"
 
 
 @pytest.mark.parametrize("already_renamed", [False, True])
@@ -136,12 +170,12 @@ def test_a_kill_between_the_renames_costs_nothing(tmp_path: Path, already_rename
     final.rename(tmp_path / ".artifact.replaced")
     if already_renamed:
         final.mkdir()
-        (final / "manifest.json").write_text("newer")
+        say(final, "newer")
     with pytest.raises(KeyError), appearing(final):
         raise KeyError
     assert names(tmp_path) == ["artifact"]
     expected = "newer" if already_renamed else "old"
-    assert (final / "manifest.json").read_text() == expected
+    assert said(final) == expected
 
 
 def test_a_disk_that_refuses_is_a_stated_failure(tmp_path: Path) -> None:
@@ -163,9 +197,9 @@ def test_what_a_killed_export_left_is_removed_and_a_running_ones_is_kept(tmp_pat
     with appearing(tmp_path / "artifact") as running:
         write_artifact(tmp_path / "artifact", "first")
         assert names(tmp_path) == sorted([".another.partial-x", "artifact", running.name])
-        (running / "manifest.json").write_text("second")
+        say(running, "second")
     assert names(tmp_path) == [".another.partial-x", "artifact"]
-    assert (tmp_path / "artifact" / "manifest.json").read_text() == "second"
+    assert said(tmp_path / "artifact") == "second"
 
 
 def test_a_killed_process_leaves_no_artifact_and_the_next_export_cleans_up(tmp_path: Path) -> None:
