@@ -1,5 +1,7 @@
 """How likely the next drafts are to be accepted, from those of the text so far."""
 
+import itertools
+import operator
 from collections.abc import Sequence
 
 MEMORY = 48.0  # rounds, after which an observation counts 1 / e
@@ -54,14 +56,11 @@ class AcceptanceEstimate:
             rates.append((a + WEIGHT_OF_OPTIMISM * before) / (r + WEIGHT_OF_OPTIMISM))
         return rates
 
-    def tokens(self, chain_len: int) -> float:
-        """Expected of a round with `chain_len` drafts: 1 + the chances that draft 1, 2, ... is
+    def tokens(self) -> list[float]:
+        """Expected of a round with 0, 1, ... drafts: 1 + the chances that draft 1, 2, ... is
         reached and accepted (Leviathan et al., arXiv 2211.17192, with a rate for each position)."""
-        tokens = chance = 1.0
-        for rate in self.rates()[:chain_len]:
-            chance *= rate
-            tokens += chance
-        return tokens
+        chances = itertools.accumulate(self.rates(), operator.mul, initial=1.0)
+        return list(itertools.accumulate(chances))
 
 
 def runs(expected: Sequence[bool], longest: int) -> list[tuple[int, int]]:

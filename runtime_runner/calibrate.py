@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.round_costs import RoundCosts
 
 SECONDS = 4.0  # to measure for
-FEWEST, MOST = 5, 50  # samples of each
+MOST = 50  # samples of each
 
 
 def measure_costs(
@@ -62,9 +62,9 @@ def medians(calls: Sequence[Callable[[], object]]) -> list[float]:
     """Seconds of each call, which are made in turn, so that a drift meets all of them."""
     for call in calls:
         call()
-    sweep = sum(seconds(call) for call in calls)
-    count = min(MOST, max(FEWEST, int(SECONDS / sweep)))
-    sweeps = [[seconds(call) for call in calls] for _ in range(count)]
+    sweeps = [[seconds(call) for call in calls]]
+    count = min(MOST, int(SECONDS / sum(sweeps[0])))
+    sweeps += [[seconds(call) for call in calls] for _ in range(count)]
     return [statistics.median(times) for times in zip(*sweeps, strict=True)]
 
 

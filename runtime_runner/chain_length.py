@@ -51,8 +51,9 @@ class ChainLength:
             return 0
         longest = min(self.costs.longest, left - 1)
         prices = {k: self._price(k, position) for k in range(longest + 1)}
+        tokens = self._estimate.tokens()
         speeds = {
-            k: self._estimate.tokens(k) / price
+            k: tokens[k] / price
             for k, price in prices.items()
             if self._covers(price - 1)
         }

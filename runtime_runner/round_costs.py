@@ -33,6 +33,7 @@ class RoundCosts:
         return (one + slope * (rows - 1)) / self.seconds(0, position)
 
     def seconds(self, chain_len: int, position: int) -> float:
-        """Of a round."""
+        """Of a round. Beyond where it was measured it costs what it does there."""
         (first, last), (low, high) = self.positions, self.rounds[chain_len]
-        return low + (high - low) * (position - first) / max(last - first, 1)
+        share = (position - first) / max(last - first, 1)
+        return low + (high - low) * min(max(share, 0.0), 1.0)
