@@ -141,7 +141,7 @@ def show_self_test(source: "Source", options: "ExportOptions", as_json: bool) ->
 
     verdict = run_self_test(source, options)
     if as_json:
-        click.echo(json.dumps(verdict.to_json()))
+        click.echo(json.dumps(verdict.to_json(), allow_nan=False))
     else:
         show(verdict, Console(stderr=True))
     if verdict.is_warning:

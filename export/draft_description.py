@@ -18,6 +18,7 @@ from eagle_aot.export.draft_rope import describe_rope
 from eagle_aot.export.draft_target import TargetFacts
 from eagle_aot.export.draft_vocabulary import read_target_ids
 from eagle_aot.export.tap_layers import TapChoice
+from eagle_aot.printable import printable
 
 Description = dict[str, Any]
 
@@ -115,7 +116,7 @@ def report(description: Description) -> list[str]:
 def _line(topic: str, fact: Any) -> str:
     if isinstance(fact, dict):
         fact = f"{_plain(fact['value'])} ({fact['source']})"
-    return f"{topic:<22}{_plain(fact)}"
+    return printable(f"{topic:<22}{_plain(fact)}")
 
 
 def _plain(value: Any) -> str:

@@ -21,6 +21,7 @@ from eagle_aot.export.pipeline import run_export
 from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.export.tap_layers import parse_tap_layers
 from eagle_aot.file_records import FileRecord, file_records
+from eagle_aot.printable import printable
 from eagle_aot.versions import installed_versions
 
 SAME, DIFFERENT, MISSING, NEW = "same", "different", "missing", "new"
@@ -198,5 +199,4 @@ def plain(value: Any) -> Any:
 def told(found: Differences) -> Iterator[str]:
     """Differences as lines for a reader."""
     for name, (recorded, here) in found.items():
-        text = f"{name:<24} recorded {recorded}, here {here}"
-        yield "".join(c if c.isprintable() else "\ufffd" for c in text)
+        yield printable(f"{name:<24} recorded {recorded}, here {here}")

@@ -119,7 +119,7 @@ def show_self_test(
     runner = load_artifact(artifact, executor, cuda_graphs=cuda_graphs)
     found = self_test.self_test(runner, Manifest.read(artifact), prompts)
     if as_json:
-        click.echo(json.dumps(found.to_json()))
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
         self_test.show(found, Console(stderr=True))
     found.raise_warning()

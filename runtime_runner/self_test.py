@@ -10,16 +10,23 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from eagle_aot.artifact import Manifest
+from eagle_aot.command import one_line
 from eagle_aot.errors import ArtifactError, EagleError, PairingError
+from eagle_aot.printable import printable
 from eagle_aot.prompts import Prompt
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.stats import Stats
-from eagle_aot.self_test import CHAIN_LEN, MAX_NEW_TOKENS, identity
+from eagle_aot.self_test import CHAIN_LEN, MAX_NEW_TOKENS, by_position, identity, number
 
 STANDARD_ERRORS = 3.0
 """What a difference of two shares must exceed to count."""
+FEWEST_DRAFTS = 64
+"""Below it a share has no standard error to go by: a few right drafts would pass for sure ones."""
+LARGEST = 10**9
+"""Count of drafts in a record that can be meant."""
 WARNINGS = ("other reading", "chance")
 """Verdicts of an export that it warned of."""
 Kind = Literal["fits", "differs", "chance", "below", "warned", "unknown"]
@@ -64,13 +71,13 @@ def self_test(runner: Runner, manifest: Manifest, prompts: Sequence[Prompt]) -> 
     """Decode every prompt that fits the context with and without drafts, and judge the drafts."""
     tokens: list[int] = []
     parts, differing = [], []
-    for number, prompt in enumerate(fitting(runner, prompts), start=1):
-        plain = runner.generate(prompt, MAX_NEW_TOKENS, speculate=False)
-        drafted = runner.generate(prompt, MAX_NEW_TOKENS, CHAIN_LEN)
+    for place, ids in fitting(runner, prompts):
+        plain = runner.generate(ids, MAX_NEW_TOKENS, speculate=False)
+        drafted = runner.generate(ids, MAX_NEW_TOKENS, CHAIN_LEN)
         parts.append(drafted.stats)
         tokens += plain.token_ids[1:]  # the first one is no draft's to predict
         if drafted.token_ids != plain.token_ids:
-            differing.append(number)
+            differing.append(place)
     stats = Stats.total(parts) if parts else None
     recorded = manifest.self_test
     comparable = recorded if recorded and is_same_test(recorded, prompts) else None
@@ -87,12 +94,12 @@ def self_test(runner: Runner, manifest: Manifest, prompts: Sequence[Prompt]) -> 
     )
 
 
-def fitting(runner: Runner, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-    """Their ids, where the context has room for two tokens more."""
-    for prompt in prompts:
+def fitting(runner: Runner, prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[int]]]:
+    """Their places, from 1, and ids, where the context has room for two tokens more."""
+    for place, prompt in enumerate(prompts, start=1):
         ids = runner.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         if len(ids) + 1 < runner.constants.max_seq_len:
-            yield ids
+            yield place, ids
 
 
 def is_same_test(recorded: Mapping[str, Any], prompts: Sequence[Prompt]) -> bool:
@@ -114,6 +121,8 @@ def judge(
         return "differs", f"speculation changed the output of prompt {numbers}: export again"
     if stats is None or not stats.reached:
         return "unknown", "no prompt has an answer of two tokens within the context"
+    if sum(stats.reached) < FEWEST_DRAFTS:
+        return "unknown", f"{sum(stats.reached)} drafts are too few to tell what they are worth"
     commonest = max(Counter(tokens).values()) / len(tokens)
     share, count = stats.acceptance_by_position[0], stats.reached[0]
     if share - commonest <= STANDARD_ERRORS * spread(share, count):
@@ -149,10 +158,15 @@ def chosen_counts(recorded: Mapping[str, Any]) -> tuple[int, int] | None:
     for row in rows_of(recorded):
         if row.get("chosen") is True:
             counts = [row.get("accepted"), row.get("reached")]
-            if all(isinstance(c, list) and all(type(n) is int for n in c) for c in counts):
+            if all(isinstance(c, list) and all(map(is_count, c)) for c in counts):
                 accepted, reached = (sum(c) for c in counts if c)
                 return (accepted, reached) if 0 <= accepted <= reached and reached else None
     return None
+
+
+def is_count(value: object) -> bool:
+    """Whether a record can mean it as a count."""
+    return type(value) is int and 0 <= value <= LARGEST
 
 
 def rows_of(recorded: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -166,7 +180,7 @@ def show(finding: Finding, console: Console) -> None:
     if finding.stats is not None:
         console.print(table(finding))
     if finding.recorded is not None:
-        console.print(f"at the export: {finding.recorded.get('message')}", markup=False)
+        console.print(one_line(f"at the export: {finding.recorded.get('message')}"), markup=False)
     if finding.kind in ("fits", "unknown"):
         identical = f"{finding.prompts} of {finding.prompts} outputs identical to plain decoding's"
         console.print(f"self-test: {identical}; {finding.message}", markup=False, soft_wrap=True)
@@ -178,17 +192,12 @@ def table(finding: Finding) -> Table:
     for header in ("reading", "nats", "tau", "acceptance"):
         shown.add_column(header, justify="left" if header == "reading" else "right", no_wrap=True)
     assert finding.stats is not None
-    ours = " ".join(f"{share:.2f}" for share in finding.stats.acceptance_by_position)
+    ours = by_position(finding.stats.acceptance_by_position)
     shown.add_row("this artifact", "", number(finding.stats.tau, 2), ours, style="bold")
     for row in rows_of(finding.recorded or {}):
         shares = row.get("acceptance_by_position")
         listed = shares if isinstance(shares, list) else []
-        acceptance = " ".join(number(share, 2) for share in listed)
-        name = f"at the export: {row.get('name')}"
-        shown.add_row(name, number(row.get("nats"), 3), number(row.get("tau"), 2), acceptance)
+        name = Text(printable(f"at the export: {row.get('name')}"))  # and no markup of rich's
+        nats, tau = number(row.get("nats"), 3), number(row.get("tau"), 2)
+        shown.add_row(name, nats, tau, by_position(listed))
     return shown
-
-
-def number(value: object, digits: int) -> str:
-    """Rounded, or a dash for what is none."""
-    return f"{value:.{digits}f}" if isinstance(value, int | float) else "-"

@@ -8,6 +8,7 @@ from typing import Any
 from eagle_aot import __version__
 from eagle_aot.artifact import Manifest
 from eagle_aot.errors import ArtifactError, EagleError, UnsupportedError
+from eagle_aot.printable import printable
 from eagle_aot.versions import installed_versions
 
 OK = "ok"
@@ -165,7 +166,7 @@ def plain(value: Any) -> str:
             text = ",".join(map(plain, value))
         case _:
             text = str(value)
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return printable(text)
 
 
 def row(name: str, text: str) -> str:

@@ -54,6 +54,12 @@ def test_a_missing_constant_is_named(missing: str) -> None:
         Constants.from_methods(found)
 
 
+def test_what_no_json_reader_takes_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_artifact(tmp_path, self_test={"nats": float("nan")})
+    assert not (tmp_path / MANIFEST).exists()
+
+
 def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
     written = write_artifact(tmp_path)
     read = Manifest.read(tmp_path)

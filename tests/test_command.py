@@ -23,6 +23,8 @@ def command_that_raises(error: BaseException) -> click.Command:
         (EagleError("two\nlines"), "Error: two lines\n"),
         (KeyboardInterrupt(), "Error: interrupted\n"),
         (OSError(28, "No space left on device"), "Error: output: No space left on device\n"),
+        (EagleError("a\x1b]0;owned\x07\x1b[2Jb"), "Error: a\ufffd]0;owned\ufffd\ufffd[2Jb\n"),
+        (FileNotFoundError(2, "No", "\x1b[2J"), "Error: \ufffd[2J: No\n"),
         (IsADirectoryError(21, "Is a directory", "a.png"), "Error: a.png: Is a directory\n"),
     ],
 )

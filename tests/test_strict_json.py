@@ -30,6 +30,7 @@ def nested(depth: int, kind: str) -> str:
         ('{"x": {"a": 1, "a": 1}}', "the key 'a' twice"),
         ('{"a": NaN}', "NaN is not a number"),
         ('{"a": -Infinity}', "-Infinity is not a number"),
+        ('{"a": 1e999}', "not JSON compliant"),
         ('{"a": "\\ud800"}', "surrogates not allowed"),
         ('{"a": ' + "9" * 5000 + "}", "integer string conversion"),
         (nested(MAX_DEPTH, "list"), "nested too deeply"),
@@ -38,8 +39,8 @@ def nested(depth: int, kind: str) -> str:
         (nested(100_000, "object"), "nested too deeply"),
         ('{"a": "' + "x" * MAX_BYTES + '"}', "longer than 4 MiB"),
     ],
-    ids=str.split("empty list twice inner-twice nan infinity half-a-character long-number lists "
-                  "objects very-deep-lists very-deep-objects long"),
+    ids=str.split("empty list twice inner-twice nan infinity overflow half-a-character long-number "
+                  "lists objects very-deep-lists very-deep-objects long"),
 )  # fmt: skip
 def test_anything_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "x.json"

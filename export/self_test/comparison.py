@@ -12,12 +12,13 @@ from torch import Tensor
 from eagle_aot.export.self_test.score import Score
 
 STANDARD_ERRORS = 3.0
-"""What a mean must exceed to count. At equal readings chance gives that once in 700."""
+"""What a mean must exceed to count. At FEWEST_BLOCKS chance gives that once in 310 for two equal
+readings (Student's t, one-sided), and at most once in 28 for one of eleven."""
 FLOOR = 0.05
 """A gain below 5 % is not worth a flag, however sure."""
 BLOCK = 8
 """Neighbouring anchors share drafts and topic: they are averaged before errors are estimated."""
-FEWEST_BLOCKS = 8
+FEWEST_BLOCKS = 24
 SOFTENING = 0.001
 """Nats below this are all good."""
 
@@ -55,7 +56,7 @@ def is_better(chosen: Score, other: Score) -> bool:
 
 
 def is_enough(score: Score) -> bool:
-    """Whether errors can be estimated at all."""
+    """Whether errors can be estimated well enough to judge by."""
     return len(score.labels) >= FEWEST_BLOCKS * BLOCK
 
 

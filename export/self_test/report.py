@@ -3,8 +3,10 @@
 from rich.console import Console
 from rich.table import Table
 
+from eagle_aot.command import one_line
 from eagle_aot.export.self_test.comparison import log_gain
 from eagle_aot.export.self_test.verdict import Entry, Verdict
+from eagle_aot.self_test import by_position
 
 
 def show(verdict: Verdict, console: Console) -> None:
@@ -19,7 +21,7 @@ def show(verdict: Verdict, console: Console) -> None:
 def announce(verdict: Verdict, console: Console) -> None:
     """The finding in one line, which is loud where something should be done."""
     style, word = ("bold red", "WARNING: ") if verdict.is_warning else (None, "")
-    line = f"{word}self-test: {verdict.message}"
+    line = one_line(f"{word}self-test: {verdict.message}")
     console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -39,9 +41,9 @@ def row_of(entry: Entry, verdict: Verdict) -> tuple[str, ...]:
     assert verdict.chosen is not None
     score, gain = entry.score, log_gain(verdict.chosen.score, entry.score)
     ratio = "" if entry is verdict.chosen else f"{-gain.value:+.2f} ± {gain.error:.2f}"
-    by_position = " ".join(f"{share:.2f}" for share in score.rounds.acceptance_by_position)
+    acceptance = by_position(score.rounds.acceptance_by_position)
     nats, tau = f"{score.mean_nats:.3f}", f"{score.rounds.tau:.2f}"
-    return entry.reading.name, nats, ratio, tau, by_position
+    return entry.reading.name, nats, ratio, tau, acceptance
 
 
 def _terms(verdict: Verdict) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from eagle_aot.errors import ArtifactError, ExportError
+from eagle_aot.errors import ArtifactError, ExportError, PromptError
 from eagle_aot.export.draft_head import Eagle3Draft
 from eagle_aot.export.fold_int4 import fold_int4
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.manifest import read_eos_ids
 from eagle_aot.export.options import ExportOptions
-from eagle_aot.export.self_test.comparison import is_better
+from eagle_aot.export.self_test.comparison import is_better, is_enough
 from eagle_aot.export.self_test.device import moved
 from eagle_aot.export.self_test.reading import Reading, chosen_reading, other_readings
 from eagle_aot.export.self_test.report import announce
@@ -44,25 +44,28 @@ def self_test(
     """Rank the readings of a loaded pair, where its backend computes: on the GPU or the host.
 
     On the host INT4 weights become dense, as an export wants them there. Caches are emptied; the
-    tapped layers stay. Raises PromptError for prompts that cannot be read, ExportError where
-    computing fails.
+    tapped layers stay. Raises PromptError for a user's prompts that cannot be read or are outside
+    the vocabulary, ExportError where computing fails.
     """
     if source.load_format == DUMMY:
         return unknown(RANDOM)
     prompts = self_test_prompts(options.self_test_prompts)
-    try:
-        encoded = encode(prompts, source)
-    except ArtifactError as error:
-        return unknown(str(error))
     device = torch.device("cuda" if backend == CUDA else "cpu")
-    if device.type == "cpu":
-        fold_int4(speculator)
     stage = options.progress.stage("self-test: text")
     try:
+        encoded = encode(prompts, source)
+        if device.type == "cpu":
+            fold_int4(speculator)
         with stage as begin, moved(speculator, device), threads_for(speculator.target):
             texts = target_texts(speculator, encoded, read_eos_ids(source.target_dir), device)
             begin("self-test: drafts")
             verdict = rank(speculator.draft, texts, speculator.target.num_hidden_layers)
+    except ArtifactError as error:
+        return unknown(str(error))
+    except PromptError:
+        if options.self_test_prompts is not None:
+            raise
+        return unknown("its tokenizer gives no ids, or such as lie outside its vocabulary")
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
         if reason := shortage(error):
             return unknown(reason)
@@ -157,17 +160,16 @@ def rank(draft: Eagle3Draft, texts: Sequence[Text], num_layers: int) -> Verdict:
     if not texts:
         return unknown("no prompt has an answer of two tokens within the context")
     chosen = chosen_reading(draft)
-    found = Entry(
-        reading=chosen,
-        score=score(draft, chosen, texts),
-        control=score(draft, chosen.control(), texts),
-    )
+    measured = score(draft, chosen, texts)
+    if not is_enough(measured):
+        return unknown(f"{len(measured.labels)} positions are too few to tell")
+    found = Entry(reading=chosen, score=measured, control=score(draft, chosen.control(), texts))
     others = [
-        _entry(draft, reading, texts, found.score) for reading in other_readings(draft, num_layers)
+        _entry(draft, reading, texts, measured) for reading in other_readings(draft, num_layers)
     ]
     details = {
         "prompts": len(texts),
-        "positions": len(found.score.labels),
+        "positions": len(measured.labels),
         "chain_len": CHAIN_LEN,
         "max_new_tokens": MAX_NEW_TOKENS,
     }

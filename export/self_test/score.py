@@ -90,7 +90,8 @@ def score_text(draft: Eagle3Draft, reading: Reading, text: Text, steps: int) -> 
         predicted = torch.arange(text.slots - text.first_anchor, device=tokens.device)
         predicted = predicted + text.first_anchor + step + 2
         labels = tokens[predicted.clamp(max=len(tokens) - 1)]
-        drafted = logits.softmax(-1).masked_fill(reading.target_ids != labels[:, None], 0.0).sum(-1)
+        shares = logits.softmax(-1).nan_to_num()  # what overflows is worth nothing
+        drafted = shares.masked_fill(reading.target_ids != labels[:, None], 0.0).sum(-1)
         nats = -((1 - UNIFORM) * drafted + UNIFORM / vocab_size).log()
         hits = reading.target_ids[logits.argmax(-1)] == labels
         columns.append((hits, nats, predicted < len(tokens), labels))

@@ -7,7 +7,6 @@ from eagle_aot.export.self_test.comparison import (
     beats_commonest,
     commonest,
     is_better,
-    is_enough,
     log_gain,
     reads_features,
 )
@@ -66,8 +65,8 @@ def unknown(reason: str) -> Verdict:
 
 
 def judge(chosen: Entry, others: list[Entry], details: dict[str, Any]) -> Verdict:
-    """Of the chosen reading and all others. The controls are those of `chosen` and of every
-    reading that `is_better`."""
+    """Of the chosen reading, whose score `is_enough`, and all others. The controls are those of
+    `chosen` and of every reading that `is_better`."""
     ranked = sorted([chosen, *others], key=lambda e: -log_gain(chosen.score, e.score).value)
     kind, message = _finding(chosen, others)
     return Verdict(
@@ -76,9 +75,6 @@ def judge(chosen: Entry, others: list[Entry], details: dict[str, Any]) -> Verdic
 
 
 def _finding(chosen: Entry, others: list[Entry]) -> tuple[Kind, str]:
-    if not is_enough(chosen.score):
-        drafts = len(chosen.score.labels)
-        return "unknown", unknown(f"{drafts} positions are too few to tell").message
     better = [entry for entry in others if is_better(chosen.score, entry.score)]
     sound = [entry for entry in better if entry.why_chance is None]
     if sound:

@@ -132,7 +132,7 @@ class Manifest:
 
     def write(self, directory: Path) -> None:
         """Write `manifest.json` into `directory`."""
-        text = json.dumps(asdict(self), indent=2) + "\n"
+        text = json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
         (directory / MANIFEST).write_text(text, encoding="utf-8")
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from eagle_aot.errors import EagleError
+from eagle_aot.printable import printable
 from eagle_aot.shortage import check_address_space, shortage
 
 LONGEST_LINE = 800
@@ -42,7 +43,7 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
             line = stated(error)
             if line is None:
                 raise
-            raise click.ClickException(line) from error
+            raise click.ClickException(one_line(line)) from error
         finally:
             logging.disable(logging.NOTSET)
 
@@ -64,8 +65,9 @@ def stated(error: Exception) -> str | None:
 
 
 def one_line(text: str) -> str:
-    """Without line ends, and cut in the middle where it is long: its end says what to do."""
-    line = " ".join(text.split())
+    """Without line ends and escape sequences, and cut in the middle where it is long: its end says
+    what to do."""
+    line = printable(" ".join(text.split()))
     if len(line) <= LONGEST_LINE:
         return line
     half = LONGEST_LINE // 2

@@ -34,6 +34,18 @@ def self_test_prompts(prompts_jsonl: Path | None) -> list[Prompt]:
     return list(PROMPTS) if prompts_jsonl is None else read_prompts(None, None, prompts_jsonl)
 
 
+def by_position(shares: Sequence[object]) -> str:
+    """Acceptance in a row of CHAIN_LEN columns; the last drafts are those that were not reached."""
+    reached = [number(share, 2) for share in shares[:CHAIN_LEN]]
+    return " ".join(f"{cell:>4}" for cell in [*reached, *"-" * (CHAIN_LEN - len(reached))])
+
+
+def number(value: object, digits: int) -> str:
+    """Rounded, or a dash for what is none, or none that fits a column."""
+    fits = isinstance(value, int | float) and -1e9 < value < 1e9
+    return f"{value:.{digits}f}" if fits else "-"
+
+
 def identity(prompts: Sequence[Prompt]) -> str:
     """The same for the same prompts, so that two results can be compared: sha256."""
     return hashlib.sha256(json.dumps(list(prompts)).encode()).hexdigest()

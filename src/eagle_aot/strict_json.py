@@ -24,7 +24,8 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not an object")
     _check_depth(value)
-    json.dumps(value, ensure_ascii=False).encode("utf-8")  # no half of a character, written \ud800
+    # Neither half of a character, written \ud800, nor infinity, written 1e999.
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     return value
 
 

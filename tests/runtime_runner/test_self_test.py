@@ -3,17 +3,19 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.errors import ArtifactError, EagleError, PairingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
-from eagle_aot.runtime_runner.self_test import judge, self_test
+from eagle_aot.runtime_runner.self_test import Finding, judge, self_test, show, table
 from eagle_aot.runtime_runner.stats import Stats
 from eagle_aot.self_test import CHAIN_LEN, MAX_NEW_TOKENS, PROMPTS, identity
 
@@ -48,6 +50,11 @@ def record(reached: Sequence[int], accepted: Sequence[int]) -> dict[str, Any]:
         (drafts([100, 50], [50, 10]), [7] * 45 + TOKENS[:55], [], None, "chance"),
         (drafts([100, 80], [80, 60]), TOKENS, [2, 9], record([100, 80], [82, 61]), "differs"),
         (None, [], [], None, "unknown"),
+        (drafts([1], [1]), [7, 8], [], record([100, 80], [82, 61]), "unknown"),
+        (drafts([40, 23], [36, 20]), TOKENS, [], record([100, 80], [82, 61]), "unknown"),
+        (drafts([40, 24], [36, 20]), TOKENS, [], record([100, 80], [82, 61]), "fits"),
+        (drafts([1], [1]), [7, 8], [1], None, "differs"),
+        (drafts([100, 80], [80, 60]), TOKENS, [], record([10**400], [10**399]), "unknown"),
     ],
 )
 def test_the_worst_that_was_found_is_said(
@@ -80,9 +87,11 @@ def test_a_changed_token_is_a_failure(tiny: Runner, tiny_artifact: Path) -> None
             changed = [*result.token_ids[:-1], 9]
             return replace(result, token_ids=changed) if speculate and self.calls == 2 else result
 
-    found = self_test(cast(Runner, Flipping()), Manifest.read(tiny_artifact), PROMPTS[:3])
-    assert found.differing == (2,)
-    with pytest.raises(ArtifactError, match="changed the output of prompt 2: export again"):
+    too_long = [2] * tiny.constants.max_seq_len
+    prompts = [too_long, *PROMPTS[:3]]
+    found = self_test(cast(Runner, Flipping()), Manifest.read(tiny_artifact), prompts)
+    assert (found.prompts, found.differing) == (3, (3,))  # as they stand in the file
+    with pytest.raises(ArtifactError, match="changed the output of prompt 3: export again"):
         found.raise_warning()
 
 
@@ -106,6 +115,34 @@ def test_the_command_prints_one_object_or_a_table(tiny_artifact: Path, tmp_path:
     shown = CliRunner().invoke(main, asked)
     assert shown.exit_code == 0
     assert "at the export: as resolved" in shown.output and "1 of 1 outputs" in shown.output
+
+
+def test_a_manifest_cannot_write_to_a_terminal() -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J[/red]\n"
+    row = {"name": hostile, "nats": 10**400, "tau": hostile, "acceptance_by_position": [hostile]}
+    recorded = {"message": hostile, "readings": [row]}
+    stats = drafts([100, 80], [80, 60])
+    finding = Finding(
+        kind="fits", message="well", prompts=1, differing=(), stats=stats, recorded=recorded
+    )
+    output = StringIO()
+    show(finding, Console(file=output, force_terminal=True, color_system=None, width=100))
+    assert all(c.isprintable() or c == "\n" for c in output.getvalue().replace("\x1b[0m", ""))
+    assert "\ufffd]0;owned\ufffd\ufffd[2J[/red]" in output.getvalue()
+
+
+def test_drafts_that_were_not_reached_have_their_column() -> None:
+    stats = drafts([100, 80], [80, 60])
+    row = {"name": "as resolved", "acceptance_by_position": [0.5]}
+    finding = Finding(
+        kind="fits", message="", prompts=1, differing=(), stats=stats, recorded={"readings": [row]}
+    )
+    output = StringIO()
+    Console(file=output, width=100).print(table(finding))
+    _, ours, theirs = output.getvalue().splitlines()
+    assert ours.split()[-4:] == ["0.80", "0.75", "-", "-"]
+    assert theirs.split()[-4:] == ["0.50", "-", "-", "-"]
+    assert ours.index("0.80") == theirs.index("0.50")
 
 
 @pytest.mark.parametrize("other", ["--prompt", "--prompt-file"])

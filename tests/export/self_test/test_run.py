@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+from artifact_files import write_artifact
 from eagle_aot.artifact import Manifest
-from eagle_aot.errors import ExportError
+from eagle_aot.errors import ExportError, PromptError
 from eagle_aot.export import ExportOptions, Source
 from eagle_aot.export.cli import main
 from eagle_aot.export.pipeline import run_self_test
@@ -89,6 +91,43 @@ def test_few_tokens_are_too_few_to_tell(tmp_path: Path) -> None:
     options = ExportOptions(backend="xnnpack", max_seq_len=128, self_test_prompts=path)
     verdict = run_self_test(source, options)
     assert verdict.kind == "unknown" and "too few to tell" in verdict.message
+
+
+def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
+    tmp_path: Path,
+) -> None:
+    """One block of positions has no standard error: NaN is no JSON."""
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(42, torch.float32)
+    found = pairing_record(speculator, source, "xnnpack", ExportOptions())
+    assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
+    write_artifact(tmp_path, self_test=found)
+    assert Manifest.read(tmp_path).self_test == found
+
+
+def test_a_head_that_overflows_is_worth_nothing() -> None:
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(128, torch.float32)
+    speculator.draft.norm.weight.data.fill_(float("inf"))
+    found = pairing_record(speculator, source, "xnnpack", ExportOptions())
+    assert found and found["verdict"] == "chance"
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("ids", [[5000], []])
+def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
+    ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(prompt: str) -> list[int]:
+        if not ids:
+            raise PromptError("the prompt is empty")
+        return ids
+
+    monkeypatch.setattr(run, "Tokenizer", lambda directory: SimpleNamespace(encode=encode))
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(128, torch.float32)
+    found = pairing_record(speculator, source, "xnnpack", ExportOptions())
+    assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
 
 
 @pytest.mark.parametrize("flags", [["--self-test"], ["--self-test-prompts", "x.jsonl"]])

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eagle_aot.export.self_test.comparison import BLOCK, Mean, is_better, is_enough, log_gain
+from eagle_aot.export.self_test.comparison import (
+    BLOCK,
+    FEWEST_BLOCKS,
+    STANDARD_ERRORS,
+    Mean,
+    is_better,
+    is_enough,
+    log_gain,
+)
 from eagle_aot.export.self_test.score import Rounds, Score, replay
 from eagle_aot.runtime_runner.stats import Stats
 
@@ -81,4 +89,16 @@ def test_an_error_is_that_of_blocks() -> None:
     """Eight neighbours that say the same are one sample."""
     values = torch.randn(25, generator=torch.Generator().manual_seed(0)).repeat_interleave(BLOCK)
     assert Mean.of(values).error == pytest.approx(float(values[::BLOCK].std()) / 5, rel=1e-4)
-    assert is_enough(score(torch.ones(64, STEPS))) and not is_enough(score(torch.ones(63, STEPS)))
+    enough = score(torch.ones(192, STEPS))
+    assert is_enough(enough) and not is_enough(score(torch.ones(191, STEPS)))
+
+
+def test_chance_is_as_rare_as_is_said() -> None:
+    """Once in 310 at the fewest positions: 20,000 samples have 65 (8) of them."""
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randn(20_000, FEWEST_BLOCKS, generator=generator).double()
+    errors = samples.std(dim=1) / FEWEST_BLOCKS**0.5
+    clear = int((samples.mean(dim=1) > STANDARD_ERRORS * errors).sum())
+    assert 40 < clear < 90
+    values = samples[0].repeat_interleave(BLOCK)
+    assert Mean.of(values).error == pytest.approx(float(errors[0]))
