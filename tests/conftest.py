@@ -21,21 +21,26 @@ ARTIFACT = "_artifact"
 """How the names of fixtures that are exports end."""
 
 
-IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
+RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner"]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark tests of artifacts, so that they can run in a process beside all others."""
+    if needs_artifact(item):
+        item.add_marker(pytest.mark.artifact)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of artifacts in one process, so that each artifact is exported once. They come first
-    where others run beside them, else last: the exports take minutes."""
-    for item in items:
-        if needs_artifact(item):
-            item.add_marker(pytest.mark.xdist_group("artifacts"))
-    items.sort(key=needs_artifact, reverse=IN_PARALLEL)
+    """Where they do not, they come last: the exports take minutes, on the second core."""
+    items.sort(key=needs_artifact)
 
 
 def needs_artifact(item: pytest.Item) -> bool:
-    """Whether any of a test's fixtures is an export."""
-    return any(name.endswith(ARTIFACT) for name in fixtures(item))
+    """Whether any of a test's fixtures is an export, or a parameter the name of a runner."""
+    if any(name.endswith(ARTIFACT) for name in fixtures(item)):
+        return True
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and any(value in RUNNERS for value in callspec.params.values())
 
 
 def fixtures(item: pytest.Item) -> Sequence[str]:
@@ -74,13 +79,6 @@ def qwen3_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def early_exports(request: pytest.FixtureRequest) -> None:
-    """Start them before the first test, unless another process may be the one that needs them."""
-    if not IN_PARALLEL:
-        request.getfixturevalue("exports")
-
-
-@pytest.fixture(scope="session")
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Export]]:
@@ -119,25 +117,33 @@ def exports(
 
 
 @pytest.fixture(scope="session")
-def tiny_artifact(exports: dict[str, Export]) -> Path:
+def one_thread() -> None:
+    """For ExecuTorch too: its threads wait for one another in loops, and others need the cores."""
+    from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool  # slow
+
+    _unsafe_reset_threadpool(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_artifact(exports: dict[str, Export], one_thread: None) -> Path:
     """The shipped pair: trained target, trained head."""
     return exports["tiny"].wait()
 
 
 @pytest.fixture(scope="session")
-def int4_head_artifact(exports: dict[str, Export]) -> Path:
+def int4_head_artifact(exports: dict[str, Export], one_thread: None) -> Path:
     """The shipped pair, its head in INT4."""
     return exports["int4_head"].wait()
 
 
 @pytest.fixture(scope="session")
-def random_artifact(exports: dict[str, Export]) -> Path:
+def random_artifact(exports: dict[str, Export], one_thread: None) -> Path:
     """A random target with a random head and a sliding window of 16."""
     return exports["random"].wait()
 
 
 @pytest.fixture(scope="session")
-def qwen3_artifact(exports: dict[str, Export]) -> Path:
+def qwen3_artifact(exports: dict[str, Export], one_thread: None) -> Path:
     """A random target of another family, found by its config, with a random head."""
     return exports["qwen3"].wait()
 
