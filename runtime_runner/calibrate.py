@@ -1,6 +1,5 @@
 """Measuring what rounds cost, before any text."""
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from eagle_aot.runtime_runner.round_costs import RoundCosts
 
 SECONDS = 4.0  # to measure for
 MOST = 50  # samples of each
+WARM = 3  # calls before each sample
 
 
 def measure_costs(
@@ -37,8 +37,7 @@ def measure_costs(
     *played, one, many = medians([*plays, *looks])
     half = len(played) // 2
     near, far = (
-        on_a_line([statistics.median(times[::2]), *times[1::2]])
-        for times in (played[:half], played[half:])
+        (statistics.median(times[::2]), *times[1::2]) for times in (played[:half], played[half:])
     )
     return RoundCosts(
         positions=positions,
@@ -48,20 +47,8 @@ def measure_costs(
     )
 
 
-def on_a_line(times: Sequence[float]) -> list[float]:
-    """Each draft more costs about the same, so times of rounds that draft are put on the line that
-    Theil and Sen draw through them: what is off it is noise. `times[0]`, plain, is left alone."""
-    plain, *drafting = times
-    pairs = itertools.combinations(enumerate(drafting, start=1), 2)
-    slope = max(0.0, statistics.median((b - a) / (j - i) for (i, a), (j, b) in pairs))
-    base = statistics.median(t - slope * k for k, t in enumerate(drafting, start=1))
-    return [plain, *(base + slope * k for k in range(1, len(times)))]
-
-
 def medians(calls: Sequence[Callable[[], object]]) -> list[float]:
     """Seconds of each call, which are made in turn, so that a drift meets all of them."""
-    for call in calls:
-        call()
     sweeps = [[seconds(call) for call in calls]]
     count = min(MOST, int(SECONDS / sum(sweeps[0])))
     sweeps += [[seconds(call) for call in calls] for _ in range(count)]
@@ -69,7 +56,9 @@ def medians(calls: Sequence[Callable[[], object]]) -> list[float]:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Of the host's clock."""
+    """Of the host's clock, in a run of such calls: other ones leave other data in its caches."""
+    for _ in range(WARM):
+        call()
     started = time.perf_counter()
     call()
     return time.perf_counter() - started

@@ -10,10 +10,11 @@ from eagle_aot.runtime_runner.round_costs import RoundCosts
 AUTO: Final = "auto"
 ChainLen = int | Literal["auto"]
 
-SHARE = 0.015  # of the time, that looking for something better than plain decoding may cost
-START = 12.0  # plain rounds, that it may cost before any was earned
+SHARE = 0.008  # of the time, that looking for something better than plain decoding may cost
+START = 8.0  # plain rounds, that it may cost before any was earned
 MOST = 16.0  # plain rounds, that what was won before may be lost again
 MARGIN = 1.01  # by which another chain length must be faster before it is taken
+THINK_AGAIN = 8  # rounds, even if all drafts are right: choosing takes time as well
 FIRST_LOOK = 16  # plain tokens, after which the head is asked what it would have drafted
 
 
@@ -38,25 +39,25 @@ class ChainLength:
         self._current = costs.longest
         self._look = FIRST_LOOK
         self._look_at_once = False
+        self._all_right = 0  # rounds since the last choice or wrong draft
 
     def begin(self) -> None:
         """A new text, of which nothing is known but what texts usually were like."""
         self._estimate.begin()
         self._look = FIRST_LOOK
+        self._all_right = 0
 
     def choose(self, left: int, position: int) -> int:
         """For a round at `position` with `left` tokens to go, which the head has caught up with."""
         self._look_at_once = self._drift.wants_plain
         if self._look_at_once:
             return 0
+        if 0 < self._all_right < THINK_AGAIN and left > self._current:
+            return self._current
         longest = min(self.costs.longest, left - 1)
         prices = {k: self._price(k, position) for k in range(longest + 1)}
         tokens = self._estimate.tokens()
-        speeds = {
-            k: tokens[k] / price
-            for k, price in prices.items()
-            if self._covers(price - 1)
-        }
+        speeds = {k: tokens[k] / price for k, price in prices.items() if self._covers(price - 1)}
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] > MARGIN * speeds.get(self._current, 0.0):
             self._current = best
@@ -68,13 +69,16 @@ class ChainLength:
         """A round of `chain_len` drafts, `accepted` of them among the `emitted` tokens."""
         self._drift.add(chain_len > 0, seconds, self.costs.seconds(chain_len, position))
         self._book(emitted, self._price(chain_len, position))
+        self._all_right = self._all_right % THINK_AGAIN + 1 if 0 < chain_len == accepted else 0
         if chain_len:
             self._estimate.add(min(chain_len, emitted), accepted)
 
     def wants_to_look(self, pending: int, position: int) -> bool:
         """Whether the head should catch up on `pending` plain tokens now."""
+        if pending < FIRST_LOOK and not self._look_at_once:
+            return False
         price = self.costs.price_of_catching_up(pending, position)
-        cheap = pending >= FIRST_LOOK and price <= SHARE / 2 * pending
+        cheap = price <= SHARE / 2 * pending
         due = cheap or pending >= min(self._look, self.costs.rows)
         return self._look_at_once or (due and self._covers(price))
 
@@ -92,8 +96,9 @@ class ChainLength:
 
     def _price(self, chain_len: int, position: int) -> float:
         """Of a round, in plain rounds, as things are now."""
-        price = self.costs.price(chain_len, position)
-        return price * self._drift.factor if chain_len else price
+        if not chain_len:
+            return 1.0
+        return self.costs.price(chain_len, position) * self._drift.factor
 
     def _covers(self, loss: float) -> bool:
         return loss <= max(self._account, 0)

@@ -10,7 +10,7 @@ from toy import RecordingDrafter, ToyVerifier
 
 from eagle_aot.runtime_runner import calibrate
 from eagle_aot.runtime_runner.backlog import Backlog
-from eagle_aot.runtime_runner.calibrate import measure_costs, medians, on_a_line
+from eagle_aot.runtime_runner.calibrate import measure_costs, medians
 from eagle_aot.runtime_runner.round import Round
 
 
@@ -29,14 +29,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
-
-
-def test_what_is_off_the_line_is_noise() -> None:
-    true = [2.0, *(3.0 + 0.5 * k for k in range(1, 8))]
-    assert on_a_line(true) == pytest.approx(true)
-    disturbed = [*true[:3], 3 * true[3], *true[4:6], 2 * true[6], true[7]]
-    assert on_a_line(disturbed) == pytest.approx(true, rel=0.05)
-    assert on_a_line([1.0, 5.0, 4.0, 3.0]) == [1.0, 4.0, 4.0, 4.0]  # no draft costs less than none
 
 
 def test_medians_are_of_each_call(clock: Clock) -> None:
