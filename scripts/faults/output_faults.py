@@ -102,10 +102,10 @@ def two_at_once() -> Fault:
     def second(child: "subprocess.Popen[bytes]", scene: Scene) -> None:
         assert isinstance(child.args, list)
         other = subprocess.run(child.args, cwd=scene.directory, capture_output=True, check=False)
-        write(scene.directory / "second.json", json.dumps([other.returncode]).encode())
+        write(scene.directory.parent / "second.json", json.dumps([other.returncode]).encode())
 
     def check(scene: Scene, output: str) -> str | None:
-        note = scene.directory / "second.json"
+        note = scene.directory.parent / "second.json"
         (code,) = json.loads(note.read_bytes())
         note.unlink()
         return f"the second ended with {code}" if code else whole(scene.directory / "place")
