@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from eagle_aot.errors import EagleError
+from eagle_aot.interrupts import persistent_interrupts
 from eagle_aot.printable import printable
 from eagle_aot.shortage import check_address_space, shortage
 
@@ -32,7 +33,8 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
         open_standard_streams()
         try:
             check_address_space()
-            body(**options)
+            with persistent_interrupts():
+                body(**options)
         except EagleError as error:
             raise click.ClickException(one_line(str(error))) from error
         except KeyboardInterrupt as error:
