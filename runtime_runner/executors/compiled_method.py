@@ -7,6 +7,7 @@ CUDA graph cannot capture. The C functions are declared in PyTorch's
 
 import ctypes
 import functools
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eagle_aot.command import one_line
 from eagle_aot.errors import ArtifactError
+from eagle_aot.runtime_runner.executors.native_stderr import kept_stderr
 from eagle_aot.runtime_runner.program.pte import CudaMethod
+from eagle_aot.shortage import shortage
 
 TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch")
 
@@ -56,7 +60,10 @@ class CompiledMethod:
         weakref.finalize(self, release, delete, self._container, handles).atexit = False
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Run on the current stream. Inputs and outputs are in the method's order."""
+        """Run on the current stream. Inputs and outputs are in the method's order.
+
+        Raises RuntimeError, as PyTorch does, when memory runs out.
+        """
         ordered = [inputs[i] for i in self._method.input_order]
         taken = handle_array(ordered)  # the callee frees these handles
         count = len(self._method.output_order)
@@ -128,8 +135,21 @@ class CompiledMethod:
             ) from error
 
     def _call(self, name: str, *arguments: object) -> None:
-        if self._function(name)(*arguments) != 0:
-            raise ArtifactError(f"{self._method.name}: {name} failed in the compiled library")
+        function = self._function(name)
+        with kept_stderr() as said:
+            failed = function(*arguments) != 0
+        (text,) = said
+        if failed:
+            raise self._failure(name, text)
+        if text:
+            sys.stderr.write(text)
+
+    def _failure(self, name: str, said: str) -> Exception:
+        """The library gives no reason but what it prints."""
+        if shortage(out_of_memory := RuntimeError(said)):
+            return out_of_memory
+        reason = f": {one_line(said)}" if said else ""
+        return ArtifactError(f"{self._method.name}: {name} failed in the compiled library{reason}")
 
 
 def release(

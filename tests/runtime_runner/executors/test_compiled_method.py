@@ -5,6 +5,7 @@ the other order, so nothing is copied and nothing is freed twice.
 """
 
 import gc
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,18 +17,23 @@ from torch import Tensor
 from eagle_aot.errors import ArtifactError
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.program.pte import CudaMethod
+from eagle_aot.shortage import shortage
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with")
 
 SOURCE = """
 #include <stddef.h>
+#include <stdio.h>
 typedef void *handle;
 #define API(name) int AOTInductorModelContainer##name
 struct pair { const char *name; handle tensor; };
 static const char *bound; static size_t num_bound;
 #ifndef INPUTS
 #define INPUTS 2
+#endif
+#ifndef SAYS
+#define SAYS ""
 #endif
 #ifndef STATUS
 #define STATUS 0
@@ -50,6 +56,7 @@ API(Delete)(handle c) { return !(c == (handle)&bound && num_bound); }
 #ifndef NO_RUN
 API(RunSingleThreaded)(
     handle c, handle *in, size_t nin, handle *out, size_t nout, handle stream, handle proxy) {
+  fputs(SAYS, stderr);
   if (STATUS || nin != 2 || nout != 2 || stream || proxy || num_bound != 1) return 1;
   out[0] = in[1]; out[1] = in[0]; return 0;
 }
@@ -130,6 +137,51 @@ def test_a_library_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ArtifactError, match=message):
         load(tmp_path, *flags).run([torch.ones(1), torch.ones(1)])
+
+
+def says(text: str) -> str:
+    """A compiler's flag; text without quotes."""
+    return f'-DSAYS="{text}\\n"'
+
+
+def test_memory_that_runs_out_is_told_from_other_failures(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The library prints why and returns a code; a user is to read one line, not two."""
+    text = "Exception in aoti_torch: CUDA out of memory. Tried to allocate 20.00 MiB."
+    compiled = load(tmp_path, "-DSTATUS=1", says(text))
+    with pytest.raises(RuntimeError) as found:
+        compiled.run([torch.ones(1), torch.ones(1)])
+    line = shortage(found.value)
+    assert line and line.startswith("out of memory on the GPU, 20.00 MiB more were needed: ")
+    assert capfd.readouterr().err == ""
+
+
+def test_another_failure_is_quoted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    compiled = load(tmp_path, "-DSTATUS=1", says("no kernel image"))
+    with pytest.raises(ArtifactError, match=r"verify: Run.* failed in .*: no kernel image$"):
+        compiled.run([torch.ones(1), torch.ones(1)])
+    assert capfd.readouterr().err == ""
+
+
+def test_what_a_method_says_while_it_succeeds_is_passed_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load(tmp_path, says("a warning")).run([torch.ones(1), torch.ones(1)])
+    assert capfd.readouterr().err == "a warning\n"
+
+
+def test_nobody_needs_to_listen(tmp_path: Path) -> None:
+    """A process may have been started without a standard error."""
+    compiled = load(tmp_path, "-DSTATUS=1", says("unheard"))
+    before = os.dup(2)
+    os.close(2)
+    try:
+        with pytest.raises(ArtifactError, match="unheard"):
+            compiled.run([torch.ones(1), torch.ones(1)])
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def test_a_missing_function_of_pytorch_is_refused(tmp_path: Path) -> None:
