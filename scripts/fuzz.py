@@ -111,14 +111,13 @@ class Run:
 @click.option("--minutes", type=float, default=5.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--only", default="", metavar="NAME", help="Readers whose name holds this.")
-@click.option("--artifact", type=click.Path(path_type=Path), help="Fuzz its manifest as well.")
+@click.option("--artifact", type=click.Path(path_type=Path), help="Fuzz its manifest instead.")
 @click.option("--findings", type=click.Path(path_type=Path), default=Path("fuzz-findings"))
 def main(minutes: float, seed: int, only: str, artifact: Path | None, findings: Path) -> None:
     """Damage files for MINUTES and keep what breaks a reader."""
     with tempfile.TemporaryDirectory(prefix="fuzz-seeds-") as place:
         seeds = Path(shutil.copytree(SEEDS, Path(place) / "seeds"))
         if artifact is not None:
-            (seeds / "artifact").mkdir()
             shutil.copyfile(artifact / "manifest.json", seeds / "artifact" / "manifest.json")
         run = Run(seed, seeds, only, findings, Path(place))
         run.go(minutes)

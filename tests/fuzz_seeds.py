@@ -5,7 +5,10 @@
 """
 
 import json
+import shutil
+import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -16,7 +19,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
 from cuda_files import Files, sample_files
-from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS
+from eagle_aot.file_records import file_record
 from gemma_oracle import random_gemma, save_text_layout, write_config
 from gguf_files import GgufModel, random_q4_k
 from head_files import (
@@ -44,6 +48,7 @@ def write_seeds(root: Path) -> None:
     write_heads(root)
     write_int4(root)
     write_tokenizer(root / "tokenizer")
+    write_artifact(root)
 
 
 def write_program(root: Path) -> None:
@@ -155,6 +160,25 @@ def write_tokenizer(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     (directory / "chat_template.jinja").write_text(TEMPLATE)
     (directory / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
+
+
+def write_artifact(root: Path) -> None:
+    """What a real export records, beside a program that is cut to a few bytes."""
+    target = Path(shutil.copytree(root / "gemma4", root / "pair"))
+    shutil.copytree(root / "tokenizer", target, dirs_exist_ok=True)
+    prompts = root / "prompts.jsonl"
+    prompts.write_text("\n".join(f'{{"token_ids": [3, {4 + i}]}}' for i in range(20)))
+    options = ["--target-model", "auto", "--backend", "xnnpack", "--max-seq-len", "32"]
+    places = ["--target-dir", target, "--draft-dir", root / "head_speculators"]
+    asked = ["--self-test-prompts", prompts, "--output-dir", root / "artifact"]
+    subprocess.run(["eagle-export", *options, *places, *asked], check=True)
+    shutil.rmtree(target)
+    prompts.unlink()
+    program, manifest = root / "artifact" / PROGRAM, root / "artifact" / MANIFEST
+    program.write_bytes(program.read_bytes()[:64])
+    stored = json.loads(manifest.read_bytes())
+    stored["files"][PROGRAM] = asdict(file_record(program))
+    manifest.write_text(json.dumps(stored, indent=1))
 
 
 if __name__ == "__main__":

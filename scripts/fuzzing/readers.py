@@ -1,19 +1,23 @@
 """What reads files that others wrote, each behind one function of a directory."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, Manifest
+from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.export.cli import main as eagle_export
 from eagle_aot.export.draft_checkpoint import load_draft
 from eagle_aot.export.draft_description import describe_draft
 from eagle_aot.export.manifest import read_eos_ids
+from eagle_aot.export.reproduce import recorded_arguments, stored_records
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, check_weights
 from eagle_aot.runtime_runner.program.untrusted_file import UntrustedBytes
 from eagle_aot.runtime_runner.program.weight_table import read_weight_table
+from eagle_aot.runtime_runner.verify import report, verify_artifact
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.formats import format_of
@@ -83,8 +87,14 @@ def read_tokenizer(directory: Path) -> None:
 
 
 def read_manifest(directory: Path) -> None:
-    """An artifact's manifest, held against the files that are there."""
-    Manifest.read(directory).verify(directory)
+    """An artifact's manifest: told, as the options of another export, and held against files."""
+    found = verify_artifact(directory)
+    json.dumps(found.to_json())
+    "\n".join(report(found))
+    recorded_arguments(found.manifest, eagle_export, directory)
+    for checkpoint in (found.manifest.target, found.manifest.draft):
+        stored_records(checkpoint)
+    found.manifest.verify(directory)
 
 
 READERS: dict[str, Callable[[Path], None]] = {
