@@ -17,11 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_aot.command import eagle_command
+from eagle_aot.errors import SettingError
 from faults.artifact_faults import artifact_faults
 from faults.checkpoint_faults import checkpoint_faults
+from faults.cuda_faults import cuda_faults
 from faults.fault import Fault
 from faults.memory_faults import memory_faults
 from faults.output_faults import output_faults
+from faults.place_faults import place_faults
 from faults.prompt_faults import prompt_faults
 from faults.signal_faults import signal_faults
 from faults.trial import Row, try_fault
@@ -32,6 +35,8 @@ WIDTH = 240
 def all_faults() -> Iterator[Fault]:
     """Every row, in the order of the table."""
     yield from artifact_faults()
+    yield from cuda_faults()
+    yield from place_faults()
     yield from prompt_faults()
     yield from checkpoint_faults()
     yield from output_faults()
@@ -48,6 +53,8 @@ def all_faults() -> Iterator[Fault]:
 def main(artifact: Path, only: tuple[str, ...], jobs: int, as_json: bool) -> None:
     """Run the table against ARTIFACT, an export of the shipped pair for XNNPACK."""
     chosen = [fault for fault in all_faults() if any(fnmatch(fault.name, one) for one in only)]
+    if not chosen:
+        raise SettingError(f"--only {' '.join(only)}: fits no row")
     if not as_json:
         click.echo(f"{len(chosen)} faults")
     rows = []

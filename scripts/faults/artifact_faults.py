@@ -1,6 +1,5 @@
 """Damaged, foreign and hostile artifacts, which `eagle-run` must refuse."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +7,17 @@ from typing import Any
 
 from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS
 from faults.fault import Arguments, Fault
-from faults.scene import QUESTION, Scene, cut, edit_json, flip, rehash, write
+from faults.scene import (
+    QUESTION,
+    Scene,
+    blank,
+    cut,
+    edit_json,
+    edit_part,
+    flip,
+    rehash,
+    write,
+)
 
 Damage = Callable[[Path], object]
 HASH = "does not match its hash in manifest.json"
@@ -20,14 +29,19 @@ def artifact_faults() -> Iterator[Fault]:
     yield from program_faults()
     yield from manifest_faults()
     yield from tokenizer_faults()
-    yield from place_faults()
 
 
-def damaged(name: str, damage: Damage, says: str, **more: Any) -> Fault:
-    """A copy of the good artifact with something done to it."""
+def damaged(
+    name: str,
+    damage: Damage,
+    says: str,
+    copy: Callable[[Scene], Path] = Scene.artifact,
+    **more: Any,
+) -> Fault:
+    """A copy of an artifact, the good one or another, with something done to it."""
 
     def arrange(scene: Scene) -> Arguments:
-        artifact = scene.artifact()
+        artifact = copy(scene)
         damage(artifact)
         return asking(artifact)
 
@@ -39,25 +53,31 @@ def asking(artifact: Path) -> Arguments:
     return [artifact, "--prompt", QUESTION, "--json"]
 
 
-def program_faults() -> Iterator[Fault]:
-    """`model.pte`, with the hash of the good one and with its own."""
+def changed_file(name: str, copy: Callable[[Scene], Path]) -> Iterator[Fault]:
+    """A file that is no longer what the manifest says; `copy` makes an artifact that has it."""
     for share in (0.0, 0.5, 1.0):
         yield damaged(
-            f"{PROGRAM}: bit flipped at {share:.0%}",
-            lambda a, share=share: flip(a / PROGRAM, share),
+            f"{name}: bit flipped at {share:.0%}",
+            lambda a, share=share: flip(a / name, share),
             HASH,
+            copy,
         )
-    yield damaged(f"{PROGRAM}: cut in half", lambda a: cut(a / PROGRAM, 0.5), "manifest.json says")
-    yield damaged(f"{PROGRAM}: empty", lambda a: cut(a / PROGRAM, 0), "has 0 bytes")
-    yield damaged(
-        f"{PROGRAM}: 1 MB too long",
-        lambda a: _append(a / PROGRAM, bytes(2**20)),
-        "manifest.json says",
-    )
-    yield damaged(f"{PROGRAM}: missing", lambda a: (a / PROGRAM).unlink(), "missing: export again")
-    yield damaged(f"{PROGRAM}: a directory", lambda a: _directory(a / PROGRAM), "missing")
-    yield damaged(f"{PROGRAM}: a pipe nobody writes", lambda a: _pipe(a / PROGRAM), "missing")
-    yield damaged(f"{PROGRAM}: a link to /dev/zero", _link_to_zero, "a link that leads out")
+    changes: dict[str, tuple[Damage, str]] = {
+        "cut in half": (lambda a: cut(a / name, 0.5), "manifest.json says"),
+        "empty": (lambda a: cut(a / name, 0), "has 0 bytes"),
+        "1 MB too long": (lambda a: _append(a / name, bytes(2**20)), "manifest.json says"),
+        "missing": (lambda a: (a / name).unlink(), "missing: export again"),
+        "a directory": (lambda a: _directory(a / name), "missing"),
+        "a pipe nobody writes": (lambda a: _pipe(a / name), "missing"),
+        "a link to /dev/zero": (lambda a: _link_to_zero(a / name), "a link that leads out"),
+    }
+    for what, (change, says) in changes.items():
+        yield damaged(f"{name}: {what}", change, says, copy)
+
+
+def program_faults() -> Iterator[Fault]:
+    """`model.pte`, with the hash of the good one and with its own."""
+    yield from changed_file(PROGRAM, Scene.artifact)
     yield damaged(
         f"{PROGRAM}: cut in half, its hash corrected",
         lambda a: (cut(a / PROGRAM, 0.5), rehash(a)),
@@ -65,7 +85,7 @@ def program_faults() -> Iterator[Fault]:
     )
     yield damaged(
         f"{PROGRAM}: first bytes gone, its hash corrected",
-        lambda a: ((write(a / PROGRAM, bytes(64) + (a / PROGRAM).read_bytes()[64:]), rehash(a))),
+        lambda a: (blank(a / PROGRAM), rehash(a)),
         "not a readable ExecuTorch program",
     )
     yield damaged(
@@ -99,12 +119,12 @@ def manifest_faults() -> Iterator[Fault]:
     )
     yield damaged(
         f"{MANIFEST}: constants of a larger model",
-        lambda a: _edit_part(a / MANIFEST, "constants", get_max_seq_len=2**40),
+        lambda a: edit_part(a / MANIFEST, "constants", get_max_seq_len=2**40),
         "constants are not the manifest's",
     )
     yield damaged(
         f"{MANIFEST}: a file outside the artifact",
-        lambda a: _edit_part(a / MANIFEST, "files", **{"../../etc/passwd": _record()}),
+        lambda a: edit_part(a / MANIFEST, "files", **{"../../etc/passwd": _record()}),
         "is not a plain file name",
     )
     yield damaged(f"{MANIFEST}: missing", lambda a: (a / MANIFEST).unlink(), "not an artifact")
@@ -138,45 +158,9 @@ def tokenizer_faults() -> Iterator[Fault]:
     )
 
 
-def place_faults() -> Iterator[Fault]:
-    """What stands where an artifact should."""
-    yield Fault(
-        name="artifact: no such directory",
-        arrange=lambda scene: asking(scene.directory / "none"),
-        says="no such artifact directory",
-    )
-    yield Fault(
-        name="artifact: a file",
-        arrange=lambda scene: asking(write(scene.directory / "file", b"")),
-        says="no such artifact directory",
-    )
-    yield Fault(
-        name="artifact: damaged, for eagle-bench",
-        command="eagle-bench",
-        arrange=_damaged_for_bench,
-        says=HASH,
-    )
-    yield Fault(
-        name="artifact: gone while it is read",
-        arrange=lambda scene: asking(scene.artifact()),
-        drive=lambda child, scene: [path.unlink() for path in _files(scene)],
-        says="not an artifact",
-    )
-
-
 def not_run(scene: Scene, output: str) -> str | None:
     """Whether a file's code was left alone."""
     return "code from a file was executed" if scene.marker.exists() else None
-
-
-def _files(scene: Scene) -> list[Path]:
-    return list((scene.directory / "artifact").iterdir())
-
-
-def _damaged_for_bench(scene: Scene) -> Arguments:
-    artifact = scene.artifact()
-    flip(artifact / PROGRAM, 0.3)
-    return [artifact, "--json"]
 
 
 def _append(path: Path, more: bytes) -> None:
@@ -193,14 +177,9 @@ def _pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def _link_to_zero(artifact: Path) -> None:
-    (artifact / PROGRAM).unlink()
-    (artifact / PROGRAM).symlink_to("/dev/zero")
-
-
-def _edit_part(path: Path, part: str, **changes: Any) -> None:
-    stored = json.loads(path.read_bytes())
-    edit_json(path, **{part: stored[part] | changes})
+def _link_to_zero(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
 
 
 def _record() -> dict[str, Any]:

@@ -74,12 +74,23 @@ def cut(path: Path, share: float) -> None:
     write(path, content[: int(share * len(content))])
 
 
+def blank(path: Path) -> None:
+    """Zeros over the first bytes, which say what a file is."""
+    write(path, bytes(64) + path.read_bytes()[64:])
+
+
 def edit_json(path: Path, **changes: Any) -> None:
     """Set keys of the object in a JSON file; a nested model's where there is one."""
     stored = json.loads(path.read_bytes())
     section = stored.get("text_config", stored.get("transformer_layer_config", stored))
     section.update(changes)
     write(path, json.dumps(stored).encode())
+
+
+def edit_part(path: Path, part: str, **changes: Any) -> None:
+    """Set keys of an object within the object in a JSON file."""
+    stored = json.loads(path.read_bytes())
+    edit_json(path, **{part: stored[part] | changes})
 
 
 def rehash(artifact: Path, *names: str) -> None:

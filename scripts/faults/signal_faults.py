@@ -1,20 +1,35 @@
 """Exports that are interrupted or killed, at every stage; and what the next one finds."""
 
+import json
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from faults.fault import TRANSCRIPT, Fault
+from faults.fault import TRANSCRIPT, Arguments, CannotMake, Fault
 from faults.output_faults import exporting, new_place, nothing_in, whole
 from faults.scene import Scene
+from faults.trial import ESCAPES
 
-STAGES = ("load", "trace", "check graphs", "import the compiler", "lower", "write")
-WRITING = ("lower", "write")
+SOON = 0.2  # s into a stage
+STAGES = {
+    "load": 0.0,
+    "self-test: text": SOON,
+    "self-test: drafts": SOON,
+    "trace": SOON,
+    "check graphs": 0.0,
+    "import the compiler": SOON,
+    "lower": SOON,
+    "assemble": SOON,
+    "write": 0.0,
+}
+"""When within each the signal is sent: at once where the small pair takes a few milliseconds."""
+WRITING = ("lower", "assemble", "write")
 """Those in which an unfinished artifact lies on the disk."""
-SOON = 0.2  # s into a stage; one that takes less has ended by then
-POLL = 0.01  # s
+TEXTS = 200  # short prompts, which keep the self-test of the small pair busy for a second or more
+POLL = 0.001  # s
 
 
 def signal_faults() -> Iterator[Fault]:
@@ -35,12 +50,13 @@ def interrupted(stage: str) -> Fault:
 
     def check(scene: Scene, output: str) -> str | None:
         place = scene.directory / "place"
-        return whole(place) if (place / "out").exists() else nothing_in(place)
+        problem = whole(place) if (place / "out").exists() else nothing_in(place)
+        return problem or skip_if(had_ended(scene, stage), stage)
 
     return Fault(
         name=f"SIGINT: eagle-export while it is at '{stage}'",
         command="eagle-export",
-        arrange=lambda scene: exporting(scene, new_place(scene) / "out"),
+        arrange=lambda scene: arguments(scene, stage),
         drive=lambda child, scene: send(child, scene, stage, signal.SIGINT),
         says="interrupted" if stage != "write" else "",
         also=(0,) if stage == "write" else (),
@@ -53,20 +69,13 @@ def killed(stage: str) -> Fault:
     """No artifact or a whole one; the next export succeeds and leaves nothing but its own."""
 
     def check(scene: Scene, output: str) -> str | None:
-        place = scene.directory / "place"
-        if (place / "out").exists():
-            return whole(place)
-        if stage not in WRITING:
-            return nothing_in(place)
-        command = (scene.directory.parent / "command").read_text().split("\n")
-        (scene.directory.parent / "command").unlink()
-        again = subprocess.run(command, capture_output=True, check=False, text=True)
-        return again.stderr if again.returncode else whole(place)
+        late = had_ended(scene, stage)  # the export that comes after makes an artifact
+        return rest(scene, stage) or skip_if(late, stage)
 
     return Fault(
         name=f"SIGKILL: eagle-export while it is at '{stage}'",
         command="eagle-export",
-        arrange=lambda scene: exporting(scene, new_place(scene) / "out"),
+        arrange=lambda scene: arguments(scene, stage),
         drive=lambda child, scene: send(child, scene, stage, signal.SIGKILL),
         code=-signal.SIGKILL,
         also=(0,) if stage == "write" else (),
@@ -75,16 +84,55 @@ def killed(stage: str) -> Fault:
     )
 
 
+def arguments(scene: Scene, stage: str) -> Arguments:
+    """The small pair; for the self-test texts of its own, which are long in all."""
+    options = exporting(scene, new_place(scene) / "out")
+    if not stage.startswith("self-test"):
+        return options
+    lines = [json.dumps({"token_ids": [3 + i % 20, 5, 3 + i % 7]}) for i in range(TEXTS)]
+    return [*options, "--self-test-prompts", scene.prompts(*lines)]
+
+
+def rest(scene: Scene, stage: str) -> str | None:
+    """What is wrong with what a killed export left, or with the export that comes after it."""
+    place = scene.directory / "place"
+    if (place / "out").exists():
+        return whole(place)
+    if stage not in WRITING:
+        return nothing_in(place)
+    command = (scene.directory.parent / "command").read_text().split("\n")
+    again = subprocess.run(command, capture_output=True, check=False, text=True)
+    return again.stderr if again.returncode else whole(place)
+
+
+def had_ended(scene: Scene, stage: str) -> bool:
+    """Whether a stage was over when the signal came: then the terminal shows what it cost.
+
+    What follows the last stage, the tokenizer and the manifest, is writing as well.
+    """
+    if stage == "write":
+        return (scene.directory / "place" / "out").exists()
+    transcript = scene.directory.parent / TRANSCRIPT
+    text = ESCAPES.sub("", transcript.read_text(errors="replace"))
+    return re.search(rf"{stage} +\d+\.\d s ", text) is not None
+
+
+def skip_if(late: bool, stage: str) -> None:
+    """Raises CannotMake where the signal came too late: all is well, and nothing is shown."""
+    if late:
+        raise CannotMake(f"'{stage}' had ended when the signal came")
+
+
 def send(
     child: "subprocess.Popen[bytes]", scene: Scene, stage: str, number: signal.Signals
 ) -> None:
     """Signal an export once its terminal shows a stage."""
-    transcript = scene.directory.parent / TRANSCRIPT
-    while child.poll() is None and stage not in transcript.read_text(errors="replace"):
-        time.sleep(POLL)
-    time.sleep(0 if stage == "write" else SOON)
     if number == signal.SIGKILL and stage in WRITING:
         remember(child, scene)
+    transcript = scene.directory.parent / TRANSCRIPT
+    while child.poll() is None and stage.encode() not in transcript.read_bytes():
+        time.sleep(POLL)
+    time.sleep(STAGES[stage])
     child.send_signal(number)
 
 

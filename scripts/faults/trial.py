@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread, Timer
 from typing import Any
 
 from faults.fault import TRANSCRIPT, CannotMake, Fault
@@ -69,7 +69,7 @@ def judge(fault: Fault, scene: Scene, temporary: Path) -> Row:
     seconds = time.monotonic() - began
     left = sorted(entries(scene.directory) - before - {"out"}) + sorted(entries(temporary))
     wrong = [*judged(fault, code, said, left)]
-    if code is not None and (problem := fault.check(scene, output)):
+    if not wrong and (problem := fault.check(scene, output)):
         wrong.append(problem)
     if (scene.directory / "out").exists() and fault.code:
         wrong.append("an output directory appeared")
@@ -120,15 +120,29 @@ def run(
             env=os.environ | {"TMPDIR": str(temporary), "MPLCONFIGDIR": "/tmp/matplotlib"},
             preexec_fn=fault.limit,
         )
-        try:
+        with time_limit(child, fault.seconds) as late:
             fault.drive(child, scene)
-            child.wait(fault.seconds)
-        except subprocess.TimeoutExpired:
-            child.kill()
             child.wait()
-            return None, "", errors.read_text(errors="replace")
     text = output.read_text(errors="replace") if output.exists() else ""
-    return child.returncode, text, errors.read_text(errors="replace")
+    code = None if late.is_set() else child.returncode
+    return code, text, errors.read_text(errors="replace")
+
+
+@contextmanager
+def time_limit(child: "subprocess.Popen[bytes]", seconds: float) -> Iterator[Event]:
+    """Kill a child that takes longer, or whose driver fails; the event says that it took longer.
+
+    Drivers wait for something that the child does, and give up when it is dead.
+    """
+    late = Event()
+    timer = Timer(seconds, lambda: (late.set(), child.kill()))
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+        child.kill()
+        child.wait()
 
 
 def open_stdout(fault: Fault, output: Path) -> Any:
