@@ -1,11 +1,12 @@
-"""Plain tokens that the drafter has not seen."""
+"""The drafter's stand-in in plain rounds."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.round import Drafter
+from eagle_aot.runtime_runner.round import Drafter, rows
 
 
 class LateDrafter(Drafter, Protocol):
@@ -19,7 +20,8 @@ class LateDrafter(Drafter, Protocol):
 
 
 class Backlog:
-    """Takes the drafter's place in rounds that draft nothing, and keeps their rows on the device.
+    """Takes the drafter's place in rounds that draft nothing, and keeps the features of their
+    tokens on the device.
 
     Before the drafter drafts again it commits them all in one forward, instead of one for each.
     """
@@ -30,7 +32,7 @@ class Backlog:
         """Of `capacity` rows: it is to be cleared, or caught up with, before there are more."""
         self.capacity = capacity
         self._drafter = drafter
-        self._tokens = torch.zeros(1, capacity, dtype=torch.int64, device=device)
+        self._device = device
         self._features = torch.empty(0)  # [1, capacity, H], once there is one
         self._next = torch.zeros(1, dtype=torch.int64, device=device)  # row
 
@@ -43,22 +45,19 @@ class Backlog:
         """Keep the one row of a plain round, instead of committing its slot."""
         if not self._features.numel():
             self._features = features.new_zeros(1, self.capacity, features.shape[2])
-        self._tokens.index_copy_(1, self._next, tokens)
         self._features.index_copy_(1, self._next, features)
         self._next.add_(1)
 
     def propose(self, count: int) -> Tensor:
         """No drafts, int64 [1, 0]."""
         assert count == 0, "for plain rounds alone"
-        return self._tokens[:, :0]
+        return self._next.new_empty(1, 0)
 
-    def catch_up(self, first: int, count: int) -> list[bool]:
-        """Let the drafter commit the `count` rows kept, whose slots start at `first`, and forget
-        them. Returns which of their tokens it would have drafted."""
-        assert 0 < count <= self.capacity
-        input_pos = torch.arange(first, first + count, device=self._tokens.device)
-        expected = self._drafter.catch_up(
-            self._tokens[:, :count], self._features[:, :count], input_pos
-        )
+    def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:
+        """Let the drafter commit the rows kept, and forget them: those of `tokens`, whose slots
+        start at `first`. Returns which of the tokens it would have drafted."""
+        assert 0 < len(tokens) <= self.capacity
+        ids, input_pos = rows(tokens, first, self._device)
+        expected = self._drafter.catch_up(ids, self._features[:, : len(tokens)], input_pos)
         self.clear()
         return expected[0].tolist()

@@ -12,8 +12,9 @@ from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.round_costs import RoundCosts
 
 SECONDS = 4.0  # to measure for
-MOST = 50  # samples of each
-WARM = 3  # calls before each sample
+FEWEST, MOST = 3, 50  # samples of each
+WARM = 3  # calls before each sample: other ones leave other data in the host's caches
+LONG = 24  # plain rounds before a sample, which go on getting faster
 
 
 def measure_costs(
@@ -29,35 +30,34 @@ def measure_costs(
         round_.begin(bonus, position)
         round_.play().tolist()
 
-    plain, *drafting = rounds
-    # Plain rounds beside all others, because every price is in plain rounds.
-    pairs = [(plain, other) for other in drafting]
-    plays = [partial(play, r, place) for place in positions for pair in pairs for r in pair]
-    looks = [partial(backlog.catch_up, positions[0], rows) for rows in (1, backlog.capacity)]
-    *played, one, many = medians([*plays, *looks])
-    half = len(played) // 2
-    near, far = (
-        (statistics.median(times[::2]), *times[1::2]) for times in (played[:half], played[half:])
-    )
+    calls = [
+        (partial(play, round_, position), WARM if round_.chain_len else LONG)
+        for position in positions
+        for round_ in rounds
+    ]
+    for rows in (1, backlog.capacity):
+        calls.append((partial(backlog.catch_up, positions[0], [0] * rows), WARM))
+    *played, one, many = medians(calls)
     return RoundCosts(
         positions=positions,
-        rounds=tuple(zip(near, far, strict=True)),
+        rounds=tuple(zip(played[: len(rounds)], played[len(rounds) :], strict=True)),
         rows=backlog.capacity,
         catch_up=(one, many),
     )
 
 
-def medians(calls: Sequence[Callable[[], object]]) -> list[float]:
-    """Seconds of each call, which are made in turn, so that a drift meets all of them."""
-    sweeps = [[seconds(call) for call in calls]]
-    count = min(MOST, int(SECONDS / sum(sweeps[0])))
-    sweeps += [[seconds(call) for call in calls] for _ in range(count)]
+def medians(calls: Sequence[tuple[Callable[[], object], int]]) -> list[float]:
+    """Seconds of each call behind a number of the same, which are made in turn, so that a drift
+    meets all of them."""
+    started, sweeps = time.perf_counter(), []
+    while len(sweeps) < FEWEST or (len(sweeps) < MOST and time.perf_counter() - started < SECONDS):
+        sweeps.append([seconds(call, warm) for call, warm in calls])
     return [statistics.median(times) for times in zip(*sweeps, strict=True)]
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """Of the host's clock, in a run of such calls: other ones leave other data in its caches."""
-    for _ in range(WARM):
+def seconds(call: Callable[[], object], warm: int) -> float:
+    """Of the host's clock."""
+    for _ in range(warm):
         call()
     started = time.perf_counter()
     call()

@@ -16,6 +16,7 @@ MOST = 16.0  # plain rounds, that what was won before may be lost again
 MARGIN = 1.01  # by which another chain length must be faster before it is taken
 THINK_AGAIN = 8  # rounds, even if all drafts are right: choosing takes time as well
 FIRST_LOOK = 16  # plain tokens, after which the head is asked what it would have drafted
+ASK_AGAIN = 4  # plain rounds, after which that is thought of again
 
 
 class ChainLength:
@@ -67,11 +68,22 @@ class ChainLength:
         self, chain_len: int, accepted: int, emitted: int, position: int, seconds: float
     ) -> None:
         """A round of `chain_len` drafts, `accepted` of them among the `emitted` tokens."""
-        self._drift.add(chain_len > 0, seconds, self.costs.seconds(chain_len, position))
+        self._drift.add_drafting(seconds, self.costs.seconds(chain_len, position))
         self._book(emitted, self._price(chain_len, position))
-        self._all_right = self._all_right % THINK_AGAIN + 1 if 0 < chain_len == accepted else 0
-        if chain_len:
-            self._estimate.add(min(chain_len, emitted), accepted)
+        self._all_right = self._all_right % THINK_AGAIN + 1 if chain_len == accepted else 0
+        self._estimate.add(min(chain_len, emitted), accepted)
+
+    def plain_run(self, pending: int) -> int:
+        """How many plain rounds follow on `pending` ones before there is anything to think of."""
+        if self._look_at_once:
+            return 1
+        return FIRST_LOOK - pending if pending < FIRST_LOOK else ASK_AGAIN
+
+    def observe_plain(self, rounds: int, position: int, seconds: float) -> None:
+        """A run of plain rounds, the last of which took `seconds`."""
+        self._drift.add_plain(rounds, seconds, self.costs.seconds(0, position))
+        self._book(rounds, rounds)
+        self._all_right = 0
 
     def wants_to_look(self, pending: int, position: int) -> bool:
         """Whether the head should catch up on `pending` plain tokens now."""
@@ -82,7 +94,7 @@ class ChainLength:
         due = cheap or pending >= min(self._look, self.costs.rows)
         return self._look_at_once or (due and self._covers(price))
 
-    def observe_plain(self, expected: Sequence[bool], position: int) -> None:
+    def observe_look(self, expected: Sequence[bool], position: int) -> None:
         """What the head caught up on: whether it would have drafted each of the plain tokens."""
         self._book(0, self.costs.price_of_catching_up(len(expected), position))
         for reached, accepted in runs(expected, self.costs.longest):

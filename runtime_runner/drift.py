@@ -35,10 +35,15 @@ class Drift:
         dearer = statistics.median(self._drafting) - statistics.median(self._plain)
         return math.exp(max(dearer, 0.0))
 
-    def add(self, drafting: bool, seconds: float, measured: float) -> None:
-        """A round that took `seconds`, where `measured` was expected."""
-        (self._drafting if drafting else self._plain).append(math.log(seconds / measured))
-        self._since = max(self._since, 0) + 1 if drafting else min(self._since, 0) - 1
+    def add_drafting(self, seconds: float, measured: float) -> None:
+        """A round with drafts that took `seconds`, where `measured` was expected."""
+        self._drafting.append(math.log(seconds / measured))
+        self._since = max(self._since, 0) + 1
+
+    def add_plain(self, rounds: int, seconds: float, measured: float) -> None:
+        """A run of plain rounds, the last of which took `seconds`; `measured` was expected."""
+        self._plain.append(math.log(seconds / measured))
+        self._since = min(self._since, 0) - rounds
         if self._since <= -STALE:
             self._since = 0
             if self._drafting:

@@ -39,7 +39,7 @@ def generate(
         round_ = rounds.choose(left)
         accepted, *greedy = round_.play().tolist()  # the round's one copy to the host
         run = cut_behind_stop(greedy[: accepted + 1][:left], limits.stop_ids)
-        rounds.observe(round_, accepted, len(run))
+        rounds.observe(round_, accepted, run)
         stats.add_round(round_.chain_len, min(accepted, len(run)), len(run))
         output += run
         on_tokens(run)

@@ -23,8 +23,8 @@ class Rounds(Protocol):
     def choose(self, left: int) -> Round:
         """The next round, with `left` tokens to go."""
 
-    def observe(self, round_: Round, accepted: int, emitted: int) -> None:
-        """What came of it: drafts accepted, and tokens before the text's end."""
+    def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
+        """What came of it: drafts accepted, and the tokens before the text's end."""
 
 
 class SameRound:
@@ -43,12 +43,15 @@ class SameRound:
     def choose(self, left: int) -> Round:
         return self._round
 
-    def observe(self, round_: Round, accepted: int, emitted: int) -> None:
+    def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
         """Nothing is learned."""
 
 
 class ChosenRounds:
-    """Rounds of every chain length over one cursor, and what chooses between them."""
+    """Rounds of every chain length over one cursor, and what chooses between them.
+
+    Within a run of plain rounds nothing is asked: choosing costs a small model more than it wins.
+    """
 
     chain_len: ChainLen = AUTO
 
@@ -59,7 +62,9 @@ class ChosenRounds:
         self._chooser = chooser
         self._position = 0  # of the bonus token
         self._started = 0.0  # the round, seconds
-        self._pending = 0  # plain tokens before it, which the drafter has not seen
+        self._pending: list[int] = []  # plain tokens before it, which the drafter has not seen
+        self._run = 0  # plain rounds to play before the chooser is asked again
+        self._run_left = 0  # of them
 
     @property
     def costs(self) -> RoundCosts:
@@ -69,31 +74,45 @@ class ChosenRounds:
     def begin(self, prompt_tokens: int) -> Round:
         self._chooser.begin()
         self.backlog.clear()
-        self._position, self._pending = prompt_tokens, 0
+        self._position = prompt_tokens
+        self._pending, self._run_left = [], 0
         return self.rounds[-1]
 
     def choose(self, left: int) -> Round:
-        round_ = self._next(left)
+        round_ = self.rounds[0] if self._run_left else self._next(left)
         self._started = time.perf_counter()
         return round_
 
+    def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
+        seconds = time.perf_counter() - self._started
+        position = self._position
+        self._position += accepted + 1
+        if round_.chain_len:
+            here, emitted = min(accepted, len(run)), len(run)
+            self._chooser.observe(round_.chain_len, here, emitted, position, seconds)
+            return
+        self._pending += run
+        self._run_left -= 1
+        if not self._run_left:
+            self._chooser.observe_plain(self._run, position, seconds)
+
     def _next(self, left: int) -> Round:
-        if self._pending and self._chooser.wants_to_look(self._pending, self._position):
-            first = self._position - self._pending
-            expected = self.backlog.catch_up(first, self._pending)
-            self._chooser.observe_plain(expected, self._position)
-            self._pending = 0
-        elif self._pending == self.backlog.capacity:
+        pending = len(self._pending)
+        if pending and self._chooser.wants_to_look(pending, self._position):
+            expected = self.backlog.catch_up(self._position - pending, self._pending)
+            self._chooser.observe_look(expected, self._position)
+        elif pending == self.backlog.capacity:
             self.backlog.clear()
             self._chooser.skip_plain()
-            self._pending = 0
-            return self.rounds[0]
-        plain = self._pending > 0
-        return self.rounds[0 if plain else self._chooser.choose(left, self._position)]
+            self._pending = []
+            return self._plain_run()
+        elif pending:
+            return self._plain_run()
+        self._pending = []
+        chain_len = self._chooser.choose(left, self._position)
+        return self.rounds[chain_len] if chain_len else self._plain_run()
 
-    def observe(self, round_: Round, accepted: int, emitted: int) -> None:
-        seconds = time.perf_counter() - self._started
-        accepted_here, position = min(accepted, emitted), self._position
-        self._chooser.observe(round_.chain_len, accepted_here, emitted, position, seconds)
-        self._pending += round_.chain_len == 0
-        self._position += accepted + 1
+    def _plain_run(self) -> Round:
+        run = self._chooser.plain_run(len(self._pending))
+        self._run = self._run_left = min(run, self.backlog.capacity - len(self._pending))
+        return self.rounds[0]

@@ -75,7 +75,7 @@ def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
             tiny.chosen_rounds.backlog.clear()
             for _ in range(8):
                 text += rounds[0].play().tolist()[1:]
-            tiny.chosen_rounds.backlog.catch_up(len(prompt), 8)
+            tiny.chosen_rounds.backlog.catch_up(len(prompt), text)
         else:
             while len(text) < 8:
                 accepted, *greedy = fixed.play().tolist()

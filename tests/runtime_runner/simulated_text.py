@@ -2,9 +2,18 @@
 
 import random
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import patch
 
+from toy import ToyVerifier
+
+from eagle_aot.runtime_runner import rounds
+from eagle_aot.runtime_runner.backlog import Backlog
 from eagle_aot.runtime_runner.chain_length import ChainLength
+from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.round_costs import RoundCosts
+from eagle_aot.runtime_runner.rounds import ChosenRounds
 
 LONGEST = 7
 Rates = Callable[[int], Sequence[float]]
@@ -31,6 +40,37 @@ def fixed_price(costs: RoundCosts, text: Sequence[int], chain_len: int) -> float
     return price
 
 
+class Simulation:
+    """Rounds that only pass time, and a backlog whose drafter knows the text."""
+
+    def __init__(self, costs: RoundCosts, text: Sequence[int]) -> None:
+        self.costs, self.text = costs, text
+        self.capacity = costs.rows
+        self.rounds = [Round(ToyVerifier(0, 16, 9), None, 0) for _ in costs.rounds]
+        for chain_len, round_ in enumerate(self.rounds):
+            round_.chain_len = chain_len
+        self.price = 0.0  # so far, in plain rounds
+        self.now = 0.0  # what the chooser's clock shows, seconds
+        self.place = 0
+
+    def clear(self) -> None:
+        """Nothing is kept."""
+
+    def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:
+        """Whether the first draft would have been right, from place `first` on."""
+        assert first + len(tokens) == self.place and len(tokens) <= self.capacity
+        self.price += self.costs.price_of_catching_up(len(tokens), self.place)
+        return [right > 0 for right in self.text[first : self.place]]
+
+    def play(self, chain_len: int, noise: float) -> int:
+        """A round, which takes its time with some noise: how many drafts were right."""
+        accepted = min(chain_len, self.text[self.place])
+        self.price += self.costs.price(chain_len, self.place)
+        self.now += self.costs.seconds(chain_len, self.place) * noise
+        self.place += accepted + 1
+        return accepted
+
+
 def chosen_price(
     costs: RoundCosts,
     text: Sequence[int],
@@ -41,23 +81,12 @@ def chosen_price(
 
     `costs` are what rounds really cost; the chooser sees them times `noise`.
     """
-    price, place, pending = 0.0, 0, 0
-    chooser.begin()
-    while place < len(text):
-        if pending and chooser.wants_to_look(pending, place):
-            price += costs.price_of_catching_up(pending, place)
-            chooser.observe_plain([right > 0 for right in text[place - pending : place]], place)
-            pending = 0
-        skipped = pending == costs.rows
-        if skipped:
-            chooser.skip_plain()
-            pending = 0
-        left = len(text) - place
-        chain_len = 0 if pending or skipped else chooser.choose(left, place)
-        accepted = min(chain_len, text[place])
-        price += costs.price(chain_len, place)
-        seconds = costs.seconds(chain_len, place) * noise()
-        chooser.observe(chain_len, accepted, min(accepted + 1, left), place, seconds)
-        pending += chain_len == 0
-        place += accepted + 1
-    return price
+    simulation = Simulation(costs, text)
+    chosen = ChosenRounds(simulation.rounds, cast(Backlog, simulation), chooser)
+    with patch.object(rounds, "time", SimpleNamespace(perf_counter=lambda: simulation.now)):
+        chosen.begin(0)
+        while (left := len(text) - simulation.place) > 0:
+            round_ = chosen.choose(left)
+            accepted = simulation.play(round_.chain_len, noise())
+            chosen.observe(round_, accepted, [0] * min(accepted + 1, left))
+    return simulation.price

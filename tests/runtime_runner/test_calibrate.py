@@ -1,6 +1,7 @@
 """Measuring what rounds cost, on steps that take a known time."""
 
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -34,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_medians_are_of_each_call(clock: Clock) -> None:
     rng = random.Random(0)
     short, longer = medians(
-        [lambda: clock.pass_ms(2), lambda: clock.pass_ms(rng.choice((4, 4, 4, 90)))]
+        [(lambda: clock.pass_ms(2), 3), (lambda: clock.pass_ms(rng.choice((4, 4, 4, 90))), 24)]
     )
     assert (short, longer) == pytest.approx((0.002, 0.004))
 
@@ -49,9 +50,9 @@ def test_rounds_and_catching_up_are_measured(clock: Clock) -> None:
             return torch.zeros(self.chain_len + 2, dtype=torch.int64)
 
     class TimedBacklog(Backlog):
-        def catch_up(self, first: int, count: int) -> list[bool]:
-            clock.pass_ms(1 + 0.1 * count)
-            return [False] * count
+        def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:
+            clock.pass_ms(1 + 0.1 * len(tokens))
+            return [False] * len(tokens)
 
     verifier, drafter = ToyVerifier(0, 16, 9), RecordingDrafter([], [True])
     backlog = TimedBacklog(drafter, 40)
