@@ -30,7 +30,7 @@ def measure_costs(
         round_.begin(bonus, position)
         round_.play().tolist()
 
-    calls = [
+    calls: list[tuple[Callable[[], object], int]] = [
         (partial(play, round_, position), WARM if round_.chain_len else LONG)
         for position in positions
         for round_ in rounds
@@ -49,7 +49,8 @@ def measure_costs(
 def medians(calls: Sequence[tuple[Callable[[], object], int]]) -> list[float]:
     """Seconds of each call behind a number of the same, which are made in turn, so that a drift
     meets all of them."""
-    started, sweeps = time.perf_counter(), []
+    started = time.perf_counter()
+    sweeps: list[list[float]] = []
     while len(sweeps) < FEWEST or (len(sweeps) < MOST and time.perf_counter() - started < SECONDS):
         sweeps.append([seconds(call, warm) for call, warm in calls])
     return [statistics.median(times) for times in zip(*sweeps, strict=True)]
