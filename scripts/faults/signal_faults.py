@@ -51,7 +51,7 @@ def interrupted(stage: str) -> Fault:
     def check(scene: Scene, output: str) -> str | None:
         place = scene.directory / "place"
         problem = whole(place) if (place / "out").exists() else nothing_in(place)
-        return problem or skip_if(had_ended(scene, stage), stage)
+        return in_time(problem, had_ended(scene, stage))
 
     return Fault(
         name=f"SIGINT: eagle-export while it is at '{stage}'",
@@ -70,7 +70,7 @@ def killed(stage: str) -> Fault:
 
     def check(scene: Scene, output: str) -> str | None:
         late = had_ended(scene, stage)  # the export that comes after makes an artifact
-        return rest(scene, stage) or skip_if(late, stage)
+        return in_time(rest(scene, stage), late)
 
     return Fault(
         name=f"SIGKILL: eagle-export while it is at '{stage}'",
@@ -117,10 +117,11 @@ def had_ended(scene: Scene, stage: str) -> bool:
     return re.search(rf"{stage} +\d+\.\d s ", text) is not None
 
 
-def skip_if(late: bool, stage: str) -> None:
-    """Raises CannotMake where the signal came too late: all is well, and nothing is shown."""
-    if late:
-        raise CannotMake(f"'{stage}' had ended when the signal came")
+def in_time(problem: str | None, late: bool) -> str | None:
+    """The problem. Raises CannotMake where there is none, but the signal came too late."""
+    if late and problem is None:
+        raise CannotMake("the stage had ended when the signal came")
+    return problem
 
 
 def send(

@@ -135,7 +135,12 @@ def time_limit(child: "subprocess.Popen[bytes]", seconds: float) -> Iterator[Eve
     Drivers wait for something that the child does, and give up when it is dead.
     """
     late = Event()
-    timer = Timer(seconds, lambda: (late.set(), child.kill()))
+
+    def end() -> None:
+        late.set()
+        child.kill()
+
+    timer = Timer(seconds, end)
     timer.start()
     try:
         yield late
