@@ -86,7 +86,7 @@ def attention_dims(head: HeadLayout, hidden: int) -> tuple[int, int, int]:
         )
     num_heads = head.layer.count("num_attention_heads")
     head_dim, rest = divmod(rows, num_heads)
-    if rest:
+    if rest or not head_dim:
         raise CheckpointError(f"{head.directory}: q_proj has {rows} rows for {num_heads} heads")
     kv_rows = head.matrix(f"{ATTENTION}.k_proj.weight")[0]
     num_kv_heads, rest = divmod(kv_rows, head_dim)

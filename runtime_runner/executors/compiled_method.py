@@ -7,7 +7,6 @@ CUDA graph cannot capture. The C functions are declared in PyTorch's
 
 import ctypes
 import functools
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from eagle_aot.command import one_line
 from eagle_aot.errors import ArtifactError
-from eagle_aot.runtime_runner.executors.native_stderr import kept_stderr
+from eagle_aot.held_stderr import held_stderr
 from eagle_aot.runtime_runner.program.pte import CudaMethod
 from eagle_aot.shortage import shortage
 
@@ -136,13 +135,9 @@ class CompiledMethod:
 
     def _call(self, name: str, *arguments: object) -> None:
         function = self._function(name)
-        with kept_stderr() as said:
-            failed = function(*arguments) != 0
-        (text,) = said
-        if failed:
-            raise self._failure(name, text)
-        if text:
-            sys.stderr.write(text)
+        with held_stderr() as said:
+            if function(*arguments) != 0:
+                raise self._failure(name, said())
 
     def _failure(self, name: str, said: str) -> Exception:
         """The library gives no reason but what it prints."""

@@ -5,7 +5,11 @@ from typing import Any
 
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError
+from eagle_aot.held_stderr import held_stderr
 from eagle_aot.tokenizer_files import alone, tokenizer_problem
+
+PANIC = "PanicException"
+"""What a failed assertion in Rust becomes, which Python cannot import and is no Exception."""
 
 
 class Tokenizer:
@@ -23,11 +27,13 @@ class Tokenizer:
         from transformers import AutoTokenizer  # slow to import, and not needed for ids
 
         try:
-            with alone(directory) as copies:
+            with alone(directory) as copies, held_stderr():
                 self.hf: Any = AutoTokenizer.from_pretrained(
                     copies, local_files_only=True, trust_remote_code=False
                 )
-        except Exception as error:  # a different type for every kind of damage
+        except BaseException as error:  # a different type for every kind of damage
+            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+                raise
             raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error
 
     def encode(self, prompt: str, raw: bool = False) -> list[int]:

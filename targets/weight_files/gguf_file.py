@@ -128,6 +128,8 @@ def _open(path: Path) -> GGUFReader:
     split = reader.get_field("split.count")
     if split is not None and split.contents() > 1:
         raise UnsupportedError(f"{path}: one of several parts; join them: llama-gguf-split --merge")
+    if empty := next((tensor for tensor in reader.tensors if not tensor.n_elements), None):
+        raise CheckpointError(f"{path}: {empty.name} is empty: its shape is {empty.shape.tolist()}")
     return reader
 
 
