@@ -21,43 +21,60 @@ class LateDrafter(Drafter, Protocol):
 
 class Backlog:
     """Takes the drafter's place in rounds that draft nothing, and keeps the features of their
-    tokens on the device.
+    tokens.
 
     Before the drafter drafts again it commits them all in one forward, instead of one for each.
     """
 
-    def __init__(
-        self, drafter: LateDrafter, capacity: int, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, drafter: LateDrafter, capacity: int) -> None:
         """Of `capacity` rows: it is to be cleared, or caught up with, before there are more."""
         self.capacity = capacity
         self._drafter = drafter
-        self._device = device
-        self._features = torch.empty(0)  # [1, capacity, H], once there is one
-        self._next = torch.zeros(1, dtype=torch.int64, device=device)  # row
+        self._kept: list[Tensor] = []  # [1, 1, H] each
 
     def clear(self) -> None:
         """Forget all rows. Where the drafter never sees them, their slots keep what an earlier text
         left there, and drafts behind them may be worse."""
-        self._next.zero_()
+        self._kept.clear()
 
     def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
         """Keep the one row of a plain round, instead of committing its slot."""
-        if not self._features.numel():
-            self._features = features.new_zeros(1, self.capacity, features.shape[2])
-        self._features.index_copy_(1, self._next, features)
-        self._next.add_(1)
+        self._kept.append(features)
 
     def propose(self, count: int) -> Tensor:
         """No drafts, int64 [1, 0]."""
         assert count == 0, "for plain rounds alone"
-        return self._next.new_empty(1, 0)
+        return torch.empty(1, 0, dtype=torch.int64)
 
     def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:
         """Let the drafter commit the rows kept, and forget them: those of `tokens`, whose slots
         start at `first`. Returns which of the tokens it would have drafted."""
-        assert 0 < len(tokens) <= self.capacity
-        ids, input_pos = rows(tokens, first, self._device)
-        expected = self._drafter.catch_up(ids, self._features[:, : len(tokens)], input_pos)
+        features = self._features(len(tokens))
+        ids, input_pos = rows(tokens, first, features.device)
+        expected = self._drafter.catch_up(ids, features, input_pos)
         self.clear()
         return expected[0].tolist()
+
+    def _features(self, count: int) -> Tensor:
+        return torch.cat(self._kept, dim=1)
+
+
+class RecordedBacklog(Backlog):
+    """For rounds that are recorded: each replay writes its feature to the same tensor."""
+
+    def __init__(self, drafter: LateDrafter, capacity: int, device: torch.device) -> None:
+        super().__init__(drafter, capacity)
+        self._buffer = torch.empty(0)  # [1, capacity, H], once there is one
+        self._next = torch.zeros(1, dtype=torch.int64, device=device)  # row
+
+    def clear(self) -> None:
+        self._next.zero_()
+
+    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
+        if not self._buffer.numel():
+            self._buffer = features.new_zeros(1, self.capacity, features.shape[2])
+        self._buffer.index_copy_(1, self._next, features)
+        self._next.add_(1)
+
+    def _features(self, count: int) -> Tensor:
+        return self._buffer[:, :count]

@@ -10,8 +10,8 @@ from eagle_aot.runtime_runner.round_costs import RoundCosts
 AUTO: Final = "auto"
 ChainLen = int | Literal["auto"]
 
-SHARE = 0.008  # of the time, that looking for something better than plain decoding may cost
-START = 8.0  # plain rounds, that it may cost before any was earned
+SHARE = 0.004  # of the time, that looking for something better than plain decoding may cost
+START = 4.0  # plain rounds, that it may cost before any was earned
 MOST = 16.0  # plain rounds, that what was won before may be lost again
 MARGIN = 1.01  # by which another chain length must be faster before it is taken
 THINK_AGAIN = 8  # rounds, even if all drafts are right: choosing takes time as well

@@ -92,7 +92,7 @@ class Round:
         """
         cursor = self._cursor
         tokens, input_pos = cursor.bonus, cursor.position + self._window
-        if self.drafter:
+        if self.drafter and self.chain_len:
             tokens = torch.cat((tokens, self.drafter.propose(self.chain_len)), dim=1)
         greedy, features = self.verifier.forward(tokens, input_pos)
         accepted = count_accepted(tokens[:, 1:], greedy)

@@ -60,9 +60,9 @@ class ChosenRounds:
         self.rounds = rounds
         self.backlog = backlog
         self._chooser = chooser
-        self._position = 0  # of the bonus token
+        self._position = 0  # of the first token that the drafter has not seen
         self._started = 0.0  # the round, seconds
-        self._pending: list[int] = []  # plain tokens before it, which the drafter has not seen
+        self._pending: list[int] = []  # plain tokens from there up to the bonus token
         self._run = 0  # plain rounds to play before the chooser is asked again
         self._run_left = 0  # of them
 
@@ -79,37 +79,43 @@ class ChosenRounds:
         return self.rounds[-1]
 
     def choose(self, left: int) -> Round:
+        if self._run_left > 1:
+            return self.rounds[0]
         round_ = self.rounds[0] if self._run_left else self._next(left)
         self._started = time.perf_counter()
         return round_
 
     def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
-        seconds = time.perf_counter() - self._started
-        position = self._position
-        self._position += accepted + 1
-        if round_.chain_len:
-            here, emitted = min(accepted, len(run)), len(run)
-            self._chooser.observe(round_.chain_len, here, emitted, position, seconds)
+        if self._run_left:
+            self._pending += run
+            self._run_left -= 1
+            if not self._run_left:
+                seconds = time.perf_counter() - self._started
+                self._chooser.observe_plain(self._run, self._place() - 1, seconds)
             return
-        self._pending += run
-        self._run_left -= 1
-        if not self._run_left:
-            self._chooser.observe_plain(self._run, position, seconds)
+        seconds, emitted = time.perf_counter() - self._started, len(run)
+        here, position = min(accepted, emitted), self._position
+        self._chooser.observe(round_.chain_len, here, emitted, position, seconds)
+        self._position += accepted + 1
+
+    def _place(self) -> int:
+        """Of the bonus token."""
+        return self._position + len(self._pending)
 
     def _next(self, left: int) -> Round:
-        pending = len(self._pending)
-        if pending and self._chooser.wants_to_look(pending, self._position):
-            expected = self.backlog.catch_up(self._position - pending, self._pending)
-            self._chooser.observe_look(expected, self._position)
+        pending, place = len(self._pending), self._place()
+        if pending and self._chooser.wants_to_look(pending, place):
+            expected = self.backlog.catch_up(self._position, self._pending)
+            self._chooser.observe_look(expected, place)
         elif pending == self.backlog.capacity:
             self.backlog.clear()
             self._chooser.skip_plain()
-            self._pending = []
+            self._position, self._pending = place, []
             return self._plain_run()
         elif pending:
             return self._plain_run()
-        self._pending = []
-        chain_len = self._chooser.choose(left, self._position)
+        self._position, self._pending = place, []
+        chain_len = self._chooser.choose(left, place)
         return self.rounds[chain_len] if chain_len else self._plain_run()
 
     def _plain_run(self) -> Round:

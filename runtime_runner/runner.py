@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_aot.artifact import Constants, Manifest, tokenizer_files
 from eagle_aot.errors import ArtifactError, PromptError, SettingError
-from eagle_aot.runtime_runner.backlog import Backlog
+from eagle_aot.runtime_runner.backlog import Backlog, RecordedBacklog
 from eagle_aot.runtime_runner.calibrate import measure_costs
 from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen, ChainLength
 from eagle_aot.runtime_runner.eagle3 import Eagle3Drafter, TargetVerifier
@@ -115,12 +115,18 @@ class Runner:
         constants = self.constants
         longest = constants.max_verify_window - 1
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
-        backlog = Backlog(self.drafter, rows, self.executor.device)
+        backlog = self._backlog(rows)
         rounds = [self._make(0, backlog), *(self.round(k) for k in range(1, longest + 1))]
         self._prefill_something()
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.max_verify_window
         costs = measure_costs(rounds, backlog, positions)
         return ChosenRounds(rounds, backlog, ChainLength(costs))
+
+    def _backlog(self, rows: int) -> Backlog:
+        device = self.executor.device
+        if device.type == "cuda":
+            return RecordedBacklog(self.drafter, rows, device)
+        return Backlog(self.drafter, rows)
 
     def _rounds_of(self, chain_len: ChainLen) -> Rounds:
         return self.chosen_rounds if chain_len == AUTO else SameRound(self.round(chain_len))
