@@ -10,13 +10,12 @@ from eagle_aot.runtime_runner.round_costs import RoundCosts
 AUTO: Final = "auto"
 ChainLen = int | Literal["auto"]
 
-SHARE = 0.004  # of the time, that looking for something better than plain decoding may cost
-START = 4.0  # plain rounds, that it may cost before any was earned
+SHARE = 0.006  # of the time, that looking for something better than plain decoding may cost
+START = 6.0  # plain rounds, that it may cost before any was earned
 MOST = 16.0  # plain rounds, that what was won before may be lost again
 MARGIN = 1.01  # by which another chain length must be faster before it is taken
 THINK_AGAIN = 8  # rounds, even if all drafts are right: choosing takes time as well
-FIRST_LOOK = 16  # plain tokens, after which the head is asked what it would have drafted
-ASK_AGAIN = 4  # plain rounds, after which that is thought of again
+PLAIN_RUN = 16  # plain rounds, after which there is something to think of: it takes time as well
 
 
 class ChainLength:
@@ -38,14 +37,14 @@ class ChainLength:
         self._drift = Drift()
         self._account = START
         self._current = costs.longest
-        self._look = FIRST_LOOK
+        self._look = PLAIN_RUN
         self._look_at_once = False
         self._all_right = 0  # rounds since the last choice or wrong draft
 
     def begin(self) -> None:
         """A new text, of which nothing is known but what texts usually were like."""
         self._estimate.begin()
-        self._look = FIRST_LOOK
+        self._look = PLAIN_RUN
         self._all_right = 0
 
     def choose(self, left: int, position: int) -> int:
@@ -73,21 +72,19 @@ class ChainLength:
         self._all_right = self._all_right % THINK_AGAIN + 1 if chain_len == accepted else 0
         self._estimate.add(min(chain_len, emitted), accepted)
 
-    def plain_run(self, pending: int) -> int:
-        """How many plain rounds follow on `pending` ones before there is anything to think of."""
-        if self._look_at_once:
-            return 1
-        return FIRST_LOOK - pending if pending < FIRST_LOOK else ASK_AGAIN
+    def plain_run(self) -> int:
+        """How many plain rounds to play before anything is asked again."""
+        return 1 if self._look_at_once else PLAIN_RUN
 
     def observe_plain(self, rounds: int, position: int, seconds: float) -> None:
-        """A run of plain rounds, the last of which took `seconds`."""
-        self._drift.add_plain(rounds, seconds, self.costs.seconds(0, position))
+        """A run of plain rounds, which took `seconds` together."""
+        self._drift.add_plain(rounds, seconds / rounds, self.costs.seconds(0, position))
         self._book(rounds, rounds)
         self._all_right = 0
 
     def wants_to_look(self, pending: int, position: int) -> bool:
         """Whether the head should catch up on `pending` plain tokens now."""
-        if pending < FIRST_LOOK and not self._look_at_once:
+        if pending < PLAIN_RUN and not self._look_at_once:
             return False
         price = self.costs.price_of_catching_up(pending, position)
         cheap = price <= SHARE / 2 * pending
@@ -104,7 +101,7 @@ class ChainLength:
 
     def skip_plain(self) -> None:
         """As many plain tokens as are kept were too many to catch up on; look at fewer."""
-        self._look = FIRST_LOOK
+        self._look = PLAIN_RUN
 
     def _price(self, chain_len: int, position: int) -> float:
         """Of a round, in plain rounds, as things are now."""

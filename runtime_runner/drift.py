@@ -41,7 +41,7 @@ class Drift:
         self._since = max(self._since, 0) + 1
 
     def add_plain(self, rounds: int, seconds: float, measured: float) -> None:
-        """A run of plain rounds, the last of which took `seconds`; `measured` was expected."""
+        """A run of plain rounds that took `seconds` each, where `measured` was expected."""
         self._plain.append(math.log(seconds / measured))
         self._since = min(self._since, 0) - rounds
         if self._since <= -STALE:

@@ -61,7 +61,8 @@ class ChosenRounds:
         self.backlog = backlog
         self._chooser = chooser
         self._position = 0  # of the first token that the drafter has not seen
-        self._started = 0.0  # the round, seconds
+        self._started = 0.0  # the round, by the host's clock
+        self._seconds = 0.0  # in rounds that the chooser does not know of
         self._pending: list[int] = []  # plain tokens from there up to the bonus token
         self._run = 0  # plain rounds to play before the chooser is asked again
         self._run_left = 0  # of them
@@ -75,28 +76,30 @@ class ChosenRounds:
         self._chooser.begin()
         self.backlog.clear()
         self._position = prompt_tokens
-        self._pending, self._run_left = [], 0
+        self._pending, self._run_left, self._seconds = [], 0, 0.0
         return self.rounds[-1]
 
     def choose(self, left: int) -> Round:
-        if self._run_left > 1:
-            return self.rounds[0]
         round_ = self.rounds[0] if self._run_left else self._next(left)
         self._started = time.perf_counter()
         return round_
 
     def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
+        self._seconds += time.perf_counter() - self._started
         if self._run_left:
             self._pending += run
             self._run_left -= 1
             if not self._run_left:
-                seconds = time.perf_counter() - self._started
-                self._chooser.observe_plain(self._run, self._place() - 1, seconds)
+                self._chooser.observe_plain(self._run, self._place() - 1, self._taken())
             return
-        seconds, emitted = time.perf_counter() - self._started, len(run)
-        here, position = min(accepted, emitted), self._position
-        self._chooser.observe(round_.chain_len, here, emitted, position, seconds)
+        emitted, position = len(run), self._position
+        here = min(accepted, emitted)
+        self._chooser.observe(round_.chain_len, here, emitted, position, self._taken())
         self._position += accepted + 1
+
+    def _taken(self) -> float:
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
     def _place(self) -> int:
         """Of the bonus token."""
@@ -119,6 +122,6 @@ class ChosenRounds:
         return self.rounds[chain_len] if chain_len else self._plain_run()
 
     def _plain_run(self) -> Round:
-        run = self._chooser.plain_run(len(self._pending))
-        self._run = self._run_left = min(run, self.backlog.capacity - len(self._pending))
+        room = self.backlog.capacity - len(self._pending)
+        self._run = self._run_left = min(self._chooser.plain_run(), room)
         return self.rounds[0]
