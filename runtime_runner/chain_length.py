@@ -14,7 +14,7 @@ SHARE = 0.006  # of the time, that looking for something better than plain decod
 START = 6.0  # plain rounds, that it may cost before any was earned
 MOST = 16.0  # plain rounds, that what was won before may be lost again
 MARGIN = 1.01  # by which another chain length must be faster before it is taken
-THINK_AGAIN = 8  # rounds, even if all drafts are right: choosing takes time as well
+THINK_AGAIN = 4  # rounds: choosing takes time as well
 PLAIN_RUN = 16  # plain rounds, after which there is something to think of: it takes time as well
 
 
@@ -39,21 +39,24 @@ class ChainLength:
         self._current = costs.longest
         self._look = PLAIN_RUN
         self._look_at_once = False
-        self._all_right = 0  # rounds since the last choice or wrong draft
+        self._factor = 1.0  # of the drift
+        self._kept = THINK_AGAIN  # rounds since the last choice
 
     def begin(self) -> None:
         """A new text, of which nothing is known but what texts usually were like."""
         self._estimate.begin()
         self._look = PLAIN_RUN
-        self._all_right = 0
+        self._kept = THINK_AGAIN
 
     def choose(self, left: int, position: int) -> int:
         """For a round at `position` with `left` tokens to go, which the head has caught up with."""
         self._look_at_once = self._drift.wants_plain
         if self._look_at_once:
             return 0
-        if 0 < self._all_right < THINK_AGAIN and left > self._current:
+        self._kept += 1
+        if self._keeps(left, position):
             return self._current
+        self._kept, self._factor = 0, self._drift.factor
         longest = min(self.costs.longest, left - 1)
         prices = {k: self._price(k, position) for k in range(longest + 1)}
         tokens = self._estimate.tokens()
@@ -69,7 +72,6 @@ class ChainLength:
         """A round of `chain_len` drafts, `accepted` of them among the `emitted` tokens."""
         self._drift.add_drafting(seconds, self.costs.seconds(chain_len, position))
         self._book(emitted, self._price(chain_len, position))
-        self._all_right = self._all_right % THINK_AGAIN + 1 if chain_len == accepted else 0
         self._estimate.add(min(chain_len, emitted), accepted)
 
     def plain_run(self) -> int:
@@ -80,7 +82,7 @@ class ChainLength:
         """A run of plain rounds, which took `seconds` together."""
         self._drift.add_plain(rounds, seconds / rounds, self.costs.seconds(0, position))
         self._book(rounds, rounds)
-        self._all_right = 0
+        self._kept = THINK_AGAIN
 
     def wants_to_look(self, pending: int, position: int) -> bool:
         """Whether the head should catch up on `pending` plain tokens now."""
@@ -103,11 +105,16 @@ class ChainLength:
         """As many plain tokens as are kept were too many to catch up on; look at fewer."""
         self._look = PLAIN_RUN
 
+    def _keeps(self, left: int, position: int) -> bool:
+        """Whether the last choice stands, without thinking."""
+        short = self._kept < THINK_AGAIN and left > self._current
+        return short and self._covers(self._price(self._current, position) - 1)
+
     def _price(self, chain_len: int, position: int) -> float:
         """Of a round, in plain rounds, as things are now."""
         if not chain_len:
             return 1.0
-        return self.costs.price(chain_len, position) * self._drift.factor
+        return self.costs.price(chain_len, position) * self._factor
 
     def _covers(self, loss: float) -> bool:
         return loss <= max(self._account, 0)
