@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 MEMORY = 48.0  # rounds, after which an observation counts 1 / e
 TEXTS = 16.0  # texts, after which one counts 1 / e in what is usual
-HEAD_START = 8.0  # rounds that the usual text counts as in a new one
+HEAD_START = 4.0  # rounds that the usual text counts as in a new one
 OPTIMISM = 0.9  # of a draft that nothing is known about
 WEIGHT_OF_OPTIMISM = 1.0  # rounds
 

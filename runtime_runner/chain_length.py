@@ -85,13 +85,17 @@ class ChainLength:
         self._kept = THINK_AGAIN
 
     def wants_to_look(self, pending: int, position: int) -> bool:
-        """Whether the head should catch up on `pending` plain tokens now."""
+        """Whether the head should catch up on `pending` plain tokens now.
+
+        Not unless there is enough left to try what it may find.
+        """
         if pending < PLAIN_RUN and not self._look_at_once:
             return False
         price = self.costs.price_of_catching_up(pending, position)
         cheap = price <= SHARE / 2 * pending
         due = cheap or pending >= min(self._look, self.costs.rows)
-        return self._look_at_once or (due and self._covers(price))
+        trying = self._price(self.costs.longest, position) - 1
+        return self._look_at_once or (due and self._covers(price + trying))
 
     def observe_look(self, expected: Sequence[bool], position: int) -> None:
         """What the head caught up on: whether it would have drafted each of the plain tokens."""
