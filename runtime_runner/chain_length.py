@@ -14,8 +14,8 @@ SHARE = 0.006  # of the time, that looking for something better than plain decod
 START = 6.0  # plain rounds, that it may cost before any was earned
 MOST = 16.0  # plain rounds, that what was won before may be lost again
 MARGIN = 1.01  # by which another chain length must be faster before it is taken
-THINK_AGAIN = 4  # rounds: choosing takes time as well
-PLAIN_RUN = 16  # plain rounds, after which there is something to think of: it takes time as well
+RUN = 4  # rounds with drafts that are chosen at once: choosing takes time as well
+PLAIN_RUN = 16  # plain ones
 
 
 class ChainLength:
@@ -40,23 +40,19 @@ class ChainLength:
         self._look = PLAIN_RUN
         self._look_at_once = False
         self._factor = 1.0  # of the drift
-        self._kept = THINK_AGAIN  # rounds since the last choice
 
     def begin(self) -> None:
         """A new text, of which nothing is known but what texts usually were like."""
         self._estimate.begin()
         self._look = PLAIN_RUN
-        self._kept = THINK_AGAIN
 
-    def choose(self, left: int, position: int) -> int:
-        """For a round at `position` with `left` tokens to go, which the head has caught up with."""
+    def choose(self, left: int, position: int) -> tuple[int, int]:
+        """The chain length, and of how many rounds, at `position` with `left` tokens to go, where
+        the head has caught up."""
         self._look_at_once = self._drift.wants_plain
         if self._look_at_once:
-            return 0
-        self._kept += 1
-        if self._keeps(left, position):
-            return self._current
-        self._kept, self._factor = 0, self._drift.factor
+            return 0, 1
+        self._factor = self._drift.factor
         longest = min(self.costs.longest, left - 1)
         prices = {k: self._price(k, position) for k in range(longest + 1)}
         tokens = self._estimate.tokens()
@@ -64,25 +60,27 @@ class ChainLength:
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] > MARGIN * speeds.get(self._current, 0.0):
             self._current = best
-        return self._current
+        return self._current, self._run(prices[self._current] - 1)
+
+    def _run(self, loss: float) -> int:
+        """How many rounds, of which each may lose as much, the account covers."""
+        if not self._current:
+            return PLAIN_RUN
+        return RUN if loss * RUN <= self._account else max(1, int(self._account / loss))
 
     def observe(
-        self, chain_len: int, accepted: int, emitted: int, position: int, seconds: float
+        self, chain_len: int, played: Sequence[tuple[int, int]], position: int, seconds: float
     ) -> None:
-        """A round of `chain_len` drafts, `accepted` of them among the `emitted` tokens."""
-        self._drift.add_drafting(seconds, self.costs.seconds(chain_len, position))
-        self._book(emitted, self._price(chain_len, position))
-        self._estimate.add(min(chain_len, emitted), accepted)
-
-    def plain_run(self) -> int:
-        """How many plain rounds to play before anything is asked again."""
-        return 1 if self._look_at_once else PLAIN_RUN
-
-    def observe_plain(self, rounds: int, position: int, seconds: float) -> None:
-        """A run of plain rounds, which took `seconds` together."""
-        self._drift.add_plain(rounds, seconds / rounds, self.costs.seconds(0, position))
-        self._book(rounds, rounds)
-        self._kept = THINK_AGAIN
+        """A run of rounds up to `position`, which took `seconds`: of each, how many of the drafts
+        were accepted among how many tokens."""
+        rounds = len(played)
+        measured = self.costs.seconds(chain_len, position)
+        self._drift.add(chain_len > 0, rounds, seconds / rounds, measured)
+        tokens = sum(emitted for _, emitted in played)
+        self._book(tokens, rounds * self._price(chain_len, position))
+        if chain_len:
+            for accepted, emitted in played:
+                self._estimate.add(min(chain_len, emitted), accepted)
 
     def wants_to_look(self, pending: int, position: int) -> bool:
         """Whether the head should catch up on `pending` plain tokens now.
@@ -108,11 +106,6 @@ class ChainLength:
     def skip_plain(self) -> None:
         """As many plain tokens as are kept were too many to catch up on; look at fewer."""
         self._look = PLAIN_RUN
-
-    def _keeps(self, left: int, position: int) -> bool:
-        """Whether the last choice stands, without thinking."""
-        short = self._kept < THINK_AGAIN and left > self._current
-        return short and self._covers(self._price(self._current, position) - 1)
 
     def _price(self, chain_len: int, position: int) -> float:
         """Of a round, in plain rounds, as things are now."""

@@ -5,8 +5,7 @@ import statistics
 from collections import deque
 
 SAMPLES = 15  # of each kind, the latest
-ENOUGH = 3
-STALE = 32  # plain rounds, after which one sample of the other kind is forgotten
+STALE = 64  # plain rounds, after which one sample of the other kind is forgotten
 
 
 class Drift:
@@ -28,22 +27,17 @@ class Drift:
 
     @property
     def factor(self) -> float:
-        """1 where too little is known, and never less: plain rounds are few among others, and those
+        """1 where nothing is known, and never less: plain rounds are few among others, and those
         of a slower time must not make drafting look cheap."""
-        if min(len(self._plain), len(self._drafting)) < ENOUGH:
+        if not self._plain or not self._drafting:
             return 1.0
         dearer = statistics.median(self._drafting) - statistics.median(self._plain)
         return math.exp(max(dearer, 0.0))
 
-    def add_drafting(self, seconds: float, measured: float) -> None:
-        """A round with drafts that took `seconds`, where `measured` was expected."""
-        self._drafting.append(math.log(seconds / measured))
-        self._since = max(self._since, 0) + 1
-
-    def add_plain(self, rounds: int, seconds: float, measured: float) -> None:
-        """A run of plain rounds that took `seconds` each, where `measured` was expected."""
-        self._plain.append(math.log(seconds / measured))
-        self._since = min(self._since, 0) - rounds
+    def add(self, drafting: bool, rounds: int, seconds: float, measured: float) -> None:
+        """A run of rounds that took `seconds` each, where `measured` was expected."""
+        (self._drafting if drafting else self._plain).append(math.log(seconds / measured))
+        self._since = max(self._since, 0) + rounds if drafting else min(self._since, 0) - rounds
         if self._since <= -STALE:
             self._since = 0
             if self._drafting:

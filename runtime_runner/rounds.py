@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from eagle_aot.runtime_runner.backlog import Backlog
-from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen, ChainLength
+from eagle_aot.runtime_runner.chain_length import AUTO, PLAIN_RUN, ChainLen, ChainLength
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.round_costs import RoundCosts
 
@@ -50,7 +50,8 @@ class SameRound:
 class ChosenRounds:
     """Rounds of every chain length over one cursor, and what chooses between them.
 
-    Within a run of plain rounds nothing is asked: choosing costs a small model more than it wins.
+    They are chosen in runs, within which nothing is asked: after each forward the host's caches
+    hold other things, so that choosing costs a small model more than it wins.
     """
 
     chain_len: ChainLen = AUTO
@@ -61,11 +62,12 @@ class ChosenRounds:
         self.backlog = backlog
         self._chooser = chooser
         self._position = 0  # of the first token that the drafter has not seen
-        self._started = 0.0  # the round, by the host's clock
-        self._seconds = 0.0  # in rounds that the chooser does not know of
         self._pending: list[int] = []  # plain tokens from there up to the bonus token
-        self._run = 0  # plain rounds to play before the chooser is asked again
-        self._run_left = 0  # of them
+        self._run = rounds[0]
+        self._run_left = 0  # rounds
+        self._played: list[tuple[int, int]] = []  # of the run: (accepted, emitted)
+        self._seconds = 0.0  # that they took
+        self._started = 0.0  # the round, by the host's clock
 
     @property
     def costs(self) -> RoundCosts:
@@ -73,55 +75,56 @@ class ChosenRounds:
         return self._chooser.costs
 
     def begin(self, prompt_tokens: int) -> Round:
+        self._tell()
         self._chooser.begin()
         self.backlog.clear()
         self._position = prompt_tokens
-        self._pending, self._run_left, self._seconds = [], 0, 0.0
+        self._pending, self._run_left = [], 0
         return self.rounds[-1]
 
     def choose(self, left: int) -> Round:
-        round_ = self.rounds[0] if self._run_left else self._next(left)
+        if not self._run_left or left <= self._run.chain_len:
+            self._tell()
+            self._next_run(left)
         self._started = time.perf_counter()
-        return round_
+        return self._run
 
     def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
         self._seconds += time.perf_counter() - self._started
-        if self._run_left:
+        self._played.append((min(accepted, len(run)), len(run)))
+        self._run_left -= 1
+        if round_.chain_len:
+            self._position += accepted + 1
+        else:
             self._pending += run
-            self._run_left -= 1
-            if not self._run_left:
-                self._chooser.observe_plain(self._run, self._place() - 1, self._taken())
-            return
-        emitted, position = len(run), self._position
-        here = min(accepted, emitted)
-        self._chooser.observe(round_.chain_len, here, emitted, position, self._taken())
-        self._position += accepted + 1
 
-    def _taken(self) -> float:
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
+    def _tell(self) -> None:
+        """What came of the run."""
+        if self._played:
+            place = self._position + len(self._pending)
+            self._chooser.observe(self._run.chain_len, self._played, place, self._seconds)
+        self._played, self._seconds = [], 0.0
 
-    def _place(self) -> int:
-        """Of the bonus token."""
-        return self._position + len(self._pending)
+    def _next_run(self, left: int) -> None:
+        place = self._position + len(self._pending)
+        if self._pending and not self._caught_up(place):
+            chain_len, count = 0, PLAIN_RUN
+        else:
+            chain_len, count = self._chooser.choose(left, place)
+        if not chain_len:
+            count = min(count, self.backlog.capacity - len(self._pending))
+        self._run, self._run_left = self.rounds[chain_len], count
 
-    def _next(self, left: int) -> Round:
-        pending, place = len(self._pending), self._place()
-        if pending and self._chooser.wants_to_look(pending, place):
+    def _caught_up(self, place: int) -> bool:
+        """Whether the drafter has now seen all tokens before `place`."""
+        looks = self._chooser.wants_to_look(len(self._pending), place)
+        if looks:
             expected = self.backlog.catch_up(self._position, self._pending)
             self._chooser.observe_look(expected, place)
-        elif pending == self.backlog.capacity:
+        elif len(self._pending) == self.backlog.capacity:
             self.backlog.clear()
             self._chooser.skip_plain()
-            self._position, self._pending = place, []
-            return self._plain_run()
-        elif pending:
-            return self._plain_run()
+        else:
+            return False
         self._position, self._pending = place, []
-        chain_len = self._chooser.choose(left, place)
-        return self.rounds[chain_len] if chain_len else self._plain_run()
-
-    def _plain_run(self) -> Round:
-        room = self.backlog.capacity - len(self._pending)
-        self._run = self._run_left = min(self._chooser.plain_run(), room)
-        return self.rounds[0]
+        return looks

@@ -10,8 +10,8 @@ class Shuffled(ChainLength):
 
     rng = random.Random(4)
 
-    def choose(self, left: int, position: int) -> int:
-        return self.rng.randrange(self.costs.longest + 1)
+    def choose(self, left: int, position: int) -> tuple[int, int]:
+        return self.rng.randrange(self.costs.longest + 1), self.rng.randint(1, 4)
 
     def wants_to_look(self, pending: int, position: int) -> bool:
         return self.rng.random() < 0.3
