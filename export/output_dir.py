@@ -59,16 +59,18 @@ def appearing(output_dir: Path) -> Iterator[Path]:
     partial: Path | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        _recover(final)
-        partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=final.parent))
-        lock = os.open(partial, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _locked(final.parent):
+            _recover(final)
+            partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=final.parent))
+            in_use = os.open(partial, os.O_RDONLY)
+            fcntl.flock(in_use, fcntl.LOCK_EX)
         try:
             yield partial
             partial.chmod(0o755)  # mkdtemp makes it private
-            _replace(partial, final)
+            with _locked(final.parent):
+                _replace(partial, final)
         finally:
-            os.close(lock)
+            os.close(in_use)
     except EagleError:
         raise
     except OSError as error:
@@ -77,6 +79,17 @@ def appearing(output_dir: Path) -> Iterator[Path]:
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Against other exports beside ours, while names change."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _replace(partial: Path, final: Path) -> None:
@@ -88,8 +101,9 @@ def _replace(partial: Path, final: Path) -> None:
     final.rename(replaced)
     try:
         partial.rename(final)
-    except OSError:
-        replaced.rename(final)
+    except BaseException:  # an interrupt too
+        if not final.exists():
+            replaced.rename(final)
         raise
     shutil.rmtree(replaced, ignore_errors=True)
 

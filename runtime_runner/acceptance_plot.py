@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eagle_aot.runtime_runner.picture import save_picture
 from eagle_aot.runtime_runner.stats import Stats
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def plot_acceptance(stats: Stats, title: str, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylim(0, 1.1)
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
-    figure.savefig(path)
+    save_picture(figure, path)
 
 
 def draw_positions(axes: "Axes", stats: Stats) -> None:

@@ -241,7 +241,7 @@ def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
 
     stats = total(results)
     if not stats.drafted:
-        raise SettingError(f"--plot {picture}: no round was run, nothing was drafted")
+        raise SettingError(f"--plot {picture}: nothing was drafted")
     requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
     title = f"{artifact.name}, K = {stats.chain_len}, {requests}, {stats.rounds} rounds"
     plot_acceptance(stats, title, picture)

@@ -3,8 +3,12 @@
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eagle_aot.errors import SettingError, UnsupportedError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def check_plot(path: Path) -> None:
@@ -27,3 +31,16 @@ def open_for_writing(path: Path) -> None:
     path.open("ab").close()
     if not was_there:
         path.unlink()
+
+
+def save_picture(figure: "Figure", path: Path) -> None:
+    """Write a PNG, whole or not at all. Raises SettingError when the disk refuses."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        figure.savefig(partial, format="png")
+        partial.replace(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SettingError(f"--plot {path}: cannot be written: {reason}") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -180,7 +180,11 @@ def show(finding: Finding, console: Console) -> None:
     if finding.stats is not None:
         console.print(table(finding))
     if finding.recorded is not None:
-        console.print(one_line(f"at the export: {finding.recorded.get('message')}"), markup=False)
+        console.print(
+            one_line(f"at the export: {finding.recorded.get('message')}"),
+            markup=False,
+            soft_wrap=True,
+        )
     if finding.kind in ("fits", "unknown"):
         identical = f"{finding.prompts} of {finding.prompts} outputs identical to plain decoding's"
         console.print(f"self-test: {identical}; {finding.message}", markup=False, soft_wrap=True)

@@ -48,7 +48,9 @@ def all_faults() -> Iterator[Fault]:
 @click.argument("artifact", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--only", default=["*"], multiple=True, metavar="PATTERN",
               help="Rows whose name fits, as in a shell.")  # fmt: skip
-@click.option("--jobs", type=int, default=2, show_default=True, help="Commands run at once.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Commands run at once."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 def main(artifact: Path, only: tuple[str, ...], jobs: int, as_json: bool) -> None:
     """Run the table against ARTIFACT, an export of the shipped pair for XNNPACK."""

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.command import eagle_command
-from eagle_aot.interrupts import persistent_interrupts
+from eagle_aot.interrupts import AGAIN, persistent_interrupts
 
 
 class Collected:
@@ -56,3 +56,9 @@ def test_other_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) ->
         Broken()
     assert seen == [ValueError]
     assert sys.unraisablehook is hook
+
+
+def test_what_was_swallowed_at_the_very_end_comes_too_late() -> None:
+    with persistent_interrupts():
+        drop_something()
+    time.sleep(2 * AGAIN)  # where an interrupt would be raised

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import models
 
 from eagle_aot.errors import ArtifactError, CheckpointError
 from eagle_aot.export import Source
@@ -98,3 +100,11 @@ def test_settings_that_are_no_object_are_refused(directory: Path, text: str) -> 
     (directory / "tokenizer_config.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"tokenizer_config\.json: cannot be read \("):
         Tokenizer(directory)
+
+
+def test_a_tokenizer_that_fails_on_a_prompt_is_stated(directory: Path, no_network: None) -> None:
+    """A vocabulary without the token for all that it lacks is found out when one is needed."""
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({"Tom": 0}, unk_token="<unk>"))
+    tokenizer.save(str(directory / "tokenizer.json"))
+    with pytest.raises(ArtifactError, match=r"cannot encode the prompt \(.*UNK"):
+        Tokenizer(directory).encode("Ada", raw=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_aot.runtime_runner.bench.results import AtContext, Results, Round
+from eagle_aot.runtime_runner.picture import save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ def plot(results: Results, path: Path) -> None:
     rows[0].set_xlim(0, ROOM_FOR_LABELS * longest)
     handles = rows[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]), frameon=False)
-    figure.savefig(path)
+    save_picture(figure, path)
 
 
 def draw_context(axes: "Axes", at: AtContext) -> None:

@@ -41,7 +41,9 @@ def into(
 
 def refused_places() -> Iterator[Fault]:
     """Places that are found out at once."""
-    yield into("holds other files", _thesis, "holds other files (chapter.tex): choose another", None)
+    yield into(
+        "holds other files", _thesis, "holds other files (chapter.tex): choose another", None
+    )
     yield into("a file", lambda s: write(s.directory / "file", b""), "is not a directory", None)
     yield into("below a file", lambda s: write(s.directory / "f", b"") / "a", "Not a dir", None)
     yield into("a name of 300 characters", lambda s: s.directory / (300 * "x"), "too long", None)

@@ -53,6 +53,8 @@ def try_fault(fault: Fault, good: Path) -> Row:
         return judge(fault, scene, root / "tmp")
     except CannotMake as reason:
         return Row(fault=fault.name, command=fault.command, skipped=str(reason))
+    except OSError as error:  # a driver's: the rows of others are not to be lost
+        return Row(fault=fault.name, command=fault.command, wrong=(f"could not be made: {error}",))
     finally:
         fault.after(scene)
         shutil.rmtree(root)

@@ -4,9 +4,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import BinaryIO
 
 STDERR = 2
+_ONE_AT_A_TIME = RLock()
+"""A process has one standard error, whatever its threads do."""
 
 
 @contextmanager
@@ -14,9 +17,10 @@ def held_stderr() -> Iterator[Callable[[], str]]:
     """Hold back what any thread writes to the process's standard error within the block.
 
     It is passed on where the block ends well, and dropped where it raises: what it raises says
-    more. Calling what it gives returns the text so far. Costs about ten microseconds.
+    more. Calling what it gives returns the text so far. Costs about ten microseconds; a block waits
+    for those of other threads.
     """
-    with os.fdopen(os.memfd_create("stderr"), "r+b", buffering=0) as file:
+    with _ONE_AT_A_TIME, os.fdopen(os.memfd_create("stderr"), "r+b", buffering=0) as file:
         before = _swapped(file.fileno())
         try:
             yield lambda: _text(file)

@@ -1,4 +1,4 @@
-"""Ctrl-C that no library swallows."""
+"""Ctrl-C that a destructor swallowed."""
 
 import _thread
 import sys
@@ -21,10 +21,12 @@ def persistent_interrupts() -> Iterator[None]:
     thousands of these.
     """
     before = sys.unraisablehook
+    timers: list[Timer] = []
 
     def hook(unraisable: "UnraisableHookArgs") -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            Timer(AGAIN, _thread.interrupt_main).start()
+            timers.append(Timer(AGAIN, _thread.interrupt_main))
+            timers[-1].start()
         else:
             before(unraisable)
 
@@ -33,3 +35,5 @@ def persistent_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+        for timer in timers:  # where the block ended first there is nothing left to interrupt
+            timer.cancel()

@@ -46,15 +46,21 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise PromptError("the prompt is not valid Unicode text") from error
         if not raw and self.hf.chat_template:
-            text = self._render(prompt)
-            ids: list[int] = self.hf(text, add_special_tokens=False).input_ids
+            ids = self._ids(self._render(prompt), add_special_tokens=False)
         else:
-            ids = self.hf(prompt).input_ids
+            ids = self._ids(prompt)
         bos = self.hf.bos_token_id
         if bos is not None and ids[:1] != [bos]:
             ids = [bos, *ids]
         if not ids:
             raise PromptError("the prompt is empty")
+        return ids
+
+    def _ids(self, text: str, **options: bool) -> list[int]:
+        try:
+            ids: list[int] = self.hf(text, **options).input_ids
+        except Exception as error:  # tokenizers' own, which have no type
+            raise ArtifactError(f"the tokenizer cannot encode the prompt ({error})") from error
         return ids
 
     def _render(self, prompt: str) -> str:

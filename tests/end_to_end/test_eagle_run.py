@@ -155,7 +155,7 @@ def test_all_requests_are_summed_up_and_drawn(tiny_artifact: Path, tmp_path: Pat
     [
         (["--plot", "a.jpg"], 1, "--plot a.jpg: must end in .png"),
         (["--plot", "a.png", "--no-speculation"], 2, "leave out --no-speculation"),
-        (["--plot", "a.png", "--max-new-tokens", "1"], 1, "no round was run, nothing was drafted"),
+        (["--plot", "a.png", "--max-new-tokens", "1"], 1, "a.png: nothing was drafted"),
     ],
 )
 def test_a_picture_of_nothing_is_refused(

@@ -69,6 +69,19 @@ def test_what_was_learned_helps_with_the_next_text() -> None:
         assert chooser.choose(60, 0)[0] == chain_len
 
 
+@pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
+def test_after_many_hard_texts_it_finds_that_others_are_easy(costs: RoundCosts) -> None:
+    """All of them too short to learn much from."""
+    hard, easy = TEXTS["all 0.1"], TEXTS["all 0.9"]
+    chooser = ChainLength(costs)
+    for seed in range(30):
+        chosen_price(costs, right_drafts(hard, 70, seed), chooser)
+    texts = [right_drafts(easy, 50, seed) for seed in range(120)]
+    chosen = sum(chosen_price(costs, text, chooser) for text in texts)
+    fixed = min(sum(fixed_price(costs, text, k) for text in texts) for k in range(LONGEST + 1))
+    assert chosen <= fixed / 0.85
+
+
 @pytest.mark.parametrize("dearer", [1.0, 1.6])
 def test_it_notices_when_drafting_costs_more_than_was_measured(dearer: float) -> None:
     """In noisy times, on a device that became slower for all rounds alike."""

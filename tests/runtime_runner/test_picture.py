@@ -3,11 +3,12 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from eagle_aot.errors import SettingError, UnsupportedError
-from eagle_aot.runtime_runner.picture import check_plot
+from eagle_aot.runtime_runner.picture import check_plot, save_picture
 
 
 def test_what_cannot_be_written_is_refused_before_measuring(
@@ -46,3 +47,17 @@ def test_checking_changes_nothing(tmp_path: Path) -> None:
     old.write_bytes(b"a picture")
     check_plot(old)
     assert old.read_bytes() == b"a picture"
+
+
+def test_a_disk_that_is_full_costs_no_picture_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "round.png"
+    path.write_bytes(b"the old one")
+
+    class Figure:
+        def savefig(self, place: Path, format: str) -> None:
+            place.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(SettingError, match=r"round\.png: cannot be written: No space left"):
+        save_picture(cast(Any, Figure()), path)
+    assert path.read_bytes() == b"the old one" and list(tmp_path.iterdir()) == [path]
