@@ -66,7 +66,7 @@ class ChainLength:
         """How many rounds, of which each may lose as much, the account covers."""
         if not self._current:
             return PLAIN_RUN
-        return RUN if loss * RUN <= self._account else max(1, int(self._account / loss))
+        return RUN if self._covers(loss * RUN) else max(1, int(self._account / loss))
 
     def observe(
         self, chain_len: int, played: Sequence[tuple[int, int]], position: int, seconds: float
