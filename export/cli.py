@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 from rich.console import Console
 
-from eagle_aot.command import eagle_command
+from eagle_aot.command import eagle_command, given_options
 from eagle_aot.errors import PairingError
 
 if TYPE_CHECKING:
@@ -166,11 +165,10 @@ def print_reproduction(
     """Repeat an export with all its options; say where, and what differs."""
     from eagle_aot.export.reproduce import reproduce
 
-    context = click.get_current_context()
-    for name in sorted(set(context.params) - BESIDE_REPRODUCE):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--reproduce takes its options from the manifest: leave out "
-                                   f"--{name.replace('_', '-')}")  # fmt: skip
+    if others := given_options(but=BESIDE_REPRODUCE):
+        raise click.UsageError(
+            f"--reproduce takes its options from the manifest: leave out {others[0]}"
+        )
     place, found = reproduce(recorded, main, target_dir, draft_dir, output_dir)
     if as_json:
         click.echo(json.dumps({"output_dir": str(place), **found.to_json()}))

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.command import eagle_command
+from eagle_aot.command import eagle_command, given_options
 from eagle_aot.errors import SettingError
 from eagle_aot.prompts import read_prompts
 from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
@@ -19,6 +19,9 @@ from eagle_aot.self_test import self_test_prompts
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Result, Runner
+
+BESIDE_VERIFY = {"verify", "as_json"}
+BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
 
 
 @eagle_command
@@ -65,13 +68,16 @@ def main(
 ) -> None:
     """Generate greedily from ARTIFACT, speculating with its draft head."""
     if verify:
-        if any(source is not None for source in (prompt, prompt_file, prompts_jsonl)):
-            raise click.UsageError("--verify runs no prompt")
+        if others := given_options(but=BESIDE_VERIFY):
+            raise click.UsageError(f"--verify runs nothing: leave out {others[0]}")
         show_verification(artifact, as_json)
         return
     if self_test:
-        if prompt is not None or prompt_file is not None:
-            raise click.UsageError("--self-test takes its prompts from --prompts-jsonl")
+        if others := given_options(but=BESIDE_SELF_TEST):
+            raise click.UsageError(
+                "--self-test goes with --prompts-jsonl, --executor, --no-cuda-graph and --json: "
+                f"leave out {others[0]}"
+            )
         show_self_test(artifact, prompts_jsonl, executor, not no_cuda_graph, as_json)
         return
     if picture is not None:

@@ -5,10 +5,11 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from eagle_aot.errors import EagleError
 from eagle_aot.interrupts import persistent_interrupts
@@ -50,6 +51,19 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
             logging.disable(logging.NOTSET)
 
     return click.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+
+
+def given_options(*, but: Collection[str]) -> list[str]:
+    """The options that stand on the command line, as a user writes them, without those named."""
+    context = click.get_current_context()
+    return sorted(
+        option.opts[0]
+        for option in context.command.params
+        if isinstance(option, click.Option)
+        and option.name is not None
+        and option.name not in but
+        and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    )
 
 
 def open_standard_streams() -> None:

@@ -168,6 +168,20 @@ def test_a_picture_of_nothing_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["--verify", "--plot", "a.png"], "--plot"),
+        (["--verify", "--self-test"], "--self-test"),
+        (["--self-test", "--max-new-tokens", "3"], "--max-new-tokens"),
+        (["--self-test", "--prompt", "Tom"], "--prompt"),
+    ],
+)
+def test_no_option_is_passed_over(tiny_artifact: Path, arguments: list[str], option: str) -> None:
+    result = run(tiny_artifact, *arguments)
+    assert result.exit_code == 2 and f"leave out {option}\n" in result.stderr
+
+
 def test_text_streams_to_stdout_alone(tiny_artifact: Path) -> None:
     result = run(tiny_artifact, "--prompt", QUESTION, "--quiet")
     expected = json.loads(run(tiny_artifact, "--prompt", QUESTION, "--json").stdout)["text"]
