@@ -1,15 +1,25 @@
 """An interrupt ends a command wherever it meets it."""
 
 import _thread
+import signal
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
 
 from eagle_aot.command import eagle_command
 from eagle_aot.interrupts import AGAIN, persistent_interrupts
+
+
+@pytest.fixture(autouse=True)
+def listening() -> Iterator[None]:
+    """A shell starts its background jobs deaf to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Collected:
