@@ -1,7 +1,6 @@
 """The official ExecuTorch runtime for Python."""
 
 import io
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
 from eagle_aot.errors import ArtifactError, UnsupportedError
+from eagle_aot.held_stderr import held_stderr
 from eagle_aot.runtime_runner.executors import Step
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
@@ -89,12 +89,5 @@ def native_stderr_muted() -> Iterator[None]:
     It writes through Python's stream and through the file descriptor.
     """
     sys.stderr.flush()
-    saved = os.dup(2)
-    with open(os.devnull, "wb") as devnull:
-        os.dup2(devnull.fileno(), 2)
-    try:
-        with redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+    with redirect_stderr(io.StringIO()), held_stderr():
+        yield
