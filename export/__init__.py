@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eagle_aot.export.draft_checkpoint import load_draft
+    from eagle_aot.export.drafters.eagle3.load import load_draft
+    from eagle_aot.export.load import Source
     from eagle_aot.export.options import ExportOptions
+    from eagle_aot.export.pair import Eagle3Speculator
     from eagle_aot.export.pipeline import export_speculator, run_check, run_export
-    from eagle_aot.export.source import Source
-    from eagle_aot.export.speculator import Eagle3Speculator
 
 __all__ = [
     "Eagle3Speculator",
@@ -24,10 +24,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "Eagle3Speculator": "speculator",
+    "Eagle3Speculator": "pair",
     "ExportOptions": "options",
-    "Source": "source",
-    "load_draft": "draft_checkpoint",
+    "Source": "load",
+    "load_draft": "drafters.eagle3.load",
 }
 
 

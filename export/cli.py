@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from eagle_aot.command import eagle_command, given_options
-from eagle_aot.errors import PairingError
+from eagle_aot.common.command import eagle_command, given_options
+from eagle_aot.common.errors import PairingError
 
 if TYPE_CHECKING:
     from eagle_aot.export import ExportOptions, Source
@@ -90,8 +90,8 @@ def main(
 ) -> None:
     """Export a target model and its EAGLE-3 draft head to one ExecuTorch program."""
     from eagle_aot.export import ExportOptions, Source, run_check, run_export  # imports torch
+    from eagle_aot.export.drafters.eagle3.reading.taps import parse_tap_layers
     from eagle_aot.export.lowering.backend import choose_backend
-    from eagle_aot.export.tap_layers import parse_tap_layers
 
     if list_targets:
         print_targets()
@@ -135,8 +135,8 @@ def main(
 
 def show_self_test(source: "Source", options: "ExportOptions", as_json: bool) -> None:
     """The ranking and the finding; a warning is what was asked for, so it is a failure here."""
+    from eagle_aot.export.drafters.eagle3.self_test.report import show
     from eagle_aot.export.pipeline import run_self_test
-    from eagle_aot.export.self_test.report import show
 
     verdict = run_self_test(source, options)
     if as_json:
@@ -185,9 +185,9 @@ def print_draft(
     as_json: bool,
 ) -> None:
     """How a head is understood, for a reader or for a program."""
-    from eagle_aot.export.draft_description import describe_draft, report
-    from eagle_aot.export.draft_target import TargetFacts
-    from eagle_aot.export.tap_layers import parse_tap_layers
+    from eagle_aot.export.drafters.eagle3.describe import describe_draft, report
+    from eagle_aot.export.drafters.eagle3.reading.taps import parse_tap_layers
+    from eagle_aot.export.drafters.eagle3.target import TargetFacts
 
     target = TargetFacts.find(target_dir, target_model)
     description = describe_draft(directory, target, parse_tap_layers(tap_layers))

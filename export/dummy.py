@@ -5,11 +5,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from eagle_aot.errors import SettingError
-from eagle_aot.export.draft_config import DraftConfig
-from eagle_aot.export.draft_geometry import read_geometry
-from eagle_aot.export.draft_head import Eagle3Draft
-from eagle_aot.export.draft_layout import read_layout
+from eagle_aot.common.errors import SettingError
+from eagle_aot.export.drafters.eagle3.config import DraftConfig
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
+from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder

@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
-from eagle_aot.export.attention import STOCK, attending_by
 from eagle_aot.export.int4_dispatch import matvec_max_m_raised
-from eagle_aot.export.speculator import Eagle3Speculator
+from eagle_aot.export.lengths import MAX_VERIFY_WINDOW, MethodLengths
+from eagle_aot.export.pair import Eagle3Speculator
+from eagle_aot.export.prepare.attention import STOCK, attending_by
 from eagle_aot.export.uncloned_weights import weights_uncloned
-from eagle_aot.export.verify_window import MAX_VERIFY_WINDOW, MethodLengths
 
 # One module per method, all over the same children: weights and caches keep one name (`target.*`,
 # `draft.*`) in every method and can be shared between them.

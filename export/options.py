@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from eagle_aot.export.lengths import check_chain_len
+from eagle_aot.export.load import Source
 from eagle_aot.export.lowering.backend import AUTO
 from eagle_aot.export.progress import Progress
-from eagle_aot.export.source import Source
-from eagle_aot.export.verify_window import check_chain_len
 
 DEFAULT_MAX_PREFILL = 512
 UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "progress")

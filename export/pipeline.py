@@ -10,11 +10,13 @@ from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Manifest
-from eagle_aot.errors import EagleError, ExportError
-from eagle_aot.export.attention import choose_attention, methods_splitting_keys
-from eagle_aot.export.decisions import describe_decisions, linear_formats
-from eagle_aot.export.fold_int4 import fold_int4
+from eagle_aot.common.errors import EagleError, ExportError
+from eagle_aot.common.shortage import shortage
+from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record, self_test
+from eagle_aot.export.drafters.eagle3.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
+from eagle_aot.export.lengths import MethodLengths, check_chain_len, method_lengths
+from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.lowering.backend import (
     AUTO,
     CUDA,
@@ -24,24 +26,22 @@ from eagle_aot.export.lowering.backend import (
     lowering,
     multiprocessors,
 )
-from eagle_aot.export.manifest import (
+from eagle_aot.export.methods import export_methods
+from eagle_aot.export.options import ExportOptions
+from eagle_aot.export.pair import Eagle3Speculator
+from eagle_aot.export.prepare.attention import choose_attention, methods_splitting_keys
+from eagle_aot.export.prepare.fold import fold_int4
+from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.progress import Progress
+from eagle_aot.export.publish.decisions import describe_decisions, linear_formats
+from eagle_aot.export.publish.describe import (
     check_tokenizer,
     copy_tokenizer,
     describe,
     publish,
     read_eos_ids,
 )
-from eagle_aot.export.methods import export_methods
-from eagle_aot.export.options import ExportOptions
-from eagle_aot.export.output_dir import appearing, check_output_dir
-from eagle_aot.export.pack_int4 import pack_int4
-from eagle_aot.export.progress import Progress
-from eagle_aot.export.self_test.run import pairing_record, self_test
-from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
-from eagle_aot.export.source import DUMMY, Source
-from eagle_aot.export.speculator import Eagle3Speculator
-from eagle_aot.export.verify_window import MethodLengths, check_chain_len, method_lengths
-from eagle_aot.shortage import shortage
+from eagle_aot.export.publish.output_dir import appearing, check_output_dir
 from eagle_aot.targets import get_target
 
 DEFAULT_CHAIN_LEN = 4

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from eagle_aot.host_memory import host_peak_bytes
+from eagle_aot.common.host_memory import host_peak_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,12 @@ import click
 
 from eagle_aot import __version__
 from eagle_aot.artifact import MANIFEST, TOKENIZER_FILES, Manifest
-from eagle_aot.errors import ArtifactError, CheckpointError, SettingError
-from eagle_aot.export.manifest import checkpoint_records, find_tokenizer
+from eagle_aot.artifact.file_records import FileRecord, file_records
+from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
+from eagle_aot.common.printable import printable
+from eagle_aot.common.versions import installed_versions
+from eagle_aot.export.drafters.eagle3.reading.taps import parse_tap_layers
+from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.options import (
     EXPORT_OPTIONS,
     SOURCE_OPTIONS,
@@ -18,11 +22,7 @@ from eagle_aot.export.options import (
     command_line,
 )
 from eagle_aot.export.pipeline import run_export
-from eagle_aot.export.source import DUMMY, Source
-from eagle_aot.export.tap_layers import parse_tap_layers
-from eagle_aot.file_records import FileRecord, file_records
-from eagle_aot.printable import printable
-from eagle_aot.versions import installed_versions
+from eagle_aot.export.publish.describe import checkpoint_records, find_tokenizer
 
 SAME, DIFFERENT, MISSING, NEW = "same", "different", "missing", "new"
 COMPARED = ("backend", "device", "options", "decisions", "constants", "shapes")

@@ -9,13 +9,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.command import eagle_command, given_options
-from eagle_aot.errors import SettingError
-from eagle_aot.prompts import read_prompts
-from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
-from eagle_aot.runtime_runner.picture import check_plot
+from eagle_aot.common.command import eagle_command, given_options
+from eagle_aot.common.errors import SettingError
+from eagle_aot.common.prompts import read_prompts
+from eagle_aot.common.self_test import self_test_prompts
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.plots.picture import check_plot
 from eagle_aot.runtime_runner.stats import Stats
-from eagle_aot.self_test import self_test_prompts
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Result, Runner
@@ -118,7 +118,7 @@ def show_self_test(
 ) -> None:
     """Print what was found, then raise what should not be."""
     from eagle_aot.artifact import Manifest
-    from eagle_aot.runtime_runner import self_test
+    from eagle_aot.runtime_runner.checks import self_test
     from eagle_aot.runtime_runner.runner import load_artifact
 
     prompts = self_test_prompts(prompts_jsonl)
@@ -133,7 +133,7 @@ def show_self_test(
 
 def show_verification(artifact: Path, as_json: bool) -> None:
     """Print what was found, then raise what is wrong first."""
-    from eagle_aot.runtime_runner.verify import report, verify_artifact
+    from eagle_aot.runtime_runner.checks.integrity import report, verify_artifact
 
     found = verify_artifact(artifact)
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(report(found)))
@@ -243,7 +243,7 @@ def table_of(*rows: tuple[str, str]) -> Table:
 
 def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
     """Write the picture; without a round there is nothing to show."""
-    from eagle_aot.runtime_runner.acceptance_plot import plot_acceptance
+    from eagle_aot.runtime_runner.plots.acceptance import plot_acceptance
 
     stats = total(results)
     if not stats.drafted:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from eagle_aot.runtime_runner.adaptive.rounds import Rounds
 from eagle_aot.runtime_runner.round import Round, rows
-from eagle_aot.runtime_runner.rounds import Rounds
 from eagle_aot.runtime_runner.stats import Stats
 
 

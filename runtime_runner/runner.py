@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from eagle_aot.artifact import Constants, Manifest, tokenizer_files
-from eagle_aot.errors import ArtifactError, PromptError, SettingError
-from eagle_aot.runtime_runner.backlog import Backlog, RecordedBacklog
-from eagle_aot.runtime_runner.calibrate import measure_costs
-from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen, ChainLength
-from eagle_aot.runtime_runner.eagle3 import Eagle3Drafter, TargetVerifier
+from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.runtime_runner.adaptive.backlog import Backlog, RecordedBacklog
+from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen, ChainLength
+from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds, Rounds, SameRound
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, TargetVerifier
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Cursor, Drafter, Round
-from eagle_aot.runtime_runner.rounds import ChosenRounds, Rounds, SameRound
 from eagle_aot.runtime_runner.stats import Stats
-from eagle_aot.tokenizer import Tokenizer
 
 DEFAULT_MAX_NEW_TOKENS = 128
 BACKLOG_ROWS = 128  # at most

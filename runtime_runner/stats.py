@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
 
 
 @dataclass(kw_only=True, slots=True)

@@ -23,10 +23,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench_header import header, title_lines
-from eagle_aot.command import eagle_command
-from eagle_aot.prompts import Prompt
+from eagle_aot.common.command import eagle_command
+from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
 from eagle_aot.runtime_runner.runner import Result
 from eagle_aot.runtime_runner.stats import Stats
 from tiny_pair.stories import stories

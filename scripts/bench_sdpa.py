@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench_header import Header, header, title_lines
-from eagle_aot.command import eagle_command
-from eagle_aot.errors import UnsupportedError
+from eagle_aot.common.command import eagle_command
+from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
 from eagle_aot.runtime_runner.bench.timing import CudaClock
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling

@@ -20,14 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_aot.artifact import TARGET_VERIFY
-from eagle_aot.errors import EagleError, SettingError
+from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.adaptive.rounds import SameRound
+from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round, rows
-from eagle_aot.runtime_runner.rounds import SameRound
 from eagle_aot.runtime_runner.stats import Stats
 from number_list import numbers
-from scripted_drafter import ScriptedDrafter
 
 console = Console(width=100)
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import track
 
 from eagle_aot.artifact import tokenizer_files
-from eagle_aot.command import eagle_command
-from eagle_aot.prompts import Prompt, read_prompts
+from eagle_aot.common.command import eagle_command
+from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.chain_length import ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.targets import TapTarget, load_target
 from number_list import chain_lengths
 

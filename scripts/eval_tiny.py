@@ -19,7 +19,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.errors import EagleError
+from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.runner import Result
 from eagle_aot.runtime_runner.stats import Stats

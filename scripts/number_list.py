@@ -2,7 +2,7 @@
 
 import click
 
-from eagle_aot.runtime_runner.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
 
 
 def numbers(context: click.Context, option: click.Parameter, value: str) -> list[int]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from eagle_aot.command import eagle_command
-from eagle_aot.errors import SettingError
+from eagle_aot.common.command import eagle_command
+from eagle_aot.common.errors import SettingError
 from tiny_pair.stories import stories
 
 VOCAB_SIZE = 1024  # of the shipped pair

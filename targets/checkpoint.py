@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import CheckpointError, CheckpointNotFoundError
+from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.quantise import Scheme
 from eagle_aot.targets.int4.weight import Int4Weight

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.errors import CheckpointError
+from eagle_aot.common.errors import CheckpointError
 
 MOST = 2**24
 """Beyond any size, count or context of a published model; products of a few still fit in int64."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from eagle_aot.errors import SettingError, UnsupportedError
+from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.targets import llama, qwen3
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eagle_aot.runtime_runner import Runner, load_artifact
-from random_pair import write_random_pair
+from support.random_pair import write_random_pair
 
 torch.set_num_threads(1)
 RANDOM_MAX_SEQ_LEN = 192

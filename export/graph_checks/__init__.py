@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, METHODS, PREFILL, TARGET_VERIFY
-from eagle_aot.errors import ExportError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.attention_route import check_attention_route
 from eagle_aot.export.graph_checks.buffers import (
     check_mutated_buffers,
@@ -16,7 +16,7 @@ from eagle_aot.export.graph_checks.data_dependence import check_data_dependence
 from eagle_aot.export.graph_checks.int4_route import check_int4_route
 from eagle_aot.export.graph_checks.operators import check_matmuls, check_operators
 from eagle_aot.export.graph_checks.weight_sized import check_weight_sized
-from eagle_aot.export.verify_window import MethodLengths
+from eagle_aot.export.lengths import MethodLengths
 
 __all__ = ["check_graphs", "mutated_buffers"]
 

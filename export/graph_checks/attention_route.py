@@ -6,7 +6,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from eagle_aot.artifact import CACHE_MARK
-from eagle_aot.errors import ExportError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_TILE, TILE_ROWS
 

@@ -6,7 +6,7 @@ import torch
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, PREFILL, TARGET_VERIFY
-from eagle_aot.errors import ExportError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import tensors, used_weights
 
 DRAFT, TARGET = "draft.", "target."

@@ -3,7 +3,7 @@
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from eagle_aot.errors import ExportError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import calls, operator_name
 
 GUARDS = frozenset(

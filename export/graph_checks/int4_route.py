@@ -7,10 +7,10 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from eagle_aot.artifact import DRAFT_DECODE
-from eagle_aot.errors import ExportError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.buffers import DRAFT
 from eagle_aot.export.graph_checks.nodes import operator_name, tensors, used_weights
-from eagle_aot.export.verify_window import MAX_VERIFY_WINDOW
+from eagle_aot.export.lengths import MAX_VERIFY_WINDOW
 
 SMALL_M = "eagle_aot::int4_small_m"
 LARGE_M = "eagle_aot::int4_large_m"

@@ -7,7 +7,7 @@ from torch import SymBool, SymFloat, SymInt, Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from eagle_aot.errors import ExportError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.allowed import ALLOWED, FACTOR_DTYPES, FACTORS, OWN_NAMESPACE
 from eagle_aot.export.graph_checks.nodes import calls, operator_name, tensors
 

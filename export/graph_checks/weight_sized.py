@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from eagle_aot.errors import ExportError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import calls, operator_name, tensors, used_weights
 
 LARGE = 1 << 20

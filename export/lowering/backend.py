@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch.export import ExportedProgram
 
-from eagle_aot.errors import UnsupportedError
+from eagle_aot.common.errors import UnsupportedError
 
 AUTO, CUDA, XNNPACK = "auto", "cuda", "xnnpack"
 DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}

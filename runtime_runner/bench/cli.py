@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eagle_aot.command import eagle_command
+from eagle_aot.common.command import eagle_command
 from eagle_aot.runtime_runner.bench.results import Results
 
 REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wrap
@@ -47,7 +47,7 @@ def main(
     """
     from eagle_aot.runtime_runner.bench.plot import plot
     from eagle_aot.runtime_runner.bench.settings import Settings
-    from eagle_aot.runtime_runner.picture import check_plot
+    from eagle_aot.runtime_runner.plots.picture import check_plot
 
     settings = Settings.parse(contexts, chain_lens, tau, repeats, not no_cuda_graph)
     if picture is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_aot.runtime_runner.bench.results import AtContext, Results, Round
-from eagle_aot.runtime_runner.picture import save_picture
+from eagle_aot.runtime_runner.plots.picture import save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from eagle_aot.artifact import Constants
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 
 ALL = "all"
 SHORTEST_DEFAULT = 128  # tokens; the default contexts are this times powers of four

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import Manifest
-from eagle_aot.errors import UnsupportedError
+from eagle_aot.common.errors import UnsupportedError
 
 Step = Callable[[], Tensor]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
-from eagle_aot.errors import ArtifactError, UnsupportedError
+from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import Step
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.executors.cuda_graph import record

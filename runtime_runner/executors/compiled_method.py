@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eagle_aot.command import one_line
-from eagle_aot.errors import ArtifactError
-from eagle_aot.held_stderr import held_stderr
+from eagle_aot.common.command import one_line
+from eagle_aot.common.errors import ArtifactError
+from eagle_aot.common.held_stderr import held_stderr
+from eagle_aot.common.shortage import shortage
 from eagle_aot.runtime_runner.program.pte import CudaMethod
-from eagle_aot.shortage import shortage
 
 TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import UnsupportedError
+from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import CudaMethod, Weight
 

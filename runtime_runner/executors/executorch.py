@@ -12,8 +12,8 @@ from executorch.runtime import Method, Runtime, Verification
 from torch import Tensor
 
 from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
-from eagle_aot.errors import ArtifactError, UnsupportedError
-from eagle_aot.held_stderr import held_stderr
+from eagle_aot.common.errors import ArtifactError, UnsupportedError
+from eagle_aot.common.held_stderr import held_stderr
 from eagle_aot.runtime_runner.executors import Step
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.errors import ArtifactError
+from eagle_aot.common.errors import ArtifactError
 from eagle_aot.runtime_runner.program.flatbuffer import Table
 from eagle_aot.runtime_runner.program.plan import CudaMethod, Plan
 from eagle_aot.runtime_runner.program.ptd import TensorData

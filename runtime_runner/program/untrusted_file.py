@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 from typing import Any, NoReturn
 
-from eagle_aot.errors import ArtifactError
+from eagle_aot.common.errors import ArtifactError
 
 # Bytes that a file may say about itself: names, lists, weight tables. A program needs some 200 per
 # weight and method. This bounds the time and memory that a hostile file can cost.

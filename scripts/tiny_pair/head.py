@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from transformers import Gemma4ForCausalLM
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
-from eagle_aot.export.draft_config import DraftConfig
-from eagle_aot.export.draft_head import Eagle3Draft
-from eagle_aot.export.draft_layer import DraftLayer
+from eagle_aot.export.drafters.eagle3.config import DraftConfig
+from eagle_aot.export.drafters.eagle3.layer import DraftLayer
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from tiny_pair.corpus import LENGTH_STEP, Batch, Corpus, corpus_of_rows, first_stories
 from tiny_pair.target import generate
 from tiny_pair.tokenizer import turn_end_id

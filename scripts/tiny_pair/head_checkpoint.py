@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from eagle_aot.export.draft_head import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 
 SPECULATORS_VERSION = "0.3.0"
 

@@ -10,7 +10,7 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from eagle_aot.errors import UnsupportedError
+from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.runtime_runner.bench.host_copies import QUIET
 from eagle_aot.runtime_runner.executors import Step
 

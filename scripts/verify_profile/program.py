@@ -12,14 +12,14 @@ import torch
 
 from eagle_aot.artifact import TARGET_VERIFY, Constants, Manifest
 from eagle_aot.export import methods, pipeline
+from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.lowering.backend import CUDA, check_cuda
 from eagle_aot.export.options import ExportOptions
-from eagle_aot.export.output_dir import check_output_dir
+from eagle_aot.export.pair import Eagle3Speculator
 from eagle_aot.export.pipeline import export_speculator, load_pair
 from eagle_aot.export.progress import Progress
-from eagle_aot.export.source import DUMMY, Source
-from eagle_aot.export.speculator import Eagle3Speculator
-from eagle_aot.export.verify_window import MethodLengths
+from eagle_aot.export.publish.output_dir import check_output_dir
 from eagle_aot.runtime_runner.executors import aoti
 
 ONLY = (TARGET_VERIFY,)

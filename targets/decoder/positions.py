@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 
 
 class PositionGuard:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.rope_scaling import Rope, read_rope
 

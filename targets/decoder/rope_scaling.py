@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.rope import RotaryEmbedding, default_inv_freq
 

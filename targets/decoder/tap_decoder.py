@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.artifact import VERIFY_SLACK
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.positions import PositionGuard

@@ -2,7 +2,7 @@
 
 import torch
 
-from eagle_aot.errors import CheckpointError
+from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
 
 LM_HEAD = "lm_head.weight"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.errors import CheckpointError
+from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4 import Int4Linear, Int4Weight
 from eagle_aot.targets.int4.formats import format_of

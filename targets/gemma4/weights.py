@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from eagle_aot.errors import CheckpointError
+from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.tied_table import LM_HEAD, stored_again
 from eagle_aot.targets.decoder.weights import check_sizes, load_weights

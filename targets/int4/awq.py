@@ -9,7 +9,7 @@ Source: AutoAWQ `WQLinear_GEMM`; compressed-tensors 0.20 `converters/autoawq.py`
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import UnsupportedError
+from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.nibbles import bytes_of_codes, codes_of_words

@@ -10,7 +10,7 @@ Source: compressed-tensors 0.20, `compressors/pack_quantized`.
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.nibbles import bytes_of_words, codes_of_words

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.int4.nibbles import bytes_of_codes
 from eagle_aot.targets.int4.weight import Int4Weight
 

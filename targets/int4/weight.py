@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.triton_kernels.int4_gemm import (
     PackedInt4,
     dequantise_int4,

@@ -1,6 +1,6 @@
 """Qwen3, dense: what its configs say beyond those of other pre-norm decoders, published ones."""
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.pre_norm_config import FULL, SLIDING, PreNormConfig, read_pre_norm
 from eagle_aot.targets.decoder.rope_scaling import Rope

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS
 from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_k
 from eagle_aot.targets.int4.weight import Int4Weight

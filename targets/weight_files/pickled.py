@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import CheckpointError
+from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.int4.weight import Int4Weight
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from eagle_aot.errors import CheckpointError
+from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.int4.weight import Int4Weight
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.int4.nibbles import bytes_of_codes
 from eagle_aot.targets.int4.weight import Int4Weight
 from eagle_aot.targets.weight_files.safetensors_file import SafetensorsFile

@@ -12,8 +12,8 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.stats import Stats
-from mixed_prompts import CHAIN_LENS, mixed_prompts
-from shuffled_lengths import Shuffled
+from support.mixed_prompts import CHAIN_LENS, mixed_prompts
+from support.shuffled_lengths import Shuffled
 from tiny_pair.stories import final_answer, stories
 
 

@@ -11,7 +11,7 @@ from eagle_aot.artifact import TOKENIZER_FILES, Manifest
 from eagle_aot.export import Source
 from eagle_aot.export.cli import main
 from eagle_aot.targets import TARGETS
-from refusals import refuses
+from support.refusals import refuses
 
 OPTIONS = {
     "--target-model",

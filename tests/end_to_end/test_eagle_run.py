@@ -14,11 +14,11 @@ from executorch.exir import to_edge
 from matplotlib.image import imread
 
 from eagle_aot.artifact import METHODS, Manifest
-from eagle_aot.errors import ArtifactError, UnsupportedError
-from eagle_aot.file_records import file_record
+from eagle_aot.artifact.file_records import file_record
+from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.cli import main
-from refusals import refuses
+from support.refusals import refuses
 from tiny_pair.stories import stories
 
 OPTIONS = {

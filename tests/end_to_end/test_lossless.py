@@ -11,13 +11,13 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.adaptive.rounds import SameRound
+from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round
-from eagle_aot.runtime_runner.rounds import SameRound
 from eagle_aot.runtime_runner.stats import Stats
-from mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
-from scripted_drafter import ScriptedDrafter
-from shuffled_lengths import Shuffled
+from support.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
+from support.shuffled_lengths import Shuffled
 from tiny_pair.stories import stories
 
 

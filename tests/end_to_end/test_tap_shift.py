@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from eager_executor import EagerExecutor
 from eagle_aot.artifact import Constants
 from eagle_aot.export import Eagle3Speculator, load_draft
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.targets import TARGETS, load_target
+from support.eager_executor import EagerExecutor
 from tiny_pair.stories import stories
 
 FLOOR = 7.35  # tokens per round at K = 7, of at most 8

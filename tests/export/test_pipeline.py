@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from eagle_aot.errors import ExportError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.export import ExportOptions, Source, pipeline, run_check
-from eagle_aot.export import source as source_module
+from eagle_aot.export import load as source_module
 from eagle_aot.export.lowering.backend import DTYPES
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.export import Source
 from eagle_aot.export import cli as export_cli
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
-from gemma_oracle import VOCAB, random_gemma, save_text_layout
-from head_files import HeadShape, write_speculators
+from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
+from support.head_files import HeadShape, write_speculators
 
 
 @pytest.fixture

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from artifact_files import write_artifact
 from eagle_aot.artifact import Manifest
-from eagle_aot.errors import CheckpointError
+from eagle_aot.artifact.file_records import FileRecord, file_record
+from eagle_aot.common.errors import CheckpointError
+from eagle_aot.common.versions import installed_versions
 from eagle_aot.export import ExportOptions, Source
 from eagle_aot.export import reproduce as module
 from eagle_aot.export.cli import main
-from eagle_aot.export.manifest import identity
 from eagle_aot.export.options import record_options
+from eagle_aot.export.publish.describe import identity
 from eagle_aot.export.reproduce import (
     check_checkpoints,
     compare_artifacts,
@@ -24,10 +25,9 @@ from eagle_aot.export.reproduce import (
     read_recorded,
     recorded_arguments,
 )
-from eagle_aot.file_records import FileRecord, file_record
 from eagle_aot.targets import TARGETS
-from eagle_aot.versions import installed_versions
-from refusals import refuses
+from support.artifact_files import write_artifact
+from support.refusals import refuses
 
 TINY = TARGETS["gemma4-tiny"]
 OPTIONS = ExportOptions(backend="xnnpack", attention="stock", chain_len=4, max_seq_len=64)

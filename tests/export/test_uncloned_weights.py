@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.export.lengths import method_lengths
+from eagle_aot.export.load import Source
 from eagle_aot.export.methods import export_methods
-from eagle_aot.export.source import Source
 from eagle_aot.export.uncloned_weights import weights_uncloned
-from eagle_aot.export.verify_window import method_lengths
 from eagle_aot.targets.decoder.kv_cache import FlatKVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
 

@@ -3,15 +3,15 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import VOCAB, RecordingDrafter, ToyVerifier, plain_text
 
-from eagle_aot.runtime_runner.backlog import Backlog
-from eagle_aot.runtime_runner.chain_length import ChainLength
+from eagle_aot.runtime_runner.adaptive.backlog import Backlog
+from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
+from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds, SameRound
 from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate
 from eagle_aot.runtime_runner.round import Cursor, Drafter, Round
-from eagle_aot.runtime_runner.round_costs import RoundCosts
-from eagle_aot.runtime_runner.rounds import ChosenRounds, SameRound
 from eagle_aot.runtime_runner.runner import finish_reason
+from support.toy import VOCAB, RecordingDrafter, ToyVerifier, plain_text
 
 
 @settings(max_examples=400, deadline=None)

@@ -14,7 +14,7 @@ import write_prompts
 from check_lossless import Check, Difference, last_logits, main
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.targets import load_target
-from gemma_oracle import random_gemma, random_tokens, save_text_layout
+from support.gemma_oracle import random_gemma, random_tokens, save_text_layout
 
 PLAIN = [5, 6, 7, 8]
 

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from bench_header import Header
 from eagle_aot.artifact import TARGET_VERIFY
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.export import ExportOptions, run_check
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.progress import Progress, Stage

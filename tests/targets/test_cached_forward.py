@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from eagle_aot.artifact import VERIFY_SLACK
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.targets import TapTarget, load_target
-from gemma_oracle import (
+from support.gemma_oracle import (
     FULL,
     SLIDING,
     oracle_states,
@@ -17,7 +17,7 @@ from gemma_oracle import (
     run_in_chunks,
     save_text_layout,
 )
-from golden_cases import relative_error
+from support.golden_cases import relative_error
 
 WINDOW = 8
 TIGHT = 5e-6  # float32 sums in another order (BLAS picks it by row count), four layers deep

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from eagle_aot.errors import CheckpointError, CheckpointNotFoundError
+from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import INDEX, Checkpoint
-from gemma_oracle import (
+from support.gemma_oracle import (
     random_gemma,
     random_tokens,
     run_in_chunks,

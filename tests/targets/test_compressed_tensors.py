@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.compressed_tensors import check_config, read_weight
 from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
-from gemma_oracle import (
+from support.gemma_oracle import (
     oracle_states,
     random_gemma,
     random_tokens,
@@ -27,7 +27,7 @@ from gemma_oracle import (
     save_text_layout,
     write_config,
 )
-from golden_cases import golden_case, relative_error
+from support.golden_cases import golden_case, relative_error
 
 Tensors = dict[str, Tensor]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from eagle_aot.targets import TARGETS, load_target
-from gemma_oracle import (
+from support.gemma_oracle import (
     FULL,
     SLIDING,
     VOCAB,
@@ -22,7 +22,7 @@ from gemma_oracle import (
     save_multimodal_layout,
     save_text_layout,
 )
-from golden_cases import relative_error
+from support.golden_cases import relative_error
 
 TOLERANCE = 2e-5
 SETTINGS = settings(

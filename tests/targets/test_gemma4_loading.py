@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from checkpoint_edits import edit_config, edit_tensors
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import load_target
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.gemma4 import Gemma4Config
-from gemma_oracle import (
+from support.checkpoint_edits import edit_config, edit_tensors
+from support.gemma_oracle import (
     FULL,
     SLIDING,
     random_gemma,

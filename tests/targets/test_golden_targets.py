@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from eagle_aot.targets import load_target
-from gemma_oracle import run_in_chunks
-from golden_cases import golden_case, relative_error
+from support.gemma_oracle import run_in_chunks
+from support.golden_cases import golden_case, relative_error
 
 CASES = [  # and the sliding window, or any number of rows where there is none
     ("target/gemma4_ct_w4a16", 16),

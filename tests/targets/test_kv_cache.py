@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.decoder.kv_cache import MASKED, Chunk, FlatKVCache, KVCache, RingKVCache
 from eagle_aot.targets.decoder.positions import PositionGuard
 

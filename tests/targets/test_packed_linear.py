@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensor, FakeTensorMode
 
-from eagle_aot.errors import UnsupportedError
+from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets.int4 import (
     Int4Linear,
     Int4Weight,
@@ -19,7 +19,7 @@ from eagle_aot.targets.int4 import (
 from eagle_aot.targets.int4.packed_linear import PackedModule
 from eagle_aot.targets.int4.weight import random_int4
 from eagle_aot.triton_kernels.int4_gemm import activate, pack
-from int4_cases import Case
+from support.int4_cases import Case
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 GROUPS = [32, 64, 128, 256]

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.targets import TapTarget, load_target
-from gemma_oracle import oracle_states, random_tokens, run_in_chunks
-from golden_cases import relative_error
-from pre_norm_oracle import FAMILIES, LLAMA3_ROPE, YARN_ROPE, random_pre_norm, save
+from support.gemma_oracle import oracle_states, random_tokens, run_in_chunks
+from support.golden_cases import relative_error
+from support.pre_norm_oracle import FAMILIES, LLAMA3_ROPE, YARN_ROPE, random_pre_norm, save
 
 TOLERANCE = 2e-5
 TIGHT = 5e-6  # float32 sums in another order (BLAS picks it by row count), four layers deep

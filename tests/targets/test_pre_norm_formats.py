@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 
 from eagle_aot.targets import load_target
 from eagle_aot.targets.int4 import Int4Linear
-from gemma_oracle import oracle_states, random_tokens, run_in_chunks, write_config
-from gguf_files import GgufModel
-from golden_cases import relative_error
-from int4_files import Tensors, awq, gptq, rounded
-from pre_norm_oracle import random_pre_norm, save
+from support.gemma_oracle import oracle_states, random_tokens, run_in_chunks, write_config
+from support.gguf_files import GgufModel
+from support.golden_cases import relative_error
+from support.int4_files import Tensors, awq, gptq, rounded
+from support.pre_norm_oracle import random_pre_norm, save
 
 GEOMETRY = {"hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": False}
 HEADS = {"q_proj": 4, "k_proj": 2}

@@ -7,13 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from checkpoint_edits import Tensors, edit_config, edit_tensors
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder import weights
-from gemma_oracle import random_tokens, run_in_chunks
-from pre_norm_oracle import FAMILIES, LLAMA3_ROPE, random_pre_norm, save
+from support.checkpoint_edits import Tensors, edit_config, edit_tensors
+from support.gemma_oracle import random_tokens, run_in_chunks
+from support.pre_norm_oracle import FAMILIES, LLAMA3_ROPE, random_pre_norm, save
 
 
 @pytest.fixture(params=FAMILIES)

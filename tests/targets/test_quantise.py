@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses import FakeTensor, FakeTensorMode
 
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.int4 import Int4Weight
 from eagle_aot.targets.int4 import quantise as quantise_module
 from eagle_aot.targets.int4.quantise import (
@@ -21,7 +21,7 @@ from eagle_aot.targets.int4.quantise import (
     Scheme,
     quantise,
 )
-from int4_files import dense
+from support.int4_files import dense
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
 SHAPES = {

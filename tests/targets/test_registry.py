@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from eagle_aot.errors import CheckpointNotFoundError, SettingError, UnsupportedError
+from eagle_aot.common.errors import CheckpointNotFoundError, SettingError, UnsupportedError
 from eagle_aot.targets import TARGETS, TapTarget, get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.registry import LOADERS
-from gemma_oracle import random_gemma, save_text_layout, write_config
-from pre_norm_oracle import random_pre_norm, save
+from support.gemma_oracle import random_gemma, save_text_layout, write_config
+from support.pre_norm_oracle import random_pre_norm, save
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from eagle_aot.errors import CheckpointError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.rope_scaling import Rope, read_rope
-from pre_norm_oracle import LLAMA3_ROPE, YARN_ROPE
+from support.pre_norm_oracle import LLAMA3_ROPE, YARN_ROPE
 
 
 def read(**config: Any) -> Rope:

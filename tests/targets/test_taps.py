@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.targets import TapTarget, load_target
-from gemma_oracle import random_gemma, random_tokens, run_in_chunks, save_text_layout
+from support.gemma_oracle import random_gemma, random_tokens, run_in_chunks, save_text_layout
 
 LAYERS = 4
 

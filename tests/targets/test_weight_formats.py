@@ -17,13 +17,13 @@ from torch import Tensor
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 from transformers import Gemma4ForCausalLM
 
-from eagle_aot.errors import CheckpointError, SettingError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, SettingError, UnsupportedError
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.gemma4 import load_gemma4
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES, quantise
-from gemma_oracle import (
+from support.gemma_oracle import (
     oracle_states,
     random_gemma,
     random_tokens,
@@ -31,9 +31,9 @@ from gemma_oracle import (
     save_text_layout,
     write_config,
 )
-from gguf_files import GgufModel
-from golden_cases import relative_error
-from int4_files import Tensors, awq, dense, gptq, rounded
+from support.gguf_files import GgufModel
+from support.golden_cases import relative_error
+from support.int4_files import Tensors, awq, dense, gptq, rounded
 
 LINEARS = 26
 GROUP = 32

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import PackedInt4, large_m, small_m
-from int4_cases import (
+from support.int4_cases import (
     Case,
     assert_float32_sums,
     assert_rounded_weight,
     float64_gated,
     tensors,
 )
-from interpreted_kernels import compute_as_a_gpu
+from support.interpreted_kernels import compute_as_a_gpu
 
 FLOAT32_SLACK = 1e-5
 

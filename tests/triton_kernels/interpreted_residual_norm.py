@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from eagle_aot.triton_kernels.residual_norm import kernel, residual_norm_reference
-from interpreted_kernels import compute_as_a_gpu
-from residual_cases import CASES, Case, assert_close, assert_rounded_alike
+from support.interpreted_kernels import compute_as_a_gpu
+from support.residual_cases import CASES, Case, assert_close, assert_rounded_alike
 
 
 @pytest.fixture(autouse=True)

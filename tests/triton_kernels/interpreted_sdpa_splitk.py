@@ -9,8 +9,8 @@ from torch import Tensor
 
 from eagle_aot.triton_kernels.sdpa_splitk import kernel
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling, ring_splits, row_tile
-from interpreted_kernels import compute_as_a_gpu
-from sdpa_cases import Layer, relative_error
+from support.interpreted_kernels import compute_as_a_gpu
+from support.sdpa_cases import Layer, relative_error
 
 ERROR = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
 

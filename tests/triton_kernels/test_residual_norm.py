@@ -13,7 +13,7 @@ from torch.export import Dim
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.residual import join
 from eagle_aot.triton_kernels.residual_norm import residual_norm, residual_norm_reference
-from residual_cases import CASES, EPS, Case, assert_close
+from support.residual_cases import CASES, EPS, Case, assert_close
 
 OPERATOR = torch.ops.eagle_aot.residual_norm.default
 

@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.triton_kernels.sdpa_splitk import is_servable, sdpa_reference, sdpa_splitk
-from sdpa_cases import Layer, relative_error
+from support.sdpa_cases import Layer, relative_error
 
 SPLITK = torch.ops.eagle_aot.sdpa_splitk.default
 SETTINGS = settings(max_examples=100, deadline=None, derandomize=True, database=None)

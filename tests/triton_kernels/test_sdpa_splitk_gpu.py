@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from sdpa_cases import Layer, relative_error
+from support.sdpa_cases import Layer, relative_error
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
 from eagle_aot.runtime_runner.bench.cli import main
-from refusals import refuses
+from support.refusals import refuses
 
 QUICK = ("--repeats", "1", "--chain-lens", "1,3", "--tau", "1.5,4", "--contexts", "20,200")
 OPTIONS = {

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuda_files import Files, Method, entry
 from eagle_aot.artifact import DRAFT_DECODE, PROGRAM, TARGET_VERIFY, WEIGHTS, Constants
 from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.results import Floor
@@ -18,6 +17,7 @@ from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program
 from eagle_aot.runtime_runner.program.weight_table import Weight
+from support.cuda_files import Files, Method, entry
 
 WINDOW, MAX_SEQ_LEN = 32, 256
 RING, FLAT = 2 * WINDOW, MAX_SEQ_LEN + 8

@@ -1,9 +1,9 @@
 """Peak memory by part."""
 
 import torch
-from logging_executor import LoggingExecutor
 
 from eagle_aot.runtime_runner.bench.memory import all_parts, forget_peak, peak_memory
+from support.logging_executor import LoggingExecutor
 
 
 def test_parts_add_up_to_what_is_in_use() -> None:

@@ -4,13 +4,13 @@ import itertools
 from pathlib import Path
 
 import pytest
-from logging_executor import CONSTANTS, VOCAB, WINDOW, LoggingExecutor
 
 from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
 from eagle_aot.runtime_runner.bench.parts import Parts, WholeRound
 from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
 from eagle_aot.runtime_runner.bench.timing import HostClock
 from eagle_aot.runtime_runner.runner import Runner
+from support.logging_executor import CONSTANTS, VOCAB, WINDOW, LoggingExecutor
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from made_up_results import made_up_context, made_up_results
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from eagle_aot.runtime_runner.bench.plot import bar_label, draw_context, plot
 from eagle_aot.runtime_runner.bench.results import Round
+from support.made_up_results import made_up_context, made_up_results
 
 
 def test_bars_are_as_long_as_rounds() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from made_up_results import made_up_results
 
 from eagle_aot.runtime_runner import runner
 from eagle_aot.runtime_runner.bench import measure, plot
 from eagle_aot.runtime_runner.bench.cli import main
 from eagle_aot.runtime_runner.bench.results import Results
-from refusals import refuses
+from support.made_up_results import made_up_results
+from support.refusals import refuses
 
 
 class MadeUpBench:

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from made_up_results import made_up_context, made_up_results
 from rich.console import Console
 
 from eagle_aot.runtime_runner.bench.report import report
 from eagle_aot.runtime_runner.bench.results import Results
+from support.made_up_results import made_up_context, made_up_results
 
 
 def rendered(results: Results) -> str:

@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_results import made_up_context, made_up_results
 
 from eagle_aot.runtime_runner.bench.results import VERIFY, AtContext, Part, Round
 from eagle_aot.runtime_runner.bench.to_json import to_json
+from support.made_up_results import made_up_context, made_up_results
 
 MS = st.floats(0.001, 1000)
 

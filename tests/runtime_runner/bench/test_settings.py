@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle_aot.artifact import Constants
-from eagle_aot.errors import SettingError
+from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.bench.settings import (
     DEFAULT_CONTEXTS,
     Settings,

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.errors import ArtifactError
+from eagle_aot.common.errors import ArtifactError
+from eagle_aot.common.shortage import shortage
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.program.pte import CudaMethod
-from eagle_aot.shortage import shortage
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a library with")

@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cuda_files import (
+from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights, check_room
+from eagle_aot.runtime_runner.program.ptd import TensorData
+from eagle_aot.runtime_runner.program.pte import Program, Weight, check_weights
+from support.cuda_files import (
     CPU,
     EXTREMES,
     Edit,
@@ -20,11 +25,6 @@ from cuda_files import (
     refusal,
     sample_files,
 )
-from eagle_aot.artifact import PROGRAM, WEIGHTS
-from eagle_aot.errors import UnsupportedError
-from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights, check_room
-from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import Program, Weight, check_weights
 
 HOST = torch.device("cpu")
 GIB = 2**30

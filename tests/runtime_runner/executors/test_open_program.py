@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eagle_aot.artifact import PROGRAM, SCHEMA_VERSION, WEIGHTS, Manifest
-from eagle_aot.errors import ArtifactError, UnsupportedError
+from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import open_program
 from eagle_aot.runtime_runner.executors.aoti import aligned, check_machine, minor
 

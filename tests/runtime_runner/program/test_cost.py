@@ -9,8 +9,8 @@ import flatbuffers  # type: ignore[import-untyped]
 import pytest
 from executorch.exir import schema
 
-from cuda_files import Files, refusal
 from eagle_aot.runtime_runner.program.pte import IDENTIFIER, SEGMENTS, Program
+from support.cuda_files import Files, refusal
 
 REFUSED = "damaged (its lists are longer than the file, or than any model needs): export again"
 

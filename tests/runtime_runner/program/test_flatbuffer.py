@@ -12,9 +12,9 @@ from flatbuffers import number_types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_files import EXTREMES, Edit, damaged, edits, plausible_bytes, refusal
 from eagle_aot.runtime_runner.program.flatbuffer import Table
 from eagle_aot.runtime_runner.program.untrusted_file import MAX_DESCRIPTION, UntrustedBytes
+from support.cuda_files import EXTREMES, Edit, damaged, edits, plausible_bytes, refusal
 
 PATH = Path("a.pte")
 NAME = b"TEST"

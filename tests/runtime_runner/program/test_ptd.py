@@ -9,7 +9,9 @@ import torch
 from executorch.extension.flat_tensor.serialize import serialize
 from hypothesis import given, settings
 
-from cuda_files import (
+from eagle_aot.artifact import WEIGHTS
+from eagle_aot.runtime_runner.program.ptd import TensorData
+from support.cuda_files import (
     EXTREMES,
     Edit,
     damaged,
@@ -21,8 +23,6 @@ from cuda_files import (
     sampled_lengths,
     tensor_data,
 )
-from eagle_aot.artifact import WEIGHTS
-from eagle_aot.runtime_runner.program.ptd import TensorData
 
 STORAGES = {
     "cuda_fqn_weight:cuda:target.w": bytes(range(200)),

@@ -16,7 +16,10 @@ from executorch.runtime import Runtime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_files import (
+from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.runtime_runner.program.ptd import TensorData
+from eagle_aot.runtime_runner.program.pte import Program, check_weights
+from support.cuda_files import (
     EXTREMES,
     Edit,
     Files,
@@ -33,9 +36,6 @@ from cuda_files import (
     sample_files,
     sampled_lengths,
 )
-from eagle_aot.artifact import PROGRAM, WEIGHTS
-from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import Program, check_weights
 
 CONSTANTS: dict[str, Any] = {
     "get_zero": 0,

@@ -19,7 +19,6 @@ from executorch.exir.scalar_type import ScalarType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_files import CPU, CUDA, EXTREMES, Edit, damaged, edits, entry, plausible_bytes, refusal
 from eagle_aot.runtime_runner.program.untrusted_file import UntrustedBytes
 from eagle_aot.runtime_runner.program.weight_table import (
     DEVICES,
@@ -27,6 +26,17 @@ from eagle_aot.runtime_runner.program.weight_table import (
     MAGIC,
     Weight,
     read_weight_table,
+)
+from support.cuda_files import (
+    CPU,
+    CUDA,
+    EXTREMES,
+    Edit,
+    damaged,
+    edits,
+    entry,
+    plausible_bytes,
+    refusal,
 )
 
 PATH = Path("model.pte")

@@ -1,0 +1,1 @@
+"""What drafts for a target, read from checkpoints."""

@@ -1,0 +1,130 @@
+"""What `eagle-export --describe-draft` says: how a head was understood, and by what."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagle_aot.common.printable import printable
+from eagle_aot.export.drafters.eagle3.config import DraftConfig
+from eagle_aot.export.drafters.eagle3.load import TABLES, check_shapes
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.reading.files import HeadCheckpoint
+from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry, tap_layers
+from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
+from eagle_aot.export.drafters.eagle3.reading.rope import describe_rope
+from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice
+from eagle_aot.export.drafters.eagle3.reading.vocabulary import read_target_ids
+from eagle_aot.export.drafters.eagle3.target import TargetFacts
+
+Description = dict[str, Any]
+
+SIZES = (
+    "hidden_size",
+    "target_hidden_size",
+    "num_taps",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "intermediate_size",
+    "rms_norm_eps",
+    "hidden_act",
+)
+
+
+def describe_draft(
+    directory: Path, target: TargetFacts | None, override: Sequence[int] | None = None
+) -> Description:
+    """A head as one JSON object; `target` and `override` (tap layers) where they are known.
+
+    Reads the maps and, beside a target, the tables; of other tensors only names and shapes. Raises
+    what loading the head would raise for those.
+    """
+    num_layers = None if target is None else target.num_layers
+    head = read_layout(HeadCheckpoint(directory), num_layers, override)
+    if target is not None:
+        target.check(read_geometry(head, None))
+    config = read_geometry(head, num_layers)
+    with torch.device("meta"):
+        check_shapes(Eagle3Draft(config, max_seq_len=1), head)
+    return {
+        "directory": str(directory),
+        "layout": {"value": head.trainer, "source": head.recognised_by},
+        "files": [path.name for path in head.checkpoint.files()],
+        "sizes": {name: getattr(config, name) for name in SIZES},
+        "taps": _taps(tap_layers(head, config.num_taps, num_layers)),
+        "options": {name: asdict(found) for name, found in sorted(head.flags.items())},
+        "rope": describe_rope(config.rope, head.layer),
+        "vocabulary": _vocabulary(config, head),
+        "tables": {name: _table(head, name, target) for name in TABLES},
+        "chain_len": config.default_chain_len,
+    }
+
+
+def _taps(choice: TapChoice) -> Description:
+    if choice.boundaries:
+        return {"value": list(choice.boundaries), "source": choice.reason}
+    ways = "--target-dir or --target-model gives the defaults of its depth"
+    return {"value": None, "source": f"{choice.reason}; {ways}"}
+
+
+def _vocabulary(config: DraftConfig, head: HeadLayout) -> Description:
+    ids = read_target_ids(config, head)
+    ascending = bool((ids.diff() > 0).all())
+    found = f"d2t, {'ascending' if ascending else 'unsorted'}" if "d2t" in head.names else "no d2t"
+    return {
+        "target": config.vocab_size,
+        "draft": config.draft_vocab_size,
+        "source": found + (", t2d agrees" if "t2d" in head.names else ""),
+    }
+
+
+def _table(head: HeadLayout, name: str, target: TargetFacts | None) -> str:
+    """Whose table it is, and whether it needs room of its own."""
+    if name not in head.names:
+        return "the target's"
+    table = None if target is None else target.table(name)
+    if table is None:
+        return "its own"
+    own = head.checkpoint.tensor(head.stored(name))
+    return "its own, equal to the target's: stored once" if _equal(own, table) else "its own"
+
+
+def _equal(own: Tensor, table: Tensor) -> bool:
+    """As exported in bfloat16."""
+    return own.shape == table.shape and torch.equal(own.bfloat16(), table.bfloat16())
+
+
+def report(description: Description) -> list[str]:
+    """The same as lines for a reader."""
+    lines = [_line("layout", description["layout"])]
+    lines.append(_line("files", ", ".join(description["files"])))
+    for topic in ("sizes", "rope", "vocabulary"):
+        facts = dict(description[topic])
+        source = f" ({facts.pop('source')})" if "source" in facts else ""
+        lines.append(_line(topic, ", ".join(f"{k} {_plain(v)}" for k, v in facts.items()) + source))
+    lines.append(_line("taps", description["taps"]))
+    lines += [_line(name, found) for name, found in description["options"].items()]
+    lines += [_line(name, whose) for name, whose in description["tables"].items()]
+    return [*lines, _line("chain_len", description["chain_len"])]
+
+
+def _line(topic: str, fact: Any) -> str:
+    if isinstance(fact, dict):
+        fact = f"{_plain(fact['value'])} ({fact['source']})"
+    return printable(f"{topic:<22}{_plain(fact)}")
+
+
+def _plain(value: Any) -> str:
+    match value:
+        case None:
+            return "unknown"
+        case bool():
+            return "on" if value else "off"
+        case list():
+            return ",".join(map(str, value))
+    return str(value)

@@ -1,0 +1,108 @@
+"""The decoder layers of a draft head, each in two halves around the attention itself.
+
+The halves take any batch and any attention pattern, which is what training needs; inference puts a
+cache between them (`Eagle3Draft.forward_cached`). Shapes: B batch, T slots, D head dimension, H
+draft hidden.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from eagle_aot.export.drafters.eagle3.config import DraftConfig
+from eagle_aot.targets.decoder.gated_mlp import GatedMLP
+from eagle_aot.targets.decoder.kv_cache import FlatKVCache
+from eagle_aot.targets.decoder.norms import RMSNorm
+from eagle_aot.targets.decoder.rope import apply_rotary
+from eagle_aot.targets.decoder.shared_input import SharedInput
+
+ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+"""What checkpoints call an activation, and what `GatedMLP` does."""
+
+
+class DraftAttention(SharedInput):
+    """Projections of a layer whose q, k and v read `width` values."""
+
+    sharers = ("q_proj", "k_proj", "v_proj")
+
+    def __init__(self, config: DraftConfig, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        bias, eps = config.attention_bias, config.rms_norm_eps
+        q_width = config.num_heads * config.head_dim
+        kv_width = config.num_kv_heads * config.head_dim
+        self.head_dim = config.head_dim
+        self.q_proj = nn.Linear(width, q_width, bias=bias, dtype=dtype)
+        self.k_proj = nn.Linear(width, kv_width, bias=bias, dtype=dtype)
+        self.v_proj = nn.Linear(width, kv_width, bias=bias, dtype=dtype)
+        self.o_proj = nn.Linear(q_width, config.hidden_size, bias=config.output_bias, dtype=dtype)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, eps, dtype)
+            self.k_norm = RMSNorm(config.head_dim, eps, dtype)
+        self.rotary = config.rope.embedding(config.head_dim)
+
+    def heads(self, x: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`x` [B, T, width] -> q [B, T, heads, D], k, v [B, T, kv_heads, D]; q and k rotated."""
+        rotary = self.rotary(input_pos)
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x))
+        return apply_rotary(self.q_norm(q), rotary), apply_rotary(self.k_norm(k), rotary), v
+
+    def merge(self, attended: Tensor) -> Tensor:
+        """`attended` [B, T, heads, D] -> [B, T, H]."""
+        return self.o_proj(attended.flatten(2))
+
+
+class DraftBlock(nn.Module):
+    """What all layers have in common: norms, attention that reads `width` values, MLP."""
+
+    def __init__(self, config: DraftConfig, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(hidden, eps, dtype)
+        self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
+        self.self_attn = DraftAttention(config, width, dtype)
+        inner, bias = config.intermediate_size, config.mlp_bias
+        self.mlp = GatedMLP(
+            gate_proj=nn.Linear(hidden, inner, bias=bias, dtype=dtype),
+            up_proj=nn.Linear(hidden, inner, bias=bias, dtype=dtype),
+            down_proj=nn.Linear(inner, hidden, bias=bias, dtype=dtype),
+            activation=ACTIVATIONS[config.hidden_act],
+        )
+
+    def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """`residual` [B, T, H], `attended` [B, T, heads, D] -> the layer's output [B, T, H]."""
+        stream = residual + self.self_attn.merge(attended)
+        return stream + self.mlp(self.post_attention_layernorm(stream))
+
+
+class DraftLayer(DraftBlock):
+    """The first layer: q, k and v read [embedding, feature], 2H wide."""
+
+    def __init__(self, config: DraftConfig, dtype: torch.dtype) -> None:
+        super().__init__(config, 2 * config.hidden_size, dtype)
+        self.norm_before_residual = config.norm_before_residual
+        self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
+
+    def project(
+        self, embedding: Tensor, feature: Tensor, input_pos: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`embedding`, `feature` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
+        normed = self.hidden_norm(feature)
+        residual = normed if self.norm_before_residual else feature
+        paired = torch.cat((self.input_layernorm(embedding), normed), dim=-1)
+        return residual, *self.self_attn.heads(paired, input_pos)
+
+
+class DeepDraftLayer(DraftBlock):
+    """A layer behind the first one: a plain decoder block with a cache of its own.
+
+    As speculators builds it (`models/eagle3/core.py`); vLLM serves the same.
+    """
+
+    def __init__(self, config: DraftConfig, slots: int, dtype: torch.dtype) -> None:
+        super().__init__(config, config.hidden_size, dtype)
+        self.kv_cache = FlatKVCache(config.num_kv_heads, slots, config.head_dim, dtype)
+
+    def project(self, stream: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`stream` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
+        return stream, *self.self_attn.heads(self.input_layernorm(stream), input_pos)

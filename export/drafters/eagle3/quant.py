@@ -1,0 +1,69 @@
+"""`--draft-quant`: the draft head's linears in fewer bits.
+
+A head proposes and never decides, so this can change how many drafts are accepted and no token
+of the text.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.targets import TapTarget
+from eagle_aot.targets.decoder.weights import replace_linear
+from eagle_aot.targets.int4 import Biased, Int4Linear, Int4Weight
+from eagle_aot.targets.int4.int8_digits import GROUP, quantise_int8
+from eagle_aot.targets.int4.quantise import Scheme, quantise
+
+Quantiser = Callable[[Tensor, torch.dtype], Int4Weight]
+
+
+def quantise_int4(weight: Tensor, dtype: torch.dtype) -> Int4Weight:
+    """`weight` [N, K] as INT4 with a zero point in each group."""
+    return quantise(weight, Scheme(GROUP), dtype)
+
+
+NONE = "none"
+QUANTISERS: dict[str, Quantiser] = {"int8": quantise_int8, "int4": quantise_int4}
+DRAFT_QUANTS = (NONE, *QUANTISERS)
+"""What `--draft-quant` takes."""
+
+
+def quantise_draft(draft: Eagle3Draft, target: TapTarget, kind: str) -> None:
+    """Quantise every linear of the head in place, in groups of `GROUP` columns, one at a time.
+
+    A table that is the target's stays that, and a linear whose columns are no whole groups stays
+    dense, as do embedding, norms and biases. Raises UnsupportedError where all linears would.
+    """
+    if kind == NONE:
+        return
+    shared = {_storage(table) for table in cast(nn.Module, target).parameters()}
+    linears = [(name, m) for name, m in draft.named_modules() if isinstance(m, nn.Linear)]
+    fitting = [
+        name
+        for name, linear in linears
+        if linear.in_features % GROUP == 0 and _storage(linear.weight) not in shared
+    ]
+    del linears  # which would keep alive what is replaced
+    if not fitting:
+        raise UnsupportedError(
+            f"--draft-quant {kind}: no linear of the head has a multiple of {GROUP} columns"
+        )
+    for name in fitting:
+        linear = draft.get_submodule(name)
+        assert isinstance(linear, nn.Linear)
+        replace_linear(draft, name, _quantised(linear, QUANTISERS[kind]))
+
+
+def _quantised(linear: nn.Linear, quantiser: Quantiser) -> nn.Module:
+    dtype = linear.weight.dtype
+    product = Int4Linear(quantiser(linear.weight.detach(), dtype), dtype)
+    return product if linear.bias is None else Biased(product, linear.bias.detach())
+
+
+def _storage(tensor: Tensor) -> int:
+    """The same for tensors in one memory, with values or without."""
+    return tensor.untyped_storage()._cdata

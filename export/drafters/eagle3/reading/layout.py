@@ -1,0 +1,101 @@
+"""A head on disk, whatever its layout.
+
+vLLM speculators puts options at the top of config.json and the layer in
+`transformer_layer_config`; all other trainers write one flat config, some with an `eagle_config`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
+from eagle_aot.export.drafters.eagle3.reading.flags import Found, read_options
+from eagle_aot.export.drafters.eagle3.reading.names import canonical_names, count_layers
+from eagle_aot.export.drafters.eagle3.reading.refusals import (
+    refuse_other_configs,
+    refuse_other_tensors,
+)
+from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice, choose_tap_layers
+from eagle_aot.export.drafters.eagle3.reading.trainer import SPECULATORS, find_trainer
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.config_section import ConfigSection
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadLayout:
+    """What a head's files say.
+
+    `layer` and `options` are views of config.json; `names` maps canonical tensor names to those of
+    the checkpoint; `flags` are those of `DraftConfig`.
+    """
+
+    checkpoint: Checkpoint
+    trainer: str
+    recognised_by: str
+    layer: ConfigSection
+    options: ConfigSection
+    flags: Mapping[str, Found[bool]]
+    taps: TapChoice
+    names: Mapping[str, str]
+
+    @property
+    def directory(self) -> Path:
+        """Where it was read, for messages."""
+        return self.checkpoint.directory
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers of the head."""
+        return count_layers(self.names)
+
+    def stored(self, name: str) -> str:
+        """The checkpoint's name of a tensor, or the canonical one where it has none."""
+        return self.names.get(name, name)
+
+    def matrix(self, name: str) -> tuple[int, int]:
+        """(rows, columns) of a weight. Raises CheckpointError when it is missing or not 2-D."""
+        shape: torch.Size = self.checkpoint.shape(self.stored(name))
+        if len(shape) != 2:
+            raise CheckpointError(
+                f"{self.directory}: {name} has shape {list(shape)}, not two sizes"
+            )
+        return shape[0], shape[1]
+
+
+def read_layout(
+    checkpoint: Checkpoint, num_layers: int | None, tap_layers: Sequence[int] | None = None
+) -> HeadLayout:
+    """Recognise the layout of a head.
+
+    `num_layers` is the target's, where it is known; `tap_layers` are boundaries that overrule the
+    config. Raises UnsupportedError for another algorithm's head and CheckpointError for a config
+    that contradicts itself.
+    """
+    config, where = checkpoint.config, checkpoint.directory
+    refuse_other_configs(config)
+    if (where / "hf_quant_config.json").is_file():
+        raise UnsupportedError(f"{where}: the head is quantised; only plain weights load")
+    stored = list(checkpoint.names())
+    names = canonical_names(stored, where)
+    refuse_other_tensors(config, names)
+    trainer, recognised_by = find_trainer(config, stored)
+    return HeadLayout(
+        checkpoint=checkpoint,
+        trainer=trainer,
+        recognised_by=recognised_by,
+        layer=layer_config(config) if trainer == SPECULATORS else config,
+        options=config,
+        flags=read_options(config, names, trainer),
+        taps=choose_tap_layers(config, num_layers, tap_layers),
+        names=names,
+    )
+
+
+def layer_config(config: ConfigSection) -> ConfigSection:
+    """The decoder layer's part of a speculators config. Raises CheckpointError without one."""
+    layer = config.section("transformer_layer_config")
+    if not layer.values:
+        raise CheckpointError(f"{config.where}: no transformer_layer_config")
+    return layer

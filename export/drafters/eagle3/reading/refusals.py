@@ -1,0 +1,91 @@
+"""Drafts that look like EAGLE-3 heads and are not, each by its name."""
+
+import re
+from collections.abc import Collection
+
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.drafters.eagle3.reading.names import count_layers
+from eagle_aot.targets.config_section import ConfigSection
+
+SPECULATORS = {
+    "peagle": "a P-EAGLE head, which drafts in parallel",
+    "dflash": "a DFlash head, which denoises a block at once",
+    "dspark": "a DSpark head, which denoises a block at once",
+    "mtp": "an MTP head, the target's own next-token layers",
+    "eagle": "an EAGLE-1 or EAGLE-2 head, without taps",
+    "hass": "a HASS head, without taps",
+    "medusa": "a set of Medusa heads",
+    "mlp": "an MLP speculator",
+    "independent": "a draft model of its own",
+}
+"""`speculators_model_type` of other algorithms."""
+
+MLA = "a head with MLA attention"
+ARCHITECTURES = (
+    (re.compile("dflash", re.IGNORECASE), SPECULATORS["dflash"]),
+    (re.compile("dspark", re.IGNORECASE), SPECULATORS["dspark"]),
+    (re.compile("PEagle|^Pard"), SPECULATORS["peagle"]),
+    (re.compile("medusa", re.IGNORECASE), SPECULATORS["medusa"]),
+    (re.compile("mtp|nextn", re.IGNORECASE), SPECULATORS["mtp"]),
+    (re.compile("Eagle3Deepseek"), MLA),
+    (re.compile("^eagle(?!3)|eagle$", re.IGNORECASE), SPECULATORS["eagle"]),
+)
+"""Class names; only EAGLE-3's carry a 3 behind Eagle."""
+
+TENSORS = (
+    (re.compile(r"^mask_hidden$"), SPECULATORS["peagle"]),
+    (re.compile(r"\.kv_[ab]_proj"), MLA),
+    (re.compile(r"(^|\.)mtp\.|(^|\.)eh_proj\."), SPECULATORS["mtp"]),
+    (re.compile(r"medusa"), SPECULATORS["medusa"]),
+)
+
+
+def refuse_other_configs(config: ConfigSection) -> None:
+    """Raise UnsupportedError for a config.json that names another algorithm or other math."""
+    kind = config.text("speculators_model_type", "eagle3")
+    if kind != "eagle3":
+        raise _other(config, SPECULATORS.get(kind, f"a {kind!r} speculator"))
+    for architecture in config.texts("architectures") if config.has("architectures") else ():
+        for pattern, name in ARCHITECTURES:
+            if pattern.search(architecture):
+                raise _other(config, name)
+    for key in ("dflash_config", "pard_token"):
+        if config.has(key):
+            raise _other(config, SPECULATORS["dflash" if key.startswith("d") else "peagle"])
+    if config.has("quantization_config"):
+        raise UnsupportedError(f"{config.where}: the head is quantised; only plain weights load")
+    refuse_engine_options(config)
+
+
+def refuse_engine_options(config: ConfigSection) -> None:
+    """Raise UnsupportedError for options of `eagle_config` that change the math.
+
+    Names and meanings as in TensorRT-LLM's `modeling_speculative.py` and ModelOpt's exporter.
+    """
+    nested = config.section("eagle_config")
+    if not nested.flag("use_aux_hidden_state", True):
+        raise _other(config, "a head that reads the target's last hidden state, without taps")
+    for key in ("eh_proj_before_attn", "use_mtp_layernorm"):
+        if nested.flag(key):
+            raise UnsupportedError(f"{config.where}: eagle_config.{key} is not supported")
+    for key in ("next_layer_regular", "use_input_layernorm_in_first_layer"):
+        if not nested.flag(key, True):
+            raise UnsupportedError(f"{config.where}: eagle_config.{key} false is not supported")
+    if nested.values.get("parallel_draft_step", 1) not in (None, 0, 1):
+        raise _other(config, SPECULATORS["peagle"])
+
+
+def refuse_other_tensors(config: ConfigSection, names: Collection[str]) -> None:
+    """Raise UnsupportedError where canonical tensor names are not those of an EAGLE-3 head."""
+    for pattern, algorithm in TENSORS:
+        if any(pattern.search(name) for name in names):
+            raise _other(config, algorithm)
+    fused = "layers.0.hidden_norm.weight" in names
+    if "fc.weight" in names and not fused and count_layers(names):
+        raise _other(config, SPECULATORS["eagle"] + " (no hidden_norm.weight)")
+    if "fc.weight" not in names or not fused:
+        raise _other(config, "no fc.weight beside a hidden_norm.weight")
+
+
+def _other(config: ConfigSection, found: str) -> UnsupportedError:
+    return UnsupportedError(f"{config.where.parent}: {found}: not an EAGLE-3 head")

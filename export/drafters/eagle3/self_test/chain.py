@@ -1,0 +1,93 @@
+"""Chains of drafts from every position of a text at once, under one reading of the head.
+
+As EAGLE-3 trains (its training-time test): from an anchor e, step 0 is the committed slot e; step s
+is the s-th slot of the chain behind it, which sees the committed slots up to e and the steps of its
+own chain. Every step is handed the token that the target chose, so a chain is what drafting would
+give up to its first wrong draft, and that is all that acceptance asks. Shapes: S slots, A anchors,
+H draft hidden, Vd draft vocabulary, D head width.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.self_test.reading import Reading
+from eagle_aot.export.drafters.eagle3.self_test.text import Text
+from eagle_aot.targets.decoder.norms import cast
+
+
+@torch.no_grad()
+def chain_logits(draft: Eagle3Draft, reading: Reading, text: Text, steps: int) -> Iterator[Tensor]:
+    """Yields the draft logits of every step, float32 [A, Vd].
+
+    Row a of step s predicts token `text.first_anchor` + a + s + 2; rows for which there is none
+    hold no meaning.
+    """
+    device, last = text.tokens.device, text.tokens.shape[1] - 1
+    slots = torch.arange(text.slots, device=device)
+    anchors = slots[text.first_anchor :]
+    feature = draft.fuse(text.taps(reading.tap_layers))
+    if reading.misaligned:
+        feature = feature.roll(text.slots // 2, dims=1)
+    chains = [LayerChains(draft.config.head_dim**-0.5) for _ in draft.layers]
+    positions = seen = slots
+    for step in range(steps):
+        tokens = text.tokens[:, (positions + 1).clamp(max=last)]
+        stream = draft.embed(tokens)
+        for layer, chain in zip(draft.layers, chains, strict=True):
+            assert isinstance(layer, DraftBlock)
+            residual, q, k, v = project(layer, reading, stream, feature, positions)
+            stream = layer.finish(residual, chain.attend(q, k, v, seen))
+        if step == 0:
+            stream = stream[:, text.first_anchor :]
+        normed = draft.norm(stream)
+        yield cast(draft.lm_head(normed), torch.float32)[0]
+        feature = normed if reading.norm_output else stream
+        positions, seen = anchors + step + 1, anchors
+
+
+def project(
+    layer: DraftBlock, reading: Reading, stream: Tensor, feature: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(residual, q, k, v) of a layer; `stream` [1, T, H] is the embedding for the first one."""
+    if isinstance(layer, DeepDraftLayer):
+        return layer.project(stream, positions)
+    assert isinstance(layer, DraftLayer)
+    normed = layer.hidden_norm(feature)
+    halves = layer.input_layernorm(stream), normed
+    paired = torch.cat(halves[::-1] if reading.halves_swapped else halves, dim=-1)
+    residual = normed if reading.norm_before_residual else feature
+    return residual, *layer.self_attn.heads(paired, positions)
+
+
+class LayerChains:
+    """Keys and values of one layer: those of all slots, then those of one step after another."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+        """One step's rows: q [1, T, heads, D], k and v [1, T, kv_heads, D] -> as q.
+
+        Row t sees the slots up to `seen` int64 [T], and of all later steps its own row.
+        """
+        q, k, v = (x.transpose(1, 2) for x in (q * self._scale, k, v))
+        group = q.shape[1] // k.shape[1]
+        self._keys.append(k.repeat_interleave(group, dim=1))
+        self._values.append(v.repeat_interleave(group, dim=1))
+        keys, *own_keys = self._keys
+        values, *own_values = self._values
+        slots = keys.shape[2]
+        hidden = torch.arange(slots, device=q.device) > seen.unsqueeze(-1)
+        scores = [(q @ keys.transpose(-1, -2)).masked_fill(hidden, float("-inf"))]
+        scores += [(q * key).sum(-1, keepdim=True) for key in own_keys]
+        weights = torch.cat(scores, dim=-1).float().softmax(-1).to(values.dtype)
+        mixed = weights[..., :slots] @ values
+        for i, value in enumerate(own_values):
+            mixed = mixed + weights[..., slots + i, None] * value
+        return mixed.transpose(1, 2)

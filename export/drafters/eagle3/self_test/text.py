@@ -1,0 +1,83 @@
+"""What the target says, and its hidden states while it says it."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle_aot.common.errors import PromptError
+from eagle_aot.targets import TapTarget
+from eagle_aot.targets.decoder.greedy import greedy
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and its greedy continuation.
+
+    `tokens` int64 [1, T], the first `start` of which are the prompt; `streams` [1, T - 1, n, Ht]
+    holds the residual streams at the n `boundaries`, at every position but the last.
+    """
+
+    tokens: Tensor
+    start: int
+    boundaries: tuple[int, ...]
+    streams: Tensor
+
+    @property
+    def slots(self) -> int:
+        """Slot j predicts token j + 2, so that this many have something to predict."""
+        return self.tokens.shape[1] - 2
+
+    @property
+    def first_anchor(self) -> int:
+        """The first slot whose prediction is the target's to judge. All later ones are, too."""
+        return self.start - 1
+
+    def taps(self, layers: Sequence[int]) -> Tensor:
+        """Of all slots, side by side: [1, slots, len(layers) * Ht]."""
+        chosen = [self.boundaries.index(layer) for layer in layers]
+        return self.streams[:, : self.slots, chosen].flatten(2)
+
+
+@torch.no_grad()
+def continue_greedily(
+    target: TapTarget,
+    prompt: Sequence[int],
+    boundaries: Sequence[int],
+    max_new_tokens: int,
+    eos_ids: Collection[int],
+    device: torch.device,
+) -> Text:
+    """`prompt` and up to `max_new_tokens` more, a forward for each, within the target's context.
+
+    Leaves `boundaries` tapped: whoever needs others sets them again. Raises PromptError for ids
+    outside the vocabulary.
+    """
+    if not prompt or not 0 <= min(prompt) <= max(prompt) < target.vocab_size:
+        raise PromptError(f"self-test: prompt ids must lie in a vocabulary of {target.vocab_size}")
+    target.set_eagle_tap_layers(boundaries)
+    target.reset_cache()
+    tokens, taps = torch.tensor([list(prompt)], device=device), []
+    end = min(len(prompt) + max_new_tokens, target.max_seq_len)
+    chunks = list(_chunks(len(prompt), target.sliding_window))
+    while chunks:
+        chunk = chunks.pop(0)
+        rows = tokens[:, chunk.start : chunk.stop]
+        positions = torch.arange(chunk.start, chunk.stop, device=device)
+        logits, tapped = target.forward_logits_taps(rows, positions, last_logits_only=True)
+        taps.append(tapped)
+        if not chunks:
+            tokens = torch.cat((tokens, greedy(logits)), dim=1)
+            length = tokens.shape[1]
+            if length < end and int(tokens[0, -1]) not in eos_ids:
+                chunks.append(range(length - 1, length))
+    streams = torch.cat(taps, dim=1).unflatten(-1, (len(boundaries), -1))
+    return Text(tokens, len(prompt), tuple(boundaries), streams)
+
+
+def _chunks(length: int, window: int) -> Iterator[range]:
+    """Of a prompt; a sliding window takes no longer ones."""
+    longest = window or length
+    for first in range(0, length, longest):
+        yield range(first, min(first + longest, length))

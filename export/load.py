@@ -1,0 +1,124 @@
+"""Where a pair comes from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eagle_aot.common.errors import CheckpointNotFoundError, ExportError, SettingError
+from eagle_aot.common.shortage import shortage
+from eagle_aot.export.drafters.eagle3.load import load_draft
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.quant import DRAFT_QUANTS, NONE, quantise_draft
+from eagle_aot.export.dummy import dummy_draft
+from eagle_aot.export.pair import Eagle3Speculator
+from eagle_aot.targets import TapTarget, get_target, model_type
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.int4.quantise import SCHEMES
+from eagle_aot.targets.registry import AUTO as AUTO_TARGET
+
+AUTO, DUMMY = "auto", "dummy"
+DUMMY_SEED = 0  # the same command gives the same weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A line of the target table and two directories, None where random weights need none."""
+
+    target_model: str
+    target_dir: Path | None = None
+    draft_dir: Path | None = None
+    load_format: str = AUTO
+    dummy_layers: int | None = None
+    tap_layers: tuple[int, ...] | None = None
+    quantize: str | None = None
+    draft_quant: str = NONE
+
+    @classmethod
+    def find(
+        cls,
+        target_model: str,
+        target_dir: Path | None,
+        draft_dir: Path | None,
+        load_format: str,
+        dummy_layers: int | None = None,
+        tap_layers: tuple[int, ...] | None = None,
+        quantize: str | None = None,
+        draft_quant: str = NONE,
+    ) -> "Source":
+        """The pair as asked for, completed from the table, checked before anything is loaded.
+
+        `target_model` "auto" becomes the `model_type` in the directory's config.json. A head is
+        only taken from the table together with its target. `tap_layers` are boundaries that
+        overrule what the head's checkpoint says; `quantize` names a scheme for the target's dense
+        linears, `draft_quant` one of `DRAFT_QUANTS` for the head's. Raises SettingError for an
+        unknown target or scheme or a directory that must be named, CheckpointNotFoundError for one
+        that does not exist, UnsupportedError for a target that is known and refused.
+        """
+        if target_model == AUTO_TARGET and target_dir is not None and load_format != DUMMY:
+            target_model = model_type(Checkpoint(target_dir))
+        spec = get_target(target_model)
+        if load_format == DUMMY and (target_dir or draft_dir):
+            raise SettingError(
+                f"--load-format dummy builds the geometry of {target_model}: "
+                "leave out --target-dir and --draft-dir"
+            )
+        if load_format == DUMMY and spec.dummy is None:
+            raise SettingError(
+                f"--load-format dummy: {target_model} has no geometry of its own, "
+                "name a target of --list-targets"
+            )
+        if load_format == DUMMY and tap_layers is not None:
+            raise SettingError("--tap-layers: a dummy taps where public heads do")
+        if load_format == DUMMY and quantize is not None:
+            raise SettingError("--quantize: a dummy is INT4 already")
+        if quantize is not None and quantize not in SCHEMES:
+            raise SettingError(f"--quantize {quantize}: known are {', '.join(SCHEMES)}")
+        if draft_quant not in DRAFT_QUANTS:
+            raise SettingError(f"--draft-quant {draft_quant}: known are {', '.join(DRAFT_QUANTS)}")
+        if load_format != DUMMY and dummy_layers is not None:
+            raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
+        if target_dir is None:
+            target_dir, draft_dir = spec.target_dir, draft_dir or spec.draft_dir
+        for flag, directory in (("--target-dir", target_dir), ("--draft-dir", draft_dir)):
+            if directory is None and load_format != DUMMY:
+                raise SettingError(f"{flag} is needed: {target_model} is read from a directory")
+            if directory is not None and not directory.is_dir():
+                raise CheckpointNotFoundError(f"{flag} {directory}: no such directory")
+        return cls(
+            target_model=target_model,
+            target_dir=target_dir,
+            draft_dir=draft_dir,
+            load_format=load_format,
+            dummy_layers=dummy_layers,
+            tap_layers=tap_layers,
+            quantize=quantize,
+            draft_quant=draft_quant,
+        )
+
+    def load(self, max_seq_len: int, dtype: torch.dtype) -> Eagle3Speculator:
+        """Target and head on the host, checked against each other."""
+        load = self._load_dummy if self.load_format == DUMMY else self._load_checkpoints
+        try:
+            target, draft = load(max_seq_len, dtype)
+            quantise_draft(draft, target, self.draft_quant)
+        except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
+            reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
+            raise ExportError(f"loading failed: {reason}") from error
+        return Eagle3Speculator(target, draft)
+
+    def _load_dummy(self, max_seq_len: int, dtype: torch.dtype) -> tuple[TapTarget, Eagle3Draft]:
+        spec = get_target(self.target_model)
+        assert spec.dummy is not None
+        torch.manual_seed(DUMMY_SEED)
+        target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
+        return target, dummy_draft(spec, target, max_seq_len, dtype)
+
+    def _load_checkpoints(
+        self, max_seq_len: int, dtype: torch.dtype
+    ) -> tuple[TapTarget, Eagle3Draft]:
+        assert self.target_dir is not None and self.draft_dir is not None
+        scheme = None if self.quantize is None else SCHEMES[self.quantize]
+        checkpoint = Checkpoint(self.target_dir, scheme)
+        target = get_target(self.target_model).load(checkpoint, max_seq_len, dtype)
+        return target, load_draft(self.draft_dir, target, max_seq_len, dtype, self.tap_layers)

@@ -1,0 +1,1 @@
+"""What is done to a loaded pair before it is traced."""

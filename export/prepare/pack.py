@@ -1,0 +1,42 @@
+"""INT4 linears in the order that the GPU kernels read, for the backend that has them."""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from torch import nn
+
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.targets.decoder.residual import ResidualLayer
+from eagle_aot.targets.decoder.shared_input import SharedInput
+from eagle_aot.targets.decoder.weights import replace_linear
+from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+def pack_int4(model: nn.Module, multiprocessors: int) -> None:
+    """Pack every INT4 linear, in place; those that share an input become one module.
+
+    One after another, so that there never is a second model in memory. Raises UnsupportedError,
+    before anything is changed, for a weight that the kernels cannot read.
+    """
+    for name, linear in _each(model, Int4Linear):
+        if reason := linear.weight.unpackable:
+            raise UnsupportedError(f"{name}: INT4 with {reason}, or use --backend xnnpack")
+    for _, owner in _each(model, SharedInput):
+        owner.fuse(multiprocessors)
+    for name, linear in _each(model, Int4Linear):
+        replace_linear(model, name, PackedInt4Linear(linear.weight, multiprocessors))
+    for _, layer in _each(model, ResidualLayer):
+        layer.join_packed()
+    for _, draft in _each(model, Eagle3Draft):
+        draft.tile_rows()
+
+
+def _each(model: nn.Module, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
+    """Name and module, of those of a kind: a list of them would keep alive what is replaced."""
+    for name in [name for name, module in model.named_modules() if isinstance(module, kind)]:
+        module = model.get_submodule(name)
+        assert isinstance(module, kind)
+        yield name, module

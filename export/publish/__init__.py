@@ -1,0 +1,1 @@
+"""What an artifact says about itself, and how it comes to be there whole."""

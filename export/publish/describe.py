@@ -1,0 +1,159 @@
+"""What an artifact says about itself, and the tokenizer that travels with it."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from eagle_aot import __version__
+from eagle_aot.artifact import SCHEMA_VERSION, Constants, Manifest, tokenizer_files
+from eagle_aot.artifact.file_records import FileRecord, file_records
+from eagle_aot.common.errors import ArtifactError, CheckpointError
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer_files import tokenizer_problem
+from eagle_aot.common.versions import installed_versions
+from eagle_aot.export.drafters.eagle3.reading.files import BIN_INDEX, HeadCheckpoint
+from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.load import DUMMY, Source
+from eagle_aot.export.methods import traced_methods
+from eagle_aot.export.options import ExportOptions, record_options
+from eagle_aot.export.pair import Eagle3Speculator
+from eagle_aot.export.progress import Stage
+from eagle_aot.targets.checkpoint import INDEX, read_json
+from eagle_aot.targets.config_section import ConfigSection
+
+SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
+"""What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
+
+
+def publish(
+    speculator: Eagle3Speculator, lengths: MethodLengths, chain_len: int, eos_ids: tuple[int, ...]
+) -> Constants:
+    """The constants of an artifact."""
+    target, head = speculator.target, speculator.draft.config
+    if eos_ids and max(eos_ids) >= target.vocab_size:
+        raise CheckpointError(
+            f"eos_token_id {max(eos_ids)} is outside the vocabulary of {target.vocab_size}"
+        )
+    return Constants(
+        max_seq_len=target.max_seq_len,
+        vocab_size=target.vocab_size,
+        n_layers=target.num_hidden_layers,
+        min_prefill_chunk=lengths.min_prefill,
+        max_prefill_chunk=lengths.max_prefill,
+        sliding_window=target.sliding_window,
+        chain_len=chain_len,
+        max_verify_window=lengths.max_verify_window,
+        draft_vocab_size=head.draft_vocab_size,
+        hidden_size=head.hidden_size,
+        eos_ids=eos_ids,
+    )
+
+
+def describe(
+    speculator: Eagle3Speculator,
+    lengths: MethodLengths,
+    constants: Constants,
+    source: Source,
+    directory: Path,
+    *,
+    options: ExportOptions,
+    decisions: dict[str, Any],
+    device: dict[str, str] | None,
+    stages: list[Stage],
+    self_test: dict[str, Any] | None = None,
+) -> Manifest:
+    """The manifest of the files that are in `directory`; `options` as they were chosen."""
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        eagle_aot_version=__version__,
+        versions=installed_versions(),
+        backend=options.backend,
+        device=device,
+        target={
+            "name": source.target_model,
+            **identity(source.target_dir, source.load_format),
+        },
+        draft=identity(source.draft_dir, source.load_format),
+        options=record_options(source, options),
+        decisions=decisions,
+        constants=constants.methods(),
+        shapes={
+            name: {"min_rows": method.min_rows, "max_rows": method.max_rows}
+            for name, method in traced_methods(speculator, lengths).items()
+        },
+        stages=[asdict(stage) for stage in stages],
+        self_test=self_test,
+        files=file_records(sorted(directory.iterdir())),
+    )
+
+
+def identity(directory: Path | None, load_format: str) -> dict[str, Any]:
+    """Name and files of a checkpoint's directory; None and no files for random weights."""
+    if directory is None or load_format == DUMMY:
+        return {"directory": None, "files": {}}
+    records = checkpoint_records(directory)
+    return {
+        "directory": directory.absolute().name,
+        "files": {name: asdict(record) for name, record in records.items()},
+    }
+
+
+def checkpoint_records(directory: Path) -> Mapping[str, FileRecord]:
+    """Config, indices and weights by file name. A target's tokenizer is in the artifact."""
+    beside = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
+    return file_records([*beside, *HeadCheckpoint(directory).files()])
+
+
+def copy_tokenizer(source: Source, directory: Path) -> None:
+    """Put the target's tokenizer into the artifact."""
+    for path in find_tokenizer(source):
+        shutil.copyfile(path, directory / path.name)
+
+
+def check_tokenizer(source: Source) -> None:
+    """Raise CheckpointError unless the target's tokenizer loads, as a runner will load it."""
+    if not find_tokenizer(source) or source.target_dir is None:
+        return
+    try:
+        Tokenizer(source.target_dir)
+    except ArtifactError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def find_tokenizer(source: Source) -> list[Path]:
+    """The target's tokenizer files; none for a dummy without a directory.
+
+    Raises CheckpointError when the target's directory has no tokenizer, or one that no runner would
+    load.
+    """
+    if source.target_dir is None:
+        return []
+    files = tokenizer_files(source.target_dir)
+    if not any(path.name.startswith("tokenizer.") for path in files):
+        raise CheckpointError(f"{source.target_dir}: no tokenizer.json or tokenizer.model")
+    if problem := tokenizer_problem(source.target_dir):
+        raise CheckpointError(problem)
+    return files
+
+
+def read_eos_ids(target_dir: Path | None) -> tuple[int, ...]:
+    """Ids that stop generation: `generation_config.json`, else the config's. Empty when unsaid.
+
+    Raises CheckpointError for something other than an id or a list of ids.
+    """
+    if target_dir is None:
+        return ()
+    for name in ("generation_config.json", "config.json"):
+        path = target_dir / name
+        config = ConfigSection(read_json(path) if path.is_file() else {}, path)
+        nested = config.section("text_config").values.get("eos_token_id")
+        value = config.values.get("eos_token_id", nested)
+        if value is None:
+            continue
+        ids = value if isinstance(value, list) else [value]
+        if not all(type(i) is int and i >= 0 for i in ids):
+            raise CheckpointError(f"{path}: eos_token_id {value!r} is not a list of token ids")
+        return tuple(ids)
+    return ()

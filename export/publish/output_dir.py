@@ -1,0 +1,139 @@
+"""An artifact appears whole or not at all, and never costs the one it replaces."""
+
+import fcntl
+import glob
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eagle_aot.artifact import MANIFEST, PROGRAM, TOKENIZER_FILES, WEIGHTS
+from eagle_aot.common.errors import EagleError, ExportError
+from eagle_aot.common.strict_json import read_object
+
+ELSEWHERE = "choose another --output-dir"
+
+
+def check_output_dir(output_dir: Path) -> None:
+    """Raise ExportError unless an artifact can appear at `output_dir`.
+
+    The place must be free, empty, or an artifact to replace, and the directory around it must let
+    us create and rename directories, which is tried.
+    """
+    final = output_dir.resolve()
+    parent = next(path for path in final.parents if path.exists())
+    try:
+        if final.exists() and not final.is_dir():
+            raise ExportError(f"{final}: exists and is not a directory: {ELSEWHERE}")
+        if os.path.ismount(final):
+            raise ExportError(f"{final}: a mount point cannot be replaced: name a directory in it")
+        if final.is_dir() and (other := _not_ours(final)):
+            raise ExportError(f"{final}: holds other files ({other}): {ELSEWHERE}")
+        os.rmdir(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=parent))
+    except OSError as error:
+        raise ExportError(f"{final}: cannot be written: {error.strerror}: {ELSEWHERE}") from error
+
+
+def _not_ours(directory: Path) -> str | None:
+    """A file that is no artifact's, or of which no manifest says that it is."""
+    names = sorted(path.name for path in directory.iterdir())
+    try:
+        listed = read_object(directory / MANIFEST)["files"] if names else {}
+        ours = {MANIFEST, *TOKENIZER_FILES, PROGRAM, WEIGHTS} & {MANIFEST, *listed}
+    except (OSError, ValueError, KeyError, TypeError):
+        return names[0]
+    return next((name for name in names if name not in ours), None)
+
+
+@contextmanager
+def appearing(output_dir: Path) -> Iterator[Path]:
+    """A directory to write into, which becomes `output_dir` when the block ends well.
+
+    It is a hidden sibling until then, locked while its process lives, and removed when the block
+    fails. What a killed export left is cleaned up, or put back, by the next one. Raises
+    ExportError when the disk refuses.
+    """
+    final = output_dir.resolve()
+    partial: Path | None = None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(final.parent):
+            _recover(final)
+            partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=final.parent))
+            in_use = os.open(partial, os.O_RDONLY)
+            fcntl.flock(in_use, fcntl.LOCK_EX)
+        try:
+            yield partial
+            partial.chmod(0o755)  # mkdtemp makes it private
+            with _locked(final.parent):
+                _replace(partial, final)
+        finally:
+            os.close(in_use)
+    except EagleError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ExportError(f"{final}: cannot be written: {reason}") from error
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Against other exports beside ours, while names change."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(partial: Path, final: Path) -> None:
+    """Rename into place; an artifact that was there is put back if that fails."""
+    if not final.exists():
+        partial.rename(final)
+        return
+    replaced = _replaced(final)
+    final.rename(replaced)
+    try:
+        partial.rename(final)
+    except BaseException:  # an interrupt too
+        if not final.exists():
+            replaced.rename(final)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _recover(final: Path) -> None:
+    """Undo what a killed export left behind."""
+    replaced = _replaced(final)
+    if replaced.exists() and final.exists():
+        shutil.rmtree(replaced)
+    elif replaced.exists():
+        replaced.rename(final)
+    for left in final.parent.glob(f".{glob.escape(final.name)}.partial-*"):
+        if _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _replaced(final: Path) -> Path:
+    return final.with_name(f".{final.name}.replaced")
+
+
+def _is_abandoned(partial: Path) -> bool:
+    """Whether no living process holds the lock; process ids mean nothing across containers."""
+    try:
+        handle = os.open(partial, os.O_RDONLY)
+    except FileNotFoundError:  # its export has ended in the meantime
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True

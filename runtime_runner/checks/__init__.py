@@ -1,0 +1,1 @@
+"""Whether an artifact is whole, lossless, and drafts as it did."""

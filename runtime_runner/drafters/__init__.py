@@ -1,0 +1,1 @@
+"""What proposes drafts, one file a kind."""

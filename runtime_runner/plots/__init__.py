@@ -1,0 +1,1 @@
+"""Pictures, with matplotlib where it is installed."""

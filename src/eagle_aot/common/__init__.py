@@ -1,0 +1,1 @@
+"""What all rooms share: errors, the manners of commands, prompts, tokenizers."""

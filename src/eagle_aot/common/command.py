@@ -1,0 +1,90 @@
+"""Manners that all our commands share."""
+
+import functools
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Collection
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from eagle_aot.common.errors import EagleError
+from eagle_aot.common.interrupts import persistent_interrupts
+from eagle_aot.common.printable import printable
+from eagle_aot.common.shortage import check_address_space, shortage
+
+LONGEST_LINE = 800
+"""Characters of a stated failure: it may quote a file that holds anything."""
+
+
+def eagle_command(body: Callable[..., None]) -> click.Command:
+    """A click command whose stated failures are one line on stderr and exit code 1.
+
+    Libraries' warnings are not the user's business here; they are kept for our tests.
+    """
+
+    @functools.wraps(body)
+    def run(**options: Any) -> None:
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        open_standard_streams()
+        try:
+            check_address_space()
+            with persistent_interrupts():
+                body(**options)
+        except EagleError as error:
+            raise click.ClickException(one_line(str(error))) from error
+        except KeyboardInterrupt as error:
+            raise click.ClickException("interrupted") from error
+        except BrokenPipeError:
+            raise  # click ends quietly when the reader is gone
+        except (MemoryError, RuntimeError, OSError) as error:
+            line = stated(error)
+            if line is None:
+                raise
+            raise click.ClickException(one_line(line)) from error
+        finally:
+            logging.disable(logging.NOTSET)
+
+    return click.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+
+
+def given_options(*, but: Collection[str]) -> list[str]:
+    """The options that stand on the command line, as a user writes them, without those named."""
+    context = click.get_current_context()
+    return sorted(
+        option.opts[0]
+        for option in context.command.params
+        if isinstance(option, click.Option)
+        and option.name is not None
+        and option.name not in but
+        and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    )
+
+
+def open_standard_streams() -> None:
+    """Let libraries find the streams that whoever started us has closed: ExecuTorch needs them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for ever
+
+
+def stated(error: Exception) -> str | None:
+    """What a user can do something about, as one line; None for a bug of ours."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'output'}: {error.strerror or error}"
+    return shortage(error)
+
+
+def one_line(text: str) -> str:
+    """Without line ends and escape sequences, and cut in the middle where it is long: its end says
+    what to do."""
+    line = printable(" ".join(text.split()))
+    if len(line) <= LONGEST_LINE:
+        return line
+    half = LONGEST_LINE // 2
+    return f"{line[:half]} ... {line[-half:]}"

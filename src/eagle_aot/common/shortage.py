@@ -1,0 +1,57 @@
+"""Memory that ran out, on the host or on the device, told from other errors."""
+
+import re
+import resource
+
+from eagle_aot.common.errors import UnsupportedError
+
+LEAST_ADDRESSES = 5 << 28
+"""Bytes: with less, libraries of PyTorch abort the process while they load."""
+ASKED = re.compile(r"tried to allocate ([\d.]+ ?[A-Za-z]+)", re.IGNORECASE)
+"""PyTorch's words, on either: `20.00 MiB` from CUDA's allocator, `64 bytes` from the host's."""
+SIGNS = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+    "MemoryAllocationFailed",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+LOWER = (
+    "end other programs there, or export with a smaller --max-seq-len or a model of fewer or "
+    "quantised weights"
+)
+
+
+def check_address_space() -> None:
+    """Raise UnsupportedError where `ulimit -v` leaves no room for PyTorch itself."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESSES:
+        raise UnsupportedError(
+            f"out of memory on the host: {limit / 2**30:.2f} GiB of addresses (ulimit -v), "
+            f"{LEAST_ADDRESSES / 2**30:.2f} are needed to load PyTorch: raise that limit"
+        )
+
+
+def shortage(error: BaseException) -> str | None:
+    """One line on what was needed and what to lower; None for an error that is no lack of memory.
+
+    PyTorch and ExecuTorch report it as a RuntimeError, whose text is all that tells it apart.
+    """
+    text = str(error)
+    if not isinstance(error, MemoryError) and not any(sign in text for sign in SIGNS):
+        return None
+    place = "the GPU" if "CUDA" in text or "CUBLAS" in text else "the host"
+    asked = ASKED.search(text)
+    needed = f", {readable(asked[1])} more were needed" if asked else ""
+    return f"out of memory on {place}{needed}: {LOWER}"
+
+
+def readable(amount: str) -> str:
+    """`1099511627776 bytes` -> `1024.0 GiB`; an amount in another unit as it is."""
+    count, _, unit = amount.partition(" ")
+    if unit != "bytes" or not count.isdecimal():
+        return amount
+    return (
+        f"{int(count) / 2**30:.1f} GiB" if int(count) >= 2**30 else f"{int(count) / 2**20:.1f} MiB"
+    )

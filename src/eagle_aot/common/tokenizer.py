@@ -1,0 +1,79 @@
+"""Text to token ids and back, with the artifact's own tokenizer."""
+
+from pathlib import Path
+from typing import Any
+
+from eagle_aot.artifact import tokenizer_files
+from eagle_aot.common.errors import ArtifactError, PromptError
+from eagle_aot.common.held_stderr import held_stderr
+from eagle_aot.common.tokenizer_files import alone, tokenizer_problem
+
+PANIC = "PanicException"
+"""What a failed assertion in Rust becomes, which Python cannot import and is no Exception."""
+
+
+class Tokenizer:
+    """The tokenizer and chat template in an artifact's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """No file outside the directory is opened, no network, and no code that its files name.
+
+        Raises ArtifactError when there is none, when it asks for such, or cannot be read.
+        """
+        if not tokenizer_files(directory):
+            raise ArtifactError(f"{directory}: has no tokenizer: give token ids instead of text")
+        if problem := tokenizer_problem(directory):
+            raise ArtifactError(f"{problem} and export again")
+        from transformers import AutoTokenizer  # slow to import, and not needed for ids
+
+        try:
+            with alone(directory) as copies, held_stderr():
+                self.hf: Any = AutoTokenizer.from_pretrained(
+                    copies, local_files_only=True, trust_remote_code=False
+                )
+        except BaseException as error:  # a different type for every kind of damage
+            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+                raise
+            raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error
+
+    def encode(self, prompt: str, raw: bool = False) -> list[int]:
+        """Token ids of a prompt as one user turn, or of the bare text with `raw`.
+
+        A beginning-of-sequence token is put first exactly once where the tokenizer has one.
+        """
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError("the prompt is not valid Unicode text") from error
+        if not raw and self.hf.chat_template:
+            ids = self._ids(self._render(prompt), add_special_tokens=False)
+        else:
+            ids = self._ids(prompt)
+        bos = self.hf.bos_token_id
+        if bos is not None and ids[:1] != [bos]:
+            ids = [bos, *ids]
+        if not ids:
+            raise PromptError("the prompt is empty")
+        return ids
+
+    def _ids(self, text: str, **options: bool) -> list[int]:
+        try:
+            ids: list[int] = self.hf(text, **options).input_ids
+        except Exception as error:  # tokenizers' own, which have no type
+            raise ArtifactError(f"the tokenizer cannot encode the prompt ({error})") from error
+        return ids
+
+    def _render(self, prompt: str) -> str:
+        turns = [{"role": "user", "content": prompt}]
+        try:
+            text: str = self.hf.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template may compute anything, and divide by zero
+            raise ArtifactError(f"the chat template cannot be rendered ({error})") from error
+        return text
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of generated ids, special tokens left out."""
+        text: str = self.hf.decode(ids, skip_special_tokens=True)
+        return text

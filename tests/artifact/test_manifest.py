@@ -1,0 +1,219 @@
+"""The contract between export and runner: constants and manifest."""
+
+import json
+import os
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS, Constants, Manifest
+from eagle_aot.artifact.file_records import FileRecord, file_record
+from eagle_aot.common.errors import ArtifactError
+from support.artifact_files import CONSTANTS, write_artifact
+
+PUBLISHED = {
+    "get_max_seq_len",
+    "get_vocab_size",
+    "get_n_layers",
+    "get_min_prefill_chunk",
+    "get_max_prefill_chunk",
+    "get_sliding_window",
+    "get_chain_len",
+    "get_max_verify_window",
+    "get_draft_vocab_size",
+    "get_hidden_size",
+    "get_eos_ids",
+    "use_kv_cache",
+}
+
+
+def record(size: Any) -> dict[str, Any]:
+    """Of a file of so many zeros, not of one that is there."""
+    return {"bytes": size, "sha256": "0" * 64}
+
+
+def outputs() -> dict[str, list[Any]]:
+    """What running the constant methods gives."""
+    methods = CONSTANTS.methods()
+    return {name: v if isinstance(v, list) else [v] for name, v in methods.items()}
+
+
+def test_exactly_the_published_constants() -> None:
+    assert set(CONSTANTS.methods()) == PUBLISHED
+    assert Constants.from_methods(outputs()) == CONSTANTS
+
+
+@pytest.mark.parametrize("missing", sorted(PUBLISHED))
+def test_a_missing_constant_is_named(missing: str) -> None:
+    found = outputs()
+    del found[missing]
+    with pytest.raises(ArtifactError, match=f"constant {missing} is missing: export again"):
+        Constants.from_methods(found)
+
+
+def test_what_no_json_reader_takes_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_artifact(tmp_path, self_test={"nats": float("nan")})
+    assert not (tmp_path / MANIFEST).exists()
+
+
+def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
+    written = write_artifact(tmp_path)
+    read = Manifest.read(tmp_path)
+    assert read == written
+    read.verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"schema_version": 99}, "schema version 99, this runner reads 3"),
+        ({"schema_version": "\x1b[2J"}, r"damaged \(ValueError"),
+        ({"schema_version": 3.5}, "damaged"),
+        ({"schema_version": None}, r"damaged \(ValueError"),
+        ({str(i) * 200: 1 for i in range(9)}, r"damaged \(fields \['0{100}', .*'4{100}'\]\)"),
+        ({"surprise": 1}, r"damaged \(fields \['surprise'\]\)"),
+        ({"files": ["model.pte"]}, "damaged"),
+        ({"versions": "2.13"}, "damaged"),
+        ({"device": "a GPU"}, "damaged"),
+        ({"device": {"name": 3}}, "damaged"),
+        ({"versions": {"torch": None}}, "damaged"),
+        ({"versions": {"torch": "\x1b[2J"}}, "damaged"),
+        ({"options": "x"}, "damaged"),
+        ({"stages": {}}, "damaged"),
+        ({"files": {}}, "lists no model.pte"),
+        ({"files": {"model.pte": record(7)}}, "does not match its hash"),
+        ({"files": {"model.pte": record(8)}}, "has 7 bytes, manifest.json says 8: export again"),
+        (
+            {"files": {"model.pte": record(7), "tokenizer.json": record(0)}},
+            "tokenizer.json: missing",
+        ),
+        ({"files": {"model.pte": "0" * 64}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(-1)}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(7.0)}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(True)}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(7) | {"sha256": "0"}}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": record(7) | {"path": "/"}}}, "not its bytes and sha256"),
+    ],
+)
+def test_a_changed_manifest_is_refused(tmp_path: Path, edit: dict[str, Any], message: str) -> None:
+    write_artifact(tmp_path)
+    path = tmp_path / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | edit))
+    with pytest.raises(ArtifactError, match=message):
+        Manifest.read(tmp_path).verify(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}"])
+def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(ArtifactError, match="damaged"):
+        Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../outside", "/etc/hostname", "..", ".", "", "a/b", "./model.pte", "a\0b", "a\nb", "x" * 101],
+)
+def test_files_outside_the_artifact_are_never_opened(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_artifact(tmp_path)
+    (tmp_path.parent / "outside").write_bytes(b"")
+    manifest.files[name] = FileRecord(0, "0" * 64)
+    monkeypatch.setattr(Path, "open", None)
+    with pytest.raises(
+        ArtifactError, match=f"{re.escape(repr(name[:100]))} is not a plain file name"
+    ):
+        manifest.verify(tmp_path)
+
+
+@pytest.mark.parametrize("name", [PROGRAM, WEIGHTS, "tokenizer.json", MANIFEST])
+def test_links_that_lead_out_of_the_artifact_are_never_followed(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "artifact"
+    directory.mkdir()
+    manifest = write_artifact(directory)
+    (directory / name).touch()
+    manifest.files[name] = file_record(directory / name)
+    outside = (directory / name).rename(tmp_path / name)
+    (directory / name).symlink_to(outside)
+    monkeypatch.setattr(Path, "open", None)
+    with pytest.raises(ArtifactError, match=f"{name}: a link that leads out of the artifact"):
+        Manifest.read(directory) if name == MANIFEST else manifest.verify(directory)
+
+
+def test_an_artifact_may_be_reached_by_a_link_and_hold_links_to_itself(tmp_path: Path) -> None:
+    directory = tmp_path / "artifact"
+    directory.mkdir()
+    manifest = write_artifact(directory)
+    (directory / PROGRAM).rename(directory / "stored")
+    (directory / PROGRAM).symlink_to("stored")
+    (tmp_path / "link").symlink_to(directory)
+    assert Manifest.read(tmp_path / "link") == manifest
+    manifest.verify(tmp_path / "link")
+
+
+def test_what_is_no_file_is_missing(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    (tmp_path / PROGRAM).unlink()
+    for make in (os.mkfifo, os.mkdir):
+        make(tmp_path / PROGRAM)
+        with pytest.raises(ArtifactError, match=r"model\.pte: missing: export again"):
+            manifest.verify(tmp_path)
+        (tmp_path / PROGRAM).rmdir() if make is os.mkdir else (tmp_path / PROGRAM).unlink()
+
+
+def test_a_file_of_another_length_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_artifact(tmp_path)
+    (tmp_path / PROGRAM).write_bytes(b"more than that")
+    monkeypatch.setattr(Path, "open", None)
+    with pytest.raises(ArtifactError, match=r"model\.pte: has 14 bytes, manifest\.json says 7"):
+        manifest.verify(tmp_path)
+
+
+def test_all_that_is_wrong_is_told_by_name(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    assert manifest.problems(tmp_path) == {}
+    (tmp_path / PROGRAM).write_bytes(b"pRogram")
+    assert list(manifest.problems(tmp_path)) == [PROGRAM]
+    (tmp_path / WEIGHTS).touch()
+    (tmp_path / "tokenizer.json").touch()
+    assert list(manifest.problems(tmp_path)) == ["tokenizer.json", WEIGHTS, PROGRAM]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Manifest)])
+def test_a_manifest_without_a_field_is_refused(tmp_path: Path, name: str) -> None:
+    write_artifact(tmp_path)
+    stored = json.loads((tmp_path / MANIFEST).read_text())
+    del stored[name]
+    (tmp_path / MANIFEST).write_text(json.dumps(stored))
+    with pytest.raises(ArtifactError, match=rf"damaged \(.*{name}"):
+        Manifest.read(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    (tmp_path / PROGRAM).unlink()
+    with pytest.raises(ArtifactError, match=r"model\.pte: missing: export again"):
+        manifest.verify(tmp_path)
+
+
+def test_weights_that_the_manifest_does_not_list_are_refused(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    (tmp_path / WEIGHTS).write_bytes(b"weights")
+    with pytest.raises(ArtifactError, match=r"model\.ptd: not listed in manifest\.json"):
+        manifest.verify(tmp_path)
+
+
+def test_a_name_that_no_file_can_have_is_shown_in_part(tmp_path: Path) -> None:
+    manifest = write_artifact(tmp_path)
+    long = replace(manifest, files=manifest.files | {"x" * 5000: FileRecord(0, "0" * 64)})
+    with pytest.raises(ArtifactError, match=r"'x{100}' is not a plain file name: export again$"):
+        long.verify(tmp_path)

@@ -1,0 +1,41 @@
+"""Memory that ran out is told from other errors, with what it needed and what to lower."""
+
+import pytest
+import torch
+
+from eagle_aot.common.shortage import shortage
+
+LOWER = "or export with a smaller --max-seq-len"
+CUDA = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB of "
+    "which 11.00 MiB is free."
+)
+
+
+def test_a_host_without_room_says_how_much_was_asked_for() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**50, dtype=torch.uint8)
+    line = shortage(raised.value)
+    assert line is not None and LOWER in line
+    assert line.startswith("out of memory on the host, 1048576.0 GiB more were needed: end other")
+
+
+def test_a_device_without_room_says_how_much_was_asked_for() -> None:
+    line = shortage(torch.OutOfMemoryError(CUDA))
+    assert line is not None and LOWER in line
+    assert line.startswith("out of memory on the GPU, 20.00 MiB more were needed: end other")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("error: 0x21 MemoryAllocationFailed"),
+              RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+              RuntimeError("CUDA error: out of memory"), OSError(12, "Cannot allocate memory")],
+)  # fmt: skip
+def test_memory_that_ran_out_without_a_number(error: Exception) -> None:
+    line = shortage(error)
+    assert line is not None and line.startswith("out of memory on the ") and LOWER in line
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError(), OSError(28, "No")])
+def test_other_errors_are_none_of_it(error: Exception) -> None:
+    assert shortage(error) is None

@@ -1,0 +1,99 @@
+"""What the self-test says of the shipped head, and of heads whose files mislead."""
+
+import itertools
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_aot.common.self_test import MAX_NEW_TOKENS, PROMPTS
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.export import load_draft
+from eagle_aot.export.drafters.eagle3.self_test.run import rank
+from eagle_aot.export.drafters.eagle3.self_test.text import Text, continue_greedily
+from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.registry import TINY_DIR
+from faults.heads import FAULTS, Fault, write_faulty_head
+from support.checkpoint_edits import edit_config
+from tiny_pair.stories import stories
+
+EOS_IDS = (1, 4)
+STORIES = 32
+"""Problems of the target's own kind, which single taps take to be told apart."""
+
+
+@pytest.fixture(scope="module")
+def target() -> TapTarget:
+    return load_target("gemma4-tiny", 256)
+
+
+def texts_of(target: TapTarget, prompts: list[str]) -> list[Text]:
+    """Greedy answers, with the hidden states of every boundary."""
+    tokenizer, boundaries = Tokenizer(TINY_DIR / "target"), range(target.num_hidden_layers + 1)
+    answer = partial(
+        continue_greedily,
+        target,
+        boundaries=boundaries,
+        max_new_tokens=MAX_NEW_TOKENS,
+        eos_ids=EOS_IDS,
+        device=torch.device("cpu"),
+    )
+    return [answer(tokenizer.encode(prompt)) for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def built_in(target: TapTarget) -> list[Text]:
+    return texts_of(target, list(PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def many_stories(target: TapTarget) -> list[Text]:
+    return texts_of(target, [s.question for s in itertools.islice(stories(5, "test"), STORIES)])
+
+
+def test_the_shipped_head_fits(target: TapTarget, built_in: list[Text]) -> None:
+    verdict = rank(load_draft(TINY_DIR / "head", target, 256), built_in, target.num_hidden_layers)
+    assert verdict.kind == "fits" and not verdict.is_warning
+    assert verdict.entries[0] is verdict.chosen
+    assert verdict.chosen.score.rounds.tau > 2.5
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_told_from_the_rest(
+    fault: Fault, target: TapTarget, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    texts = request.getfixturevalue("many_stories" if fault.slight else "built_in")
+    head = load_draft(write_faulty_head(fault, tmp_path / "head"), target, 256)
+    verdict = rank(head, texts, target.num_hidden_layers)
+    assert verdict.is_warning
+    if fault.found is None:
+        assert verdict.kind == "chance" and "do not belong together" in verdict.message
+    else:
+        assert verdict.kind == "other reading"
+        assert f"drafts clearly better: {fault.found} (" in verdict.message
+
+
+def test_the_tap_flag_that_is_named_mends_it(
+    target: TapTarget, built_in: list[Text], tmp_path: Path
+) -> None:
+    directory = write_faulty_head(FAULTS[0], tmp_path / "head")
+    verdict = rank(load_draft(directory, target, 256), built_in, target.num_hidden_layers)
+    assert verdict.message.endswith("(--tap-layers 2,4,5)")
+    mended = load_draft(directory, target, 256, tap_layers=(2, 4, 5))
+    assert rank(mended, built_in, target.num_hidden_layers).kind == "fits"
+
+
+@pytest.mark.parametrize("name", ["wrong feedback", "wrong residual"])
+def test_the_config_key_that_is_named_mends_it(
+    name: str, target: TapTarget, built_in: list[Text], tmp_path: Path
+) -> None:
+    fault = next(fault for fault in FAULTS if fault.name == name)
+    directory = write_faulty_head(fault, tmp_path / "head")
+    message = rank(load_draft(directory, target, 256), built_in, target.num_hidden_layers).message
+    key, value = re.findall(r'\("(\w+)": (true|false) in the head\'s config.json\)', message)[0]
+    edit_config(directory, **{key: json.loads(value)})
+    mended = load_draft(directory, target, 256)
+    assert rank(mended, built_in, target.num_hidden_layers).kind == "fits"

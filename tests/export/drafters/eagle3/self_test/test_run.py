@@ -1,0 +1,180 @@
+"""The self-test as part of a command."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from eagle_aot.artifact import Manifest
+from eagle_aot.common.errors import ExportError, PromptError
+from eagle_aot.export import ExportOptions, Source
+from eagle_aot.export.cli import main
+from eagle_aot.export.drafters.eagle3.self_test import run
+from eagle_aot.export.drafters.eagle3.self_test.device import moved
+from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record
+from eagle_aot.export.pipeline import run_self_test
+from faults.heads import FAULTS, write_faulty_head
+from support.artifact_files import write_artifact
+from support.refusals import refuses
+
+TINY = ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--max-seq-len", "128"]
+
+
+def test_a_warning_is_what_was_asked_for(tmp_path: Path) -> None:
+    head = write_faulty_head(FAULTS[0], tmp_path / "head")
+    result = CliRunner().invoke(main, [*TINY, "--self-test", "--json", "--draft-dir", str(head)])
+    assert result.exit_code == 1
+    found, error = result.output.splitlines()
+    assert error.startswith("Error: self-test: another reading") and "--tap-layers 2,4,5" in error
+    assert json.loads(found)["verdict"] == "other reading"
+
+
+def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = write_faulty_head(FAULTS[0], tmp_path / "head")
+    source = Source.find("gemma4-tiny", None, head, "auto")
+    speculator = source.load(128, torch.float32)
+    found = pairing_record(speculator, source, "xnnpack", ExportOptions())
+    assert found is not None and found["verdict"] == "other reading"
+    assert "WARNING: self-test: another reading" in capsys.readouterr().err
+    assert speculator.target.tap_layers == (1, 3, 4)
+    assert pairing_record(speculator, source, "xnnpack", ExportOptions(no_self_test=True)) is None
+
+
+def test_the_manifest_holds_what_was_found(tiny_artifact: Path, int4_head_artifact: Path) -> None:
+    found = Manifest.read(tiny_artifact).self_test
+    assert found and found["verdict"] == "fits" and len(found["readings"]) > 8
+    assert found["readings"][0]["chosen"]
+    assert Manifest.read(int4_head_artifact).self_test is None  # exported with --no-self-test
+
+
+def test_random_weights_tell_nothing() -> None:
+    source = Source.find("gemma4-31b", None, None, "dummy")
+    verdict = run_self_test(source, ExportOptions(backend="xnnpack"))
+    assert (verdict.kind, verdict.is_warning) == ("unknown", False)
+    assert "its weights are random" in verdict.to_json()["message"]
+
+
+def test_a_large_target_is_left_to_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(128, torch.float32)
+    weights = run.count_weights(speculator.target)
+    assert 5e6 < weights < 6.3e6  # of 6.3 M parameters, norms and the like left out
+    monkeypatch.setattr(run, "LARGE", weights - 1)
+    found = pairing_record(speculator, source, "xnnpack", ExportOptions())
+    assert found and found["verdict"] == "unknown" and "--self-test" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([{"token_ids": [5000]}], "prompt ids must lie in a vocabulary of 1024"),
+        ([{"prompt": 3}], "expected {"),
+        ([], "holds no prompts"),
+    ],
+)
+def test_unfit_prompts_are_refused(lines: list[object], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = [*TINY, "--self-test", "--self-test-prompts", str(path)]
+    refuses(CliRunner().invoke(main, asked), message)
+
+
+def test_few_tokens_are_too_few_to_tell(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"token_ids": [2, 3, 4, 5]}) + "\n")
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    options = ExportOptions(backend="xnnpack", max_seq_len=128, self_test_prompts=path)
+    verdict = run_self_test(source, options)
+    assert verdict.kind == "unknown" and "too few to tell" in verdict.message
+
+
+def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
+    tmp_path: Path,
+) -> None:
+    """One block of positions has no standard error: NaN is no JSON."""
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(42, torch.float32)
+    found = pairing_record(speculator, source, "xnnpack", ExportOptions())
+    assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
+    write_artifact(tmp_path, self_test=found)
+    assert Manifest.read(tmp_path).self_test == found
+
+
+def test_a_head_that_overflows_is_worth_nothing() -> None:
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(128, torch.float32)
+    speculator.draft.norm.weight.data.fill_(float("inf"))
+    found = pairing_record(speculator, source, "xnnpack", ExportOptions())
+    assert found and found["verdict"] == "chance"
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("ids", [[5000], []])
+def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
+    ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(prompt: str) -> list[int]:
+        if not ids:
+            raise PromptError("the prompt is empty")
+        return ids
+
+    monkeypatch.setattr(run, "Tokenizer", lambda directory: SimpleNamespace(encode=encode))
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(128, torch.float32)
+    found = pairing_record(speculator, source, "xnnpack", ExportOptions())
+    assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
+
+
+@pytest.mark.parametrize("flags", [["--self-test"], ["--self-test-prompts", "x.jsonl"]])
+def test_it_is_left_out_or_asked_for(flags: list[str]) -> None:
+    assert CliRunner().invoke(main, [*TINY, "--no-self-test", *flags]).exit_code == 2
+
+
+def test_a_model_comes_back_with_the_tensors_it_had() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(model[0].weight.detach())  # one memory, two parameters
+    before = dict(model.named_parameters())
+    with pytest.raises(KeyError), moved(model, torch.device("meta")):
+        assert all(parameter.is_meta for parameter in model.parameters())
+        raise KeyError
+    after = dict(model.named_parameters())
+    assert all(after[name] is parameter for name, parameter in before.items())
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
+def test_a_lack_of_memory_does_not_cost_the_export(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = self_test_failing_with(error, monkeypatch)
+    assert found and found["verdict"] == "unknown" and "out of memory" in found["message"]
+
+
+def test_any_other_failure_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ExportError, match="self-test failed: no kernel: --no-self-test exports"):
+        self_test_failing_with(RuntimeError("no kernel\nhere"), monkeypatch)
+
+
+def self_test_failing_with(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any] | None:
+    """What an export records, or raises, when the target cannot be run."""
+
+    def fail(*inputs: object, **told: object) -> None:
+        raise error
+
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(128, torch.float32)
+    monkeypatch.setattr(type(speculator.target), "forward_logits_taps", fail)
+    return pairing_record(speculator, source, "xnnpack", ExportOptions())
+
+
+def test_a_random_pair_of_another_family_does_not_match(qwen3_pair: tuple[Path, Path]) -> None:
+    """With a window of 16, shorter than every prompt."""
+    source = Source.find("auto", *qwen3_pair, "auto")
+    verdict = run_self_test(source, ExportOptions(backend="xnnpack", max_seq_len=192))
+    assert verdict.kind == "chance" and verdict.chosen

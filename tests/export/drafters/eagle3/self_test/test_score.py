@@ -1,0 +1,104 @@
+"""Counting, comparing and judging."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eagle_aot.export.drafters.eagle3.self_test.comparison import (
+    BLOCK,
+    FEWEST_BLOCKS,
+    STANDARD_ERRORS,
+    Mean,
+    is_better,
+    is_enough,
+    log_gain,
+)
+from eagle_aot.export.drafters.eagle3.self_test.score import Rounds, Score, replay
+from eagle_aot.runtime_runner.stats import Stats
+
+STEPS = 4
+
+
+def score(nats: Tensor) -> Score:
+    """`nats` [A, K]; every first draft is right and no token common."""
+    anchors = len(nats)
+    yes = torch.ones(nats.shape, dtype=torch.bool)
+    rounds = Rounds(1, 1, (1, 1, 1, 1), (1, 1, 1, 1))
+    return Score(yes, nats.float(), yes, torch.arange(anchors), rounds)
+
+
+@given(
+    hits=st.lists(st.lists(st.booleans(), min_size=STEPS, max_size=STEPS), min_size=1, max_size=30)
+)
+def test_rounds_are_counted_as_the_runner_counts_them(hits: list[list[bool]]) -> None:
+    new_tokens, known = len(hits) + 1, 1
+    stats = Stats(chain_len=STEPS)
+    while known < new_tokens:
+        leading = (hits[known - 1] + [False]).index(False)
+        run = min(leading + 1, new_tokens - known)
+        stats.add_round(STEPS, min(leading, run), run)
+        known += run
+    rounds = replay(torch.tensor(hits), new_tokens)
+    assert (rounds.rounds, rounds.emitted) == (stats.rounds, stats.emitted)
+    reached = [count for count in rounds.reached if count]
+    assert reached == stats.reached
+    assert list(rounds.accepted)[: len(reached)] == stats.accepted_at
+    assert rounds.acceptance_by_position == stats.acceptance_by_position
+
+
+def test_a_gain_is_paired_by_anchor() -> None:
+    """Tokens differ by a thousand times, the readings by a tenth."""
+    generator = torch.Generator().manual_seed(0)
+    nats = 10 ** (3 * torch.rand(200, STEPS, generator=generator) - 2)
+    noise = 1 + 0.05 * torch.randn(200, STEPS, generator=generator)
+    chosen, other = score(nats), score(0.9 * nats * noise)
+    assert is_better(chosen, other) and not is_better(other, chosen)
+    assert log_gain(chosen, other).value == pytest.approx(0.1, abs=0.02)
+    assert log_gain(chosen, other).error < 0.01
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chance_is_no_gain(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    one, other = (score(torch.rand(200, STEPS, generator=generator)) for _ in range(2))
+    assert not is_better(one, other) and not is_better(other, one)
+
+
+def test_neither_a_sliver_nor_a_loss_in_plain_nats_is_better() -> None:
+    nats = torch.ones(200, STEPS)
+    assert not is_better(score(nats), score(0.97 * nats))
+    mixed = torch.where(torch.arange(200)[:, None] % 8 == 0, 9.0, 0.5).expand(200, STEPS)
+    assert log_gain(score(nats), score(mixed)).is_clear
+    assert not is_better(score(nats), score(mixed))
+
+
+def test_drafts_behind_the_text_do_not_count() -> None:
+    nats = torch.ones(64, STEPS)
+    whole, worse = score(nats), score(torch.cat((nats[:, :2], 9 * nats[:, 2:]), dim=1))
+    labelled = (torch.arange(STEPS) < 2).expand(64, STEPS)
+    short, cut = replace(whole, labelled=labelled), replace(worse, labelled=labelled)
+    assert log_gain(short, cut).value == 0 and cut.mean_nats == 1
+    assert log_gain(whole, worse).value < 0
+
+
+def test_an_error_is_that_of_blocks() -> None:
+    """Eight neighbours that say the same are one sample."""
+    values = torch.randn(25, generator=torch.Generator().manual_seed(0)).repeat_interleave(BLOCK)
+    assert Mean.of(values).error == pytest.approx(float(values[::BLOCK].std()) / 5, rel=1e-4)
+    enough = score(torch.ones(192, STEPS))
+    assert is_enough(enough) and not is_enough(score(torch.ones(191, STEPS)))
+
+
+def test_chance_is_as_rare_as_is_said() -> None:
+    """Once in 310 at the fewest positions: 20,000 samples have 65 (8) of them."""
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randn(20_000, FEWEST_BLOCKS, generator=generator).double()
+    errors = samples.std(dim=1) / FEWEST_BLOCKS**0.5
+    clear = int((samples.mean(dim=1) > STANDARD_ERRORS * errors).sum())
+    assert 40 < clear < 90
+    values = samples[0].repeat_interleave(BLOCK)
+    assert Mean.of(values).error == pytest.approx(float(errors[0]))

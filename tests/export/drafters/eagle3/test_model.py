@@ -1,0 +1,173 @@
+"""The draft head's options against a float64 reference, and its cache."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.export import load_draft
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from support.golden_cases import relative_error
+from support.head_files import HeadShape, head_tensors, write_speculators
+from support.head_reference import ReferenceHead
+
+SLOTS = 17
+PLAIN = HeadShape()
+
+
+def load(directory: Path, shape: HeadShape, dtype: torch.dtype = torch.float32) -> Eagle3Draft:
+    return load_draft(write_speculators(directory, shape), max_seq_len=32, dtype=dtype)
+
+
+def inputs(shape: HeadShape) -> tuple[Tensor, Tensor]:
+    """Target tokens [1, SLOTS] and taps [1, SLOTS, num_taps * Ht]."""
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(0, shape.vocab, (1, SLOTS), generator=generator)
+    width = shape.num_taps * shape.target_hidden
+    return tokens, 2 * torch.randn(1, SLOTS, width, generator=generator) + 1
+
+
+@torch.no_grad()
+def run(
+    draft: Eagle3Draft, tokens: Tensor, feature: Tensor, start: int = 0
+) -> tuple[Tensor, Tensor]:
+    input_pos = torch.arange(start, start + tokens.shape[1])
+    return draft.forward_cached(draft.embed(tokens), feature, input_pos)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        PLAIN,
+        HeadShape(norm_before_residual=True),
+        HeadShape(norm_before_fc=True),
+        HeadShape(fc_norm=True, target_hidden=24, num_taps=4),
+        HeadShape(norm_output=True),
+        HeadShape(biases=True),
+        HeadShape(qk_norm=True),
+        HeadShape(num_layers=2),
+        HeadShape(num_layers=3, qk_norm=True, biases=True, norm_before_residual=True),
+        HeadShape(heads=4, kv_heads=1, head_dim=12, rope_theta=500.0, num_taps=1),
+        HeadShape(norm_before_residual=True, norm_before_fc=True, norm_output=True, biases=True),
+    ],
+    ids=lambda shape: "-".join(k for k, v in vars(shape).items() if v != vars(PLAIN)[k]) or "plain",
+)
+def test_every_option_matches_the_float64_formulas(tmp_path: Path, shape: HeadShape) -> None:
+    taps_of_head = list(range(shape.num_taps))
+    directory = write_speculators(tmp_path, shape, taps=taps_of_head)
+    draft = load_draft(directory, max_seq_len=32)
+    reference = ReferenceHead(head_tensors(shape), shape)
+    tokens, taps = inputs(shape)
+    with torch.no_grad():
+        fused = draft.fuse(taps)
+    expected_fused = reference.fuse(taps[0])
+    assert relative_error(fused[0], expected_fused) < 1e-5
+    embedding = reference.tensors["embed_tokens.weight"][tokens[0]]
+    expected_logits, expected = reference.run(embedding, expected_fused)
+    logits, recurrent = run(draft, tokens, fused)
+    assert logits.dtype == torch.float32
+    assert relative_error(logits[0], expected_logits) < 1e-5
+    assert relative_error(recurrent[0], expected) < 1e-5
+
+
+@pytest.mark.parametrize("option", ["norm_before_residual", "norm_output"])
+def test_an_option_without_tensors_changes_the_output(tmp_path: Path, option: str) -> None:
+    tokens, taps = inputs(PLAIN)
+    found = []
+    for value in (True, False):
+        shape = replace(PLAIN, **{option: value})
+        draft = load(tmp_path / str(value), shape)
+        with torch.no_grad():
+            found.append(run(draft, tokens, draft.fuse(taps))[1])
+    assert relative_error(found[0], found[1]) > 0.1
+
+
+@pytest.mark.parametrize("shape", [PLAIN, HeadShape(num_layers=2)], ids=["one", "two"])
+def test_cached_chunks_and_single_steps_equal_a_stateless_pass(
+    tmp_path: Path, shape: HeadShape
+) -> None:
+    """The recurrent steps feed the head its own features, which `fc` never sees."""
+    draft = load(tmp_path, shape)
+    reference = ReferenceHead(head_tensors(shape), shape)
+    tokens, taps = inputs(shape)
+    with torch.no_grad():
+        features = draft.fuse(taps)
+    draft.fc.register_forward_pre_hook(lambda *_: pytest.fail("fc ran on a recurrent feature"))
+    logits, recurrent = run(draft, tokens[:, :9], features[:, :9])
+    table = reference.tensors["embed_tokens.weight"]
+    paired = features[:, :9]
+    for slot in range(9, SLOTS):
+        paired = torch.cat((paired, recurrent[:, -1:]), dim=1)
+        logits, recurrent = run(draft, tokens[:, slot : slot + 1], recurrent[:, -1:], slot)
+        expected_logits, expected = reference.run(table[tokens[0, : slot + 1]], paired[0])
+        assert relative_error(logits[0, -1], expected_logits[-1]) < 1e-5
+        assert relative_error(recurrent[0, -1], expected[-1]) < 1e-5
+
+
+@pytest.mark.parametrize("shape", [PLAIN, HeadShape(num_layers=2)], ids=["one", "two"])
+def test_rejected_slots_leave_no_trace_and_reset_isolates(tmp_path: Path, shape: HeadShape) -> None:
+    draft, clean = load(tmp_path, shape), load(tmp_path, shape)
+    tokens, taps = inputs(shape)
+    with torch.no_grad():
+        features = draft.fuse(taps)
+    expected = (
+        run(clean, tokens[:, :5], features[:, :5]),
+        run(clean, tokens[:, 5:8], features[:, 5:8], 5),
+    )
+    run(draft, tokens, features.flip(1))
+    draft.reset_cache()
+    with pytest.raises(SettingError, match="leaves a gap"):
+        run(draft, tokens[:, :1], features[:, :1], 1)
+    first = run(draft, tokens[:, :5], features[:, :5])
+    run(draft, tokens[:, 8:], features[:, 8:], 5)
+    second = run(draft, tokens[:, 5:8], features[:, 5:8], 5)
+    for found, wanted in zip((*first, *second), (*expected[0], *expected[1]), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_positions_are_checked_against_what_is_filled(tmp_path: Path) -> None:
+    draft = load(tmp_path, PLAIN)
+    tokens, taps = inputs(PLAIN)
+    with torch.no_grad():
+        features = draft.fuse(taps)
+    run(draft, tokens[:, :6], features[:, :6])
+    run(draft, tokens[:, :1], features[:, :1], 3)
+    with pytest.raises(ValueError, match="position 5 leaves a gap: 4 positions"):
+        run(draft, tokens[:, :1], features[:, :1], 5)
+    embedding = draft.embed(tokens[:, :3])
+    with pytest.raises(ValueError, match="count up by one"):
+        draft.forward_cached(embedding, features[:, :3], torch.tensor([0, 2, 1]))
+    with pytest.raises(ValueError, match="batch of 2"):
+        draft.forward_cached(embedding[:, :2].view(2, 1, -1), features[:, :2].view(2, 1, -1),
+                             torch.tensor([0]))  # fmt: skip
+    with pytest.raises(ValueError, match="beyond the cache of 40"):
+        draft.positions.valid = 40
+        run(draft, tokens[:, :1], features[:, :1], 40)
+
+
+def test_a_bfloat16_load_keeps_float32_angles_and_a_bfloat16_cache(tmp_path: Path) -> None:
+    shape = HeadShape(rope_theta=1e6, head_dim=16)
+    draft = load(tmp_path, shape, torch.bfloat16)
+    rotary = draft.layers[0].self_attn.rotary
+    assert rotary.inv_freq.dtype == torch.float32
+    exact = 1e6 ** (-torch.arange(8, dtype=torch.float64) / 8)
+    assert relative_error(rotary.inv_freq, exact) < 1e-6
+    assert draft.kv_cache.k.dtype == draft.kv_cache.v.dtype == torch.bfloat16
+    assert {p.dtype for p in draft.parameters()} == {torch.bfloat16}
+    tokens, taps = inputs(shape)
+    with torch.no_grad():
+        logits, recurrent = run(draft, tokens, draft.fuse(taps.bfloat16()))
+    assert logits.dtype == torch.float32 and recurrent.dtype == torch.bfloat16
+    reference = ReferenceHead(head_tensors(shape), shape)
+    table = reference.tensors["embed_tokens.weight"]
+    expected, _ = reference.run(table[tokens[0]], reference.fuse(taps[0]))
+    assert relative_error(logits[0], expected) < 0.05
+
+
+def test_taps_of_another_width_are_refused(tmp_path: Path) -> None:
+    draft = load(tmp_path, PLAIN)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        draft.fuse(torch.zeros(1, 2, 2 * PLAIN.target_hidden))

@@ -1,0 +1,198 @@
+"""`--draft-quant`: which of a head's weights are stored in fewer bits, and what they compute."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+from eagle_aot.common.errors import SettingError, UnsupportedError
+from eagle_aot.export import Eagle3Speculator, ExportOptions, Source, run_check
+from eagle_aot.export import cli as export_cli
+from eagle_aot.export.drafters.eagle3.config import DraftConfig
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.quant import DRAFT_QUANTS, quantise_draft
+from eagle_aot.export.prepare.fold import fold_int4
+from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.targets.int4 import Biased, Int4Linear
+from eagle_aot.targets.int4.packed_linear import PackedModule
+from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
+from support.head_files import (
+    HeadShape,
+    head_tensors,
+    safeailab_config,
+    write_head,
+    write_speculators,
+)
+from support.int4_graphs import int4_calls
+
+LAYER = {f"self_attn.{n}_proj" for n in "qkvo"} | {f"mlp.{n}_proj" for n in ("gate", "up", "down")}
+ALL = {f"layers.0.{name}" for name in LAYER} | {"fc", "lm_head"}
+SHAPE = HeadShape(vocab=VOCAB, target_hidden=64, inner=64)
+KINDS = ["int8", "int4"]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = random_gemma(hidden_size=64, intermediate_size=96, head_dim=16, global_head_dim=32)
+    return save_text_layout(model, tmp_path_factory.mktemp("target"))
+
+
+def load(
+    target: Path, head: Path, kind: str, dtype: torch.dtype = torch.float32
+) -> Eagle3Speculator:
+    return Source.find("auto", target, head, "auto", draft_quant=kind).load(64, dtype)
+
+
+def linears(speculator: Eagle3Speculator, kind: type[nn.Module]) -> set[str]:
+    return {n for n, module in speculator.draft.named_modules() if isinstance(module, kind)}
+
+
+def drafts(speculator: Eagle3Speculator, rows: int) -> tuple[Tensor, Tensor]:
+    """Logits and recurrent features of `rows` slots after a reset."""
+    draft, generator = speculator.draft, torch.Generator().manual_seed(rows)
+    draft.reset_cache()
+    tokens = torch.randint(VOCAB, (1, rows), generator=generator)
+    width = draft.config.num_taps * draft.config.target_hidden_size
+    taps = torch.randn(1, rows, width, generator=generator).to(draft.embed_tokens.weight.dtype)
+    with torch.no_grad():
+        feature = draft.fuse(taps)
+        return draft.forward_cached(draft.embed(tokens), feature, torch.arange(rows))
+
+
+def test_the_command_takes_the_kinds_there_are(target: Path, tmp_path: Path) -> None:
+    assert list(DRAFT_QUANTS) == export_cli.DRAFT_QUANTS
+    wrong = CliRunner().invoke(export_cli.main, ["--target-model", "x", "--draft-quant", "int2"])
+    assert wrong.exit_code == 2 and "int8" in wrong.output
+    head = write_speculators(tmp_path / "head", SHAPE, [0, 1, 3])
+    with pytest.raises(SettingError, match="--draft-quant int2: known are none, int8, int4"):
+        Source.find("auto", target, head, "auto", draft_quant="int2")
+
+
+@pytest.mark.parametrize("kind", DRAFT_QUANTS)
+def test_every_linear_of_the_head_is_quantised(target: Path, tmp_path: Path, kind: str) -> None:
+    speculator = load(target, write_speculators(tmp_path / "head", SHAPE, [0, 1, 3]), kind)
+    assert linears(speculator, Int4Linear) == (set() if kind == "none" else ALL)
+    assert linears(speculator, nn.Linear) == (ALL if kind == "none" else set())
+    assert isinstance(speculator.draft.embed_tokens, nn.Embedding)
+    assert not any(isinstance(m, Int4Linear) for m in speculator.target.modules())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_off_by_half_a_step_at_most(target: Path, tmp_path: Path, kind: str) -> None:
+    speculator = load(target, write_speculators(tmp_path / "head", SHAPE, [0, 1, 3]), kind)
+    for name in ALL:
+        weight = head_tensors(SHAPE)[f"{name}.weight"]
+        groups = weight.unflatten(1, (-1, 32))
+        low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+        step = groups.abs().amax(-1) / 119 if kind == "int8" else (high - low) / 15
+        linear = speculator.draft.get_submodule(name)
+        assert isinstance(linear, Int4Linear)
+        error = (linear.dense().weight - weight).unflatten(1, (-1, 32)).abs().amax(-1)
+        assert bool((error <= 0.501 * step).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_that_is_the_targets_stays_the_targets(
+    target: Path, tmp_path: Path, kind: str
+) -> None:
+    shape = HeadShape(vocab=VOCAB, hidden=64, target_hidden=64, draft_vocab=VOCAB)
+    tensors = head_tensors(shape)
+    for name in ("lm_head.weight", "embed_tokens.weight", "d2t"):
+        del tensors[name]
+    config = safeailab_config(shape, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1, 4]})
+    speculator = load(target, write_head(tmp_path / "head", tensors, config), kind)
+    table = speculator.target.lm_head_weight
+    assert linears(speculator, nn.Linear) >= {"lm_head"}
+    assert speculator.draft.lm_head.weight.data_ptr() == table.data_ptr()
+    assert "fc" in linears(speculator, Int4Linear)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_that_are_no_whole_groups_stay_dense(
+    target: Path, tmp_path: Path, kind: str
+) -> None:
+    shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=48)
+    speculator = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
+    assert linears(speculator, nn.Linear) == {"layers.0.mlp.down_proj"}
+
+
+def test_a_head_of_which_nothing_fits_is_refused() -> None:
+    config = DraftConfig(
+        hidden_size=24, target_hidden_size=24, num_taps=3, vocab_size=50, draft_vocab_size=50,
+        intermediate_size=40, num_heads=3, num_kv_heads=1, head_dim=8, norm_before_residual=True,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError, match="--draft-quant int4: no linear of the head has a"):
+        quantise_draft(Eagle3Draft(config, 16), nn.Module(), "int4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_folded_they_compute_the_same(
+    target: Path, tmp_path: Path, kind: str, biases: bool
+) -> None:
+    shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=64, biases=biases, num_layers=2)
+    speculator = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
+    assert bool(linears(speculator, Biased)) == biases
+    expected = drafts(speculator, 6)
+    fold_int4(speculator)
+    assert not linears(speculator, Int4Linear)
+    for found, wanted in zip(drafts(speculator, 6), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_they_compute_the_same(
+    target: Path, tmp_path: Path, kind: str, biases: bool
+) -> None:
+    """Bit for bit, on both sides of the dispatch; products of one input are one, unless biased."""
+    shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=64, biases=biases, num_layers=2)
+    head = write_speculators(tmp_path / "head", shape, [0, 1, 3])
+    speculator = load(target, head, kind, torch.bfloat16)
+    expected = [drafts(speculator, rows) for rows in (1, 8, 20)]
+    pack_int4(speculator, 132)
+    packed = {n: m for n, m in speculator.draft.named_modules() if isinstance(m, PackedModule)}
+    assert len(packed) == (16 if biases else 2 + 2 * 4)
+    assert {name for name, m in packed.items() if not m.row_tiles} == (
+        {"fc.linear"} if biases else {"fc"}
+    )
+    for rows, wanted in zip((1, 8, 20), expected, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(drafts(speculator, rows), wanted, strict=True))
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_graphs_of_a_checkpoint_keep_the_contract(
+    target: Path, tmp_path: Path, kind: str, biases: bool
+) -> None:
+    shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=64, biases=biases)
+    head = write_speculators(tmp_path / "head", shape, [0, 1, 3])
+    source = Source.find("auto", target, head, "auto", draft_quant=kind)
+    programs = run_check(source, ExportOptions(max_seq_len=64, max_prefill=24))
+    inside = 8 if biases else 5
+    assert [int4_calls(p) for p in programs.values()] == [(0, 1), (1, 0), (inside, 0)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "layers", "options"),
+    [
+        ("gemma4-tiny", None, ExportOptions(max_seq_len=64, max_prefill=24)),
+        ("gemma4-31b", 6, ExportOptions()),
+    ],
+)
+def test_the_graphs_of_dummies_keep_the_contract(
+    name: str, layers: int | None, options: ExportOptions, kind: str
+) -> None:
+    """`fc` goes with the target's products; of the head's layer four, and its output table."""
+    source = Source.find(name, None, None, "dummy", layers, draft_quant=kind)
+    calls = [int4_calls(program) for program in run_check(source, options).values()]
+    assert calls == [(0, 25), (25, 0), (5, 0)]
+
+
+def test_a_backend_without_int4_folds_the_head_too() -> None:
+    source = Source.find("gemma4-tiny", None, None, "dummy", draft_quant="int8")
+    options = ExportOptions(backend="xnnpack", max_seq_len=64, max_prefill=24)
+    assert {int4_calls(program) for program in run_check(source, options).values()} == {(0, 0)}

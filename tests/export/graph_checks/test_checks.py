@@ -1,0 +1,163 @@
+"""The contract's clauses about methods, lengths and buffers, with a program that breaks each."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from eagle_aot.artifact import METHODS
+from eagle_aot.common.errors import ExportError
+from eagle_aot.export.graph_checks import check_graphs, mutated_buffers
+from support.graph_toy import (
+    LENGTHS,
+    RANGES,
+    Body,
+    Programs,
+    Toy,
+    good_programs,
+    trace,
+    write_draft,
+    write_target,
+    writer,
+)
+
+
+@pytest.fixture(scope="module")
+def good() -> Programs:
+    return good_programs()
+
+
+def test_programs_that_keep_the_contract_pass(good: Programs) -> None:
+    check_graphs(good, LENGTHS)
+    assert mutated_buffers(good["prefill"]) == {"target.kv_cache.k"}
+    assert mutated_buffers(good["draft_decode"]) == {"draft.kv_cache.k"}
+
+
+def write_scratch_too(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    toy.target.scratch.index_copy_(0, input_pos, x)
+    return write_target(toy, x, input_pos)
+
+
+def write_draft_too(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    return write_target(toy, write_draft(toy, x, input_pos), input_pos)
+
+
+def write_nothing(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    return x + toy.target.kv_cache.k.sum() + input_pos.sum()
+
+
+def write_input(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    return write_target(toy, x.add_(1), input_pos)
+
+
+def two_caches(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    toy.target.other.kv_cache.k.index_copy_(0, input_pos, x)
+    return write_target(toy, x, input_pos)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (write_scratch_too, r"other buffers than its caches: \['target\.scratch'\]"),
+        (write_draft_too, r"other buffers than its caches: \['draft\.kv_cache\.k'\]"),
+        (write_nothing, r"other buffers than its caches: \['target\.kv_cache\.k'\]"),
+        (write_input, r"other buffers than its caches: \['x'\]"),
+        (write_draft, r"target_verify: writes other buffers than its caches: \['draft"),
+    ],
+)
+def test_a_write_outside_the_contract_is_refused(good: Programs, body: Body, message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        check_graphs(good | {"target_verify": trace("target_verify", body)}, LENGTHS)
+
+
+def test_a_cache_that_is_not_written_is_refused(good: Programs) -> None:
+    idle = trace("target_verify", write_target, caches=2)
+    with pytest.raises(ExportError, match=r"its caches: \['target\.other\.kv_cache\.k'\]"):
+        check_graphs(good | {"target_verify": idle}, LENGTHS)
+
+
+def test_the_draft_may_not_write_the_targets_cache(good: Programs) -> None:
+    with pytest.raises(ExportError, match=r"draft_decode: writes other .*'target\.kv_cache\.k'"):
+        check_graphs(good | {"draft_decode": trace("draft_decode", write_target)}, LENGTHS)
+
+
+def test_a_method_without_any_cache_is_refused(good: Programs) -> None:
+    class Stateless(nn.Module):
+        def forward(self, x: Tensor, input_pos: Tensor) -> Tensor:
+            return x + input_pos.unsqueeze(-1)
+
+    rows = Dim("rows", min=1, max=16)
+    inputs = torch.ones(16, 4), torch.arange(16)
+    shapes = ({0: rows}, {0: rows})
+    stateless = torch.export.export(Stateless(), inputs, dynamic_shapes=shapes, strict=False)
+    with pytest.raises(ExportError, match="draft_decode: writes other buffers than its caches"):
+        check_graphs(good | {"draft_decode": stateless}, LENGTHS)
+
+
+def test_every_target_cache_of_one_method_is_one_of_the_other(good: Programs) -> None:
+    with pytest.raises(ExportError, match="prefill and target_verify write different caches"):
+        check_graphs(good | {"prefill": trace("prefill", two_caches, caches=2)}, LENGTHS)
+
+
+def read_scratch_too(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    return write_target(toy, x + toy.target.scratch.sum(), input_pos)
+
+
+def read_scratch_in_draft(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    return write_draft(toy, x + toy.target.scratch.sum(), input_pos)
+
+
+@pytest.mark.parametrize("name", ["prefill", "target_verify"])
+def test_prefill_and_verify_are_of_the_same_weights(good: Programs, name: str) -> None:
+    with pytest.raises(
+        ExportError, match=r"prefill and target_verify use different .*\['target\.scratch'\]"
+    ):
+        check_graphs(good | {name: trace(name, read_scratch_too)}, LENGTHS)
+
+
+def test_one_name_is_one_tensor_in_every_method(good: Programs) -> None:
+    target = {name: trace(name, read_scratch_too) for name in ("prefill", "target_verify")}
+    check_graphs(good | target, LENGTHS)
+    prefill = trace("prefill", read_scratch_too, dtype=torch.float64)
+    message = r"prefill: target\.scratch is \(torch\.float32, .*and \(torch\.float64,"
+    with pytest.raises(ExportError, match=f"target_verify and {message}"):
+        check_graphs(good | target | {"prefill": prefill}, LENGTHS)
+    draft = trace("draft_decode", read_scratch_in_draft, dtype=torch.float64)
+    with pytest.raises(ExportError, match=r"target_verify and draft_decode: target\.scratch is"):
+        check_graphs(good | target | {"draft_decode": draft}, LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("prefill", (8, 16)),
+        ("prefill", (9, 15)),
+        ("target_verify", (2, 8)),
+        ("draft_decode", (1, 8)),
+    ],
+)
+def test_a_length_other_than_the_published_one_is_refused(
+    good: Programs, name: str, bounds: tuple[int, int]
+) -> None:
+    body = writer(name)
+    with pytest.raises(
+        ExportError, match=rf"{name}: dynamic lengths .* expected \[\({RANGES[name][0]}"
+    ):
+        check_graphs(good | {name: trace(name, body, bounds=bounds)}, LENGTHS)
+
+
+def test_a_static_length_is_refused(good: Programs) -> None:
+    inputs = torch.ones(8, 4), torch.arange(8)
+    static = torch.export.export(Toy(write_target, torch.float32, 1), inputs, strict=False)
+    with pytest.raises(ExportError, match=r"target_verify: dynamic lengths \[\]"):
+        check_graphs(good | {"target_verify": static}, LENGTHS)
+
+
+def test_exactly_the_three_methods_in_their_order(good: Programs) -> None:
+    for wrong in (
+        {name: good[name] for name in METHODS[:2]},
+        {name: good[name] for name in reversed(METHODS)},
+        good | {"decode": good["prefill"]},
+    ):
+        with pytest.raises(ExportError, match="expected exactly"):
+            check_graphs(wrong, LENGTHS)

@@ -1,0 +1,71 @@
+"""The graphs of real geometries keep the contract, and hold what it is about."""
+
+from pathlib import Path
+
+import pytest
+from torch._subclasses import FakeTensor
+
+from eagle_aot.artifact import METHODS
+from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export.graph_checks import mutated_buffers
+from eagle_aot.export.progress import Progress
+from eagle_aot.targets import TARGETS
+from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
+from support.head_files import HeadShape, write_speculators
+from support.int4_graphs import int4_calls
+
+
+@pytest.mark.parametrize(("backend", "int4_linears"), [("cuda", 24), ("xnnpack", 0)])
+def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
+    backend: str, int4_linears: int
+) -> None:
+    """In each of six layers q, k and v as one, gate and up as one, and two; XNNPACK folds them."""
+    before = matvec_max_m()
+    source = Source.find("gemma4-tiny", None, None, "dummy")
+    progress = Progress()
+    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24, progress=progress)
+    programs = run_check(source, options)
+    assert ("pack" in [stage.name for stage in progress.stages]) == (backend == "cuda")
+    assert tuple(programs) == METHODS and matvec_max_m() == before
+    target_caches = {f"target.layers.{i}.self_attn.kv_cache.{n}" for i in range(6) for n in "kv"}
+    assert mutated_buffers(programs["prefill"]) == target_caches
+    assert mutated_buffers(programs["draft_decode"]) == {"draft.kv_cache.k", "draft.kv_cache.v"}
+    for program in programs.values():
+        assert all(isinstance(tensor, FakeTensor) for tensor in program.state_dict.values())
+    calls = [int4_calls(program) for program in programs.values()]
+    assert calls == [(0, int4_linears), (int4_linears, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("name", [name for name, spec in TARGETS.items() if not spec.target_dir])
+def test_every_published_geometry_keeps_the_contract(name: str) -> None:
+    """Its first layers, which have every shape of the others: in Gemma 4 five sliding and a full.
+
+    Four INT4 products in each. The 12B has more query heads to a key head than verification's own
+    kernel takes.
+    """
+    layers = 6 if name.startswith("gemma4") else 3
+    source = Source.find(name, None, None, "dummy", dummy_layers=layers)
+    attention = "stock" if name == "gemma4-12b" else None
+    programs = run_check(source, ExportOptions(attention=attention))
+    calls = [int4_calls(program) for program in programs.values()]
+    assert calls == [(0, 4 * layers), (4 * layers, 0), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm_before_residual": True, "norm_before_fc": True, "biases": True},
+        {"fc_norm": True, "norm_output": True, "own_embedding": False},
+    ],
+    ids=str,
+)
+def test_heads_of_every_kind_keep_the_contract(
+    random_pair: tuple[Path, Path], tmp_path: Path, options: dict[str, bool]
+) -> None:
+    """Over a target of dense weights."""
+    shape = HeadShape(hidden=64, target_hidden=64, vocab=1024, draft_vocab=256, **options)
+    head = write_speculators(tmp_path / "head", shape)
+    source = Source.find("gemma4-31b", random_pair[0], head, "auto")
+    programs = run_check(source, ExportOptions(max_seq_len=64))
+    assert tuple(programs) == METHODS and set(map(int4_calls, programs.values())) == {(0, 0)}

@@ -1,0 +1,199 @@
+"""Which backend is chosen on which machine, and what is missing said before any work."""
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch.utils import cpp_extension
+
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.lowering.backend import (
+    H100_MULTIPROCESSORS,
+    choose_backend,
+    multiprocessors,
+)
+from eagle_aot.export.progress import Progress, Stage, line
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU and all that compiling for it takes."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", "/cuda")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_is_used_unless_told_otherwise() -> None:
+    assert [choose_backend(name) for name in ("auto", "cuda", "xnnpack")] == [
+        "cuda",
+        "cuda",
+        "xnnpack",
+    ]
+
+
+def test_without_a_gpu_there_is_xnnpack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_backend("auto") == choose_backend("xnnpack") == "xnnpack"
+    with pytest.raises(UnsupportedError, match="this machine shows none"):
+        choose_backend("cuda")
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("asked", ["auto", "cuda"])
+@pytest.mark.parametrize(
+    ("module", "name", "value", "message"),
+    [
+        (importlib.util, "find_spec", lambda name: None, "triton is not installed"),
+        (cpp_extension, "CUDA_HOME", None, r"no CUDA toolkit \(set CUDA_HOME\)"),
+        (shutil, "which", lambda name: None, r"no C\+\+ compiler \(g\+\+\)"),
+    ],
+)
+def test_a_missing_compiler_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    value: object,
+    message: str,
+    asked: str,
+) -> None:
+    monkeypatch.setattr(module, name, value)
+    with pytest.raises(UnsupportedError, match=f"{message}: install it, or use --backend xnnpack"):
+        choose_backend(asked)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("asked", ["auto", "cuda"])
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 0)])
+def test_a_gpu_that_the_kernels_do_not_fit_is_refused(
+    monkeypatch: pytest.MonkeyPatch, asked: str, capability: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    found = re.escape("{}.{}".format(*capability))
+    with pytest.raises(UnsupportedError, match=f"H100, H200 and B200 .* not for {found}: use"):
+        choose_backend(asked)
+
+
+class Gpu:
+    multi_processor_count = 78
+
+
+@pytest.mark.usefixtures("gpu")
+def test_products_are_split_for_the_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Gpu)
+    assert multiprocessors() == 78
+
+
+def test_products_are_split_for_an_h100_where_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert multiprocessors() == H100_MULTIPROCESSORS == 132
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")
+def test_a_program_records_the_gpu_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eagle_aot.export.lowering.cuda import device_record
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Gpu)
+    record = device_record()
+    assert record.pop("cuda") == (torch.version.cuda or "")
+    assert record == {"name": "a GPU", "compute_capability": "8.9", "multiprocessors": "78"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")
+class TestWorkspace:
+    def test_an_export_has_an_inductor_cache_of_its_own(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace
+
+        monkeypatch.delenv(CACHE_DIR, raising=False)
+        with workspace(tmp_path / "one"):
+            assert os.environ[CACHE_DIR] == str(tmp_path / "one")
+            (tmp_path / "one" / "kernel.so").touch()
+        assert CACHE_DIR not in os.environ
+        with pytest.raises(KeyError), workspace(tmp_path / "two"):
+            raise KeyError("a failure while lowering")
+        assert CACHE_DIR not in os.environ and not list(tmp_path.iterdir())
+
+    def test_a_cache_that_the_user_names_is_kept(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace
+
+        monkeypatch.setenv(CACHE_DIR, str(tmp_path))
+        with workspace(tmp_path / "unused"):
+            assert os.environ[CACHE_DIR] == str(tmp_path)
+        assert os.environ[CACHE_DIR] == str(tmp_path) and not list(tmp_path.iterdir())
+
+    def test_tuning_is_quiet_and_stderr_comes_back(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from eagle_aot.export.lowering.cuda import quiet_tuning
+
+        with quiet_tuning():
+            print("Autotune Choices Stats", file=sys.stderr)
+        print("after", file=sys.stderr)
+        assert capsys.readouterr().err == "after\n"
+
+    def test_each_method_is_a_stage(self) -> None:
+        from executorch.backends.cuda.cuda_backend import CudaBackend
+
+        from eagle_aot.export.lowering.cuda import announced, compile_specs
+
+        program = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
+        names: list[str] = []
+        with announced(names.append):
+            for method in ("prefill", "draft_decode"):
+                CudaBackend.move_program_to_device(program, "cpu", compile_specs(method))
+        CudaBackend.move_program_to_device(program, "cpu", compile_specs("later"))
+        assert names == ["lower prefill", "lower draft_decode"]
+
+
+def test_stages_are_measured() -> None:
+    progress = Progress()
+    with progress.stage("load"):
+        pass
+    with pytest.raises(KeyError), progress.stage("lower"):
+        raise KeyError("a failure")
+    (stage,) = progress.stages
+    assert (stage.name, stage.gpu_peak_bytes) == ("load", 0)
+    assert 0 <= stage.seconds < 5 and 2**24 < stage.host_peak_bytes < 2**40
+
+
+def test_a_stage_may_become_the_next_one() -> None:
+    progress = Progress()
+    with pytest.raises(KeyError), progress.stage("lower") as begin:
+        begin("assemble")
+        raise KeyError("a failure")
+    with progress.stage("write") as begin:
+        begin("hash")
+    assert [stage.name for stage in progress.stages] == ["lower", "write", "hash"]
+
+
+def test_a_terminal_shows_each_stage_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = Progress()
+    progress.console = Console(file=(written := StringIO()), force_terminal=True, width=200)
+    with progress.stage("lower") as begin:
+        begin("assemble")
+    lines = [text for text in written.getvalue().splitlines() if "host peak" in text]
+    assert [text.split()[0].rpartition("K")[2] for text in lines] == ["lower", "assemble"]
+
+
+def test_gpu_memory_is_shown_where_there_is_some() -> None:
+    stage = Stage("lower", 61.25, 3 << 30, 0)
+    assert line(stage) == "lower                   61.2 s   host peak  3.00 GiB"
+    assert line(Stage("lower", 61.25, 3 << 30, 1 << 29)).endswith("GPU peak  0.50 GiB")

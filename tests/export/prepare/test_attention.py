@@ -1,0 +1,205 @@
+"""Which attention an export's methods have, and that it changes no number by more than rounding."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
+from eagle_aot.common.errors import ExportError, SettingError
+from eagle_aot.export import ExportOptions, Source, load_draft, run_check
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.graph_checks.attention_route import check_attention_route
+from eagle_aot.export.prepare.attention import (
+    SPLITK,
+    STOCK,
+    attending_by,
+    choose_attention,
+    methods_splitting_keys,
+)
+from eagle_aot.targets import load_target
+from eagle_aot.targets.decoder.kv_cache import KVCache
+from support.gemma_oracle import random_tokens, run_in_chunks
+from support.golden_cases import relative_error
+from support.head_files import HeadShape, write_speculators
+
+TINY = Source.find("gemma4-tiny", None, None, "dummy")
+ATEN = torch.ops.aten
+ATTEND = torch.ops.eagle_aot.sdpa_splitk.default
+
+
+def graphs(
+    source: Source, attention: str | None, backend: str = "cuda"
+) -> dict[str, ExportedProgram]:
+    options = ExportOptions(backend=backend, attention=attention, max_seq_len=64, max_prefill=24)
+    return run_check(source, options)
+
+
+def count(program: ExportedProgram, target: object) -> int:
+    return sum(node.target is target for node in program.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("backend", "attention", "split"),
+    [
+        ("cuda", None, True),
+        ("cuda", SPLITK, True),
+        ("cuda", STOCK, False),
+        ("xnnpack", None, False),
+    ],
+)
+def test_rounds_attend_by_the_operator_and_make_no_mask(
+    backend: str, attention: str | None, split: bool
+) -> None:
+    programs = graphs(TINY, attention, backend)
+    calls = [count(p, ATTEND) for p in programs.values()]
+    masks = [count(p, ATEN.arange.default) for p in programs.values()]
+    assert calls == ([0, 6, 1] if split else [0, 0, 0])
+    assert masks == ([2, 0, 0] if split else [2, 2, 1])
+
+
+def shape(head_dim: int = 16, **options: int) -> HeadShape:
+    """Of a head beside `random_pair`'s target, which is one of dense weights."""
+    widths = {"hidden": 64, "target_hidden": 64, "vocab": 1024, "draft_vocab": 256}
+    return HeadShape(**widths, head_dim=head_dim, **options)
+
+
+def paired(target: Path, head: Path) -> Source:
+    return Source.find("gemma4-31b", target, head, "auto")
+
+
+def test_every_layer_of_a_head_attends_by_the_operator(
+    random_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    head = write_speculators(tmp_path / "head", shape(num_layers=3))
+    drafting = graphs(paired(random_pair[0], head), SPLITK)[DRAFT_DECODE]
+    assert count(drafting, ATTEND) == 3 and count(drafting, ATEN.arange.default) == 0
+
+
+def test_one_program_is_for_a_rounds_rows_and_a_prompts() -> None:
+    source = Source.find("qwen3-0.6b", None, None, "dummy", dummy_layers=3)
+    drafting = run_check(source, ExportOptions(backend="cuda", max_seq_len=1024))[DRAFT_DECODE]
+    (rows,) = drafting.range_constraints.values()
+    assert (int(rows.lower), int(rows.upper)) == (1, 512) and count(drafting, ATTEND) == 1
+
+
+def test_a_head_without_a_kernel_keeps_the_stock_attention(
+    random_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    head = write_speculators(tmp_path / "head", shape(head_dim=24))
+    programs = graphs(paired(random_pair[0], head), SPLITK)
+    assert count(programs[TARGET_VERIFY], ATTEND) > 0
+    assert count(programs[DRAFT_DECODE], ATTEND) == 0
+
+
+@pytest.mark.parametrize(
+    ("attention", "dtype", "head_dim", "methods"),
+    [
+        (SPLITK, torch.bfloat16, 16, (TARGET_VERIFY, DRAFT_DECODE)),
+        (SPLITK, torch.bfloat16, 24, (TARGET_VERIFY,)),
+        (SPLITK, torch.float32, 16, (TARGET_VERIFY,)),
+        (STOCK, torch.bfloat16, 16, ()),
+    ],
+)
+def test_which_methods_are_held_to_the_operator(
+    tmp_path: Path, attention: str, dtype: torch.dtype, head_dim: int, methods: tuple[str, ...]
+) -> None:
+    draft = load_draft(write_speculators(tmp_path, shape(head_dim)), max_seq_len=32, dtype=dtype)
+    assert methods_splitting_keys(attention, draft) == methods
+
+
+@torch.no_grad()
+def drafted(draft: Eagle3Draft) -> Tensor:
+    """Recurrent features behind a prompt of 40 slots, of 7 more at once and of one."""
+    generator = torch.Generator().manual_seed(5)
+    slots = 48
+    tokens = torch.randint(0, 1024, (1, slots), generator=generator)
+    feature = torch.randn(1, slots, 64, generator=generator).to(draft.fc.weight.dtype)
+    embedding, outputs = draft.embed(tokens), []
+    for first, behind in ((0, 40), (40, 47), (47, 48)):
+        part = slice(first, behind)
+        positions = torch.arange(first, behind)
+        _, recurrent = draft.forward_cached(embedding[:, part], feature[:, part], positions)
+        outputs.append(recurrent)
+    return torch.cat(outputs, dim=1)
+
+
+def test_a_head_computes_the_same_with_either(tmp_path: Path) -> None:
+    """In bfloat16, each as far from the head in float32."""
+    files = write_speculators(tmp_path, shape(num_layers=2))
+    exact = drafted(load_draft(files, max_seq_len=64))
+    errors = {}
+    for attention in (STOCK, SPLITK):
+        draft = load_draft(files, max_seq_len=64, dtype=torch.bfloat16)
+        with attending_by(attention, draft):
+            errors[attention] = relative_error(drafted(draft), exact)
+    assert errors[SPLITK] != errors[STOCK]  # it was another path
+    assert errors[SPLITK] < 1.1 * errors[STOCK] < 0.1
+
+
+@pytest.mark.parametrize("context", [0, 3, 37, 60])
+def test_a_target_computes_the_same_with_either(
+    random_pair: tuple[Path, Path], context: int
+) -> None:
+    """In bfloat16, each as far from the target in float32."""
+    tokens = random_tokens(context + 8)
+    exact, _ = run_in_chunks(load_target(random_pair[0], 96), tokens, [8])
+    target = load_target(random_pair[0], 96, torch.bfloat16)
+    assert isinstance(target, nn.Module)
+    if context:
+        run_in_chunks(target, tokens[:, :context], [12])
+    errors = {}
+    for attention in (STOCK, SPLITK):
+        with attending_by(attention, target):
+            logits, _ = run_in_chunks(target, tokens[:, context:], [8], start=context)
+        errors[attention] = relative_error(logits, exact[context:])
+    assert errors[SPLITK] != errors[STOCK]  # it was another path
+    assert errors[SPLITK] < 1.1 * errors[STOCK] < 0.1
+
+
+def test_what_caches_do_is_restored(random_pair: tuple[Path, Path]) -> None:
+    target = load_target(random_pair[0], 96)
+    assert isinstance(target, nn.Module)
+    caches = [module for module in target.modules() if isinstance(module, KVCache)]
+    with pytest.raises(KeyError), attending_by(SPLITK, target):
+        assert len(caches) == 3 and all(cache.splits_keys for cache in caches)
+        with attending_by(STOCK, target):
+            assert not any(cache.splits_keys for cache in caches)
+        assert all(cache.splits_keys for cache in caches)
+        raise KeyError("a failure while tracing")
+    assert not any(cache.splits_keys for cache in caches)
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"), [(TARGET_VERIFY, r"target\.layers\.\d.*"), (DRAFT_DECODE, r"draft\..*")]
+)
+def test_the_check_names_a_cache_that_is_read_otherwise(name: str, cache: str) -> None:
+    program = graphs(TINY, STOCK)[name]
+    with pytest.raises(ExportError, match=rf"{name}: cache {cache} is read by aten::"):
+        check_attention_route(name, program)
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "chosen"),
+    [
+        (None, "cuda", SPLITK),
+        (None, "xnnpack", STOCK),
+        (STOCK, "cuda", STOCK),
+        (STOCK, "xnnpack", STOCK),
+        (SPLITK, "cuda", SPLITK),
+    ],
+)
+def test_which_attention_is_chosen(asked: str | None, backend: str, chosen: str) -> None:
+    assert choose_attention(asked, backend) == chosen
+
+
+def test_an_unknown_attention_is_refused() -> None:
+    with pytest.raises(SettingError, match="--attention paged: must be splitk or stock"):
+        choose_attention("paged", "cuda")
+
+
+def test_kernels_for_cuda_are_refused_elsewhere() -> None:
+    with pytest.raises(SettingError, match="--attention splitk: its kernels run on CUDA"):
+        graphs(TINY, SPLITK, "xnnpack")

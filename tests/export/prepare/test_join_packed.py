@@ -1,0 +1,65 @@
+"""Branches that join the residual stream: in parts where the product that ends them is packed."""
+
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.decoder.residual import ResidualLayer
+from eagle_aot.targets.decoder.weights import replace_linear
+from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
+from support.gemma_oracle import run_in_chunks
+
+LAYERS = 6
+
+
+@pytest.fixture
+def target() -> TapTarget:
+    """The shipped target as a CUDA export loads it."""
+    target = load_target("gemma4-tiny", max_seq_len=64, dtype=torch.bfloat16)
+    target.set_eagle_tap_layers([1, 3, 6])
+    return target
+
+
+def outputs(target: TapTarget) -> tuple[Tensor, Tensor]:
+    target.reset_cache()
+    return run_in_chunks(target, torch.arange(3, 43)[None], [20, 8, 5, 1])
+
+
+@pytest.mark.parametrize(("backend", "joins"), [("cuda", 2 * LAYERS), ("xnnpack", 0)])
+def test_each_branch_is_one_operator_of_a_gpus_graphs(backend: str, joins: int) -> None:
+    source = Source.find("gemma4-tiny", None, None, "dummy")
+    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24)
+    operator = torch.ops.eagle_aot.residual_norm.default
+    counts = [
+        [node.target for node in program.graph.nodes].count(operator)
+        for program in run_check(source, options).values()
+    ]
+    assert counts == [joins, joins, 0]
+
+
+def test_packed_ends_come_in_parts_and_no_others(target: TapTarget) -> None:
+    module = cast(nn.Module, target)
+    assert len([m for m in module.modules() if isinstance(m, ResidualLayer)]) == LAYERS
+    pack_int4(module, 132)
+    packed = {n: m for n, m in module.named_modules() if isinstance(m, PackedInt4Linear)}
+    in_parts = {name for name, linear in packed.items() if linear.in_parts}
+    ends = {n for n in packed if n.endswith(("self_attn.o_proj", "mlp.down_proj"))}
+    assert in_parts == ends and len(ends) == 2 * LAYERS
+
+
+def test_a_dense_end_joins_as_it_is(target: TapTarget) -> None:
+    """One layer's output projection is not INT4."""
+    module = cast(nn.Module, target)
+    name = "layers.2.self_attn.o_proj"
+    linear = module.get_submodule(name)
+    assert isinstance(linear, Int4Linear)
+    replace_linear(module, name, linear.dense())
+    expected = outputs(target)
+    pack_int4(module, 132)
+    assert isinstance(module.get_submodule(name), nn.Linear)
+    assert all(torch.equal(a, b) for a, b in zip(outputs(target), expected, strict=True))

@@ -1,0 +1,77 @@
+"""What a manifest says of an export's decisions, read back from real graphs."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from eagle_aot.artifact import METHODS
+from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export.publish.decisions import describe_decisions, head_decisions, linear_formats
+
+LAYERS = 3  # of a dummy, all sliding
+
+
+@pytest.fixture(scope="module")
+def cuda() -> dict[str, Any]:
+    """Of a dummy for CUDA, on whatever machine."""
+    source = Source.find("gemma4-tiny", None, None, "dummy", LAYERS, draft_quant="int8")
+    options = ExportOptions(backend="cuda", attention="splitk", max_seq_len=64, max_prefill=24)
+    programs = run_check(source, options)
+    with FakeTensorMode():
+        speculator = source.load(64, torch.bfloat16)
+    found = describe_decisions(speculator, source, options, linear_formats(speculator), programs)
+    stored: dict[str, Any] = json.loads(json.dumps(found))
+    return stored
+
+
+def test_taps_and_options_come_with_their_reasons() -> None:
+    source = Source.find("gemma4-tiny", None, None, "auto")
+    speculator = source.load(64, torch.float32)
+    found = head_decisions(speculator, source)
+    assert found["taps"]["value"] == [2, 4, 5]
+    assert "names boundaries" in found["taps"]["source"]
+    assert found["layout"]["value"] == "vLLM speculators"
+    assert found["flags"]["final_norm"] == {"value": True, "source": "norm.weight is there"}
+    flags = {name: flag["value"] for name, flag in found["flags"].items()}
+    told = found["head"] | flags | {"tap_layers": (2, 4, 5)}
+    assert told == asdict(speculator.draft.config)
+
+
+def test_taps_of_the_command_line_are_told_as_such() -> None:
+    source = Source.find("gemma4-tiny", None, None, "auto", tap_layers=(1, 2, 3))
+    taps = head_decisions(source.load(64, torch.float32), source)["taps"]
+    assert taps == {"value": [1, 2, 3], "source": "named by --tap-layers"}
+
+
+def test_a_dummy_has_no_checkpoint_to_give_reasons(cuda: dict[str, Any]) -> None:
+    assert cuda["layout"] is None and cuda["flags"] == {}
+    assert cuda["taps"] == {"value": [0, 1, 2], "source": "a dummy taps where public heads do"}
+
+
+def test_quantised_linears_are_told_from_dense_ones(cuda: dict[str, Any]) -> None:
+    linears = cuda["linears"]
+    assert linears["target.layers.*.mlp.gate_proj"] == {"int4-g32": LAYERS}
+    assert linears["draft.fc"] == linears["draft.layers.*.mlp.down_proj"] == {"int8-g32": 1}
+    source = Source.find("gemma4-tiny", None, None, "auto", draft_quant="none")
+    plain = linear_formats(source.load(64, torch.float32))
+    assert plain["draft.fc"] == plain["draft.lm_head"] == {"dense": 1}
+
+
+def test_kernels_are_those_of_the_graphs(cuda: dict[str, Any]) -> None:
+    assert cuda["dtype"] == "bfloat16"
+    assert cuda["attention"] == dict(zip(METHODS, ("stock", "splitk", "splitk"), strict=True))
+    assert tuple(cuda["kernels"]) == METHODS
+    prefill, verify, draft = cuda["kernels"].values()
+    assert {use["tile_rows"] for use in prefill["eagle_aot::int4_large_m"]} == {128}
+    small = verify["eagle_aot::int4_small_m"]
+    assert {use["tile_rows"] for use in small} == {8}
+    assert all(use["splits"] >= 1 and use["tile_features"] == 128 for use in small)
+    (ring,) = verify["eagle_aot::sdpa_splitk"]
+    assert (ring["window"], ring["calls"]) == (64, LAYERS)
+    (flat,) = draft["eagle_aot::sdpa_splitk"]
+    assert (flat["window"], flat["calls"]) == (0, 1)
+    assert "eagle_aot::sdpa_splitk" not in prefill

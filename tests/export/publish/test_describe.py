@@ -1,0 +1,88 @@
+"""What travels with an artifact: stop ids, the tokenizer, the checkpoints' identity."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle_aot.artifact import TOKENIZER_FILES
+from eagle_aot.common.errors import CheckpointError
+from eagle_aot.export import Source
+from eagle_aot.export.publish.describe import copy_tokenizer, identity, read_eos_ids
+from eagle_aot.targets import TARGETS
+from support.head_files import HeadShape, write_speculators
+
+
+def write_configs(directory: Path, generation: Any, config: Any) -> None:
+    for name, content in (("generation_config.json", generation), ("config.json", config)):
+        if content is not None:
+            (directory / name).write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        ({"eos_token_id": [1, 106, 50]}, {"eos_token_id": 7}, (1, 106, 50)),
+        ({"eos_token_id": 0}, {"eos_token_id": 7}, (0,)),
+        ({}, {"eos_token_id": 7}, (7,)),
+        ({"eos_token_id": None}, {"eos_token_id": [7, 8]}, (7, 8)),
+        (None, {"text_config": {"eos_token_id": 9}}, (9,)),
+        (None, {"eos_token_id": [3], "text_config": {"eos_token_id": 9}}, (3,)),
+        ({"eos_token_id": []}, {"eos_token_id": 7}, ()),
+        (None, {}, ()),
+        (None, None, ()),
+    ],
+)
+def test_stop_ids_come_from_the_generation_config_first(
+    tmp_path: Path, generation: Any, config: Any, expected: tuple[int, ...]
+) -> None:
+    write_configs(tmp_path, generation, config)
+    assert read_eos_ids(tmp_path) == expected
+
+
+def test_without_a_target_directory_nothing_stops() -> None:
+    assert read_eos_ids(None) == ()
+
+
+@pytest.mark.parametrize("value", ["</s>", [1, "2"], [True], -1, 1.0, {"id": 1}])
+def test_stop_ids_of_another_kind_are_refused(tmp_path: Path, value: Any) -> None:
+    write_configs(tmp_path, {"eos_token_id": value}, None)
+    with pytest.raises(
+        CheckpointError, match=r"generation_config\.json: eos_token_id .* not a list"
+    ):
+        read_eos_ids(tmp_path)
+
+
+def test_the_tokenizer_is_copied_and_nothing_else(tmp_path: Path) -> None:
+    target_dir = TARGETS["gemma4-tiny"].target_dir
+    assert target_dir is not None
+    copy_tokenizer(Source(target_model="gemma4-tiny", target_dir=target_dir), tmp_path)
+    copied = {path.name for path in tmp_path.iterdir()}
+    assert {"tokenizer.json", "chat_template.jinja", "generation_config.json"} <= copied
+    assert copied <= set(TOKENIZER_FILES)
+    assert all((tmp_path / n).read_bytes() == (target_dir / n).read_bytes() for n in copied)
+
+
+@pytest.mark.parametrize("present", [[], ["tokenizer_config.json", "chat_template.jinja"]])
+def test_a_target_without_a_tokenizer_is_refused(tmp_path: Path, present: list[str]) -> None:
+    (tmp_path / "artifact").mkdir()
+    for name in present:
+        (tmp_path / name).write_text("{}")
+    source = Source(target_model="gemma4-tiny", target_dir=tmp_path)
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json or tokenizer\.model"):
+        copy_tokenizer(source, tmp_path / "artifact")
+    assert not list((tmp_path / "artifact").iterdir())
+    copy_tokenizer(Source(target_model="gemma4-31b"), tmp_path / "artifact")
+
+
+def test_a_checkpoints_identity_follows_its_bytes_not_its_place(tmp_path: Path) -> None:
+    first = identity(write_speculators(tmp_path / "a" / "head", HeadShape()), "auto")
+    second = identity(write_speculators(tmp_path / "b" / "head", HeadShape()), "auto")
+    other = identity(write_speculators(tmp_path / "c" / "head", HeadShape(seed=1)), "auto")
+    assert first == second and first["directory"] == "head"
+    assert set(first["files"]) == {"config.json", "model.safetensors"}
+    changed = {name for name, record in other["files"].items() if record != first["files"][name]}
+    assert changed == {"model.safetensors"}
+    nothing = {"directory": None, "files": {}}
+    assert identity(None, "auto") == identity(tmp_path / "a" / "head", "dummy") == nothing

@@ -1,0 +1,76 @@
+"""Where a pair comes from: a line of the table, or whatever config.json says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from eagle_aot.common.errors import CheckpointNotFoundError, SettingError, UnsupportedError
+from eagle_aot.export import Source
+from support.gemma_oracle import VOCAB, random_gemma, save_text_layout, write_config
+from support.head_files import HeadShape, write_speculators
+from support.pre_norm_oracle import random_pre_norm, save
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    return write_speculators(tmp_path / "head", HeadShape(vocab=VOCAB), [0, 1, 3])
+
+
+@pytest.mark.parametrize("model_type", ["gemma4_text", "qwen3", "llama"])
+def test_auto_is_the_model_type_of_the_config(tmp_path: Path, head: Path, model_type: str) -> None:
+    if model_type == "gemma4_text":
+        directory = save_text_layout(random_gemma(), tmp_path / "target")
+    else:
+        directory = save(random_pre_norm(model_type), tmp_path / "target")
+    source = Source.find("auto", directory, head, "auto")
+    assert source.target_model == model_type
+    speculator = source.load(32, torch.float32)
+    assert speculator.target.num_hidden_layers == 4
+
+
+def test_auto_names_the_families_it_knows(tmp_path: Path, head: Path) -> None:
+    directory = save(random_pre_norm("llama"), tmp_path / "target")
+    write_config(directory, {"model_type": "mamba"})
+    with pytest.raises(UnsupportedError, match=r"'mamba'; known: gemma4, .*, qwen3, llama"):
+        Source.find("auto", directory, head, "auto")
+
+
+def test_auto_needs_a_checkpoint(tmp_path: Path, head: Path) -> None:
+    with pytest.raises(SettingError, match="--target-dir is needed: auto is read from a directory"):
+        Source.find("auto", None, head, "auto")
+    with pytest.raises(CheckpointNotFoundError, match="no such checkpoint directory"):
+        Source.find("auto", tmp_path / "none", head, "auto")
+    with pytest.raises(SettingError, match="auto has no geometry of its own, name a target"):
+        Source.find("auto", None, None, "dummy")
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "taps"),
+    [
+        ("gemma4-31b", None, (2, 30, 57)),
+        ("llama-3.1-8b", None, (2, 16, 29)),
+        ("qwen3-8b", 6, (1, 3, 4)),
+        ("qwen3-8b", 3, (0, 1, 2)),
+    ],
+)
+def test_a_dummy_head_repeats_its_targets_layer(
+    name: str, layers: int | None, taps: tuple[int, ...]
+) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        speculator = Source.find(name, None, None, "dummy", layers).load(32, torch.bfloat16)
+    head, target = speculator.draft.config, speculator.target
+    assert (head.tap_layers, head.draft_vocab_size) == (taps, 32000)
+    assert (head.hidden_size, head.vocab_size) == (target.hidden_size, target.vocab_size)
+    gate = target.get_submodule("layers.0.mlp.gate_proj")
+    assert head.intermediate_size == gate.out_features
+
+
+def test_a_dummy_too_short_for_three_taps_is_refused() -> None:
+    source = Source.find("qwen3-0.6b", None, None, "dummy", 2)
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        pytest.raises(SettingError, match="taps 3 layers, so at least 3"),
+    ):
+        source.load(32, torch.bfloat16)

@@ -1,0 +1,267 @@
+"""The three methods, run eagerly: what they return, and that a loop over them is lossless."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import Gemma4ForCausalLM
+
+from eagle_aot.common.errors import PairingError
+from eagle_aot.export import Eagle3Speculator, load_draft
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.targets import TARGETS, TapTarget, load_target
+from support.gemma_oracle import VOCAB, oracle_states, random_gemma, random_tokens, save_text_layout
+from support.head_files import (
+    HeadShape,
+    head_tensors,
+    safeailab_config,
+    write_head,
+    write_speculators,
+)
+
+TAPS = [0, 1, 3]
+SHAPE = HeadShape(vocab=VOCAB, own_embedding=False, norm_before_residual=True)
+PROMPT = random_tokens(21)
+NEW = 40
+
+
+@pytest.fixture(scope="module")
+def model() -> Gemma4ForCausalLM:
+    return random_gemma(seed=5, tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="module")
+def greedy(model: Gemma4ForCausalLM) -> list[int]:
+    """What transformers generates, without any cache."""
+    tokens = PROMPT
+    for _ in range(NEW):
+        logits, _ = oracle_states(model, tokens)
+        margin = logits[-1].topk(2).values.diff().abs()
+        assert margin > 1e-2, "a near tie: another seed makes a better test"
+        tokens = torch.cat((tokens, logits[-1:].argmax(-1)[None]), dim=1)
+    generated = tokens[0, PROMPT.shape[1] :].tolist()
+    assert len(set(generated)) > 10
+    return generated
+
+
+@pytest.fixture(scope="module")
+def directories(
+    model: Gemma4ForCausalLM, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("pair")
+    return save_text_layout(model, root / "target"), write_speculators(root / "head", SHAPE, TAPS)
+
+
+@pytest.fixture
+def speculator(directories: tuple[Path, Path]) -> Eagle3Speculator:
+    target = load_target(directories[0], 96)
+    return Eagle3Speculator(target, load_draft(directories[1], target, 96))
+
+
+def call(
+    method: Callable[..., tuple[Tensor, Tensor]],
+    start: int,
+    tokens: Sequence[int],
+    *feature: Tensor,
+) -> tuple[list[int], Tensor]:
+    """Run a method on a row of tokens that starts at position `start`."""
+    with torch.no_grad():
+        row, input_pos = torch.tensor([list(tokens)]), torch.arange(start, start + len(tokens))
+        ids, features = method(row, *feature, input_pos)
+    assert ids.dtype == torch.int64 and features.shape[:2] == (1, len(tokens))
+    return ids[0].tolist(), features
+
+
+Propose = Callable[[int, list[int]], list[int]]  # (tokens emitted, the head's chain) -> drafts
+
+
+def shifted_loop(
+    speculator: Eagle3Speculator, chain_len: int, propose: Propose = lambda _, chain: chain
+) -> tuple[list[int], list[int], int]:
+    """Prompt in chunks, then rounds. Returns the text, the accepted counts, the target forwards."""
+    prompt, text, accepted_counts = PROMPT[0].tolist(), [], []
+    chunks = [(0, 8), (8, 16), (16, 21)]
+    for start, end in chunks:
+        ids, feature = call(speculator.prefill, start, prompt[start:end])
+        following = (
+            prompt[start + 1 : end + 1] if end < len(prompt) else [*prompt[start + 1 :], *ids]
+        )
+        proposed, recurrent = call(speculator.draft_decode, start, following, feature)
+    text += ids
+    forwards, position = len(chunks), len(prompt)
+    while len(text) < NEW:
+        chain, slot = proposed[-1:], position
+        recurrent = recurrent[:, -1:]
+        while len(chain) < chain_len:
+            step, recurrent = call(speculator.draft_decode, slot, chain[-1:], recurrent)
+            chain += step
+            slot += 1
+        drafts = propose(len(text), chain)
+        verified, feature = call(speculator.target_verify, position, [text[-1], *drafts])
+        forwards += 1
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == verified[accepted]:
+            accepted += 1
+        run = verified[: accepted + 1]
+        proposed, recurrent = call(
+            speculator.draft_decode, position, run, feature[:, : accepted + 1]
+        )
+        text += run
+        accepted_counts.append(accepted)
+        position += len(run)
+    return text[:NEW], accepted_counts, forwards
+
+
+@pytest.mark.parametrize("chain_len", [1, 3, 7])
+def test_a_random_head_never_changes_the_text(
+    speculator: Eagle3Speculator, greedy: list[int], chain_len: int
+) -> None:
+    text, accepted, forwards = shifted_loop(speculator, chain_len)
+    assert text == greedy
+    assert forwards == 3 + len(accepted)  # a corrected token costs no forward of its own
+
+
+@pytest.mark.parametrize("right", [7, 2, 0])
+def test_exactly_the_right_drafts_are_accepted(
+    speculator: Eagle3Speculator, greedy: list[int], right: int
+) -> None:
+    """A chain of 7 whose first `right` drafts are what comes next."""
+
+    def propose(emitted: int, chain: list[int]) -> list[int]:
+        following = [*greedy, *[0] * 7][emitted : emitted + 7]
+        return [t if i < right else (t + 1) % VOCAB for i, t in enumerate(following)]
+
+    text, accepted, _ = shifted_loop(speculator, 7, propose)
+    assert text == greedy
+    full_rounds = (NEW - 1) // (right + 1)
+    assert accepted[:full_rounds] == [right] * full_rounds
+
+
+def test_verify_ids_are_the_greedy_tokens_after_each_row(
+    speculator: Eagle3Speculator, greedy: list[int]
+) -> None:
+    for start in (0, 8, 16):
+        chunk = PROMPT[0, start : start + 8].tolist()
+        ids, feature = call(speculator.prefill, start, chunk)
+    assert ids == greedy[:1] and feature.shape == (1, 5, SHAPE.hidden)
+    for right in (7, 2, 0):
+        drafts = [*greedy[1 : 1 + right], *[(t + 1) % VOCAB for t in greedy[1 + right : 8]]]
+        ids, feature = call(speculator.target_verify, 21, [greedy[0], *drafts])
+        assert feature.shape == (1, 8, SHAPE.hidden)
+        assert ids[: right + 1] == greedy[1 : right + 2]  # the last one is the bonus
+
+
+def test_target_methods_return_the_fused_taps(
+    speculator: Eagle3Speculator, directories: tuple[Path, Path], model: Gemma4ForCausalLM
+) -> None:
+    tokens = PROMPT[:, :8]
+    _, states = oracle_states(model, tokens)
+    expected = speculator.draft.fuse(torch.cat([states[b] for b in TAPS], dim=-1)[None])
+    _, prefilled = call(speculator.prefill, 0, tokens[0].tolist())
+    _, verified = call(speculator.target_verify, 0, tokens[0].tolist())
+    for found in (prefilled, verified):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_decode_is_prefill_of_one_token(speculator: Eagle3Speculator) -> None:
+    call(speculator.prefill, 0, PROMPT[0, :5].tolist())
+    token = PROMPT[0, 5:6].tolist()
+    ids, feature = call(speculator.decode, 5, token)
+    same_ids, same_feature = call(speculator.prefill, 5, token)
+    verified, verified_feature = call(speculator.target_verify, 5, token)
+    assert ids == same_ids == verified
+    assert torch.equal(feature, same_feature) and torch.equal(feature, verified_feature)
+
+
+def test_proposals_are_target_ids_and_cached_slots_equal_one_pass(
+    speculator: Eagle3Speculator,
+) -> None:
+    draft, tokens = speculator.draft, PROMPT[0, :9].tolist()
+    feature = torch.randn(1, 9, SHAPE.hidden, generator=torch.Generator().manual_seed(0))
+    ids, recurrent = call(speculator.draft_decode, 0, tokens, feature)
+    speculator.reset_cache()
+    with torch.no_grad():
+        embedding = draft.embed(PROMPT[:, :9])
+        logits, expected = draft.forward_cached(embedding, feature, torch.arange(9))
+    offsets = head_tensors(SHAPE)["d2t"]
+    assert ids == [d + int(offsets[d]) for d in logits[0].argmax(-1).tolist()]
+    assert torch.equal(recurrent, expected)
+    speculator.reset_cache()
+    steps = [call(speculator.draft_decode, i, [t], feature[:, i : i + 1])
+             for i, t in enumerate(tokens)]  # fmt: skip
+    assert [id for step, _ in steps for id in step] == ids
+    torch.testing.assert_close(torch.cat([r for _, r in steps], 1), recurrent, rtol=1e-5, atol=1e-5)
+
+
+def test_reset_forgets_both_caches(speculator: Eagle3Speculator) -> None:
+    call(speculator.prefill, 0, [1, 2, 3])
+    call(speculator.draft_decode, 0, [2], torch.ones(1, 1, SHAPE.hidden))
+    speculator.reset_cache()
+    with pytest.raises(ValueError, match="leaves a gap"):
+        call(speculator.prefill, 3, [1])
+    with pytest.raises(ValueError, match="leaves a gap"):
+        call(speculator.draft_decode, 1, [1], torch.ones(1, 1, SHAPE.hidden))
+
+
+def head(
+    directory: Path, shape: HeadShape, target: TapTarget | None, taps: bool = True
+) -> Eagle3Draft:
+    config = safeailab_config(shape)
+    if taps:
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [2, 3, 4]}
+    return load_draft(write_head(directory, head_tensors(shape), config), target, 32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "taps", "message"),
+    [
+        ({"target_hidden": 24}, True, "taps of width 24, the target's hidden size is 32"),
+        ({"vocab": 97}, True, "embeds 97 tokens, the target has 96"),
+        ({"own_embedding": False}, True, r"no embedding: load it with load_draft\(path, target="),
+        ({}, False, r"names no tap layers: load it with load_draft\(path, target="),
+    ],
+)
+def test_a_head_of_another_target_is_refused(
+    tmp_path: Path,
+    directories: tuple[Path, Path],
+    changes: dict[str, int],
+    taps: bool,
+    message: str,
+) -> None:
+    shape = replace(SHAPE, **{"own_embedding": True, **changes})
+    draft = head(tmp_path, shape, None, taps)
+    with pytest.raises(PairingError, match=message):
+        Eagle3Speculator(load_target(directories[0], 32), draft)
+
+
+@pytest.mark.parametrize("bad", [-1, VOCAB])
+def test_a_map_beyond_the_targets_vocabulary_is_refused(
+    tmp_path: Path, directories: tuple[Path, Path], bad: int
+) -> None:
+    draft = head(tmp_path, replace(SHAPE, own_embedding=True), None)
+    draft.target_ids[3] = bad
+    with pytest.raises(PairingError, match="not a matched pair"):
+        Eagle3Speculator(load_target(directories[0], 32), draft)
+
+
+def test_taps_beyond_the_target_and_other_modules_are_refused(
+    tmp_path: Path, directories: tuple[Path, Path]
+) -> None:
+    draft = head(tmp_path, replace(SHAPE, own_embedding=True), None)
+    with pytest.raises(PairingError, match="Linear is not a TapTarget module"):
+        Eagle3Speculator(nn.Linear(1, 1), draft)
+    draft.config = replace(draft.config, tap_layers=(2, 3, 5))
+    with pytest.raises(ValueError, match=r"must lie in \[0, 4\]"):
+        Eagle3Speculator(load_target(directories[0], 32), draft)
+
+
+def test_the_shipped_pair_belongs_together() -> None:
+    target = load_target("gemma4-tiny", 32)
+    draft_dir = TARGETS["gemma4-tiny"].draft_dir
+    assert draft_dir is not None
+    shipped = load_draft(draft_dir, target, 32)
+    assert isinstance(target, TapTarget)
+    assert Eagle3Speculator(target, shipped).target is target

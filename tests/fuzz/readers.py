@@ -1,0 +1,109 @@
+"""What reads files that others wrote, each behind one function of a directory."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.export.cli import main as eagle_export
+from eagle_aot.export.drafters.eagle3.describe import describe_draft
+from eagle_aot.export.drafters.eagle3.load import load_draft
+from eagle_aot.export.publish.describe import read_eos_ids
+from eagle_aot.export.reproduce import recorded_arguments, stored_records
+from eagle_aot.runtime_runner.checks.integrity import report, verify_artifact
+from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
+from eagle_aot.runtime_runner.program.ptd import TensorData
+from eagle_aot.runtime_runner.program.pte import Program, check_weights
+from eagle_aot.runtime_runner.program.untrusted_file import UntrustedBytes
+from eagle_aot.runtime_runner.program.weight_table import read_weight_table
+from eagle_aot.targets import load_target
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.int4.formats import format_of
+
+CONTEXT = 32  # tokens
+TOKENS = torch.tensor([[3, 1, 4, 1]])
+
+
+def read_cuda_program(directory: Path) -> None:
+    """Both files, and every weight as the device would hold it."""
+    program = Program.open(directory / PROGRAM)
+    data = TensorData.open(directory / WEIGHTS)
+    check_weights(program, data)
+    methods = list(program.methods.values())
+    weights = DeviceWeights(data, methods, torch.device("cpu"))
+    for method in methods:
+        program.named_data(method.library_key)
+        for weight in method.weights:
+            weights.tensor(weight)
+
+
+def read_table(directory: Path) -> None:
+    """A CUDA delegate's table of weights."""
+    read_weight_table(UntrustedBytes.of_file(directory / "table"))
+
+
+def read_target(directory: Path) -> None:
+    """Load a target and run it: what loads, computes."""
+    target = load_target(directory, CONTEXT)
+    target.set_eagle_tap_layers([0, target.num_hidden_layers])
+    target.forward_logits_taps(TOKENS % target.vocab_size, torch.arange(TOKENS.shape[1]))
+
+
+def read_head(directory: Path) -> None:
+    """Describe a draft head, load it and run it."""
+    describe_draft(directory, None, None)
+    draft = load_draft(directory, None, CONTEXT)
+    width = draft.config.num_taps * draft.config.target_hidden_size
+    feature = draft.fuse(torch.ones(1, TOKENS.shape[1], width))
+    positions = torch.arange(TOKENS.shape[1])
+    if draft.has_embedding:
+        embedded = draft.embed(TOKENS % draft.config.vocab_size)
+        logits, _ = draft.forward_cached(embedded, feature, positions)
+        draft.draft_to_target(logits.argmax(-1))
+
+
+def read_weights(directory: Path) -> None:
+    """Every tensor of a checkpoint, whatever its format; shapes are what tensors have."""
+    checkpoint = Checkpoint(directory)
+    layout = format_of(checkpoint)
+    if layout is not None and layout.holds(checkpoint, "proj"):
+        layout.read(checkpoint, "proj").dense()
+    for name in checkpoint.names():
+        shape, int4 = checkpoint.shape(name), checkpoint.int4(name)
+        tensor = checkpoint.tensor(name)
+        assert tensor.shape == shape, (tensor.shape, shape)
+        assert int4 is None or int4.dense().shape == shape, shape
+
+
+def read_tokenizer(directory: Path) -> None:
+    """Load a tokenizer, encode with and without its template, decode."""
+    read_eos_ids(directory)
+    tokenizer = Tokenizer(directory)
+    for raw in (True, False):
+        tokenizer.decode(tokenizer.encode("the cat", raw))
+
+
+def read_manifest(directory: Path) -> None:
+    """An artifact's manifest: told, as the options of another export, and held against files."""
+    found = verify_artifact(directory)
+    json.dumps(found.to_json())
+    "\n".join(report(found))
+    recorded_arguments(found.manifest, eagle_export, directory)
+    for checkpoint in (found.manifest.target, found.manifest.draft):
+        stored_records(checkpoint)
+    found.manifest.verify(directory)
+
+
+READERS: dict[str, Callable[[Path], None]] = {
+    "artifact": read_manifest,
+    "cuda": read_cuda_program,
+    "weight_table": read_table,
+    **dict.fromkeys(("gemma4", "llama", "qwen3"), read_target),
+    **dict.fromkeys(("head", "head_pickled", "head_speculators"), read_head),
+    **dict.fromkeys(("awq", "compressed_tensors", "gguf", "gptq", "torchao"), read_weights),
+    "tokenizer": read_tokenizer,
+}
+"""By the folder of seeds that they read."""

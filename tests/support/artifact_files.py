@@ -1,0 +1,46 @@
+"""An artifact as far as its manifest goes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eagle_aot.artifact import PROGRAM, SCHEMA_VERSION, Constants, Manifest
+from eagle_aot.artifact.file_records import file_record
+
+CONSTANTS = Constants(
+    max_seq_len=64,
+    vocab_size=32,
+    n_layers=3,
+    min_prefill_chunk=9,
+    max_prefill_chunk=16,
+    sliding_window=8,
+    chain_len=4,
+    max_verify_window=8,
+    draft_vocab_size=16,
+    hidden_size=8,
+    eos_ids=(1, 4),
+)
+
+
+def write_artifact(directory: Path, **changes: Any) -> Manifest:
+    """A directory that verifies, whose program is no program; `changes` are of its manifest."""
+    (directory / PROGRAM).write_bytes(b"program")
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        eagle_aot_version="0",
+        versions={},
+        backend="xnnpack",
+        device=None,
+        target={},
+        draft={},
+        options={},
+        decisions={},
+        constants=CONSTANTS.methods(),
+        shapes={},
+        stages=[],
+        self_test=None,
+        files={PROGRAM: file_record(directory / PROGRAM)},
+    )
+    manifest = replace(manifest, **changes)
+    manifest.write(directory)
+    return manifest

@@ -1,0 +1,65 @@
+"""Random Llama and Qwen3 checkpoints, as transformers makes them."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from support.gemma_oracle import VOCAB
+
+FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+LLAMA3_ROPE: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 24,
+}
+YARN_ROPE: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+}
+GEOMETRY: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+    "tie_word_embeddings": True,
+}
+
+
+def random_pre_norm(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A float32 model in which every norm weight matters."""
+    torch.manual_seed(seed)
+    geometry = {k: dict(v) if isinstance(v, dict) else v for k, v in (GEOMETRY | changes).items()}
+    kind, model_kind = FAMILIES[family]
+    model = model_kind(kind(attn_implementation="eager", **geometry)).float().eval()
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if "norm" in name:
+                tensor.uniform_(0.5, 1.5)
+            else:
+                tied = geometry["tie_word_embeddings"] or "embed_tokens" not in name
+                tensor.normal_(std=tensor.shape[1] ** -0.5 if tied else 1)
+    return model
+
+
+def save(model: PreTrainedModel, directory: Path) -> Path:
+    """As transformers saves it."""
+    model.save_pretrained(directory)
+    return directory
