@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from eagle_aot.export.drafters.eagle3.load import load_draft
     from eagle_aot.export.load import Source
     from eagle_aot.export.options import ExportOptions
-    from eagle_aot.export.pair import Eagle3Speculator
-    from eagle_aot.export.pipeline import export_speculator, run_check, run_export
+    from eagle_aot.export.pair import Pair
+    from eagle_aot.export.pipeline import export_pair, run_check, run_export
 
 __all__ = [
-    "Eagle3Speculator",
     "ExportOptions",
+    "Pair",
     "Source",
-    "export_speculator",
+    "export_pair",
     "load_draft",
     "run_check",
     "run_export",
 ]
 
 _HOME = {
-    "Eagle3Speculator": "pair",
+    "Pair": "pair",
     "ExportOptions": "options",
     "Source": "load",
     "load_draft": "drafters.eagle3.load",

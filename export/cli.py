@@ -33,12 +33,16 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
               show_default=True)  # fmt: skip
 @click.option("--attention", type=click.Choice(["splitk", "stock"]),
               help="Verification's and drafting's; splitk is CUDA's default.")  # fmt: skip
-@click.option("--chain-len", type=int, metavar="K", help="Default number of drafts per round, 1-7.")
+@click.option(
+    "--chain-len", type=int, metavar="K", help="Default number of drafts per round, 1-15."
+)
 @click.option(
     "--max-seq-len", type=click.IntRange(16, 2**20), metavar="N", help="Context, in tokens."
 )
 @click.option("--max-prefill", type=click.IntRange(1, 65536), default=512, show_default=True,
               metavar="N", help="Longest prompt chunk, in tokens.")  # fmt: skip
+@click.option("--max-batch-size", type=int, default=1, show_default=True, metavar="B",
+              help="Sequences that the caches hold.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",
               show_default=True, help="dummy: full geometry, random weights.")  # fmt: skip
 @click.option("--dummy-layers", type=click.IntRange(min=1), metavar="N",
@@ -74,6 +78,7 @@ def main(
     chain_len: int | None,
     max_seq_len: int | None,
     max_prefill: int,
+    max_batch_size: int,
     load_format: str,
     dummy_layers: int | None,
     quantize: str | None,
@@ -116,6 +121,7 @@ def main(
         chain_len=chain_len,
         max_seq_len=max_seq_len,
         max_prefill=max_prefill,
+        max_batch_size=max_batch_size,
         no_self_test=no_self_test,
         self_test_prompts=self_test_prompts,
     )

@@ -7,13 +7,14 @@ import torch
 
 from eagle_aot.common.errors import CheckpointNotFoundError, ExportError, SettingError
 from eagle_aot.common.shortage import shortage
+from eagle_aot.export.drafters.eagle3.dummy import dummy_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.quant import DRAFT_QUANTS, NONE, quantise_draft
-from eagle_aot.export.dummy import dummy_draft
-from eagle_aot.export.pair import Eagle3Speculator
+from eagle_aot.export.pair import Pair
 from eagle_aot.targets import TapTarget, get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
@@ -96,29 +97,28 @@ class Source:
             draft_quant=draft_quant,
         )
 
-    def load(self, max_seq_len: int, dtype: torch.dtype) -> Eagle3Speculator:
+    def load(self, caches: CacheSizes) -> Pair:
         """Target and head on the host, checked against each other."""
         load = self._load_dummy if self.load_format == DUMMY else self._load_checkpoints
         try:
-            target, draft = load(max_seq_len, dtype)
+            target, draft = load(caches)
             quantise_draft(draft, target, self.draft_quant)
         except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
             reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
             raise ExportError(f"loading failed: {reason}") from error
-        return Eagle3Speculator(target, draft)
+        return Pair(target, draft)
 
-    def _load_dummy(self, max_seq_len: int, dtype: torch.dtype) -> tuple[TapTarget, Eagle3Draft]:
+    def _load_dummy(self, caches: CacheSizes) -> tuple[TapTarget, Eagle3Draft]:
         spec = get_target(self.target_model)
         assert spec.dummy is not None
         torch.manual_seed(DUMMY_SEED)
-        target = spec.dummy(max_seq_len, dtype, self.dummy_layers)
-        return target, dummy_draft(spec, target, max_seq_len, dtype)
+        target = spec.dummy(caches, self.dummy_layers)
+        return target, dummy_draft(spec, target, caches)
 
-    def _load_checkpoints(
-        self, max_seq_len: int, dtype: torch.dtype
-    ) -> tuple[TapTarget, Eagle3Draft]:
+    def _load_checkpoints(self, caches: CacheSizes) -> tuple[TapTarget, Eagle3Draft]:
         assert self.target_dir is not None and self.draft_dir is not None
         scheme = None if self.quantize is None else SCHEMES[self.quantize]
         checkpoint = Checkpoint(self.target_dir, scheme)
-        target = get_target(self.target_model).load(checkpoint, max_seq_len, dtype)
-        return target, load_draft(self.draft_dir, target, max_seq_len, dtype, self.tap_layers)
+        target = get_target(self.target_model).load(checkpoint, caches)
+        sizes = caches.max_seq_len, caches.dtype, self.tap_layers, caches.sequences
+        return target, load_draft(self.draft_dir, target, *sizes)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.export.lengths import check_chain_len
+from eagle_aot.export.lengths import check_chain_len, check_max_batch_size
 from eagle_aot.export.load import Source
 from eagle_aot.export.lowering.backend import AUTO
 from eagle_aot.export.progress import Progress
@@ -23,6 +23,7 @@ class ExportOptions:
     chain_len: int | None = None
     max_seq_len: int | None = None
     max_prefill: int = DEFAULT_MAX_PREFILL
+    max_batch_size: int = 1
     no_self_test: bool = False
     self_test_prompts: Path | None = None
     progress: Progress = field(default_factory=Progress)
@@ -30,6 +31,7 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.chain_len is not None:
             check_chain_len(self.chain_len)
+        check_max_batch_size(self.max_batch_size)
 
 
 SOURCE_OPTIONS = tuple(f.name for f in fields(Source) if f.name not in UNRECORDED)

@@ -1,4 +1,4 @@
-"""A target and its draft head as the methods of one artifact."""
+"""A target and its draft head."""
 
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
@@ -6,15 +6,10 @@ from torch._subclasses import FakeTensor
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.greedy import greedy
 
 
-class Eagle3Speculator(nn.Module):
-    """Shifted speculative decoding: draft slot j pairs token j + 1 with the feature of position j.
-
-    The methods only compute. Accepting drafts, stopping and budgets belong to the caller.
-    `prefill` and `target_verify` share the target's caches; `draft_decode` has its own.
-    """
+class Pair(nn.Module):
+    """Modules that an artifact is made of; their tensors are called `target.*` and `draft.*`."""
 
     def __init__(self, target: TapTarget, draft: Eagle3Draft) -> None:
         """Raises PairingError when the head cannot read this target."""
@@ -24,43 +19,8 @@ class Eagle3Speculator(nn.Module):
         self.target = target
         self.draft = draft
 
-    def prefill(self, tokens: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """A prompt chunk: tokens int64 [1, T], input_pos int64 [T].
-
-        Returns the greedy next token int64 [1, 1] and the fused feature of every position
-        [1, T, H].
-        """
-        logits, taps = self.target.forward_logits_taps(tokens, input_pos, last_logits_only=True)
-        return greedy(logits), self.draft.fuse(taps)
-
-    def target_verify(self, tokens: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """The bonus token and its drafts: tokens int64 [1, T], input_pos int64 [T].
-
-        Returns the greedy token after each of them int64 [1, T] (row i checks draft i, the last
-        row is the next bonus) and their fused features [1, T, H]. T = 1 is plain decoding.
-        """
-        logits, taps = self.target.forward_logits_taps(tokens, input_pos)
-        return greedy(logits), self.draft.fuse(taps)
-
-    def draft_decode(
-        self, tokens: Tensor, feature: Tensor, input_pos: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Draft slots: tokens int64 [1, T] (each one after its feature), feature [1, T, H].
-
-        Features are fused for committed slots and recurrent for proposed ones. Returns the
-        proposed target ids int64 [1, T], of which only the last continues the text, and the
-        recurrent features [1, T, H].
-        """
-        embedding = self.draft.embed(tokens)
-        logits, recurrent = self.draft.forward_cached(embedding, feature, input_pos)
-        return self.draft.draft_to_target(greedy(logits)), recurrent
-
-    def decode(self, token: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Plain decoding of one token int64 [1, 1], eager only: same outputs as `prefill`."""
-        return self.prefill(token, input_pos)
-
     def reset_cache(self) -> None:
-        """Start a new sequence."""
+        """Forget all sequences."""
         self.target.reset_cache()
         self.draft.reset_cache()
 

@@ -28,7 +28,7 @@ from eagle_aot.export.lowering.backend import (
 )
 from eagle_aot.export.methods import export_methods
 from eagle_aot.export.options import ExportOptions
-from eagle_aot.export.pair import Eagle3Speculator
+from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import choose_attention, methods_splitting_keys
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
@@ -43,6 +43,7 @@ from eagle_aot.export.publish.describe import (
 )
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
 from eagle_aot.targets import get_target
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
 DEFAULT_CHAIN_LEN = 4
 WORKSPACE = "compiling"
@@ -57,19 +58,19 @@ def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Mani
     check_output_dir(output_dir)
     check_tokenizer(source)  # before the minutes of work, not after
     with options.progress.stage("load"):
-        speculator = load_pair(source, _max_seq_len(source, options), backend)
-    return export_speculator(speculator, output_dir, source=source, options=options)
+        pair = load_pair(source, _caches(source, options, backend))
+    return export_pair(pair, output_dir, source=source, options=options)
 
 
-def load_pair(source: Source, max_seq_len: int, backend: str) -> Eagle3Speculator:
+def load_pair(source: Source, caches: CacheSizes) -> Pair:
     """The pair on the host. A GPU draws a dummy's numbers: a host takes minutes for 30 billion."""
-    if source.load_format != DUMMY or backend != CUDA:
-        return source.load(max_seq_len, DTYPES[backend])
+    if source.load_format != DUMMY or caches.dtype != DTYPES[CUDA]:
+        return source.load(caches)
     with torch.device(CUDA):
-        speculator = source.load(max_seq_len, DTYPES[backend])
-    speculator.cpu()
+        pair = source.load(caches)
+    pair.cpu()
     torch.cuda.empty_cache()  # compilers may take room in processes of their own
-    return speculator
+    return pair
 
 
 def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgram]:
@@ -83,9 +84,9 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
     fake = source.load_format == DUMMY
     with FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext():
         with options.progress.stage("load"):
-            speculator = source.load(_max_seq_len(source, options), DTYPES[backend])
-        lengths = _lengths(speculator, source, options)
-        return trace(speculator, lengths, backend, attention, options.progress)
+            pair = source.load(_caches(source, options, backend))
+        lengths = _lengths(pair, options)
+        return trace(pair, lengths, backend, attention, options.progress)
 
 
 def run_self_test(source: Source, options: ExportOptions) -> Verdict:
@@ -94,12 +95,12 @@ def run_self_test(source: Source, options: ExportOptions) -> Verdict:
     if source.load_format == DUMMY:
         return unknown(RANDOM)
     with options.progress.stage("load"):
-        speculator = load_pair(source, _max_seq_len(source, options), backend)
-    return self_test(speculator, source, backend, options)
+        pair = load_pair(source, _caches(source, options, backend))
+    return self_test(pair, source, backend, options)
 
 
-def export_speculator(
-    speculator: Eagle3Speculator,
+def export_pair(
+    pair: Pair,
     output_dir: str | Path,
     *,
     source: Source,
@@ -115,10 +116,10 @@ def export_speculator(
     options = options or ExportOptions()
     progress, backend = options.progress, choose_backend(options.backend)
     attention = choose_attention(options.attention, backend)
-    chain_len = options.chain_len or speculator.draft.config.default_chain_len or DEFAULT_CHAIN_LEN
+    chain_len = options.chain_len or pair.draft.config.default_chain_len or DEFAULT_CHAIN_LEN
     check_chain_len(chain_len)
-    lengths = _lengths(speculator, source, options)
-    constants = publish(speculator, lengths, chain_len, read_eos_ids(source.target_dir))
+    lengths = _lengths(pair, options)
+    constants = publish(pair, lengths, chain_len, read_eos_ids(source.target_dir))
     chosen = replace(
         options,
         backend=backend,
@@ -126,10 +127,10 @@ def export_speculator(
         chain_len=chain_len,
         max_seq_len=constants.max_seq_len,
     )
-    linears = linear_formats(speculator)  # which tracing folds or packs
-    found = pairing_record(speculator, source, backend, options)
-    programs = trace(speculator, lengths, backend, attention, progress)
-    decisions = describe_decisions(speculator, source, chosen, linears, programs)
+    linears = linear_formats(pair)  # which tracing folds or packs
+    found = pairing_record(pair, source, backend, options)
+    programs = trace(pair, lengths, backend, attention, progress)
+    decisions = describe_decisions(pair, source, chosen, linears, programs)
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:
@@ -140,7 +141,7 @@ def export_speculator(
                 compiler.write(program, directory)
         copy_tokenizer(source, directory)
         manifest = describe(
-            speculator,
+            pair,
             lengths,
             constants,
             source,
@@ -156,22 +157,23 @@ def export_speculator(
 
 
 def trace(
-    speculator: Eagle3Speculator,
+    pair: Pair,
     lengths: MethodLengths,
     backend: str,
     attention: str,
     progress: Progress,
 ) -> dict[str, ExportedProgram]:
     """Export the three methods as their backend wants them, and check their graphs."""
+    splits_keys = methods_splitting_keys(attention, pair)
     if backend == XNNPACK:
-        fold_int4(speculator)
+        fold_int4(pair)
     else:
         with progress.stage("pack"), stated("packing failed"):
-            pack_int4(speculator, multiprocessors())
+            pack_int4(pair, multiprocessors())
     with progress.stage("trace"), stated("tracing failed"):
-        programs = export_methods(speculator, lengths, attention)
+        programs = export_methods(pair, lengths, splits_keys)
     with progress.stage("check graphs"):
-        check_graphs(programs, lengths, methods_splitting_keys(attention, speculator.draft))
+        check_graphs(programs, lengths, splits_keys)
     return programs
 
 
@@ -187,15 +189,12 @@ def stated(what: str) -> Iterator[None]:
         raise ExportError(f"{what}: {shortage(error) or first_line}") from error
 
 
-def _lengths(speculator: Eagle3Speculator, source: Source, options: ExportOptions) -> MethodLengths:
-    target = speculator.target
-    return method_lengths(
-        options.max_prefill,
-        target.max_seq_len,
-        target.sliding_window,
-        get_target(source.target_model).min_forward_len,
-    )
+def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:
+    target = pair.target
+    longest = options.max_prefill, target.max_seq_len, target.sliding_window
+    return method_lengths(*longest, target.sequences)
 
 
-def _max_seq_len(source: Source, options: ExportOptions) -> int:
-    return options.max_seq_len or get_target(source.target_model).default_max_seq_len
+def _caches(source: Source, options: ExportOptions, backend: str) -> CacheSizes:
+    max_seq_len = options.max_seq_len or get_target(source.target_model).default_max_seq_len
+    return CacheSizes(max_seq_len, DTYPES[backend], options.max_batch_size)

@@ -5,16 +5,19 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from eagle_aot.targets.step import Rows
+
 
 @runtime_checkable
 class TapTarget(Protocol):
-    """A causal language model with caches for one sequence, whose hidden states can be tapped.
+    """A causal language model with caches for several sequences, whose hidden states can be tapped.
 
     Implementations are `nn.Module`s, so that they can be exported. `sliding_window` is 0 for a
     model without sliding layers.
     """
 
     max_seq_len: int
+    sequences: int
     vocab_size: int
     hidden_size: int
     num_hidden_layers: int
@@ -36,5 +39,10 @@ class TapTarget(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Run one chunk through the cache: logits float32 [1, T, V], taps [1, T, n_taps * H]."""
 
+    def run(
+        self, tokens: Tensor, rows: Rows, last_logits_only: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Run rows through the caches: logits float32 [B, T, V], taps [B, T, n_taps * H]."""
+
     def reset_cache(self) -> None:
-        """Start a new sequence."""
+        """Forget all sequences."""

@@ -11,6 +11,7 @@ import torch
 from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.targets import llama, qwen3
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig
 from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
@@ -30,7 +31,7 @@ DUMMY_GROUP_SIZE = 32
 AUTO = "auto"
 """The target model that stands for whatever config.json says."""
 
-Loader = Callable[[Checkpoint, int, torch.dtype], TapTarget]
+Loader = Callable[[Checkpoint, CacheSizes], TapTarget]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,7 @@ class TargetSpec:
     name: str
     summary: str
     load: Loader
-    dummy: Callable[[int, torch.dtype, int | None], TapTarget] | None
+    dummy: Callable[[CacheSizes, int | None], TapTarget] | None
     target_dir: Path | None = None
     draft_dir: Path | None = None
     default_max_seq_len: int = 4096
@@ -54,21 +55,26 @@ class TargetSpec:
 
 
 def load_target(
-    path_or_name: str | Path, max_seq_len: int = 4096, dtype: torch.dtype = torch.float32
+    path_or_name: str | Path,
+    max_seq_len: int = 4096,
+    dtype: torch.dtype = torch.float32,
+    max_batch_size: int = 1,
 ) -> TapTarget:
     """A target on the host, from a checkpoint directory or the name of a shipped one.
 
+    Its caches hold `max_batch_size` sequences of up to `max_seq_len` tokens each.
     Raises SettingError for a name that is neither, and the checkpoint's own errors.
     """
+    caches = CacheSizes(max_seq_len, dtype, max_batch_size)
     spec = TARGETS.get(str(path_or_name))
     if spec is not None and spec.target_dir is not None:
-        return spec.load(Checkpoint(spec.target_dir), max_seq_len, dtype)
+        return spec.load(Checkpoint(spec.target_dir), caches)
     if not Path(path_or_name).is_dir():
         raise SettingError(
             f"{path_or_name}: neither a checkpoint directory nor a shipped target "
             f"({', '.join(name for name, s in TARGETS.items() if s.target_dir)})"
         )
-    return _load_any(Checkpoint(path_or_name), max_seq_len, dtype)
+    return _load_any(Checkpoint(path_or_name), caches)
 
 
 def get_target(name: str) -> TargetSpec:
@@ -100,18 +106,17 @@ def model_type(checkpoint: Checkpoint) -> str:
     return found
 
 
-def _load_any(checkpoint: Checkpoint, max_seq_len: int, dtype: torch.dtype) -> TapTarget:
-    return LOADERS[model_type(checkpoint)](checkpoint, max_seq_len, dtype)
+def _load_any(checkpoint: Checkpoint, caches: CacheSizes) -> TapTarget:
+    return LOADERS[model_type(checkpoint)](checkpoint, caches)
 
 
 Config = TypeVar("Config", Gemma4Config, PreNormConfig)
 
 
 def _dummy(
-    decoder: Callable[[Config, int, torch.dtype], TapTarget],
+    decoder: Callable[[Config, CacheSizes], TapTarget],
     config: Config,
-    max_seq_len: int,
-    dtype: torch.dtype,
+    caches: CacheSizes,
     num_layers: int | None,
 ) -> TapTarget:
     if num_layers is not None and not 1 <= num_layers <= config.num_hidden_layers:
@@ -119,15 +124,15 @@ def _dummy(
             f"--dummy-layers {num_layers}: the target has {config.num_hidden_layers} layers"
         )
     config = replace(config, layer_types=config.layer_types[:num_layers])
-    target = decoder(config, max_seq_len, dtype)
+    target = decoder(config, caches)
     assert isinstance(target, TapDecoder)
-    fill_dummy(target, DUMMY_GROUP_SIZE, dtype)
+    fill_dummy(target, DUMMY_GROUP_SIZE, caches.dtype)
     return target.eval()
 
 
-def _dummy_tiny(max_seq_len: int, dtype: torch.dtype, num_layers: int | None) -> TapTarget:
+def _dummy_tiny(caches: CacheSizes, num_layers: int | None) -> TapTarget:
     config = Gemma4Config.from_hf(Checkpoint(TINY_DIR / "target").config)
-    return _dummy(Gemma4Target, config, max_seq_len, dtype, num_layers)
+    return _dummy(Gemma4Target, config, caches, num_layers)
 
 
 def _line(

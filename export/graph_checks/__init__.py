@@ -34,16 +34,16 @@ def check_graphs(
         raise ExportError(f"methods {list(programs)}, expected exactly {list(METHODS)}")
     ranges = {
         PREFILL: (lengths.min_prefill, lengths.max_prefill),
-        TARGET_VERIFY: (1, lengths.max_verify_window),
+        TARGET_VERIFY: (1, lengths.max_rows),
         DRAFT_DECODE: (1, lengths.max_draft),
     }
     for name, program in programs.items():
         check_data_dependence(name, program)
-        check_range(name, program, ranges[name])
+        check_ranges(name, program, ranges[name], 1 if name == PREFILL else lengths.max_batch_size)
         check_operators(name, program)
         check_matmuls(name, program)
         check_mutated_buffers(name, program)
-        check_int4_route(name, program, ranges[name])
+        check_int4_route(name, program, few_rows=name != PREFILL)
         if name != PREFILL:  # a whole prompt may pay for what a round may not
             check_weight_sized(name, program)
     for name in splits_keys:
@@ -51,8 +51,12 @@ def check_graphs(
     check_shared_tensors(programs)
 
 
-def check_range(name: str, program: ExportedProgram, expected: tuple[int, int]) -> None:
-    """The method's one dynamic length must span exactly what is published."""
-    found = [(int(c.lower), int(c.upper)) for c in program.range_constraints.values()]
-    if found != [expected]:
-        raise ExportError(f"{name}: dynamic lengths {found}, expected {[expected]}")
+def check_ranges(
+    name: str, program: ExportedProgram, rows: tuple[int, int], max_batch_size: int
+) -> None:
+    """Rows of a sequence, and sequences where there may be several, span what is published."""
+    constraints = program.range_constraints.values()
+    found = {(int(range_.lower), int(range_.upper)) for range_ in constraints}
+    expected = {rows} | ({(1, max_batch_size)} if max_batch_size > 1 else set())
+    if found != expected:
+        raise ExportError(f"{name}: dynamic lengths {sorted(found)}, expected {sorted(expected)}")

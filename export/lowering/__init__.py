@@ -1,1 +1,1 @@
-"""From a speculator to the bytes of one `.pte`, one module per backend."""
+"""From a pair to the bytes of one `.pte`, one module per backend."""

@@ -6,7 +6,6 @@ from typing import TypeVar
 from torch import nn
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.shared_input import SharedInput
 from eagle_aot.targets.decoder.weights import replace_linear
@@ -30,8 +29,6 @@ def pack_int4(model: nn.Module, multiprocessors: int) -> None:
         replace_linear(model, name, PackedInt4Linear(linear.weight, multiprocessors))
     for _, layer in _each(model, ResidualLayer):
         layer.join_packed()
-    for _, draft in _each(model, Eagle3Draft):
-        draft.tile_rows()
 
 
 def _each(model: nn.Module, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:

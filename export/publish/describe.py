@@ -16,22 +16,23 @@ from eagle_aot.common.versions import installed_versions
 from eagle_aot.export.drafters.eagle3.reading.files import BIN_INDEX, HeadCheckpoint
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.load import DUMMY, Source
-from eagle_aot.export.methods import traced_methods
+from eagle_aot.export.methods import method_specs
 from eagle_aot.export.options import ExportOptions, record_options
-from eagle_aot.export.pair import Eagle3Speculator
+from eagle_aot.export.pair import Pair
 from eagle_aot.export.progress import Stage
 from eagle_aot.targets.checkpoint import INDEX, read_json
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.step import TAIL
 
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
 """What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
 
 
 def publish(
-    speculator: Eagle3Speculator, lengths: MethodLengths, chain_len: int, eos_ids: tuple[int, ...]
+    pair: Pair, lengths: MethodLengths, chain_len: int, eos_ids: tuple[int, ...]
 ) -> Constants:
     """The constants of an artifact."""
-    target, head = speculator.target, speculator.draft.config
+    target, head = pair.target, pair.draft.config
     if eos_ids and max(eos_ids) >= target.vocab_size:
         raise CheckpointError(
             f"eos_token_id {max(eos_ids)} is outside the vocabulary of {target.vocab_size}"
@@ -44,7 +45,9 @@ def publish(
         max_prefill_chunk=lengths.max_prefill,
         sliding_window=target.sliding_window,
         chain_len=chain_len,
-        max_verify_window=lengths.max_verify_window,
+        max_rows=lengths.max_rows,
+        max_batch_size=lengths.max_batch_size,
+        tail=TAIL,
         draft_vocab_size=head.draft_vocab_size,
         hidden_size=head.hidden_size,
         eos_ids=eos_ids,
@@ -52,7 +55,7 @@ def publish(
 
 
 def describe(
-    speculator: Eagle3Speculator,
+    pair: Pair,
     lengths: MethodLengths,
     constants: Constants,
     source: Source,
@@ -81,7 +84,7 @@ def describe(
         constants=constants.methods(),
         shapes={
             name: {"min_rows": method.min_rows, "max_rows": method.max_rows}
-            for name, method in traced_methods(speculator, lengths).items()
+            for name, method in method_specs(pair, lengths).items()
         },
         stages=[asdict(stage) for stage in stages],
         self_test=self_test,

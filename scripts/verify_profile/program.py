@@ -16,8 +16,8 @@ from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.lowering.backend import CUDA, check_cuda
 from eagle_aot.export.options import ExportOptions
-from eagle_aot.export.pair import Eagle3Speculator
-from eagle_aot.export.pipeline import export_speculator, load_pair
+from eagle_aot.export.pair import Pair
+from eagle_aot.export.pipeline import export_pair, load_pair
 from eagle_aot.export.progress import Progress
 from eagle_aot.export.publish.output_dir import check_output_dir
 from eagle_aot.runtime_runner.executors import aoti
@@ -45,9 +45,9 @@ def build(source: Source, directory: Path, options: ExportOptions) -> None:
     check_cuda()
     check_output_dir(directory)
     with options.progress.stage("load"):
-        speculator = load_pair(source, options.max_seq_len, CUDA)
+        pair = load_pair(source, options.max_seq_len, CUDA)
     with narrowed():
-        export_speculator(speculator, directory, source=source, options=options)
+        export_pair(pair, directory, source=source, options=options)
 
 
 def open_program(directory: Path) -> tuple[aoti.AotiExecutor, Constants]:
@@ -80,8 +80,6 @@ def narrowed() -> Iterator[None]:
         yield
 
 
-def verify_alone(
-    speculator: Eagle3Speculator, lengths: MethodLengths
-) -> dict[str, methods.TracedMethod]:
+def verify_alone(pair: Pair, lengths: MethodLengths) -> dict[str, methods.TracedMethod]:
     """In place of the three methods of an artifact."""
-    return {name: all_methods(speculator, lengths)[name] for name in ONLY}
+    return {name: all_methods(pair, lengths)[name] for name in ONLY}

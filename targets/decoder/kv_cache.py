@@ -1,117 +1,262 @@
-"""Key/value caches for one sequence, written in place and safe to roll back by overwriting.
+"""Key/value caches of several sequences, written in place and safe to roll back by overwriting.
 
-A rejected speculative token needs no clean-up in either cache: its slot is masked for every query
-until the position it belongs to is written again.
+A rejected token needs no clean-up: its slot is in nobody's tail, and among the committed ones not
+before the position that it belongs to has been written. Neither does a sequence that ends: no row
+of the next one sees a slot that it has not written itself.
 """
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.targets.decoder.attention import attend
+from eagle_aot.targets.decoder.attention import additive, attend, attend_with_tail
+from eagle_aot.targets.step import (
+    PADDING_SLOTS,
+    TAIL,
+    PromptChunk,
+    Rows,
+    Step,
+    flat_slots,
+    one_row_of_rows,
+    ring_slots,
+    rows_of_sequences,
+)
 from eagle_aot.triton_kernels.sdpa_splitk import is_servable, sdpa_splitk
-
-# Added to a score that may not be attended. Finite, because -inf minus -inf is NaN in some
-# vectorised softmax kernels; exp() of it is exactly 0 in every float dtype.
-MASKED = -1.0e9
 
 
 class KVCache(nn.Module):
-    """Base: two zero buffers `k` and `v` of shape [1, num_kv_heads, slots, head_dim].
+    """Base: two zero buffers `k` and `v` [kv_heads, sequences * slots, head_dim].
 
-    `window` is 0 for a flat cache. With `splits_keys`, which an export sets for a round's methods,
-    they attend through the operator that is made for few rows, where it serves the layer: that
-    needs no mask.
+    Each sequence has `slots` of its own, of which the last are for padding rows. `window` is 0 for
+    a flat cache, `ring` the slots that a ring uses in turn.
     """
 
     k: Tensor
     v: Tensor
     window = 0
-    splits_keys = False
+    ring = 0
 
-    def __init__(self, num_kv_heads: int, slots: int, head_dim: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, kv_heads: int, slots: int, head_dim: int, dtype: torch.dtype, sequences: int
+    ) -> None:
         super().__init__()
+        self.slots, self.sequences = slots, sequences
         for name in ("k", "v"):
-            buffer = torch.zeros(1, num_kv_heads, slots, head_dim, dtype=dtype)
+            buffer = torch.zeros(kv_heads, sequences * slots, head_dim, dtype=dtype)
             self.register_buffer(name, buffer, persistent=False)
 
-    def slots(self, input_pos: Tensor) -> Tensor:
-        """Where the entries of `input_pos` int64 [T] are stored, int64 [T]."""
+    def physical(self, slots: Tensor) -> Tensor:
+        """Where slots, counted as positions are, lie in a sequence's share of the buffer."""
         raise NotImplementedError
 
-    def mask(self, input_pos: Tensor) -> Tensor:
-        """Additive float32 mask [T, slots]: 0 where a query may look, `MASKED` elsewhere."""
+    def committed(self, newest: Tensor, positions: Tensor) -> Tensor:
+        """Which physical slots rows at `positions` int64 [...] see, bool [..., slots].
+
+        All positions up to `newest` int64 [...] are stored, and none behind it is looked at.
+        """
         raise NotImplementedError
 
-    def update(self, k: Tensor, v: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Store `k`, `v` [1, num_kv_heads, T, head_dim] at `input_pos`; returns both caches."""
-        slots = self.slots(input_pos)
-        self.k.index_copy_(2, slots, k)
-        self.v.index_copy_(2, slots, v)
-        return self.k, self.v
-
-    def attend(self, q: Tensor, chunk: "Chunk", scale: float) -> Tensor:
-        """`q` [1, T, heads, head_dim] of `chunk` over what was stored; same shape and dtype."""
-        if self.splits_keys and is_servable(q, self.k):
-            return sdpa_splitk(q, self.k, self.v, chunk.input_pos, scale, self.window)
-        return attend(q.transpose(1, 2), self.k, self.v, chunk.mask(), scale).transpose(1, 2)
+    def by_sequence(self, buffer: Tensor) -> Tensor:
+        """`k` or `v` as [kv_heads, sequences, slots, head_dim]."""
+        return buffer.unflatten(1, (self.sequences, self.slots))
 
     def reset(self) -> None:
-        """Zero the cache (eager use; the masks alone already isolate sequences)."""
+        """Zero the cache (eager use; what rows see alone already isolates sequences)."""
         self.k.zero_()
         self.v.zero_()
 
 
 class FlatKVCache(KVCache):
-    """Slot = position. A query sees every key at or before its own position."""
+    """Slot = position. A row sees every key at or before its own position."""
 
-    def slots(self, input_pos: Tensor) -> Tensor:
-        return input_pos
+    def __init__(
+        self,
+        kv_heads: int,
+        max_seq_len: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        sequences: int = 1,
+    ) -> None:
+        super().__init__(kv_heads, flat_slots(max_seq_len), head_dim, dtype, sequences)
 
-    def mask(self, input_pos: Tensor) -> Tensor:
-        key_pos = torch.arange(self.k.shape[2], device=input_pos.device)
-        return additive(key_pos <= input_pos.unsqueeze(-1))
+    def physical(self, slots: Tensor) -> Tensor:
+        return slots
+
+    def committed(self, newest: Tensor, positions: Tensor) -> Tensor:
+        slot = torch.arange(self.slots, device=newest.device)
+        return slot <= torch.minimum(newest, positions).unsqueeze(-1)
 
 
 class RingKVCache(KVCache):
-    """Slot = position mod (2 x window). A query sees the last `window` positions, its own included.
+    """Slot = position mod `ring`. A row sees the last `window` positions, its own included.
 
-    Twice the window, so that one forward of up to `window` tokens (or of `2 x window` from an
-    empty cache) never overwrites a key that one of its own queries still needs. A forward must not
-    be longer than that, and the window not shorter than the verify window: then a slot left over
-    from a rejected token reads as a position more than one window back, hence masked.
+    No forward overwrites a key that one of its own rows still needs, as long as a chunk of a prompt
+    is no longer than `step.longest_chunk`.
     """
 
-    def __init__(self, num_kv_heads: int, window: int, head_dim: int, dtype: torch.dtype) -> None:
-        super().__init__(num_kv_heads, 2 * window, head_dim, dtype)
-        self.window = window
+    def __init__(
+        self, kv_heads: int, window: int, head_dim: int, dtype: torch.dtype, sequences: int = 1
+    ) -> None:
+        ring = ring_slots(window)
+        super().__init__(kv_heads, ring + PADDING_SLOTS, head_dim, dtype, sequences)
+        self.window, self.ring = window, ring
 
-    def slots(self, input_pos: Tensor) -> Tensor:
-        return torch.remainder(input_pos, 2 * self.window)
+    def physical(self, slots: Tensor) -> Tensor:
+        return torch.remainder(slots, self.ring)
 
-    def mask(self, input_pos: Tensor) -> Tensor:
-        slot = torch.arange(2 * self.window, device=input_pos.device)
-        newest = input_pos[-1:]
-        key_pos = newest - torch.remainder(newest - slot, 2 * self.window)
-        age = input_pos.unsqueeze(-1) - key_pos
-        return additive((age >= 0) & (age < self.window) & (key_pos >= 0))
+    def committed(self, newest: Tensor, positions: Tensor) -> Tensor:
+        slot = torch.arange(self.slots, device=newest.device)
+        newest = newest.unsqueeze(-1)
+        stored = newest - torch.remainder(newest - slot, self.ring)
+        age = positions.unsqueeze(-1) - stored
+        return (age >= 0) & (age < self.window) & (stored >= 0) & (slot < self.ring)
 
 
-class Chunk:
-    """Positions int64 [T] that are run at once, and what they see of all caches of one kind."""
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """What a target's caches are made for: positions of a sequence, sequences, and their dtype."""
 
-    def __init__(self, input_pos: Tensor, cache: KVCache) -> None:
+    max_seq_len: int
+    dtype: torch.dtype
+    sequences: int = 1
+
+    def cache(self, kv_heads: int, head_dim: int, window: int = 0) -> KVCache:
+        """One layer's: a ring for layers that see a `window`, flat for those that see all."""
+        if window:
+            return RingKVCache(kv_heads, window, head_dim, self.dtype, self.sequences)
+        return FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
+
+
+class StepView:
+    """What the rows of a step see of all caches of one kind, and where they are stored.
+
+    Indices count along a buffer's second dimension. Computed once for all layers of the kind.
+    """
+
+    def __init__(self, step: Step, cache: KVCache) -> None:
         """`cache` is any of that kind."""
-        self.input_pos = input_pos
-        self._cache = cache
-        self._mask: Tensor | None = None
+        self.step, self._cache = step, cache
 
+    @cached_property
+    def own(self) -> Tensor:
+        """Where each row is stored, int64 [B * T]."""
+        return self._places(self.step.tail[..., -1]).flatten()
+
+    @cached_property
+    def moves(self) -> tuple[Tensor, Tensor] | None:
+        """What is copied before, and to where: int64 [B * TAIL] each."""
+        sources = self.step.moves
+        if sources is None:
+            return None
+        back = torch.arange(-TAIL, 0, device=sources.device)
+        targets = torch.where(sources < 0, -1, self.step.positions[:, :1] + back)
+        return self._places(sources).flatten(), self._places(targets).flatten()
+
+    @cached_property
+    def tail(self) -> Tensor:
+        """Where the tokens of all tails lie, int64 [B * T * TAIL]."""
+        return self._places(self.step.tail).flatten()
+
+    @cached_property
+    def tail_mask(self) -> Tensor:
+        """Additive, float32 [B * T, 1, TAIL]."""
+        age = torch.arange(TAIL - 1, -1, -1, device=self.step.tail.device)
+        seen = self.step.tail >= 0
+        if self._cache.window:
+            seen = seen & (age < self._cache.window)
+        return additive(one_row_of_rows(seen)[0]).unsqueeze(1)
+
+    @cached_property
     def mask(self) -> Tensor:
-        """`cache.mask`, computed by the first layer that needs one."""
-        if self._mask is None:
-            self._mask = self._cache.mask(self.input_pos)
-        return self._mask
+        """Of committed slots, additive, float32 [B * T, 1, slots]."""
+        positions = self.step.row_positions[0]
+        return additive(self._cache.committed(positions - TAIL, positions)).unsqueeze(1)
+
+    def _places(self, slots: Tensor) -> Tensor:
+        """Of logical slots int64 [B, ...]; -1 lies among the padding."""
+        cache = self._cache
+        physical = torch.where(slots < 0, cache.slots - 1, cache.physical(slots))
+        if cache.sequences == 1:
+            return physical
+        first = self.step.sequences * cache.slots
+        return physical + first.view(-1, *[1] * (slots.ndim - 1))
+
+    def store(self, cache: KVCache, k: Tensor, v: Tensor) -> None:
+        """Store `k`, `v` [1, B * T, kv_heads, head_dim] in a cache of the kind, after the moves."""
+        for buffer, new in ((cache.k, k), (cache.v, v)):
+            if self.moves is not None:
+                sources, targets = self.moves
+                buffer.index_copy_(1, targets, buffer.index_select(1, sources))
+            buffer.index_copy_(1, self.own, new[0].transpose(0, 1))
+
+    def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
+        """`q` [1, B * T, heads, head_dim] over what was stored; same shape and dtype."""
+        step = self.step
+        k, v = cache.by_sequence(cache.k), cache.by_sequence(cache.v)
+        if step.splits_keys and is_servable(q, k):
+            rows = step.positions, step.sequences, step.tail
+            apart = rows_of_sequences(q, step.positions)
+            attended = sdpa_splitk(apart, k, v, *rows, scale, cache.window, cache.ring)
+            return one_row_of_rows(attended)
+        committed = self._committed(cache.k), self._committed(cache.v)
+        tail = self._gathered(cache.k), self._gathered(cache.v)
+        masks = self.mask, self.tail_mask
+        return attend_with_tail(q, step.positions, committed, tail, masks, cache.k.shape[0], scale)
+
+    def _committed(self, buffer: Tensor) -> Tensor:
+        """[kv_heads * B, slots, head_dim] of the step's sequences."""
+        if self._cache.sequences == 1:
+            return buffer
+        shares = self._cache.by_sequence(buffer)
+        return shares.index_select(1, self.step.sequences).flatten(0, 1)
+
+    def _gathered(self, buffer: Tensor) -> Tensor:
+        """[kv_heads * B * T, TAIL, head_dim] of all rows' tails."""
+        return buffer.index_select(1, self.tail).unflatten(1, (-1, TAIL)).flatten(0, 1)
 
 
-def additive(visible: Tensor) -> Tensor:
-    """Boolean mask -> float32 mask to add to attention scores."""
-    return torch.where(visible, 0.0, MASKED)
+class PromptView:
+    """What the rows of a chunk see of all caches of one kind, and where they are stored."""
+
+    def __init__(self, chunk: PromptChunk, cache: KVCache) -> None:
+        """`cache` is any of that kind."""
+        self.chunk, self._cache = chunk, cache
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Where each row is stored, int64 [T]."""
+        cache, chunk = self._cache, self.chunk
+        slots = cache.physical(chunk.input_pos)
+        return slots if cache.sequences == 1 else slots + chunk.sequence * cache.slots
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """Additive, float32 [T, 1, slots]."""
+        positions = self.chunk.input_pos
+        return additive(self._cache.committed(positions[-1:], positions)).unsqueeze(1)
+
+    def store(self, cache: KVCache, k: Tensor, v: Tensor) -> None:
+        """Store `k`, `v` [1, T, kv_heads, head_dim] of a cache of this kind."""
+        for buffer, new in ((cache.k, k), (cache.v, v)):
+            buffer.index_copy_(1, self.own, new[0].transpose(0, 1))
+
+    def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
+        """`q` [1, T, heads, head_dim] over what was stored; same shape and dtype."""
+        return attend(q, self._share(cache.k), self._share(cache.v), self.mask, scale)
+
+    def _share(self, buffer: Tensor) -> Tensor:
+        """[kv_heads, slots, head_dim] of the chunk's sequence."""
+        if self._cache.sequences == 1:
+            return buffer
+        shares = self._cache.by_sequence(buffer)
+        return shares.index_select(1, self.chunk.sequence).squeeze(1)
+
+
+View = StepView | PromptView
+
+
+def view_of(rows: Rows, cache: KVCache) -> View:
+    """What `rows` see of all caches of one kind, of which `cache` is one."""
+    return PromptView(rows, cache) if isinstance(rows, PromptChunk) else StepView(rows, cache)

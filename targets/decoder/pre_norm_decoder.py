@@ -4,31 +4,20 @@ Two norms per layer, each before its branch; grouped-query attention, rotated wh
 MLP; no biases. Modules are named as Hugging Face checkpoints name them.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
-from eagle_aot.targets.decoder.kv_cache import Chunk, FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.pre_norm_config import SLIDING, PreNormConfig
 from eagle_aot.targets.decoder.residual import ResidualLayer, join
-from eagle_aot.targets.decoder.rope import apply_rotary
+from eagle_aot.targets.decoder.rope import RotaryEmbedding, apply_rotary
 from eagle_aot.targets.decoder.shared_input import SharedInput
-from eagle_aot.targets.decoder.tap_decoder import TapDecoder
+from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Shared by all layers: what those of each kind see, and rotary angles."""
-
-    chunks: dict[str, Chunk]
-    rotary: tuple[Tensor, Tensor]
 
 
 class PreNormAttention(SharedInput):
@@ -36,9 +25,9 @@ class PreNormAttention(SharedInput):
 
     sharers = ("q_proj", "k_proj", "v_proj")
 
-    def __init__(self, config: PreNormConfig, layer: int, slots: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: PreNormConfig, kind: str, caches: CacheSizes) -> None:
         super().__init__()
-        self.kind = config.layer_types[layer]
+        dtype = caches.dtype
         self.head_dim, kv_heads = config.head_dim, config.num_key_value_heads
         q_width, kv_width = config.num_attention_heads * self.head_dim, kv_heads * self.head_dim
         self.q_proj = linear(config.hidden_size, q_width, dtype)
@@ -46,20 +35,16 @@ class PreNormAttention(SharedInput):
         self.v_proj = linear(config.hidden_size, kv_width, dtype)
         self.o_proj = linear(q_width, config.hidden_size, dtype)
         self.q_norm, self.k_norm = (self._head_norm(config, dtype) for _ in "qk")
-        self.kv_cache: KVCache = (
-            RingKVCache(kv_heads, config.sliding_window, self.head_dim, dtype)
-            if self.kind == SLIDING
-            else FlatKVCache(kv_heads, slots, self.head_dim, dtype)
-        )
+        window = config.sliding_window if kind == SLIDING else 0
+        self.kv_cache = caches.cache(kv_heads, self.head_dim, window)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """`x` [1, T, H] -> [1, T, H]; stores this chunk's keys and values."""
+        """`x` [1, T, H] -> [1, T, H]; stores the rows' keys and values."""
         raw_q, raw_k, raw_v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x))
         q = apply_rotary(self.q_norm(raw_q), context.rotary)
         k = apply_rotary(self.k_norm(raw_k), context.rotary)
-        chunk = context.chunks[self.kind]
-        self.kv_cache.update(k.transpose(1, 2), raw_v.transpose(1, 2), chunk.input_pos)
-        attended = self.kv_cache.attend(q, chunk, scale=self.head_dim**-0.5)
+        context.view.store(self.kv_cache, k, raw_v)
+        attended = context.view.attend(self.kv_cache, q, self.head_dim**-0.5)
         return self.o_proj(attended.flatten(2))
 
     def _head_norm(self, config: PreNormConfig, dtype: torch.dtype) -> nn.Module:
@@ -73,11 +58,12 @@ class PreNormLayer(ResidualLayer):
 
     branch_ends = ("self_attn.o_proj", "mlp.down_proj")
 
-    def __init__(self, config: PreNormConfig, layer: int, slots: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: PreNormConfig, kind: str, caches: CacheSizes) -> None:
         super().__init__()
+        self.kind, dtype = kind, caches.dtype
         hidden, inner = config.hidden_size, config.intermediate_size
         self.input_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
-        self.self_attn = PreNormAttention(config, layer, slots, dtype)
+        self.self_attn = PreNormAttention(config, kind, caches)
         self.post_attention_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
         self.mlp = GatedMLP(
             gate_proj=linear(hidden, inner, dtype),
@@ -95,12 +81,12 @@ class PreNormLayer(ResidualLayer):
 
 
 class PreNormDecoder(TapDecoder):
-    """A pre-norm decoder with caches for `max_seq_len` positions. Batch 1."""
+    """A pre-norm decoder with caches as `caches` says."""
 
-    def __init__(self, config: PreNormConfig, max_seq_len: int, dtype: torch.dtype) -> None:
-        super().__init__(max_seq_len, config.ring_window)
+    def __init__(self, config: PreNormConfig, caches: CacheSizes) -> None:
+        super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)
         self.config = config
-        self.dtype = dtype
+        self.dtype = dtype = caches.dtype
         self.vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
         self.num_hidden_layers = config.num_hidden_layers
@@ -108,9 +94,8 @@ class PreNormDecoder(TapDecoder):
         self.embed_tokens = nn.Embedding(
             config.vocab_size, config.hidden_size, dtype=dtype, device=META
         )
-        slots = max_seq_len + VERIFY_SLACK
         self.layers = nn.ModuleList(
-            PreNormLayer(config, layer, slots, dtype) for layer in range(config.num_hidden_layers)
+            PreNormLayer(config, kind, caches) for kind in config.layer_types
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         if not config.tie_word_embeddings:
@@ -131,13 +116,8 @@ class PreNormDecoder(TapDecoder):
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embed_tokens(tokens)
 
-    def context(self, input_pos: Tensor) -> Context:
-        caches: dict[str, KVCache] = {}
-        for layer in self.layers:
-            assert isinstance(layer, PreNormLayer)
-            caches[layer.self_attn.kind] = layer.self_attn.kv_cache
-        chunks = {kind: Chunk(input_pos, cache) for kind, cache in caches.items()}
-        return Context(chunks, self.rotary(input_pos))
+    def rotary_of(self, kind: str) -> RotaryEmbedding:
+        return self.rotary
 
     def logits(self, normed: Tensor) -> Tensor:
         tied = self.config.tie_word_embeddings

@@ -6,6 +6,7 @@ import torch
 
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig
 from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
 from eagle_aot.targets.decoder.tied_table import stored_again
@@ -19,8 +20,7 @@ COMPUTED = ".rotary_emb.inv_freq"
 def load_pre_norm(
     read_config: Callable[[ConfigSection], PreNormConfig],
     checkpoint: Checkpoint,
-    max_seq_len: int,
-    dtype: torch.dtype,
+    caches: CacheSizes,
 ) -> PreNormDecoder:
     """The decoder of `checkpoint` on the host, INT4 where the checkpoint is INT4."""
     config = read_config(checkpoint.config)
@@ -28,7 +28,7 @@ def load_pre_norm(
     if config.tie_word_embeddings:
         unused += stored_again(checkpoint, PREFIX)
     with torch.device("meta"):
-        check_sizes(PreNormDecoder(config, max_seq_len, dtype), checkpoint, PREFIX)
-    target = PreNormDecoder(config, max_seq_len, dtype)
-    load_weights(target, checkpoint, PREFIX, unused, dtype)
+        check_sizes(PreNormDecoder(config, caches), checkpoint, PREFIX)
+    target = PreNormDecoder(config, caches)
+    load_weights(target, checkpoint, PREFIX, unused, caches.dtype)
     return target.eval()

@@ -2,21 +2,30 @@
 
 from torch import Tensor, nn
 
+from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.int4 import PackedInt4Linear
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 
 
 class ResidualLayer(nn.Module):
-    """Base: a decoder layer, called as `layer(stream, normed, context, next_norm)`.
+    """Base: a decoder layer of some `kind`, called as `layer(stream, normed, context, next_norm)`.
 
     `normed` is the stream [1, T, H] after `input_layernorm`, which whoever came before has
     computed; the layer returns the new stream, and that after `next_norm`, the norm of whoever
     comes next. `branch_ends` names the linears whose products join the stream.
     """
 
+    kind: str
     input_layernorm: RMSNorm
     branch_ends: tuple[str, ...]
+
+    @property
+    def kv_cache(self) -> KVCache:
+        """The cache of its attention."""
+        cache = self.get_submodule("self_attn.kv_cache")
+        assert isinstance(cache, KVCache)
+        return cache
 
     def join_packed(self) -> None:
         """Let `join` add up the parts of packed products, rather than a kernel for each."""

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.norms import cast
 
+Rotary = tuple[Tensor, Tensor]
+"""Cosines and signed sines of rows, float32 [B, T, 1, head_dim] each."""
+
 
 def default_inv_freq(head_dim: int, theta: float) -> Tensor:
     """`theta^(-2i / head_dim)` for i in [0, head_dim / 2), float32 [head_dim / 2]."""
@@ -29,7 +32,7 @@ def proportional_inv_freq(head_dim: int, theta: float, rotary_fraction: float) -
 
 
 class RotaryEmbedding(nn.Module):
-    """Cosines and sines of the positions of one chunk, times `attention_factor`."""
+    """Cosines and sines of positions, times `attention_factor`."""
 
     inv_freq: Tensor
 
@@ -38,20 +41,20 @@ class RotaryEmbedding(nn.Module):
         self.attention_factor = attention_factor
         self.register_buffer("inv_freq", inv_freq.float(), persistent=False)
 
-    def forward(self, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """`input_pos` int64 [T] -> the tables `apply_rotary` takes, float32 [T, 1, head_dim]."""
-        return self.tables(input_pos, self.inv_freq)
+    def forward(self, positions: Tensor) -> Rotary:
+        """`positions` int64 [B, T] -> the tables `apply_rotary` takes."""
+        return self.tables(positions, self.inv_freq)
 
-    def tables(self, input_pos: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+    def tables(self, positions: Tensor, inv_freq: Tensor) -> Rotary:
         """The same of frequencies float32 [head_dim / 2]."""
-        angles = cast(input_pos, torch.float32).view(-1, 1, 1) * inv_freq
+        angles = cast(positions, torch.float32).unsqueeze(-1).unsqueeze(-1) * inv_freq
         cos, sin = angles.cos(), angles.sin()
         if self.attention_factor != 1.0:
             cos, sin = cos * self.attention_factor, sin * self.attention_factor
         return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
-def apply_rotary(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
     """Rotate pairs (i, i + head_dim / 2) of `x` [B, T, heads, head_dim]; same shape and dtype.
 
     Halves are taken by slicing: `chunk` would lower to `aten::split_copy`, which the CUDA backend

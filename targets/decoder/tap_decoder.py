@@ -1,15 +1,33 @@
 """The decoder loop that every family shares: embed, layers with taps, norm, logits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.common.errors import SettingError
-from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.kv_cache import KVCache, View, view_of
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.positions import PositionGuard
+from eagle_aot.targets.decoder.residual import ResidualLayer
+from eagle_aot.targets.decoder.rope import Rotary, RotaryEmbedding
+from eagle_aot.targets.step import (
+    MAX_ROWS,
+    PromptChunk,
+    Rows,
+    chain_step,
+    one_row_of_rows,
+    rows_of_sequences,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all layers of one kind share: what rows see of their caches, and rotary angles."""
+
+    view: View
+    rotary: Rotary
 
 
 class TapDecoder(nn.Module):
@@ -17,24 +35,24 @@ class TapDecoder(nn.Module):
 
     Boundary b is the residual stream after b decoder layers: 0 is the embedding's output, the
     number of layers is the stream before the final norm. A family supplies `embed`, `layers`
-    (`ResidualLayer`s), `norm`, `context` and `logits`.
+    (`ResidualLayer`s of some `kind`), `norm`, `rotary_of` and `logits`.
     """
 
     layers: nn.ModuleList
     norm: RMSNorm
 
-    def __init__(self, max_seq_len: int, ring_window: int = 0) -> None:
+    def __init__(self, max_seq_len: int, ring_window: int = 0, sequences: int = 1) -> None:
         super().__init__()
-        self.max_seq_len = max_seq_len
+        self.max_seq_len, self.sequences = max_seq_len, sequences
         self.tap_layers: tuple[int, ...] = ()
-        self.positions = PositionGuard(max_seq_len + VERIFY_SLACK, ring_window)
+        self.positions = PositionGuard(max_seq_len, ring_window)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Token ids int64 [1, T] -> residual stream [1, T, H]."""
         raise NotImplementedError
 
-    def context(self, input_pos: Tensor) -> object:
-        """What all layers share for these positions: rotary angles, and what they may see."""
+    def rotary_of(self, kind: str) -> RotaryEmbedding:
+        """The angles of layers of a kind."""
         raise NotImplementedError
 
     def logits(self, normed: Tensor) -> Tensor:
@@ -49,27 +67,57 @@ class TapDecoder(nn.Module):
     def forward_logits_taps(
         self, tokens: Tensor, input_pos: Tensor, last_logits_only: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Run one chunk through the cache.
+        """Run consecutive tokens of the first sequence, as `run` does, and check the positions.
 
-        tokens int64 [1, T], input_pos int64 [T]. Returns float32 logits [1, T, V] (or [1, 1, V])
-        and the tapped streams side by side, lowest boundary first, [1, T, num_taps * H].
+        tokens int64 [1, T], input_pos int64 [T]. Raises SettingError as `PositionGuard` does.
         """
         self.positions.advance(tokens, input_pos)
-        stream = self.embed(tokens)
-        context = self.context(input_pos)
+        few = input_pos.shape[0] <= MAX_ROWS
+        first = torch.zeros(1, dtype=torch.int64, device=input_pos.device)
+        rows = chain_step(input_pos) if few else PromptChunk(input_pos, first)
+        return self.run(tokens, rows, last_logits_only)
+
+    def run(
+        self, tokens: Tensor, rows: Rows, last_logits_only: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """One forward: tokens int64 [B, T] of `rows` through the caches.
+
+        Within, the rows of all sequences stand one after another, [1, B * T, H].
+        Returns float32 logits [B, T, V] (or [B, 1, V]) and the tapped streams side by side, lowest
+        boundary first, [B, T, num_taps * H].
+        """
+        stream = self.embed(one_row_of_rows(tokens))
+        contexts = self._contexts(rows)
         taps = [stream] if 0 in self.tap_layers else []
         norms = [*(layer.get_submodule("input_layernorm") for layer in self.layers), self.norm]
         normed = norms[0](stream)
-        for boundary, layer in enumerate(self.layers, start=1):
-            stream, normed = layer(stream, normed, context, norms[boundary])
+        for boundary, layer in enumerate(self._layers(), start=1):
+            stream, normed = layer(stream, normed, contexts[layer.kind], norms[boundary])
             if boundary in self.tap_layers:
                 taps.append(stream)
         last = normed[:, -1:] if last_logits_only else normed
         joined = torch.cat(taps, dim=-1) if taps else stream[..., :0]
-        return self.logits(last), joined
+        if last_logits_only:
+            return self.logits(last), joined
+        return rows_of_sequences(self.logits(last), tokens), rows_of_sequences(joined, tokens)
+
+    def _contexts(self, rows: Rows) -> dict[str, Context]:
+        """By kind of layer. Kinds that turn alike share their angles."""
+        caches = {layer.kind: layer.kv_cache for layer in self._layers()}
+        embeddings = {kind: self.rotary_of(kind) for kind in caches}
+        rotary = {id(one): one(rows.row_positions) for one in embeddings.values()}
+        return {
+            kind: Context(view_of(rows, cache), rotary[id(embeddings[kind])])
+            for kind, cache in caches.items()
+        }
+
+    def _layers(self) -> Iterator[ResidualLayer]:
+        for layer in self.layers:
+            assert isinstance(layer, ResidualLayer)
+            yield layer
 
     def reset_cache(self) -> None:
-        """Start a new sequence."""
+        """Forget all sequences."""
         self.positions.reset()
         for module in self.modules():
             if isinstance(module, KVCache):

@@ -5,15 +5,12 @@ q/k/v norms per head, keys that double as values on full layers, no attention sc
 each layer's whole stream, and a soft cap on the logits.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
-from eagle_aot.targets.decoder.kv_cache import Chunk, FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.residual import ResidualLayer, join
 from eagle_aot.targets.decoder.rope import (
@@ -23,18 +20,10 @@ from eagle_aot.targets.decoder.rope import (
     proportional_inv_freq,
 )
 from eagle_aot.targets.decoder.shared_input import SharedInput
-from eagle_aot.targets.decoder.tap_decoder import TapDecoder
+from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Shared by all layers of one kind: positions and what they see, rotary angles."""
-
-    chunk: Chunk
-    rotary: tuple[Tensor, Tensor]
 
 
 class Gemma4Attention(SharedInput):
@@ -46,8 +35,9 @@ class Gemma4Attention(SharedInput):
 
     sharers = ("q_proj", "k_proj", "v_proj")
 
-    def __init__(self, config: Gemma4Config, layer: int, slots: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> None:
         super().__init__()
+        dtype = caches.dtype
         self.head_dim, kv_heads = config.dims(layer)
         sliding = config.layer_types[layer] == SLIDING
         q_width, kv_width = config.num_attention_heads * self.head_dim, kv_heads * self.head_dim
@@ -59,21 +49,18 @@ class Gemma4Attention(SharedInput):
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype)
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype)
         self.v_norm = RMSNorm(None, config.rms_norm_eps)
-        self.kv_cache: KVCache = (
-            RingKVCache(kv_heads, config.sliding_window, self.head_dim, dtype)
-            if sliding
-            else FlatKVCache(kv_heads, slots, self.head_dim, dtype)
-        )
+        window = config.sliding_window if sliding else 0
+        self.kv_cache = caches.cache(kv_heads, self.head_dim, window)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """`x` [1, T, H] -> [1, T, H]; stores this chunk's keys and values."""
+        """`x` [1, T, H] -> [1, T, H]; stores the rows' keys and values."""
         projected = self.project(x)  # without a v_proj the keys are the last
         raw_q, raw_k, raw_v = projected[0], projected[1], projected[-1]
         q = apply_rotary(self.q_norm(self._heads(raw_q)), context.rotary)
         k = apply_rotary(self.k_norm(self._heads(raw_k)), context.rotary)
         v = self.v_norm(self._heads(raw_v))
-        self.kv_cache.update(k.transpose(1, 2), v.transpose(1, 2), context.chunk.input_pos)
-        attended = self.kv_cache.attend(q, context.chunk, scale=1.0)
+        context.view.store(self.kv_cache, k, v)
+        attended = context.view.attend(self.kv_cache, q, scale=1.0)
         return self.o_proj(attended.flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -87,12 +74,13 @@ class Gemma4Layer(ResidualLayer):
     layer_scalar: Tensor
     branch_ends = ("self_attn.o_proj", "mlp.down_proj")
 
-    def __init__(self, config: Gemma4Config, layer: int, slots: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> None:
         super().__init__()
+        dtype = caches.dtype
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.kind = config.layer_types[layer]
         self.input_layernorm = RMSNorm(hidden, eps, dtype)
-        self.self_attn = Gemma4Attention(config, layer, slots, dtype)
+        self.self_attn = Gemma4Attention(config, layer, caches)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
         self.pre_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
         inner = config.intermediate_size
@@ -106,9 +94,9 @@ class Gemma4Layer(ResidualLayer):
         self.register_buffer("layer_scalar", torch.ones(1, dtype=dtype))
 
     def forward(
-        self, stream: Tensor, normed: Tensor, contexts: dict[str, Context], next_norm: RMSNorm
+        self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm
     ) -> tuple[Tensor, Tensor]:
-        attended = self.self_attn(normed, contexts[self.kind])
+        attended = self.self_attn(normed, context)
         norms = self.pre_feedforward_layernorm, self.post_attention_layernorm
         stream, normed = join(attended, stream, *norms)
         mixed = self.mlp(normed)
@@ -117,24 +105,23 @@ class Gemma4Layer(ResidualLayer):
 
 
 class Gemma4Target(TapDecoder):
-    """A Gemma 4 text decoder with caches for `max_seq_len` positions. Batch 1."""
+    """A Gemma 4 text decoder with caches as `caches` says."""
 
     embed_scale: Tensor
 
-    def __init__(self, config: Gemma4Config, max_seq_len: int, dtype: torch.dtype) -> None:
-        super().__init__(max_seq_len, config.ring_window)
+    def __init__(self, config: Gemma4Config, caches: CacheSizes) -> None:
+        super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)
         self.config = config
-        self.dtype = dtype
+        self.dtype = dtype = caches.dtype
         self.vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
         self.num_hidden_layers = config.num_hidden_layers
         self.sliding_window = config.ring_window
-        slots = max_seq_len + VERIFY_SLACK
         self.embed_tokens = nn.Embedding(
             config.vocab_size, config.hidden_size, dtype=dtype, device=META
         )
         self.layers = nn.ModuleList(
-            Gemma4Layer(config, layer, slots, dtype) for layer in range(config.num_hidden_layers)
+            Gemma4Layer(config, layer, caches) for layer in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         if not config.tie_word_embeddings:
@@ -170,15 +157,10 @@ class Gemma4Target(TapDecoder):
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embed_tokens(tokens) * self.embed_scale
 
-    def context(self, input_pos: Tensor) -> dict[str, Context]:
-        caches: dict[str, KVCache] = {}
-        for layer in self.layers:
-            assert isinstance(layer, Gemma4Layer)
-            caches[layer.kind] = layer.self_attn.kv_cache
-        return {
-            kind: Context(Chunk(input_pos, cache), self.rotary[kind](input_pos))
-            for kind, cache in caches.items()
-        }
+    def rotary_of(self, kind: str) -> RotaryEmbedding:
+        embedding = self.rotary[kind]
+        assert isinstance(embedding, RotaryEmbedding)
+        return embedding
 
     def logits(self, normed: Tensor) -> Tensor:
         tied = self.config.tie_word_embeddings

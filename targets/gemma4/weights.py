@@ -6,6 +6,7 @@ import torch
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.tied_table import LM_HEAD, stored_again
 from eagle_aot.targets.decoder.weights import check_sizes, load_weights
 from eagle_aot.targets.gemma4.config import Gemma4Config
@@ -18,7 +19,7 @@ NOT_TEXT = tuple(
 )
 
 
-def load_gemma4(checkpoint: Checkpoint, max_seq_len: int, dtype: torch.dtype) -> Gemma4Target:
+def load_gemma4(checkpoint: Checkpoint, caches: CacheSizes) -> Gemma4Target:
     """The decoder of `checkpoint` on the host, INT4 where the checkpoint is INT4."""
     config = Gemma4Config.from_hf(checkpoint.config)
     prefix = name_prefix(checkpoint)
@@ -28,9 +29,9 @@ def load_gemma4(checkpoint: Checkpoint, max_seq_len: int, dtype: torch.dtype) ->
     if config.tie_word_embeddings:
         unused += stored_again(checkpoint, prefix)
     with torch.device("meta"):
-        check_sizes(Gemma4Target(config, max_seq_len, dtype), checkpoint, prefix)
-    target = Gemma4Target(config, max_seq_len, dtype)
-    load_weights(target, checkpoint, prefix, unused, dtype)
+        check_sizes(Gemma4Target(config, caches), checkpoint, prefix)
+    target = Gemma4Target(config, caches)
+    load_weights(target, checkpoint, prefix, unused, caches.dtype)
     return target.eval()
 
 

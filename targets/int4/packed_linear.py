@@ -22,10 +22,7 @@ class PackedModule(nn.Module):
     """Base: a weight as `codes`, `scales` and `zeros` (or None) of `int4_gemm/packing.py`.
 
     `splits` is how K is split on a GPU of so many multiprocessors, whatever the rows of x.
-    `row_tiles` is for a method whose rows may be few or many, as in `int4_gemm/api.py`.
     """
-
-    row_tiles = False
 
     codes: nn.Parameter
     scales: nn.Parameter
@@ -44,11 +41,11 @@ class PackedModule(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """`x` bfloat16 [1, M, K] -> [1, M, N]."""
-        return int4_linear(*self._factors(x), self.splits, self.row_tiles)
+        return int4_linear(*self._factors(x), self.splits)
 
     def parts(self, x: Tensor) -> Tensor:
         """`x` bfloat16 [1, M, K] -> [S, 1, M, N], of which `product` is the sum."""
-        return int4_linear_parts(*self._factors(x), self.splits, self.row_tiles)
+        return int4_linear_parts(*self._factors(x), self.splits)
 
     def _factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int]:
         x = repeated(x, self.digits)
@@ -101,8 +98,7 @@ class PackedGatedInt4(PackedModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` bfloat16 [1, M, K] -> [1, M, N of the gate]."""
-        splits, row_tiles = self.splits, self.row_tiles
-        return int4_gated_linear(*self._factors(x), splits, self.activation, row_tiles)
+        return int4_gated_linear(*self._factors(x), self.splits, self.activation)
 
 
 def _frozen(tensor: Tensor) -> nn.Parameter:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
-from eagle_aot.export import Eagle3Speculator, load_draft
+from eagle_aot.export import Pair, load_draft
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.round import rows
 from eagle_aot.targets import TARGETS, load_target
@@ -70,7 +70,7 @@ def test_the_program_computes_what_eager_code_computes(tiny: Runner) -> None:
     spec = TARGETS["gemma4-tiny"]
     assert spec.draft_dir is not None
     target = load_target("gemma4-tiny", 256)
-    eager = Eagle3Speculator(target, load_draft(spec.draft_dir, target, 256))
+    eager = Pair(target, load_draft(spec.draft_dir, target, 256))
     prompt = tiny.tokenizer.encode(next(stories(9, "test")).question)[:64]
     with torch.no_grad():
         expected_next, expected = eager.prefill(*rows(prompt, 0))

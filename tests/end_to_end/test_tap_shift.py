@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from eagle_aot.artifact import Constants
-from eagle_aot.export import Eagle3Speculator, load_draft
+from eagle_aot.export import Pair, load_draft
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.targets import TARGETS, load_target
 from support.eager_executor import EagerExecutor
@@ -37,10 +37,10 @@ def tau(tap_layers: Sequence[int] | None) -> float:
     spec = TARGETS["gemma4-tiny"]
     assert spec.target_dir is not None and spec.draft_dir is not None
     target = load_target("gemma4-tiny", CONSTANTS.max_seq_len)
-    speculator = Eagle3Speculator(target, load_draft(spec.draft_dir, target, 256))
+    pair = Pair(target, load_draft(spec.draft_dir, target, 256))
     if tap_layers is not None:
         target.set_eagle_tap_layers(tap_layers)
-    runner = Runner(spec.target_dir, EagerExecutor(speculator), CONSTANTS)
+    runner = Runner(spec.target_dir, EagerExecutor(pair), CONSTANTS)
     generator = stories(3, "test")
     results = [runner.generate(next(generator).question, 128) for _ in range(24)]
     return sum(r.stats.emitted for r in results) / sum(r.stats.rounds for r in results)
@@ -59,15 +59,15 @@ def test_features_are_those_of_the_boundaries_that_transformers_sees() -> None:
     spec = TARGETS["gemma4-tiny"]
     assert spec.target_dir is not None and spec.draft_dir is not None
     target = load_target("gemma4-tiny", 64)
-    speculator = Eagle3Speculator(target, load_draft(spec.draft_dir, target, 64))
+    pair = Pair(target, load_draft(spec.draft_dir, target, 64))
     tokens = torch.randint(5, 1024, (1, 40), generator=torch.Generator().manual_seed(0))
     oracle = AutoModelForCausalLM.from_pretrained(spec.target_dir, dtype=torch.float32)
     with torch.no_grad():
-        _, features = speculator.prefill(tokens, torch.arange(40))
+        _, features = pair.prefill(tokens, torch.arange(40))
         boundaries = oracle(tokens, output_hidden_states=True).hidden_states
 
         def error(taps: Sequence[int]) -> float:
-            expected = speculator.draft.fuse(torch.cat([boundaries[b] for b in taps], dim=-1))
+            expected = pair.draft.fuse(torch.cat([boundaries[b] for b in taps], dim=-1))
             return float((features - expected).norm() / expected.norm())
 
         assert error((2, 4, 5)) < 1e-4

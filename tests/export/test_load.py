@@ -26,8 +26,8 @@ def test_auto_is_the_model_type_of_the_config(tmp_path: Path, head: Path, model_
         directory = save(random_pre_norm(model_type), tmp_path / "target")
     source = Source.find("auto", directory, head, "auto")
     assert source.target_model == model_type
-    speculator = source.load(32, torch.float32)
-    assert speculator.target.num_hidden_layers == 4
+    pair = source.load(32, torch.float32)
+    assert pair.target.num_hidden_layers == 4
 
 
 def test_auto_names_the_families_it_knows(tmp_path: Path, head: Path) -> None:
@@ -59,8 +59,8 @@ def test_a_dummy_head_repeats_its_targets_layer(
     name: str, layers: int | None, taps: tuple[int, ...]
 ) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
-        speculator = Source.find(name, None, None, "dummy", layers).load(32, torch.bfloat16)
-    head, target = speculator.draft.config, speculator.target
+        pair = Source.find(name, None, None, "dummy", layers).load(32, torch.bfloat16)
+    head, target = pair.draft.config, pair.target
     assert (head.tap_layers, head.draft_vocab_size) == (taps, 32000)
     assert (head.hidden_size, head.vocab_size) == (target.hidden_size, target.vocab_size)
     gate = target.get_submodule("layers.0.mlp.gate_proj")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import Gemma4ForCausalLM
 
 from eagle_aot.common.errors import PairingError
-from eagle_aot.export import Eagle3Speculator, load_draft
+from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.targets import TARGETS, TapTarget, load_target
 from support.gemma_oracle import VOCAB, oracle_states, random_gemma, random_tokens, save_text_layout
@@ -56,9 +56,9 @@ def directories(
 
 
 @pytest.fixture
-def speculator(directories: tuple[Path, Path]) -> Eagle3Speculator:
+def pair(directories: tuple[Path, Path]) -> Pair:
     target = load_target(directories[0], 96)
-    return Eagle3Speculator(target, load_draft(directories[1], target, 96))
+    return Pair(target, load_draft(directories[1], target, 96))
 
 
 def call(
@@ -79,36 +79,34 @@ Propose = Callable[[int, list[int]], list[int]]  # (tokens emitted, the head's c
 
 
 def shifted_loop(
-    speculator: Eagle3Speculator, chain_len: int, propose: Propose = lambda _, chain: chain
+    pair: Pair, chain_len: int, propose: Propose = lambda _, chain: chain
 ) -> tuple[list[int], list[int], int]:
     """Prompt in chunks, then rounds. Returns the text, the accepted counts, the target forwards."""
     prompt, text, accepted_counts = PROMPT[0].tolist(), [], []
     chunks = [(0, 8), (8, 16), (16, 21)]
     for start, end in chunks:
-        ids, feature = call(speculator.prefill, start, prompt[start:end])
+        ids, feature = call(pair.prefill, start, prompt[start:end])
         following = (
             prompt[start + 1 : end + 1] if end < len(prompt) else [*prompt[start + 1 :], *ids]
         )
-        proposed, recurrent = call(speculator.draft_decode, start, following, feature)
+        proposed, recurrent = call(pair.draft_decode, start, following, feature)
     text += ids
     forwards, position = len(chunks), len(prompt)
     while len(text) < NEW:
         chain, slot = proposed[-1:], position
         recurrent = recurrent[:, -1:]
         while len(chain) < chain_len:
-            step, recurrent = call(speculator.draft_decode, slot, chain[-1:], recurrent)
+            step, recurrent = call(pair.draft_decode, slot, chain[-1:], recurrent)
             chain += step
             slot += 1
         drafts = propose(len(text), chain)
-        verified, feature = call(speculator.target_verify, position, [text[-1], *drafts])
+        verified, feature = call(pair.target_verify, position, [text[-1], *drafts])
         forwards += 1
         accepted = 0
         while accepted < len(drafts) and drafts[accepted] == verified[accepted]:
             accepted += 1
         run = verified[: accepted + 1]
-        proposed, recurrent = call(
-            speculator.draft_decode, position, run, feature[:, : accepted + 1]
-        )
+        proposed, recurrent = call(pair.draft_decode, position, run, feature[:, : accepted + 1])
         text += run
         accepted_counts.append(accepted)
         position += len(run)
@@ -117,93 +115,89 @@ def shifted_loop(
 
 @pytest.mark.parametrize("chain_len", [1, 3, 7])
 def test_a_random_head_never_changes_the_text(
-    speculator: Eagle3Speculator, greedy: list[int], chain_len: int
+    pair: Pair, greedy: list[int], chain_len: int
 ) -> None:
-    text, accepted, forwards = shifted_loop(speculator, chain_len)
+    text, accepted, forwards = shifted_loop(pair, chain_len)
     assert text == greedy
     assert forwards == 3 + len(accepted)  # a corrected token costs no forward of its own
 
 
 @pytest.mark.parametrize("right", [7, 2, 0])
-def test_exactly_the_right_drafts_are_accepted(
-    speculator: Eagle3Speculator, greedy: list[int], right: int
-) -> None:
+def test_exactly_the_right_drafts_are_accepted(pair: Pair, greedy: list[int], right: int) -> None:
     """A chain of 7 whose first `right` drafts are what comes next."""
 
     def propose(emitted: int, chain: list[int]) -> list[int]:
         following = [*greedy, *[0] * 7][emitted : emitted + 7]
         return [t if i < right else (t + 1) % VOCAB for i, t in enumerate(following)]
 
-    text, accepted, _ = shifted_loop(speculator, 7, propose)
+    text, accepted, _ = shifted_loop(pair, 7, propose)
     assert text == greedy
     full_rounds = (NEW - 1) // (right + 1)
     assert accepted[:full_rounds] == [right] * full_rounds
 
 
-def test_verify_ids_are_the_greedy_tokens_after_each_row(
-    speculator: Eagle3Speculator, greedy: list[int]
-) -> None:
+def test_verify_ids_are_the_greedy_tokens_after_each_row(pair: Pair, greedy: list[int]) -> None:
     for start in (0, 8, 16):
         chunk = PROMPT[0, start : start + 8].tolist()
-        ids, feature = call(speculator.prefill, start, chunk)
+        ids, feature = call(pair.prefill, start, chunk)
     assert ids == greedy[:1] and feature.shape == (1, 5, SHAPE.hidden)
     for right in (7, 2, 0):
         drafts = [*greedy[1 : 1 + right], *[(t + 1) % VOCAB for t in greedy[1 + right : 8]]]
-        ids, feature = call(speculator.target_verify, 21, [greedy[0], *drafts])
+        ids, feature = call(pair.target_verify, 21, [greedy[0], *drafts])
         assert feature.shape == (1, 8, SHAPE.hidden)
         assert ids[: right + 1] == greedy[1 : right + 2]  # the last one is the bonus
 
 
 def test_target_methods_return_the_fused_taps(
-    speculator: Eagle3Speculator, directories: tuple[Path, Path], model: Gemma4ForCausalLM
+    pair: Pair, directories: tuple[Path, Path], model: Gemma4ForCausalLM
 ) -> None:
     tokens = PROMPT[:, :8]
     _, states = oracle_states(model, tokens)
-    expected = speculator.draft.fuse(torch.cat([states[b] for b in TAPS], dim=-1)[None])
-    _, prefilled = call(speculator.prefill, 0, tokens[0].tolist())
-    _, verified = call(speculator.target_verify, 0, tokens[0].tolist())
+    expected = pair.draft.fuse(torch.cat([states[b] for b in TAPS], dim=-1)[None])
+    _, prefilled = call(pair.prefill, 0, tokens[0].tolist())
+    _, verified = call(pair.target_verify, 0, tokens[0].tolist())
     for found in (prefilled, verified):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_decode_is_prefill_of_one_token(speculator: Eagle3Speculator) -> None:
-    call(speculator.prefill, 0, PROMPT[0, :5].tolist())
+def test_decode_is_prefill_of_one_token(pair: Pair) -> None:
+    call(pair.prefill, 0, PROMPT[0, :5].tolist())
     token = PROMPT[0, 5:6].tolist()
-    ids, feature = call(speculator.decode, 5, token)
-    same_ids, same_feature = call(speculator.prefill, 5, token)
-    verified, verified_feature = call(speculator.target_verify, 5, token)
+    ids, feature = call(pair.decode, 5, token)
+    same_ids, same_feature = call(pair.prefill, 5, token)
+    verified, verified_feature = call(pair.target_verify, 5, token)
     assert ids == same_ids == verified
     assert torch.equal(feature, same_feature) and torch.equal(feature, verified_feature)
 
 
 def test_proposals_are_target_ids_and_cached_slots_equal_one_pass(
-    speculator: Eagle3Speculator,
+    pair: Pair,
 ) -> None:
-    draft, tokens = speculator.draft, PROMPT[0, :9].tolist()
+    draft, tokens = pair.draft, PROMPT[0, :9].tolist()
     feature = torch.randn(1, 9, SHAPE.hidden, generator=torch.Generator().manual_seed(0))
-    ids, recurrent = call(speculator.draft_decode, 0, tokens, feature)
-    speculator.reset_cache()
+    ids, recurrent = call(pair.draft_decode, 0, tokens, feature)
+    pair.reset_cache()
     with torch.no_grad():
         embedding = draft.embed(PROMPT[:, :9])
         logits, expected = draft.forward_cached(embedding, feature, torch.arange(9))
     offsets = head_tensors(SHAPE)["d2t"]
     assert ids == [d + int(offsets[d]) for d in logits[0].argmax(-1).tolist()]
     assert torch.equal(recurrent, expected)
-    speculator.reset_cache()
-    steps = [call(speculator.draft_decode, i, [t], feature[:, i : i + 1])
+    pair.reset_cache()
+    steps = [call(pair.draft_decode, i, [t], feature[:, i : i + 1])
              for i, t in enumerate(tokens)]  # fmt: skip
     assert [id for step, _ in steps for id in step] == ids
     torch.testing.assert_close(torch.cat([r for _, r in steps], 1), recurrent, rtol=1e-5, atol=1e-5)
 
 
-def test_reset_forgets_both_caches(speculator: Eagle3Speculator) -> None:
-    call(speculator.prefill, 0, [1, 2, 3])
-    call(speculator.draft_decode, 0, [2], torch.ones(1, 1, SHAPE.hidden))
-    speculator.reset_cache()
+def test_reset_forgets_both_caches(pair: Pair) -> None:
+    call(pair.prefill, 0, [1, 2, 3])
+    call(pair.draft_decode, 0, [2], torch.ones(1, 1, SHAPE.hidden))
+    pair.reset_cache()
     with pytest.raises(ValueError, match="leaves a gap"):
-        call(speculator.prefill, 3, [1])
+        call(pair.prefill, 3, [1])
     with pytest.raises(ValueError, match="leaves a gap"):
-        call(speculator.draft_decode, 1, [1], torch.ones(1, 1, SHAPE.hidden))
+        call(pair.draft_decode, 1, [1], torch.ones(1, 1, SHAPE.hidden))
 
 
 def head(
@@ -234,7 +228,7 @@ def test_a_head_of_another_target_is_refused(
     shape = replace(SHAPE, **{"own_embedding": True, **changes})
     draft = head(tmp_path, shape, None, taps)
     with pytest.raises(PairingError, match=message):
-        Eagle3Speculator(load_target(directories[0], 32), draft)
+        Pair(load_target(directories[0], 32), draft)
 
 
 @pytest.mark.parametrize("bad", [-1, VOCAB])
@@ -244,7 +238,7 @@ def test_a_map_beyond_the_targets_vocabulary_is_refused(
     draft = head(tmp_path, replace(SHAPE, own_embedding=True), None)
     draft.target_ids[3] = bad
     with pytest.raises(PairingError, match="not a matched pair"):
-        Eagle3Speculator(load_target(directories[0], 32), draft)
+        Pair(load_target(directories[0], 32), draft)
 
 
 def test_taps_beyond_the_target_and_other_modules_are_refused(
@@ -252,10 +246,10 @@ def test_taps_beyond_the_target_and_other_modules_are_refused(
 ) -> None:
     draft = head(tmp_path, replace(SHAPE, own_embedding=True), None)
     with pytest.raises(PairingError, match="Linear is not a TapTarget module"):
-        Eagle3Speculator(nn.Linear(1, 1), draft)
+        Pair(nn.Linear(1, 1), draft)
     draft.config = replace(draft.config, tap_layers=(2, 3, 5))
     with pytest.raises(ValueError, match=r"must lie in \[0, 4\]"):
-        Eagle3Speculator(load_target(directories[0], 32), draft)
+        Pair(load_target(directories[0], 32), draft)
 
 
 def test_the_shipped_pair_belongs_together() -> None:
@@ -264,4 +258,4 @@ def test_the_shipped_pair_belongs_together() -> None:
     assert draft_dir is not None
     shipped = load_draft(draft_dir, target, 32)
     assert isinstance(target, TapTarget)
-    assert Eagle3Speculator(target, shipped).target is target
+    assert Pair(target, shipped).target is target

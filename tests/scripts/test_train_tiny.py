@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eagle_aot.export import Eagle3Speculator, load_draft
+from eagle_aot.export import Pair, load_draft
 from eagle_aot.targets import load_target
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_tiny.py"
@@ -45,7 +45,7 @@ def test_the_written_target_is_what_transformers_reads(trained: Path) -> None:
 def test_the_written_head_fits_the_target(trained: Path) -> None:
     target = load_target(trained / "target", 64)
     draft = load_draft(trained / "head", target, 64)
-    Eagle3Speculator(target, draft)
+    Pair(target, draft)
     assert draft.config.tap_layers == (2, 4, 5)
     assert torch.equal(draft.embed_tokens.weight, target.embed_weight)
 

@@ -1,4 +1,4 @@
-"""A speculator's eager methods behind the runner's executor interface."""
+"""A pair's eager methods behind the runner's executor interface."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.export import Eagle3Speculator
+from eagle_aot.export import Pair
 from eagle_aot.runtime_runner.executors import Step
 
 
@@ -16,8 +16,8 @@ class EagerExecutor:
     name = "eager"
     device = torch.device("cpu")
 
-    def __init__(self, speculator: Eagle3Speculator) -> None:
-        self.speculator = speculator
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
         self.calls: dict[str, int] = {}
 
     def constants(self) -> Mapping[str, Sequence[Any]]:
@@ -26,7 +26,7 @@ class EagerExecutor:
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         self.calls[method] = self.calls.get(method, 0) + 1
         with torch.no_grad():
-            outputs: tuple[Tensor, ...] = getattr(self.speculator, method)(*inputs)
+            outputs: tuple[Tensor, ...] = getattr(self.pair, method)(*inputs)
         return outputs
 
     def repeat(self, step: Step) -> Step:

@@ -1,4 +1,4 @@
-"""A toy speculator whose traced methods keep the graph contract, until a test breaks them."""
+"""A toy pair whose traced methods keep the graph contract, until a test breaks them."""
 
 from collections.abc import Callable
 

@@ -139,7 +139,7 @@ def nemo(directory: Path, shape: HeadShape, tensors: Tensors) -> Path:
 
 def converted(directory: Path, shape: HeadShape, tensors: Tensors) -> Path:
     """ModelOpt's tensors in a speculators config, as its older converter wrote them."""
-    config = speculators_config(shape, [2, 4, 6]) | {"architectures": ["Eagle3Speculator"]}
+    config = speculators_config(shape, [2, 4, 6]) | {"architectures": ["Pair"]}
     return write_head(directory, without_embedding(midlayer(tensors)), config)
 
 

@@ -9,7 +9,7 @@ eight at a time, and no row's bits depend on how many there are.
 
 from torch import Tensor
 
-from eagle_aot.triton_kernels.int4_gemm.op import SMALL_M_LIMIT, int4_large_m, int4_small_m
+from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
 from eagle_aot.triton_kernels.int4_gemm.reference import gated
 
@@ -31,10 +31,10 @@ def matvec_max_m() -> int:
 
 
 def set_matvec_max_m(rows: int) -> int:
-    """Set the limit and return the one before it. Raises ValueError outside [1, 8]."""
+    """Set the limit and return the one before it. Raises ValueError below 1."""
     global MATVEC_MAX_M
-    if not 1 <= rows <= SMALL_M_LIMIT:
-        raise ValueError(f"MATVEC_MAX_M must be in [1, {SMALL_M_LIMIT}], got {rows}")
+    if rows < 1:
+        raise ValueError(f"MATVEC_MAX_M must be at least 1, got {rows}")
     previous, MATVEC_MAX_M = MATVEC_MAX_M, rows
     return previous
 

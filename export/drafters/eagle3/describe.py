@@ -50,7 +50,7 @@ def describe_draft(
         target.check(read_geometry(head, None))
     config = read_geometry(head, num_layers)
     with torch.device("meta"):
-        check_shapes(Eagle3Draft(config, max_seq_len=1), head)
+        check_shapes(Eagle3Draft(config, CacheSizes(1, torch.float32)), head)
     return {
         "directory": str(directory),
         "layout": {"value": head.trainer, "source": head.recognised_by},

@@ -1,7 +1,7 @@
 """The decoder layers of a draft head, each in two halves around the attention itself.
 
 The halves take any batch and any attention pattern, which is what training needs; inference puts a
-cache between them (`Eagle3Draft.forward_cached`). Shapes: B batch, T slots, D head dimension, H
+cache between them (`Eagle3Draft.run`). Shapes: B batch, T slots, D head dimension, H
 draft hidden.
 """
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
-from eagle_aot.targets.decoder.kv_cache import FlatKVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import apply_rotary
 from eagle_aot.targets.decoder.shared_input import SharedInput
@@ -41,9 +41,12 @@ class DraftAttention(SharedInput):
             self.k_norm = RMSNorm(config.head_dim, eps, dtype)
         self.rotary = config.rope.embedding(config.head_dim)
 
-    def heads(self, x: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`x` [B, T, width] -> q [B, T, heads, D], k, v [B, T, kv_heads, D]; q and k rotated."""
-        rotary = self.rotary(input_pos)
+    def heads(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`x` [B, T, width] at `positions` int64 [B, T] or [T] -> q [B, T, heads, D], k and v.
+
+        k, v [B, T, kv_heads, D]; q and k are rotated.
+        """
+        rotary = self.rotary(positions)
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x))
         return apply_rotary(self.q_norm(q), rotary), apply_rotary(self.k_norm(k), rotary), v
 
@@ -84,13 +87,13 @@ class DraftLayer(DraftBlock):
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
 
     def project(
-        self, embedding: Tensor, feature: Tensor, input_pos: Tensor
+        self, embedding: Tensor, feature: Tensor, positions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`embedding`, `feature` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
+        """`embedding`, `feature` [B, T, H] at int64 [B, T] or [T] -> (residual, q, k, v)."""
         normed = self.hidden_norm(feature)
         residual = normed if self.norm_before_residual else feature
         paired = torch.cat((self.input_layernorm(embedding), normed), dim=-1)
-        return residual, *self.self_attn.heads(paired, input_pos)
+        return residual, *self.self_attn.heads(paired, positions)
 
 
 class DeepDraftLayer(DraftBlock):
@@ -99,10 +102,10 @@ class DeepDraftLayer(DraftBlock):
     As speculators builds it (`models/eagle3/core.py`); vLLM serves the same.
     """
 
-    def __init__(self, config: DraftConfig, slots: int, dtype: torch.dtype) -> None:
-        super().__init__(config, config.hidden_size, dtype)
-        self.kv_cache = FlatKVCache(config.num_kv_heads, slots, config.head_dim, dtype)
+    def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:
+        super().__init__(config, config.hidden_size, caches.dtype)
+        self.kv_cache = caches.cache(config.num_kv_heads, config.head_dim)
 
-    def project(self, stream: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`stream` [B, T, H] at `input_pos` int64 [T] -> (residual, q, k, v)."""
-        return stream, *self.self_attn.heads(self.input_layernorm(stream), input_pos)
+    def project(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`stream` [B, T, H] at int64 [B, T] or [T] -> (residual, q, k, v)."""
+        return stream, *self.self_attn.heads(self.input_layernorm(stream), positions)

@@ -18,6 +18,7 @@ from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_lay
 from eagle_aot.export.drafters.eagle3.reading.names import MAPS
 from eagle_aot.export.drafters.eagle3.reading.vocabulary import read_target_ids
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.weights import assign, checked
 
 EMBEDDING, OUTPUT_TABLE = "embed_tokens.weight", "lm_head.weight"
@@ -31,24 +32,27 @@ def load_draft(
     max_seq_len: int = 4096,
     dtype: torch.dtype = torch.float32,
     tap_layers: Sequence[int] | None = None,
+    max_batch_size: int = 1,
 ) -> Eagle3Draft:
     """The head in directory `path`, on the host.
 
     `target` supplies what the head shares with it: the embedding of a head that has none (its raw
     rows), the output table of a full-vocabulary head that has none, and the layer count from which
     unnamed tap layers follow; a table that equals the target's becomes the target's. `tap_layers`
-    are boundaries that overrule what the checkpoint says. Raises CheckpointError for a damaged or
+    are boundaries that overrule what the checkpoint says. Caches hold `max_batch_size` sequences of
+    up to `max_seq_len` slots each. Raises CheckpointError for a damaged or
     contradictory checkpoint, UnsupportedError for a head that is not EAGLE-3 or uses options this
     version does not know, and PairingError when the head cannot belong to `target`.
     """
     num_layers = None if target is None else target.num_hidden_layers
     head = read_layout(HeadCheckpoint(path), num_layers, tap_layers)
     config = read_geometry(head, num_layers)
+    caches = CacheSizes(max_seq_len, dtype, max_batch_size)
     with torch.device("meta"):  # sizes that a config.json makes up are refused before they cost
-        plan = Eagle3Draft(config, max_seq_len, dtype)
+        plan = Eagle3Draft(config, caches)
     check_shapes(plan, head)
     tables = _tables_of_target(plan, head, target, dtype)
-    draft = Eagle3Draft(config, max_seq_len, dtype)
+    draft = Eagle3Draft(config, caches)
     draft.has_embedding = plan.has_embedding
     _fill(draft, head, tables, dtype)
     draft.target_ids = read_target_ids(draft.config, head)

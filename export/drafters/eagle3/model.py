@@ -10,18 +10,17 @@ vocabulary.
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
-from eagle_aot.targets.decoder.kv_cache import Chunk, FlatKVCache, KVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, StepView
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
-from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.step import Step, chain_step, one_row_of_rows, rows_of_sequences
 
 
 class Eagle3Draft(nn.Module):
-    """An EAGLE-3 head with its own KV caches, one per layer, for `max_seq_len` positions.
+    """An EAGLE-3 head with its own KV caches, one per layer.
 
     `target_ids` int64 [Vd] is the target id of every draft id (absolute, not offsets).
     `embed_tokens` and `lm_head` may be filled from the target by the loader; until then a head
@@ -30,10 +29,9 @@ class Eagle3Draft(nn.Module):
 
     target_ids: Tensor
 
-    def __init__(
-        self, config: DraftConfig, max_seq_len: int = 4096, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:
         super().__init__()
+        dtype = caches.dtype
         self.config = config
         self.has_embedding = True
         hidden, eps = config.hidden_size, config.rms_norm_eps
@@ -45,14 +43,13 @@ class Eagle3Draft(nn.Module):
             norms = (RMSNorm(config.target_hidden_size, eps, dtype) for _ in range(config.num_taps))
             self.fc_norm = nn.ModuleList(norms)
         self.fc = nn.Linear(taps_width, hidden, bias=config.fc_bias, dtype=dtype)
-        slots = max_seq_len + VERIFY_SLACK
-        deeper = (DeepDraftLayer(config, slots, dtype) for _ in range(config.num_layers - 1))
+        deeper = (DeepDraftLayer(config, caches) for _ in range(config.num_layers - 1))
         self.layers = nn.ModuleList([DraftLayer(config, dtype), *deeper])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else nn.Identity()
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False, dtype=dtype)
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size))
-        self.kv_cache = FlatKVCache(config.num_kv_heads, slots, config.head_dim, dtype)
-        self.positions = PositionGuard(slots)
+        self.kv_cache = caches.cache(config.num_kv_heads, config.head_dim)
+        self.positions = PositionGuard(caches.max_seq_len)
 
     def fuse(self, taps: Tensor) -> Tensor:
         """Concatenated taps [B, T, num_taps * Ht], lowest boundary first -> feature [B, T, H]."""
@@ -83,52 +80,51 @@ class Eagle3Draft(nn.Module):
     def forward_cached(
         self, embedding: Tensor, feature: Tensor, input_pos: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Run T slots of one sequence through the cache.
+        """Run T slots of the first sequence, as `run` does, and check the positions.
 
         embedding, feature [1, T, H]; input_pos int64 [T], counting up by one from at most the
-        number of filled slots. Returns (logits float32 [1, T, Vd], recurrent feature [1, T, H]).
-        Raises SettingError on a batch or on positions that leave a gap (eager only).
+        number of filled slots. Raises SettingError on a batch or on positions that leave a gap.
         """
         self.positions.advance(feature, input_pos)
+        return self.run(embedding, feature, chain_step(input_pos))
+
+    def run(self, embedding: Tensor, feature: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """One forward: embedding, feature [B, T, H] of the slots of `step` through the caches.
+
+        Returns (logits float32 [B, T, Vd], recurrent feature [B, T, H]).
+        """
         first, *deeper = self.layers
         assert isinstance(first, DraftLayer)
-        chunk = Chunk(input_pos, self.kv_cache)
-        projected = first.project(embedding, feature, input_pos)
-        output = self._attend(first, self.kv_cache, projected, chunk)
+        view, places = StepView(step, self.kv_cache), step.row_positions
+        rows = one_row_of_rows(embedding), one_row_of_rows(feature)
+        projected = first.project(*rows, places)
+        output = self._attend(first, self.kv_cache, projected, view)
         for layer in deeper:
             assert isinstance(layer, DeepDraftLayer)
-            projected = layer.project(output, input_pos)
-            output = self._attend(layer, layer.kv_cache, projected, chunk)
+            projected = layer.project(output, places)
+            output = self._attend(layer, layer.kv_cache, projected, view)
         recurrent = self.norm(output) if self.config.norm_output else output
-        return self.logits(recurrent), recurrent
+        logits = self.logits(recurrent)
+        return rows_of_sequences(logits, feature), rows_of_sequences(recurrent, feature)
 
     def _attend(
         self,
         layer: DraftBlock,
-        cache: FlatKVCache,
+        cache: KVCache,
         projected: tuple[Tensor, Tensor, Tensor, Tensor],
-        chunk: Chunk,
+        view: StepView,
     ) -> Tensor:
-        """A layer's output [1, T, H] from its first half's."""
+        """A layer's output [1, B * T, H] from its first half's."""
         residual, q, k, v = projected
-        cache.update(k.transpose(1, 2), v.transpose(1, 2), chunk.input_pos)
-        return layer.finish(residual, cache.attend(q, chunk, scale=self.config.head_dim**-0.5))
+        view.store(cache, k, v)
+        return layer.finish(residual, view.attend(cache, q, self.config.head_dim**-0.5))
 
     def draft_to_target(self, draft_ids: Tensor) -> Tensor:
         """Draft vocabulary ids -> target ids, same shape, int64."""
         return self.target_ids[draft_ids]
 
-    def tile_rows(self) -> None:
-        """Let packed weights of `forward_cached` serve few rows and many by one operator.
-
-        A prompt's slots go through it and a round's. `fc` belongs to the target's methods.
-        """
-        for module in (*self.layers.modules(), self.lm_head):
-            if isinstance(module, PackedModule):
-                module.row_tiles = True
-
     def reset_cache(self) -> None:
-        """Start a new sequence."""
+        """Forget all sequences."""
         for module in self.modules():
             if isinstance(module, KVCache):
                 module.reset()

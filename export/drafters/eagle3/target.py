@@ -12,6 +12,7 @@ from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint, read_json
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
 SHORTEST = 16  # any context will do for sizes
 
@@ -39,7 +40,7 @@ class TargetFacts:
         if spec.dummy is None:
             raise SettingError(f"{target_model} has no geometry of its own: name a --target-dir")
         with FakeTensorMode():
-            return cls._of(target_model, spec.dummy(SHORTEST, torch.bfloat16, None))
+            return cls._of(target_model, spec.dummy(CacheSizes(SHORTEST, torch.bfloat16), None))
 
     @classmethod
     def read(cls, directory: Path) -> "TargetFacts":

@@ -21,12 +21,10 @@ TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
 METHODS = (PREFILL, TARGET_VERIFY, DRAFT_DECODE)
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 WEIGHTS = "model.ptd"
-VERIFY_SLACK = 8
-"""Flat cache slots beyond the context, so that a verify window can reach over its end."""
 CACHE_MARK = ".kv_cache."
 """In the name of every buffer that a method may write, and of no other."""
 LONGEST_NAME = 100  # of a file in an artifact
@@ -47,7 +45,9 @@ class Constants:
     """What the program publishes about itself, each as a constant method of the `.pte`.
 
     Lengths and sizes are counts of tokens, layers or elements; `sliding_window` is 0 for a target
-    without sliding layers; `eos_ids` stop generation.
+    without sliding layers; `max_rows` bounds the rows of a step over all its sequences, of which
+    the caches hold `max_batch_size`; `tail` is how many tokens of its path a row names by slot;
+    `eos_ids` stop generation.
     """
 
     max_seq_len: int
@@ -57,7 +57,9 @@ class Constants:
     max_prefill_chunk: int
     sliding_window: int
     chain_len: int
-    max_verify_window: int
+    max_rows: int
+    max_batch_size: int
+    tail: int
     draft_vocab_size: int
     hidden_size: int
     eos_ids: tuple[int, ...]

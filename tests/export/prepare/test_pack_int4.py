@@ -108,9 +108,9 @@ def test_an_output_table_can_be_packed_and_read(target: TapTarget) -> None:
 def test_weights_without_values_are_packed_without_values() -> None:
     source = Source.find("gemma4-tiny", None, None, "dummy")
     with FakeTensorMode(allow_non_fake_inputs=True):
-        speculator = source.load(64, torch.bfloat16)
-        pack_int4(speculator, 132)
-    packed = [m for m in speculator.modules() if isinstance(m, PackedModule)]
+        pair = source.load(64, torch.bfloat16)
+        pack_int4(pair, 132)
+    packed = [m for m in pair.modules() if isinstance(m, PackedModule)]
     assert len(packed) == 4 * 6
     assert all(isinstance(weight, FakeTensor) for m in packed for weight in m.parameters())
 

@@ -22,23 +22,23 @@ def cuda() -> dict[str, Any]:
     options = ExportOptions(backend="cuda", attention="splitk", max_seq_len=64, max_prefill=24)
     programs = run_check(source, options)
     with FakeTensorMode():
-        speculator = source.load(64, torch.bfloat16)
-    found = describe_decisions(speculator, source, options, linear_formats(speculator), programs)
+        pair = source.load(64, torch.bfloat16)
+    found = describe_decisions(pair, source, options, linear_formats(pair), programs)
     stored: dict[str, Any] = json.loads(json.dumps(found))
     return stored
 
 
 def test_taps_and_options_come_with_their_reasons() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    speculator = source.load(64, torch.float32)
-    found = head_decisions(speculator, source)
+    pair = source.load(64, torch.float32)
+    found = head_decisions(pair, source)
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
     assert found["layout"]["value"] == "vLLM speculators"
     assert found["flags"]["final_norm"] == {"value": True, "source": "norm.weight is there"}
     flags = {name: flag["value"] for name, flag in found["flags"].items()}
     told = found["head"] | flags | {"tap_layers": (2, 4, 5)}
-    assert told == asdict(speculator.draft.config)
+    assert told == asdict(pair.draft.config)
 
 
 def test_taps_of_the_command_line_are_told_as_such() -> None:

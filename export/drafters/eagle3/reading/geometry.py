@@ -7,8 +7,8 @@ from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout
 from eagle_aot.export.drafters.eagle3.reading.rope import read_head_rope
 from eagle_aot.export.drafters.eagle3.reading.taps import WAY_OUT, TapChoice, default_tap_layers
 from eagle_aot.export.drafters.eagle3.reading.trainer import SPECULATORS
-from eagle_aot.export.lengths import MAX_CHAIN_LEN
 from eagle_aot.targets.decoder.tap_decoder import check_tap_layers
+from eagle_aot.targets.step import MAX_CHAIN_LEN
 
 ATTENTION = "layers.0.self_attn"
 

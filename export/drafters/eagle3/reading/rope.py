@@ -9,7 +9,7 @@ from torch import Tensor
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.norms import cast
-from eagle_aot.targets.decoder.rope import RotaryEmbedding
+from eagle_aot.targets.decoder.rope import Rotary, RotaryEmbedding
 from eagle_aot.targets.decoder.rope_scaling import (
     DEFAULT,
     LINEAR,
@@ -52,7 +52,7 @@ class DynamicRope(Rope):
 
 
 class DynamicRotary(RotaryEmbedding):
-    """One set of frequencies per chunk, from its last position, read on the device.
+    """One set of frequencies per sequence of a forward, from its last position, read on the device.
 
     `(theta * s^(D / (D - 2)))^(-2i / D)` is the unscaled frequency times `s^(-2i / (D - 2))`.
     Keys stay as the chunk that stored them turned them, as everywhere with a cache.
@@ -66,12 +66,13 @@ class DynamicRotary(RotaryEmbedding):
         exponents = -torch.arange(0, head_dim, 2, dtype=torch.float32) / (head_dim - 2)
         self.register_buffer("exponents", exponents, persistent=False)
 
-    def forward(self, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """`input_pos` int64 [T] -> the tables `apply_rotary` takes, float32 [T, 1, head_dim]."""
-        length = (cast(input_pos[-1:], torch.float32) + 1.0).clamp(min=float(self.context))
+    def forward(self, positions: Tensor) -> Rotary:
+        """`positions` int64 [B, T] -> the tables `apply_rotary` takes."""
+        last = positions.amax(dim=-1, keepdim=True).unsqueeze(-1).unsqueeze(-1)
+        length = (cast(last, torch.float32) + 1.0).clamp(min=float(self.context))
         stretch = self.factor * length / self.context - (self.factor - 1.0)
         inv_freq = self.inv_freq * torch.exp(self.exponents * torch.log(stretch))
-        return self.tables(input_pos, inv_freq)
+        return self.tables(positions, inv_freq)
 
 
 def read_head_rope(layer: ConfigSection) -> Rope:

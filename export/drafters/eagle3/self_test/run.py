@@ -33,7 +33,7 @@ from eagle_aot.export.drafters.eagle3.self_test.verdict import (
 from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.options import ExportOptions
-from eagle_aot.export.pair import Eagle3Speculator
+from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.publish.describe import read_eos_ids
 from eagle_aot.targets import TapTarget
@@ -46,7 +46,7 @@ SMALL = 10**8
 
 
 def self_test(
-    speculator: Eagle3Speculator,
+    pair: Pair,
     source: Source,
     backend: str,
     options: ExportOptions,
@@ -65,11 +65,11 @@ def self_test(
     try:
         encoded = encode(prompts, source)
         if device.type == "cpu":
-            fold_int4(speculator)
-        with stage as begin, moved(speculator, device), threads_for(speculator.target):
-            texts = target_texts(speculator, encoded, read_eos_ids(source.target_dir), device)
+            fold_int4(pair)
+        with stage as begin, moved(pair, device), threads_for(pair.target):
+            texts = target_texts(pair, encoded, read_eos_ids(source.target_dir), device)
             begin("self-test: drafts")
-            verdict = rank(speculator.draft, texts, speculator.target.num_hidden_layers)
+            verdict = rank(pair.draft, texts, pair.target.num_hidden_layers)
     except ArtifactError as error:
         return unknown(str(error))
     except PromptError:
@@ -87,7 +87,7 @@ def self_test(
 
 
 def pairing_record(
-    speculator: Eagle3Speculator, source: Source, backend: str, options: ExportOptions
+    pair: Pair, source: Source, backend: str, options: ExportOptions
 ) -> dict[str, Any] | None:
     """The manifest's record of a self-test that is part of an export; None where it is left out.
 
@@ -95,10 +95,10 @@ def pairing_record(
     """
     if options.no_self_test:
         return None
-    if is_costly(speculator, backend) and options.self_test_prompts is None:
+    if is_costly(pair, backend) and options.self_test_prompts is None:
         verdict = unknown("on this host that takes minutes, which eagle-export --self-test spends")
     else:
-        verdict = self_test(speculator, source, backend, options)
+        verdict = self_test(pair, source, backend, options)
     if backend == CUDA:
         torch.cuda.empty_cache()  # compilers may take room in processes of their own
     console = options.progress.console
@@ -107,9 +107,9 @@ def pairing_record(
     return verdict.to_json()
 
 
-def is_costly(speculator: Eagle3Speculator, backend: str) -> bool:
+def is_costly(pair: Pair, backend: str) -> bool:
     """Whether it takes so long that an export leaves it to whoever asks for it."""
-    return backend != CUDA and count_weights(speculator.target) > LARGE
+    return backend != CUDA and count_weights(pair.target) > LARGE
 
 
 def count_weights(target: TapTarget) -> int:
@@ -144,13 +144,13 @@ def encode(prompts: Sequence[Prompt], source: Source) -> list[Sequence[int]]:
 
 
 def target_texts(
-    speculator: Eagle3Speculator,
+    pair: Pair,
     prompts: Sequence[Sequence[int]],
     eos_ids: Sequence[int],
     device: torch.device,
 ) -> list[Text]:
     """The target's answers, where the context has room for one that can be drafted."""
-    target, taps = speculator.target, speculator.draft.config.tap_layers
+    target, taps = pair.target, pair.draft.config.tap_layers
     near = {tap + step for tap in taps for step in (-1, 0, 1)}
     boundaries = sorted(near & set(range(target.num_hidden_layers + 1)))
     fitting = [prompt for prompt in prompts if len(prompt) + 1 < target.max_seq_len]

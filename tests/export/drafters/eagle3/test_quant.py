@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
-from eagle_aot.export import Eagle3Speculator, ExportOptions, Source, run_check
+from eagle_aot.export import ExportOptions, Pair, Source, run_check
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
@@ -39,19 +39,17 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_text_layout(model, tmp_path_factory.mktemp("target"))
 
 
-def load(
-    target: Path, head: Path, kind: str, dtype: torch.dtype = torch.float32
-) -> Eagle3Speculator:
+def load(target: Path, head: Path, kind: str, dtype: torch.dtype = torch.float32) -> Pair:
     return Source.find("auto", target, head, "auto", draft_quant=kind).load(64, dtype)
 
 
-def linears(speculator: Eagle3Speculator, kind: type[nn.Module]) -> set[str]:
-    return {n for n, module in speculator.draft.named_modules() if isinstance(module, kind)}
+def linears(pair: Pair, kind: type[nn.Module]) -> set[str]:
+    return {n for n, module in pair.draft.named_modules() if isinstance(module, kind)}
 
 
-def drafts(speculator: Eagle3Speculator, rows: int) -> tuple[Tensor, Tensor]:
+def drafts(pair: Pair, rows: int) -> tuple[Tensor, Tensor]:
     """Logits and recurrent features of `rows` slots after a reset."""
-    draft, generator = speculator.draft, torch.Generator().manual_seed(rows)
+    draft, generator = pair.draft, torch.Generator().manual_seed(rows)
     draft.reset_cache()
     tokens = torch.randint(VOCAB, (1, rows), generator=generator)
     width = draft.config.num_taps * draft.config.target_hidden_size
@@ -72,22 +70,22 @@ def test_the_command_takes_the_kinds_there_are(target: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", DRAFT_QUANTS)
 def test_every_linear_of_the_head_is_quantised(target: Path, tmp_path: Path, kind: str) -> None:
-    speculator = load(target, write_speculators(tmp_path / "head", SHAPE, [0, 1, 3]), kind)
-    assert linears(speculator, Int4Linear) == (set() if kind == "none" else ALL)
-    assert linears(speculator, nn.Linear) == (ALL if kind == "none" else set())
-    assert isinstance(speculator.draft.embed_tokens, nn.Embedding)
-    assert not any(isinstance(m, Int4Linear) for m in speculator.target.modules())
+    pair = load(target, write_speculators(tmp_path / "head", SHAPE, [0, 1, 3]), kind)
+    assert linears(pair, Int4Linear) == (set() if kind == "none" else ALL)
+    assert linears(pair, nn.Linear) == (ALL if kind == "none" else set())
+    assert isinstance(pair.draft.embed_tokens, nn.Embedding)
+    assert not any(isinstance(m, Int4Linear) for m in pair.target.modules())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_off_by_half_a_step_at_most(target: Path, tmp_path: Path, kind: str) -> None:
-    speculator = load(target, write_speculators(tmp_path / "head", SHAPE, [0, 1, 3]), kind)
+    pair = load(target, write_speculators(tmp_path / "head", SHAPE, [0, 1, 3]), kind)
     for name in ALL:
         weight = head_tensors(SHAPE)[f"{name}.weight"]
         groups = weight.unflatten(1, (-1, 32))
         low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
         step = groups.abs().amax(-1) / 119 if kind == "int8" else (high - low) / 15
-        linear = speculator.draft.get_submodule(name)
+        linear = pair.draft.get_submodule(name)
         assert isinstance(linear, Int4Linear)
         error = (linear.dense().weight - weight).unflatten(1, (-1, 32)).abs().amax(-1)
         assert bool((error <= 0.501 * step).all())
@@ -102,11 +100,11 @@ def test_a_table_that_is_the_targets_stays_the_targets(
     for name in ("lm_head.weight", "embed_tokens.weight", "d2t"):
         del tensors[name]
     config = safeailab_config(shape, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1, 4]})
-    speculator = load(target, write_head(tmp_path / "head", tensors, config), kind)
-    table = speculator.target.lm_head_weight
-    assert linears(speculator, nn.Linear) >= {"lm_head"}
-    assert speculator.draft.lm_head.weight.data_ptr() == table.data_ptr()
-    assert "fc" in linears(speculator, Int4Linear)
+    pair = load(target, write_head(tmp_path / "head", tensors, config), kind)
+    table = pair.target.lm_head_weight
+    assert linears(pair, nn.Linear) >= {"lm_head"}
+    assert pair.draft.lm_head.weight.data_ptr() == table.data_ptr()
+    assert "fc" in linears(pair, Int4Linear)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,8 +112,8 @@ def test_columns_that_are_no_whole_groups_stay_dense(
     target: Path, tmp_path: Path, kind: str
 ) -> None:
     shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=48)
-    speculator = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
-    assert linears(speculator, nn.Linear) == {"layers.0.mlp.down_proj"}
+    pair = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
+    assert linears(pair, nn.Linear) == {"layers.0.mlp.down_proj"}
 
 
 def test_a_head_of_which_nothing_fits_is_refused() -> None:
@@ -133,12 +131,12 @@ def test_folded_they_compute_the_same(
     target: Path, tmp_path: Path, kind: str, biases: bool
 ) -> None:
     shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=64, biases=biases, num_layers=2)
-    speculator = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
-    assert bool(linears(speculator, Biased)) == biases
-    expected = drafts(speculator, 6)
-    fold_int4(speculator)
-    assert not linears(speculator, Int4Linear)
-    for found, wanted in zip(drafts(speculator, 6), expected, strict=True):
+    pair = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
+    assert bool(linears(pair, Biased)) == biases
+    expected = drafts(pair, 6)
+    fold_int4(pair)
+    assert not linears(pair, Int4Linear)
+    for found, wanted in zip(drafts(pair, 6), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -150,16 +148,16 @@ def test_packed_they_compute_the_same(
     """Bit for bit, on both sides of the dispatch; products of one input are one, unless biased."""
     shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=64, biases=biases, num_layers=2)
     head = write_speculators(tmp_path / "head", shape, [0, 1, 3])
-    speculator = load(target, head, kind, torch.bfloat16)
-    expected = [drafts(speculator, rows) for rows in (1, 8, 20)]
-    pack_int4(speculator, 132)
-    packed = {n: m for n, m in speculator.draft.named_modules() if isinstance(m, PackedModule)}
+    pair = load(target, head, kind, torch.bfloat16)
+    expected = [drafts(pair, rows) for rows in (1, 8, 20)]
+    pack_int4(pair, 132)
+    packed = {n: m for n, m in pair.draft.named_modules() if isinstance(m, PackedModule)}
     assert len(packed) == (16 if biases else 2 + 2 * 4)
     assert {name for name, m in packed.items() if not m.row_tiles} == (
         {"fc.linear"} if biases else {"fc"}
     )
     for rows, wanted in zip((1, 8, 20), expected, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(drafts(speculator, rows), wanted, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(drafts(pair, rows), wanted, strict=True))
 
 
 @pytest.mark.parametrize("biases", [False, True])

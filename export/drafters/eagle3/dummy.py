@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from eagle_aot.common.errors import SettingError
@@ -12,6 +11,7 @@ from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
 from eagle_aot.targets.gemma4 import Gemma4Target
 
@@ -20,14 +20,12 @@ MIN_LAYERS = 3
 PUBLIC_DRAFT_VOCAB = 32000
 
 
-def dummy_draft(
-    spec: TargetSpec, target: TapTarget, max_seq_len: int, dtype: torch.dtype
-) -> Eagle3Draft:
+def dummy_draft(spec: TargetSpec, target: TapTarget, caches: CacheSizes) -> Eagle3Draft:
     """A random head of the geometry of `spec`'s shipped one, or of most public ones.
 
     It shares the target's embedding where the widths agree, as the public heads do.
     """
-    draft = Eagle3Draft(_config(spec, target), max_seq_len, dtype).eval()
+    draft = Eagle3Draft(_config(spec, target), caches).eval()
     table = target.embed_weight
     if draft.embed_tokens.weight.shape == table.shape:
         assert isinstance(table, nn.Parameter)  # the same one, or it would be moved twice
