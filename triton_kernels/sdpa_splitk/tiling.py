@@ -8,6 +8,9 @@ cache. A row of a ring reads its window in chunks that start at multiples of `ch
 
 from dataclasses import dataclass, replace
 
+TAIL = 16
+"""Keys of a row's own path that are named slot by slot; all before them lie in order."""
+
 TILE_ROWS = 8
 """Consecutive rows that one program can always hold: a round's are one tile, a prompt's many."""
 
