@@ -97,6 +97,7 @@ def sdpa_splitk_kernel(
     tile_row = tl.arange(0, ROW_TILE)
     used = (tile_row < ROWS * GROUP) & (first_row + tile_row // GROUP < rows)
     row = sequence * rows + first_row + tile_row // GROUP
+    cache = tl.load(sequences_ptr + sequence)  # beside the positions, not behind them
     # The last committed key: negative at the text's beginning, and of padding.
     reach = tl.load(positions_ptr + row, mask=used, other=-1).to(tl.int32) - TAIL
     least = tl.min(tl.where(reach >= 0, reach, 1 << 30), 0)
@@ -111,7 +112,6 @@ def sdpa_splitk_kernel(
     bound = tl.max(reach, 0)
     if start > bound:
         return
-    cache = tl.load(sequences_ptr + sequence)
     d = tl.arange(0, D)
     item = row * HEADS + kv_head * GROUP + tile_row % GROUP
     q_ptr += item.to(tl.int64)[:, None] * D

@@ -38,9 +38,10 @@ def attend_tail(
     KV_HEADS: tl.constexpr = HEADS // GROUP
     row = program // KV_HEADS
     kv_head = program % KV_HEADS
-    real = tl.load(positions_ptr + row) >= 0
-    cache = tl.load(sequences_ptr + row // rows, mask=real, other=0)
     entry = tl.arange(0, TAIL)
+    # Nothing here waits for anything else that is loaded.
+    real = tl.load(positions_ptr + row) >= 0
+    cache = tl.load(sequences_ptr + row // rows)
     slot = tl.load(tail_ptr + row * TAIL + entry).to(tl.int32)
     present = real & (slot >= 0)
     if WINDOW:
@@ -48,7 +49,7 @@ def attend_tail(
         slot = slot % RING
     d = tl.arange(0, D)
     head = tl.arange(0, GROUP_TILE)
-    used = real & (head < GROUP)
+    used = head < GROUP
     item = row * HEADS + kv_head * GROUP + head
     q_ptr += item.to(tl.int64)[:, None] * D + d[None, :]
     q = tl.load(q_ptr, mask=used[:, None], other=0.0)
@@ -61,4 +62,4 @@ def attend_tail(
     m_i, l_i, acc = attend(q, k, v, present[None, :], m_i, l_i, acc, SCALE)
     items = batch * rows * HEADS
     field = (SPLITS + 1) * items
-    keep(partial_ptr, stats_ptr, SPLITS * items + item, field, used, m_i, l_i, acc, D)
+    keep(partial_ptr, stats_ptr, SPLITS * items + item, field, real & used, m_i, l_i, acc, D)
