@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,21 @@ def test_interpreted_they_compute_attention_row_by_row() -> None:
 def test_they_fit_an_h100_without_spilling(
     heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path
 ) -> None:
+    compiled = for_an_h100(heads, kv_heads, head_dim, window)
+    assert compiled.metadata.shared <= SHARED_MEMORY
+    assert local_memory(compiled.asm["cubin"], tmp_path) == 0
+
+
+@pytest.mark.parametrize("window", [0, 64])
+@pytest.mark.parametrize("kind", ["i64", "constexpr"])
+def test_sizes_may_be_wide_or_one(window: int, kind: str) -> None:
+    """What AOTInductor makes of a size that it knows no bound of, and of one that it knows is 1."""
+    assert for_an_h100(4, 2, 64, window, batch=kind, rows=kind, caches=kind).asm["ptx"]
+    assert for_an_h100(4, 2, 64, window, batch=kind, caches=kind).asm["ptx"]
+
+
+def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: str) -> Any:
+    """The first kernel as it is compiled there; `sizes` says of what kind a size is."""
     tiles = choose_tiling(heads, kv_heads, head_dim, window)
     group = heads // kv_heads
     constants = {
@@ -80,11 +96,12 @@ def test_they_fit_an_h100_without_spilling(
         **{"WINDOW": window, "RING": 2 * window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
         **{"ROWS": tile_rows(tiles, group)},
         **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
+        **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
     }
     kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16")
     kinds |= dict.fromkeys(("positions_ptr", "sequences_ptr", "tail_ptr"), "*i64")
     kinds |= {"partial_ptr": "*fp16", "stats_ptr": "*fp32"}
-    kinds |= dict.fromkeys(("batch", "rows", "caches", "slots"), "i32")
+    kinds |= dict.fromkeys(("batch", "rows", "caches", "slots"), "i32") | sizes
     kinds |= dict.fromkeys(constants, "constexpr")
     names = kernel.sdpa_splitk_kernel.arg_names
     aligned = {
@@ -99,9 +116,7 @@ def test_they_fit_an_h100_without_spilling(
         attrs=aligned,
     )
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    compiled = triton.compile(source, target=H100, options=options)
-    assert compiled.metadata.shared <= SHARED_MEMORY
-    assert local_memory(compiled.asm["cubin"], tmp_path) == 0
+    return triton.compile(source, target=H100, options=options)
 
 
 def local_memory(cubin: bytes, directory: Path) -> int:
