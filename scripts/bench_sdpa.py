@@ -13,9 +13,9 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
 from eagle_aot.runtime_runner.bench.timing import CudaClock
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import TAIL, choose_tiling
 from number_list import numbers
-from sdpa_bench.layers import FULL_BUFFER, LAYERS, MAX_ROWS, Layer
+from sdpa_bench.layers import FULL_BUFFER, LAYERS, MAX_ROWS, ROUND_ROWS, Layer
 from sdpa_bench.measure import Bench, Measured
 from sdpa_bench.peers import PEERS
 from sdpa_bench.sweep import Ranked, sweep
@@ -28,7 +28,9 @@ SWEPT = ((1024, 1), (8192, 1), (8192, 8), (12288, 8), (65536, 8))
 
 @eagle_command
 @click.option("--contexts", default=CONTEXTS, show_default=True, callback=numbers)
-@click.option("--rows", default="1,4,8", show_default=True, callback=numbers)
+@click.option("--rows", default="1,4,8,16,32,64", show_default=True, callback=numbers,
+              help="Of each sequence.")  # fmt: skip
+@click.option("--sequences", default="1,2,4,8", show_default=True, callback=numbers)
 @click.option("--layer", "names", multiple=True, type=click.Choice([x.name for x in LAYERS]),
               help="Only these.")  # fmt: skip
 @click.option("--no-peers", is_flag=True, help="Nothing but the operator.")
@@ -38,13 +40,14 @@ SWEPT = ((1024, 1), (8192, 1), (8192, 8), (12288, 8), (65536, 8))
 def main(
     contexts: list[int],
     rows: list[int],
+    sequences: list[int],
     names: tuple[str, ...],
     no_peers: bool,
     swept: bool,
     commit: str | None,
     as_json: bool,
 ) -> None:
-    """Attention of a few rows over a cache of 128K slots, on this GPU, in bfloat16.
+    """Attention of up to 64 rows over caches of 128K slots, on this GPU, in bfloat16.
 
     \b
         python scripts/bench_sdpa.py > sdpa.txt
@@ -73,7 +76,7 @@ def main(
             console.print(ranking_table(layer, rankings[layer.name]))
             continue
         peers = () if no_peers else tuple(PEERS)
-        here = measured(layer, contexts, rows, peers, notes)
+        here = measured(layer, contexts, rows, sequences, peers, notes)
         here += in_other_buffers(layer, notes)
         console.print(table(layer.name, here, bandwidth))
         found += here
@@ -86,12 +89,17 @@ def measured(
     layer: Layer,
     contexts: list[int],
     rows: list[int],
+    sequences: list[int],
     peers: tuple[str, ...],
     notes: set[str],
 ) -> list[Measured]:
-    """All contexts and numbers of rows in one buffer."""
-    bench = Bench(layer, FULL_BUFFER, contexts, notes)
-    return [bench.measure(c, m, peers) for c in contexts for m in rows]
+    """All contexts and numbers of rows, in buffers of one length."""
+    found = []
+    for b in sequences:
+        bench = Bench(layer, FULL_BUFFER, contexts, notes, b)
+        served = [m for m in rows if b * m <= MAX_ROWS]
+        found += [bench.measure(c, m, peers) for c in contexts for m in served]
+    return found
 
 
 def in_other_buffers(layer: Layer, notes: set[str]) -> list[Measured]:
@@ -102,22 +110,32 @@ def in_other_buffers(layer: Layer, notes: set[str]) -> list[Measured]:
     found = []
     for slots in BUFFERS:
         bench = Bench(layer, slots, [BUFFERS[0]], notes)
-        found.append(bench.measure(BUFFERS[0], MAX_ROWS))
+        found.append(bench.measure(BUFFERS[0], ROUND_ROWS))
     tiles = choose_tiling(layer.heads, layer.kv_heads, layer.head_dim, layer.window)
     border = BUFFERS[0] // (tiles.chunk * tiles.splits) * tiles.chunk * tiles.splits
-    return [*found, bench.measure(border + MAX_ROWS // 2, MAX_ROWS)]
+    return [*found, bench.measure(border + TAIL + ROUND_ROWS // 2, ROUND_ROWS)]
 
 
 def table(title: str, found: list[Measured], bandwidth: float) -> Table:
     """One line per measurement."""
     peers = list(dict.fromkeys(name for m in found for name in m.peers))
-    head = ("buffer", "context", "M", "us", "TB/s", "of reading", "to M = 1", "largest error")
+    head = (
+        "buffer",
+        "context",
+        "B",
+        "T",
+        "us",
+        "TB/s",
+        "of reading",
+        "to one row",
+        "largest error",
+    )
     drawn = Table(*head, *peers, title=title, title_justify="left")
-    single = {(m.slots, m.context): m.us for m in found if m.rows == 1}
+    single = {(m.slots, m.context): m.us for m in found if m.rows == m.sequences == 1}
     for m in found:
         alone = single.get((m.slots, m.context))
         drawn.add_row(
-            *(f"{m.slots:,}", f"{m.context:,}", str(m.rows), f"{m.us:.1f}"),
+            *(f"{m.slots:,}", f"{m.context:,}", str(m.sequences), str(m.rows), f"{m.us:.1f}"),
             *(f"{m.bandwidth / 1e12:.2f}", f"{m.bandwidth / bandwidth:.0%}"),
             *("" if alone is None else f"{m.us / alone:.2f}", f"{m.error:.1e}"),
             *(f"{m.peers[name]:,.1f}" if name in m.peers else "" for name in peers),
@@ -127,7 +145,7 @@ def table(title: str, found: list[Measured], bandwidth: float) -> Table:
 
 def ranking_table(layer: Layer, ranked: list[Ranked]) -> Table:
     """The best first, in microseconds."""
-    points = [f"{context:,} M={rows}" for context, rows in SWEPT]
+    points = [f"{context:,} T={rows}" for context, rows in SWEPT]
     drawn = Table("tiling", "slowdown", *points, title=layer.name, title_justify="left")
     chosen = choose_tiling(layer.heads, layer.kv_heads, layer.head_dim, layer.window)
     for r in ranked:

@@ -5,8 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import TAIL
+
 FULL_BUFFER = 1 << 17
-MAX_ROWS = 8
+ROUND_ROWS = 8
+MAX_ROWS = 64
+"""Of all sequences of one forward together."""
+
+DUMP = 8
+"""Slots of a ring's cache that are not the ring's."""
+
 COLD_BYTES = 110 << 20
 """What all copies of a cache hold at least, of what is read: more than twice an H100's L2."""
 
@@ -27,8 +35,12 @@ class Layer:
     def scale(self) -> float:
         return self.head_dim**-0.5
 
+    @property
+    def ring(self) -> int:
+        return self.window + max(self.window, 96) if self.window else 0
+
     def bytes_read(self, context: int, rows: int) -> int:
-        """Keys and values that the last `rows` of `context` tokens see."""
+        """Keys and values that the last `rows` of one sequence's `context` tokens see."""
         seen = min(context, self.window + rows - 1) if self.window else context
         return 4 * self.kv_heads * self.head_dim * seen
 
@@ -42,7 +54,7 @@ LAYERS = (
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Keys and values [1, kv_heads, slots, D] of random numbers."""
+    """Keys and values [kv_heads, S, slots, D] of random numbers."""
 
     k: Tensor
     v: Tensor
@@ -51,10 +63,11 @@ class Cache:
 class Caches:
     """Copies of one cache, to be read in turn so that none is found in L2."""
 
-    def __init__(self, layer: Layer, slots: int, shortest: int) -> None:
+    def __init__(self, layer: Layer, slots: int, shortest: int, sequences: int) -> None:
         """As many as the shortest context needs."""
         self.layer = layer
-        self.slots = 2 * layer.window or slots
+        self.slots = layer.ring + DUMP if layer.window else slots
+        self.sequences = sequences
         self._copies = [self._random() for _ in range(self._needed(shortest))]
 
     def of(self, context: int) -> list[Cache]:
@@ -62,30 +75,37 @@ class Caches:
         return self._copies[: self._needed(context)]
 
     def _needed(self, context: int) -> int:
-        read = self.layer.bytes_read(context, 1)
+        read = self.sequences * self.layer.bytes_read(context, 1)
         return min(MAX_COPIES, 1 + -(-COLD_BYTES // read))
 
     def _random(self) -> Cache:
-        shape = 1, self.layer.kv_heads, self.slots, self.layer.head_dim
+        shape = self.layer.kv_heads, self.sequences, self.slots, self.layer.head_dim
         k, v = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2))
         return Cache(k, v)
 
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """The last `rows` of `context` tokens."""
+    """The last rows of `context` tokens of every sequence, each a chain."""
 
     layer: Layer
     context: int
     q: Tensor
-    input_pos: Tensor
+    positions: Tensor
+    sequences: Tensor
+    tail: Tensor
 
     @property
     def rows(self) -> int:
+        """Of one sequence."""
         return self.q.shape[1]
 
 
-def last_rows(layer: Layer, context: int, rows: int) -> Queries:
-    """Random queries of the last `rows` of `context` tokens."""
-    q = torch.randn(1, rows, layer.heads, layer.head_dim, dtype=torch.bfloat16, device="cuda")
-    return Queries(layer, context, q, torch.arange(context - rows, context, device="cuda"))
+def last_rows(layer: Layer, context: int, rows: int, sequences: int) -> Queries:
+    """Random queries of the last `rows` of `context` tokens of so many sequences."""
+    shape = sequences, rows, layer.heads, layer.head_dim
+    q = torch.randn(shape, dtype=torch.bfloat16, device="cuda")
+    positions = torch.arange(context - rows, context, device="cuda").repeat(sequences, 1)
+    tail = positions.unsqueeze(-1) + torch.arange(1 - TAIL, 1, device="cuda")
+    order = torch.arange(sequences, device="cuda")
+    return Queries(layer, context, q, positions, order, tail.clamp(min=-1))

@@ -1,6 +1,6 @@
 """Times of one layer's attention, replayed as CUDA graphs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -22,9 +22,12 @@ class Launch(Protocol):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        input_pos: Tensor,
+        positions: Tensor,
+        sequences: Tensor,
+        tail: Tensor,
         scale: float,
         window: int,
+        ring: int,
         tiling: Tiling | None = None,
     ) -> Tensor: ...
 
@@ -36,6 +39,7 @@ class Measured:
     layer: str
     slots: int
     context: int
+    sequences: int
     rows: int
     us: float
     bytes: int
@@ -48,12 +52,19 @@ class Measured:
         return 1e6 * self.bytes / self.us
 
 
+Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float, int, int]
+
+
+def arguments(queries: Queries, kv: Cache) -> Arguments:
+    """The operator's."""
+    layer = queries.layer
+    rows = queries.positions, queries.sequences, queries.tail
+    return queries.q, kv.k, kv.v, *rows, layer.scale, layer.window, layer.ring
+
+
 def splitk(queries: Queries) -> Attention:
     """This project's operator."""
-    layer = queries.layer
-    return lambda kv: sdpa_splitk(
-        queries.q, kv.k, kv.v, queries.input_pos, layer.scale, layer.window
-    )
+    return lambda kv: sdpa_splitk(*arguments(queries, kv))
 
 
 def microseconds(attention: Attention, caches: list[Cache]) -> float:
@@ -62,38 +73,37 @@ def microseconds(attention: Attention, caches: list[Cache]) -> float:
 
 
 class Bench:
-    """One layer and its caches."""
+    """One layer and its caches, of so many sequences."""
 
-    def __init__(self, layer: Layer, slots: int, contexts: list[int], notes: set[str]) -> None:
+    def __init__(
+        self, layer: Layer, slots: int, contexts: list[int], notes: set[str], sequences: int = 1
+    ) -> None:
         """`notes` gathers why peers are missing."""
-        self._caches = Caches(layer, slots, min(contexts))
+        self._caches = Caches(layer, slots, min(contexts), sequences)
         self._notes = notes
 
     def measure(self, context: int, rows: int, peers: tuple[str, ...] = ()) -> Measured:
-        """The operator and `peers` behind `context - rows` tokens."""
-        layer = self._caches.layer
-        queries, caches = last_rows(layer, context, rows), self._caches.of(context)
+        """The operator and `peers` behind `context - rows` tokens of each sequence."""
+        layer, sequences = self._caches.layer, self._caches.sequences
+        queries, caches = last_rows(layer, context, rows, sequences), self._caches.of(context)
         found = {name: self._peer(name, queries, caches) for name in peers}
         return Measured(
             layer=layer.name,
             slots=self._caches.slots,
             context=context,
+            sequences=sequences,
             rows=rows,
             us=microseconds(splitk(queries), caches),
-            bytes=layer.bytes_read(context, rows),
+            bytes=sequences * layer.bytes_read(context, rows),
             error=largest_error(queries, caches[0]),
             peers={name: us for name, us in found.items() if us is not None},
         )
 
     def candidate(self, launch: Launch, tiling: Tiling, context: int, rows: int) -> float:
         """Microseconds with another tiling. Raises what compiling and launching it raise."""
-        layer = self._caches.layer
-        queries = last_rows(layer, context, rows)
+        queries = last_rows(self._caches.layer, context, rows, self._caches.sequences)
         return microseconds(
-            lambda kv: launch(
-                queries.q, kv.k, kv.v, queries.input_pos, layer.scale, layer.window, tiling
-            ),
-            self._caches.of(context),
+            lambda kv: launch(*arguments(queries, kv), tiling), self._caches.of(context)
         )
 
     def _peer(self, name: str, queries: Queries, caches: list[Cache]) -> float | None:
@@ -110,11 +120,8 @@ class Bench:
 
 def largest_error(queries: Queries, kv: Cache) -> float:
     """Largest difference from the same attention in float32."""
-    layer, pos = queries.layer, queries.input_pos
-    n = kv.k.shape[2] if layer.window else queries.context
-    k, v = (x[:, :, :n].float() for x in (kv.k, kv.v))
-    expected = sdpa_reference(queries.q.float(), k, v, pos, layer.scale, layer.window)
-    return float((splitk(queries)(kv) - expected).abs().max())
+    wide = replace(queries, q=queries.q.float())
+    return float((splitk(queries)(kv) - sdpa_reference(*arguments(wide, kv))).abs().max())
 
 
 def first_line(error: Exception) -> str:

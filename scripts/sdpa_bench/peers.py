@@ -15,7 +15,7 @@ from eagle_aot.triton_kernels.sdpa_splitk import visible_slots
 from sdpa_bench.layers import Cache, Queries
 
 Attention = Callable[[Cache], Tensor]
-"""Queries bound: a cache in, [1, rows, heads, D] or [1, heads, rows, D] out."""
+"""Queries bound: a cache in, [B, rows, heads, D] or [B, heads, rows, D] out."""
 
 
 class NotServed(Exception):
@@ -43,7 +43,10 @@ def flex(queries: Queries) -> Attention:
     compiled = _compiled_flex()
     q, masks = queries.q.transpose(1, 2), _block_masks(queries)
     return lambda kv: compiled(
-        q, kv.k, kv.v, block_mask=masks(kv.k), scale=queries.layer.scale, enable_gqa=True
+        *(q, kv.k.transpose(0, 1), kv.v.transpose(0, 1)),
+        block_mask=masks(kv.k),
+        scale=queries.layer.scale,
+        enable_gqa=True,
     )
 
 
@@ -53,9 +56,11 @@ def flashinfer(queries: Queries) -> Attention:
         raise NotServed("not installed")
     if queries.layer.window:
         raise NotServed("not tried on a ring")
+    if len(queries.q) > 1:
+        raise NotServed("not tried on several sequences")
     library, n, q = import_module("flashinfer"), queries.context, queries.q[0]
     return lambda kv: library.single_prefill_with_kv_cache(
-        q, kv.k[0, :, :n], kv.v[0, :, :n], causal=True, kv_layout="HND"
+        q, kv.k[:, 0, :n], kv.v[:, 0, :n], causal=True, kv_layout="HND"
     )
 
 
@@ -68,22 +73,29 @@ PEERS: dict[str, Callable[[Queries], Attention]] = {
 
 
 def _stock(queries: Queries, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    q = queries.q.transpose(1, 2)
-    return F.scaled_dot_product_attention(q, k, v, mask, scale=queries.layer.scale, enable_gqa=True)
+    q, keys, values = queries.q.transpose(1, 2), k.transpose(0, 1), v.transpose(0, 1)
+    scale = queries.layer.scale
+    return F.scaled_dot_product_attention(q, keys, values, mask, scale=scale, enable_gqa=True)
 
 
 def _mask(queries: Queries) -> Callable[[Tensor], Tensor]:
-    """Made once, outside the timing."""
+    """Made once, outside the timing: which slots a row sees, bool [rows, slots]."""
+    layer = queries.layer
 
     @cache
     def of_slots(slots: int) -> Tensor:
-        return visible_slots(queries.input_pos, slots, queries.layer.window)
+        mask = torch.zeros(queries.rows, slots, dtype=torch.bool, device="cuda")
+        for row, (position, tail) in enumerate(
+            zip(queries.positions[0], queries.tail[0], strict=True)
+        ):
+            mask[row, visible_slots(int(position), tail, layer.window, layer.ring)] = True
+        return mask
 
     return lambda k: of_slots(k.shape[2])
 
 
 def _block_masks(queries: Queries) -> Callable[[Tensor], BlockMask]:
-    pos = queries.input_pos
+    pos = queries.positions[0]
 
     def causal(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         return key <= pos[row]

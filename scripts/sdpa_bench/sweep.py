@@ -32,19 +32,21 @@ def candidates(layer: Layer) -> Iterator[Tiling]:
     """The chosen tiling, and what fits an H100 among its neighbours."""
     chosen = choose_tiling(layer.heads, layer.kv_heads, layer.head_dim, layer.window)
     yield chosen
-    least = row_tile(layer.heads // layer.kv_heads)
-    shapes = product(sorted({least, 64}), (16, 32, 64, 128), (2, 3, 4))
-    for (rows, keys, stages), (chunk, splits) in product(shapes, splittings(layer)):
-        tiling = Tiling(rows, keys, max(chunk, keys), splits, chosen.warps, stages)
-        if fits(tiling, layer.head_dim) and tiling != chosen:
-            yield tiling
+    group = layer.heads // layer.kv_heads
+    for rows, keys, stages in product(
+        sorted({row_tile(group), 32, 64}), (16, 32, 64, 128), (2, 3, 4)
+    ):
+        for chunk, splits in splittings(layer, rows // group):
+            tiling = Tiling(rows, keys, max(chunk, keys), splits, chosen.warps, stages)
+            if fits(tiling, layer.head_dim) and tiling != chosen:
+                yield tiling
 
 
-def splittings(layer: Layer) -> list[tuple[int, int]]:
-    """Shortest chunk and number of chunks."""
+def splittings(layer: Layer, rows: int) -> list[tuple[int, int]]:
+    """Shortest chunk and number of chunks, for tiles of so many rows."""
     if layer.window:
-        return [(chunk, ring_splits(layer.window, chunk)) for chunk in (64, 128, 256)]
-    return [(32, processors * PROCESSORS // layer.kv_heads) for processors in (1, 2, 3)]
+        return [(chunk, ring_splits(layer.window, chunk, rows)) for chunk in (64, 128, 256)]
+    return [(32, processors * PROCESSORS // layer.kv_heads - 1) for processors in (1, 2, 3)]
 
 
 def fits(tiling: Tiling, head_dim: int) -> bool:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,12 +21,15 @@ from eagle_aot.triton_kernels.sdpa_splitk import kernel  # noqa: E402
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     HEAD_DIMS,
     MAX_SPLITS,
+    MMA_ROWS,
+    TAIL,
     TILE_ROWS,
     Tiling,
     choose_tiling,
     chunk_length,
     is_tileable,
     ring_splits,
+    spread,
     tile_rows,
 )
 
@@ -69,17 +73,36 @@ def test_interpreted_they_compute_attention_row_by_row() -> None:
 def test_they_fit_an_h100_without_spilling(
     heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path
 ) -> None:
+    compiled = for_an_h100(heads, kv_heads, head_dim, window)
+    assert compiled.metadata.shared <= SHARED_MEMORY
+    assert local_memory(compiled.asm["cubin"], tmp_path) == 0
+
+
+@pytest.mark.parametrize("window", [0, 64])
+@pytest.mark.parametrize("kind", ["i64", "constexpr"])
+def test_sizes_may_be_wide_or_one(window: int, kind: str) -> None:
+    """What AOTInductor makes of a size that it knows no bound of, and of one that it knows is 1."""
+    assert for_an_h100(4, 2, 64, window, batch=kind, rows=kind, caches=kind).asm["ptx"]
+    assert for_an_h100(4, 2, 64, window, batch=kind, caches=kind).asm["ptx"]
+
+
+def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: str) -> Any:
+    """The first kernel as it is compiled there; `sizes` says of what kind a size is."""
     tiles = choose_tiling(heads, kv_heads, head_dim, window)
     group = heads // kv_heads
     constants = {
-        **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim},
-        **{"WINDOW": window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
-        **{"ROWS": tile_rows(tiles, group, window)},
+        **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim, "TAIL": TAIL},
+        **{"GROUP_TILE": max(MMA_ROWS, triton.next_power_of_2(group))},
+        **{"WINDOW": window, "RING": 2 * window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
+        **{"ROWS": tile_rows(tiles, group)},
         **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
+        **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
     }
     kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16")
-    kinds |= {"pos_ptr": "*i64", "partial_ptr": "*fp16", "stats_ptr": "*fp32"}
-    kinds |= {"rows": "i32", "slots": "i32"} | dict.fromkeys(constants, "constexpr")
+    kinds |= dict.fromkeys(("positions_ptr", "sequences_ptr", "tail_ptr"), "*i64")
+    kinds |= {"partial_ptr": "*fp16", "stats_ptr": "*fp32"}
+    kinds |= dict.fromkeys(("batch", "rows", "caches", "slots"), "i32") | sizes
+    kinds |= dict.fromkeys(constants, "constexpr")
     names = kernel.sdpa_splitk_kernel.arg_names
     aligned = {
         (place,): [["tt.divisibility", 16]]
@@ -93,9 +116,7 @@ def test_they_fit_an_h100_without_spilling(
         attrs=aligned,
     )
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    compiled = triton.compile(source, target=H100, options=options)
-    assert compiled.metadata.shared <= SHARED_MEMORY
-    assert local_memory(compiled.asm["cubin"], tmp_path) == 0
+    return triton.compile(source, target=H100, options=options)
 
 
 def local_memory(cubin: bytes, directory: Path) -> int:
@@ -114,31 +135,39 @@ LAYERS = st.tuples(GROUPS, KV_HEADS, st.sampled_from(HEAD_DIMS))
 
 
 @SETTINGS
-@given(layer=LAYERS, position=st.integers(0, 1 << 20))
-def test_the_chunks_of_a_row_reach_its_position_and_keep_the_device_full(
-    layer: tuple[int, int, int], position: int
+@given(layer=LAYERS, reach=st.integers(0, 1 << 20))
+def test_the_chunks_of_a_row_reach_its_last_key_and_keep_the_device_full(
+    layer: tuple[int, int, int], reach: int
 ) -> None:
     group, kv_heads, head_dim = layer
     tiles = choose_tiling(group * kv_heads, kv_heads, head_dim, 0)
-    length = chunk_length(position, tiles)
-    chunks = position // length + 1
+    length = chunk_length(reach, tiles)
+    chunks = reach // length + 1
     assert length % tiles.key_tile == 0 and chunks <= tiles.splits
     assert length == tiles.chunk or 2 * chunks >= tiles.splits
 
 
 @SETTINGS
-@given(first=st.integers(0, 10_000), window=st.integers(8, 2048), chunk=st.sampled_from([16, 128]))
-def test_the_chunks_of_a_ring_reach_all_rows(first: int, window: int, chunk: int) -> None:
-    last = first + TILE_ROWS - 1
-    touched = last // chunk - max(0, first - window + 1) // chunk + 1
-    assert touched <= ring_splits(window, chunk)
+@given(
+    first=st.integers(0, 10_000),
+    window=st.integers(1, 2048),
+    rows=st.integers(1, 64),
+    chunk=st.sampled_from([16, 128]),
+)
+def test_the_chunks_of_a_ring_reach_all_rows(
+    first: int, window: int, rows: int, chunk: int
+) -> None:
+    last_key = first + spread(rows) - TAIL
+    touched = last_key // chunk - max(0, first - window + 1) // chunk + 1
+    assert touched <= ring_splits(window, chunk, rows)
 
 
-@pytest.mark.parametrize("window", [16, 1024, 32768, 1 << 20])
+@pytest.mark.parametrize("window", [1, 16, 1024, 32768, 1 << 20])
 def test_a_rings_chunks_fit_one_tile(window: int) -> None:
     tiles = choose_tiling(32, 8, 128, window)
-    assert ring_splits(window, tiles.chunk) == tiles.splits <= MAX_SPLITS
-    assert tiles.chunk == 128 or ring_splits(window, tiles.chunk // 2) > MAX_SPLITS
+    rows = tile_rows(tiles, 4)
+    assert 1 <= ring_splits(window, tiles.chunk, rows) == tiles.splits <= MAX_SPLITS
+    assert tiles.chunk == 128 or ring_splits(window, tiles.chunk // 2, rows) > MAX_SPLITS
 
 
 @SETTINGS
@@ -146,7 +175,7 @@ def test_a_rings_chunks_fit_one_tile(window: int) -> None:
 def test_a_tile_holds_all_rows_of_a_group(layer: tuple[int, int, int], window: int) -> None:
     group, kv_heads, head_dim = layer
     tiles = choose_tiling(group * kv_heads, kv_heads, head_dim, window)
-    rows = tile_rows(tiles, group, window)
+    rows = tile_rows(tiles, group)
     assert rows >= TILE_ROWS and rows * group <= tiles.row_tile
     assert tiles.row_tile & (tiles.row_tile - 1) == 0
     assert tiles.chunk % tiles.key_tile == 0
@@ -159,8 +188,8 @@ def test_the_rows_of_a_tile_have_chunks_of_two_lengths_at_most(
 ) -> None:
     group, kv_heads, head_dim = layer
     tiles = choose_tiling(group * kv_heads, kv_heads, head_dim, 0)
-    positions = range(first, first + tile_rows(tiles, group, 0))
-    lengths = {chunk_length(position, tiles) for position in positions}
+    reaches = range(first, first + spread(tile_rows(tiles, group)) + 1)
+    lengths = {chunk_length(reach, tiles) for reach in reaches}
     shorter = chunk_length(first, tiles)
     assert lengths <= {shorter, shorter + tiles.chunk}
 
@@ -183,4 +212,5 @@ def test_which_layers_the_kernels_hold(
 
 
 def test_a_layer_of_gemma_fills_an_h100_once() -> None:
-    assert choose_tiling(32, 4, 512, 0) == Tiling(64, 32, 32, 33, 8, 2)
+    """With a program of each key head for a row's tail."""
+    assert choose_tiling(32, 4, 512, 0) == Tiling(64, 32, 32, 32, 8, 2)

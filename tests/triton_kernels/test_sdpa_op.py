@@ -1,6 +1,5 @@
 """The attention operator: its arithmetic, what is traced, and on machines without triton too."""
 
-import math
 import subprocess
 import sys
 
@@ -12,8 +11,13 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
-from eagle_aot.triton_kernels.sdpa_splitk import is_servable, sdpa_reference, sdpa_splitk
-from support.sdpa_cases import Layer, relative_error
+from eagle_aot.triton_kernels.sdpa_splitk import (
+    is_servable,
+    sdpa_reference,
+    sdpa_splitk,
+    visible_slots,
+)
+from support.sdpa_cases import Layer, Text, chain, forward, relative_error, tree
 
 SPLITK = torch.ops.eagle_aot.sdpa_splitk.default
 SETTINGS = settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -21,80 +25,124 @@ LLAMA = Layer(8, 2, 64, 0, torch.float32)
 RING = Layer(8, 2, 64, 16, torch.float32)
 
 
+@st.composite
+def texts(draw: st.DrawFn) -> Text:
+    """Chains, and trees no deeper than a tail reaches, in slots that are all different."""
+    behind, first_token = draw(st.integers(0, 150)), draw(st.integers(0, 1000))
+    if draw(st.booleans()):
+        return chain(behind, draw(st.integers(1, 20)), first_token)
+    rows = draw(st.integers(1, 16))
+    parents = [draw(st.integers(-1, row - 1)) for row in range(rows)]
+    slots = draw(st.permutations(range(64)))[:rows]
+    return tree(behind, parents, slots, first_token)
+
+
 @SETTINGS
 @given(
     heads=st.sampled_from([(1, 1), (4, 2), (6, 2), (8, 1), (7, 7)]),
     head_dim=st.sampled_from([3, 5, 16, 64]),
-    window=st.one_of(st.just(0), st.integers(8, 40)),
-    anchor=st.integers(0, 150),
-    rows=st.integers(1, 20),
+    window=st.one_of(st.just(0), st.integers(1, 40)),
+    run=st.lists(texts(), min_size=1, max_size=3),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    padding=st.integers(0, 2),
+    data=st.data(),
 )
 def test_on_a_cpu_it_is_attention_over_what_a_row_sees(
     heads: tuple[int, int],
     head_dim: int,
     window: int,
-    anchor: int,
-    rows: int,
+    run: list[Text],
     dtype: torch.dtype,
+    padding: int,
+    data: st.DataObject,
 ) -> None:
     layer = Layer(*heads, head_dim, window, dtype)
-    rows = min(rows, window + 1) if window else rows
-    positions = list(range(anchor, anchor + rows))
-    q, (k, v) = layer.queries(rows), layer.cache(positions, anchor + rows + 3, math.nan)
-    output = sdpa_splitk(q, k, v, torch.tensor(positions), layer.scale, window)
+    rows = padding + max(len(text.rows) for text in run)
+    caches = data.draw(st.permutations(range(4)))[: len(run)]
+    case = forward(layer, *run, rows=rows, caches=caches)
+    output = sdpa_splitk(*case.arguments)
     assert output.dtype == dtype and output.is_contiguous()
     bound = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 4e-3}[dtype]
-    assert relative_error(output, layer.expected(q, k, v, positions)) < bound
+    assert relative_error(output, case.expected()) < bound
+    for b, text in enumerate(run):
+        row = data.draw(st.integers(0, len(text.rows) - 1))
+        alone = sdpa_splitk(*forward(layer, text.only(row)).arguments)
+        assert torch.equal(alone[0, 0], output[b, row])
 
 
-def inputs(layer: Layer, rows: int, slots: int = 64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, k, v and the first `rows` positions behind 20 others."""
-    positions = list(range(20, 20 + rows))
-    return layer.queries(rows), *layer.cache(positions, slots, 0.0), torch.tensor(positions)
+NONE = [-1] * 16
+
+
+@pytest.mark.parametrize(
+    ("position", "tail", "window", "ring", "seen"),
+    [
+        (0, [*NONE[1:], 0], 0, 0, [0]),
+        (1, [*NONE[2:], 0, 9], 0, 0, [0, 9]),
+        (17, [*range(2, 15), 20, 19, 18], 0, 0, [0, 1, *range(2, 15), 20, 19, 18]),
+        (17, [*range(2, 15), 20, 19, 18], 2, 98, [19, 18]),
+        (17, [*range(2, 18)], 17, 113, [*range(1, 18)]),
+        (200, [*range(185, 201)], 18, 114, [69, 70, *range(71, 87)]),
+        (3, [*NONE[4:], 0, 1, 2, 3], 2, 98, [2, 3]),
+    ],
+)
+def test_which_slots_a_row_reads(
+    position: int, tail: list[int], window: int, ring: int, seen: list[int]
+) -> None:
+    assert visible_slots(position, torch.tensor(tail), window, ring).tolist() == seen
+
+
+Rows = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def rows_of(layer: Layer, sequences: int, rows: int) -> Rows:
+    """q, positions, sequences and tail of chains of different lengths."""
+    case = forward(layer, *(chain(20 * b + 5, rows, 100 * b) for b in range(sequences)))
+    return case.q, case.positions, case.sequences, case.tail
 
 
 class Attention(nn.Module):
-    """A cache, written and attended to."""
+    """Caches, written and attended to."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.layer = layer
-        _, k, v, _ = inputs(layer, 8)
-        self.register_buffer("k", k)
-        self.register_buffer("v", v)
+        case = forward(layer, *(chain(300, 1) for _ in range(4)), hidden=0.0)
+        self.register_buffer("k", case.k)
+        self.register_buffer("v", case.v)
 
-    def forward(self, q: Tensor, input_pos: Tensor) -> Tensor:
-        entries = q[:, :, : self.layer.kv_heads].transpose(1, 2)
-        slots = torch.remainder(input_pos, self.k.shape[2])
-        self.k.index_copy_(2, slots, entries)
-        self.v.index_copy_(2, slots, -entries)
-        layer = self.layer
-        return sdpa_splitk(q * 2, self.k, self.v, input_pos, layer.scale, layer.window) + 1
+    def forward(self, q: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor) -> Tensor:
+        entries = q[:, :, : self.layer.kv_heads].flatten(0, 1).transpose(0, 1)
+        layer, length = self.layer, self.k.shape[2]
+        slots = positions % layer.ring if layer.window else positions
+        places = (sequences.unsqueeze(-1) * length + slots).flatten()
+        for cache in (self.k, self.v):
+            cache.flatten(1, 2).index_copy_(1, places, entries)
+        rows = positions, sequences, tail
+        constants = layer.scale, layer.window, layer.ring
+        return sdpa_splitk(q * 2, self.k, self.v, *rows, *constants) + 1
 
 
-def traced(layer: Layer, most: int = 8) -> ExportedProgram:
-    q, _, _, input_pos = inputs(layer, 8)
-    rows = Dim("rows", min=1, max=most)
-    shapes = ({1: rows}, {0: rows})
-    return torch.export.export(Attention(layer), (q, input_pos), dynamic_shapes=shapes, strict=True)
+def traced(layer: Layer, most: int = 64) -> ExportedProgram:
+    """With up to 4 sequences of up to `most` rows."""
+    b, t = Dim("sequences", min=1, max=4), Dim("rows", min=1, max=most)
+    shapes = ({0: b, 1: t}, {0: b, 1: t}, {0: b}, {0: b, 1: t})
+    inputs = rows_of(layer, 2, 8)
+    return torch.export.export(Attention(layer), inputs, dynamic_shapes=shapes, strict=True)
 
 
 def calls(program: ExportedProgram) -> list[torch.fx.Node]:
     return [node for node in program.graph.nodes if node.op == "call_function"]
 
 
-@pytest.mark.parametrize(
-    ("layer", "most"), [(LLAMA, 8), (LLAMA, 512), (RING, 8), (RING, 17)], ids=str
-)
-def test_traced_it_is_one_node_for_all_numbers_of_rows(layer: Layer, most: int) -> None:
-    program = traced(layer, most)
+@pytest.mark.parametrize("layer", [LLAMA, RING], ids=["flat", "ring"])
+def test_traced_it_is_one_node_for_all_numbers_of_rows_and_sequences(layer: Layer) -> None:
+    program = traced(layer)
     assert [node.target for node in calls(program)].count(SPLITK) == 1
-    ranges = [(int(r.lower), int(r.upper)) for r in program.range_constraints.values()]
-    assert ranges == [(1, most)]
-    for rows in (*range(1, 9), *(rows for rows in (9, 17, 40) if rows <= most)):
-        q, _, _, input_pos = inputs(layer, rows)
-        assert torch.equal(program.module()(q, input_pos), Attention(layer)(q, input_pos))
+    ranges = {(int(r.lower), int(r.upper)) for r in program.range_constraints.values()}
+    assert ranges == {(1, 4), (1, 64)}
+    for sequences, rows in ((1, 1), (1, 2), (2, 1), (3, 5), (4, 16), (1, 64)):
+        inputs = rows_of(layer, sequences, rows)
+        assert torch.equal(program.module()(*inputs), Attention(layer)(*inputs))
 
 
 def test_the_node_survives_the_decompositions_of_a_lowering() -> None:
@@ -108,25 +156,29 @@ def test_what_is_not_there_can_be_traced() -> None:
 
 @pytest.mark.parametrize("layer", [LLAMA, RING], ids=["flat", "ring"])
 def test_it_is_a_well_formed_operator(layer: Layer) -> None:
-    q, k, v, input_pos = inputs(layer, 3)
-    arguments = (q, k, v, input_pos, layer.scale, layer.window)
-    assert torch.equal(SPLITK(*arguments), sdpa_reference(*arguments))
-    torch.library.opcheck(SPLITK, arguments, test_utils=("test_schema", "test_faketensor"))
+    case = forward(layer, chain(20, 3), tree(3, [-1, 0, 0]), hidden=0.0)
+    assert torch.equal(SPLITK(*case.arguments), sdpa_reference(*case.arguments))
+    torch.library.opcheck(SPLITK, case.arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.parametrize(
-    ("rows", "window", "message"),
+    ("tail", "window", "ring", "message"),
     [
-        (34, 32, "a ring for a window of 32 serves 33 rows"),
-        (2, 31, "a ring for a window of 31 has 62 slots, not 64"),
+        (15, 0, 0, "a tail has 16 slots, not 15"),
+        (16, 32, 0, "a window is of a ring, and a ring has one"),
+        (16, 0, 64, "a window is of a ring, and a ring has one"),
+        (16, 32, 641, "a ring of 641 slots for a window of 32 in a cache of 640"),
+        (16, 32, 31, "a ring of 31 slots for a window of 32 in a cache of 640"),
+        (16, 32, 33, "a ring of 33 slots for a window of 32 serves 2 rows"),
     ],
 )
-def test_what_it_does_not_serve_is_refused(rows: int, window: int, message: str) -> None:
-    tensors = inputs(LLAMA, rows)
+def test_what_it_does_not_serve_is_refused(tail: int, window: int, ring: int, message: str) -> None:
+    q, k, v, positions, sequences, slots, *_ = forward(LLAMA, chain(20, 3)).arguments
+    tensors = q, k, v, positions, sequences, slots[:, :, :tail]
     with pytest.raises(RuntimeError, match=message):
-        SPLITK(*tensors, 1.0, window)
+        SPLITK(*tensors, 1.0, window, ring)
     with FakeTensorMode() as mode, pytest.raises(RuntimeError, match=message):
-        SPLITK(*map(mode.from_tensor, tensors), 1.0, window)
+        SPLITK(*map(mode.from_tensor, tensors), 1.0, window, ring)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +194,10 @@ def test_what_it_does_not_serve_is_refused(rows: int, window: int, message: str)
 def test_which_layers_have_a_kernel(
     heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, served: bool
 ) -> None:
-    q = torch.empty(1, 8, heads, head_dim, dtype=dtype)
-    k = torch.empty(1, kv_heads, 16, head_dim, dtype=dtype)
+    q = torch.empty(2, 8, heads, head_dim, dtype=dtype)
+    k = torch.empty(kv_heads, 3, 16, head_dim, dtype=dtype)
     assert is_servable(q, k) == served
-    assert not is_servable(q.repeat(2, 1, 1, 1), k)
+    assert not is_servable(q, k.to(torch.float64))
 
 
 class H100:
@@ -157,7 +209,7 @@ class H100:
         return GPUTarget("cuda", 90, 32)
 
 
-@pytest.mark.parametrize(("window", "most"), [(0, 8), (0, 512), (16, 8), (16, 17)])
+@pytest.mark.parametrize(("window", "most"), [(0, 64), (0, 512), (16, 64)])
 def test_lowered_for_a_gpu_it_is_two_kernels_that_copy_no_cache(
     monkeypatch: pytest.MonkeyPatch, window: int, most: int
 ) -> None:
@@ -170,8 +222,9 @@ def test_lowered_for_a_gpu_it_is_two_kernels_that_copy_no_cache(
     kernels = [node for node in calls(opened) if node.target is wrapper]
     written = [node.kwargs["tensors_to_clone"] for node in kernels]
     assert written == [["partial_ptr", "stats_ptr"], ["out_ptr"]]
-    for node in kernels:
-        assert node.kwargs["kwargs"]["rows"].target is torch.ops.aten.sym_size.int
+    sizes = kernels[0].kwargs["kwargs"]
+    for name in ("batch", "rows"):
+        assert sizes[name].target is torch.ops.aten.sym_size.int
 
 
 WITHOUT_TRITON = """
@@ -182,13 +235,15 @@ from torch.export import Dim
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
 
 class Attention(torch.nn.Module):
-    def forward(self, q, k, v, input_pos):
-        return sdpa_splitk(q, k, v, input_pos, 1.0, 0)
+    def forward(self, q, k, v, positions, sequences, tail):
+        return sdpa_splitk(q, k, v, positions, sequences, tail, 1.0, 0, 0)
 
-cache = torch.ones(1, 2, 16, 4)
-inputs = torch.ones(1, 4, 2, 4), cache, cache, torch.arange(4)
-rows = Dim("rows", min=1, max=8)
-shapes = {1: rows}, None, None, {0: rows}
+cache = torch.ones(2, 3, 16, 4)
+positions = torch.arange(4).repeat(2, 1)
+tail = (positions.unsqueeze(-1) + torch.arange(-15, 1)).clamp(min=-1)
+inputs = torch.ones(2, 4, 2, 4), cache, cache, positions, torch.arange(2), tail
+b, t = Dim("b", min=1, max=8), Dim("t", min=1, max=8)
+shapes = {0: b, 1: t}, None, None, {0: b, 1: t}, {0: b}, {0: b, 1: t}
 program = torch.export.export(Attention(), inputs, dynamic_shapes=shapes, strict=True)
 print([node.name for node in program.graph.nodes if node.op == "call_function"])
 print(program.module()(*inputs).unique().tolist())

@@ -1,14 +1,14 @@
 """Attention of a few rows on a GPU, at real shapes: against float64, and bit by bit."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from support.sdpa_cases import Layer, relative_error
+from support.sdpa_cases import Forward, Layer, Text, chain, forward, relative_error, tree
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -31,99 +31,94 @@ LAYERS = [
     Layer(4, 1, 128, 0, torch.bfloat16),
     Layer(4, 2, 16, 20, torch.bfloat16),
 ]
-ANCHORS = [0, 1, 17, 31, 32, 33, 200, 1000, 8191, 30000, 65535]
-SLOTS = 30100
+BEHIND = [0, 1, 15, 16, 17, 511, 1040, 4096, 30000]
+FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
+SCATTERED = [5, 9, 0, 60, 3, 2, 1, 7]
+SLOTS = 32864
+TOKENS = 32768
 
 
-def attend(layer: Layer, q: Tensor, k: Tensor, v: Tensor, positions: list[int]) -> Tensor:
-    pos = torch.tensor(positions, device="cuda")
-    return sdpa_splitk(q, k, v, pos, layer.scale, layer.window)
+def case_of(layer: Layer, *texts: Text, slots: int = SLOTS, **options: int) -> Forward:
+    return forward(layer, *texts, slots=slots, tokens=TOKENS, device="cuda", **options)
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
-def test_it_is_attention_at_every_anchor(layer: Layer) -> None:
-    """And not much farther from float64 than PyTorch's own attention is."""
-    for anchor in ANCHORS:
-        positions = list(range(anchor, anchor + 8))
-        slots = anchor + 50
-        q, (k, v) = layer.queries(8, "cuda"), layer.cache(positions, slots, math.nan, "cuda")
-        output = attend(layer, q, k, v, positions)
-        mask = layer.mask(positions, k.shape[2], "cuda")
-        k, v = (torch.where(mask.any(dim=0).unsqueeze(-1), x, 0.0) for x in (k, v))
-        expected = layer.expected(q, k, v, positions)
-        stock = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k, v, mask, scale=layer.scale, enable_gqa=True
-        )
-        error = relative_error(output, expected)
-        assert error < ERROR[layer.dtype], anchor
-        assert error < 1.5 * relative_error(stock.transpose(1, 2), expected) + 1e-4, anchor
+def attend(layer: Layer, *texts: Text) -> Tensor:
+    return sdpa_splitk(*case_of(layer, *texts).arguments)
+
+
+def alone(layer: Layer, text: Text, row: int) -> Tensor:
+    """A row as plain decoding runs it, [heads, D]."""
+    return attend(layer, text.only(row))[0, 0]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-@pytest.mark.parametrize("anchor", [0, 28, 1052, 2108, 30000])
-def test_a_rows_bits_do_not_depend_on_its_neighbours(layer: Layer, anchor: int) -> None:
-    """Also where neighbours' chunks differ in length."""
-    positions = list(range(anchor, anchor + 8))
-    q, (k, v) = layer.queries(8, "cuda"), layer.cache(positions, SLOTS, math.nan, "cuda")
-    together = attend(layer, q, k, v, positions)
-    assert torch.equal(attend(layer, q, k, v, positions), together)
-    for rows in range(1, 8):
-        some = attend(layer, q[:, :rows], k, v, positions[:rows])
-        assert torch.equal(some, together[:, :rows])
-    for row in range(8):
-        alone = attend(layer, q[:, row : row + 1], k, v, positions[row : row + 1])
-        assert torch.equal(alone[:, 0], together[:, row])
+@pytest.mark.parametrize("behind", BEHIND)
+def test_chains_and_trees_are_attention_row_by_row(layer: Layer, behind: int) -> None:
+    """Three sequences side by side, in scattered slots and with padding."""
+    texts = chain(behind, 8), tree(behind, FEW, SCATTERED, 100), tree(behind // 2 + 3, FEW[:3])
+    case = case_of(layer, *texts, rows=9)
+    output = sdpa_splitk(*case.arguments)
+    assert torch.equal(sdpa_splitk(*case.arguments), output)
+    assert relative_error(output, case.expected()) < ERROR[layer.dtype]
+    for b, text in enumerate(texts):
+        rows = len(text.rows)
+        assert torch.equal(attend(layer, text)[0], output[b, :rows])
+        assert not output[b, rows:].any()
+        for row in {0, 2, 5, 7} & set(range(rows)):
+            assert torch.equal(alone(layer, text, row), output[b, row])
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-@pytest.mark.parametrize("anchor", [0, 300, 2000, 29500])
-def test_rows_beyond_a_tile_are_further_tiles(layer: Layer, anchor: int) -> None:
-    """As in a head's `draft_decode`, which is compiled once for a round's row and a prompt's."""
-    longest = min(512, layer.window + 1) if layer.window else 512
-    positions = list(range(anchor, anchor + longest))
-    q, (k, v) = layer.queries(longest, "cuda"), layer.cache(positions, SLOTS, math.nan, "cuda")
-    together = attend(layer, q, k, v, positions)
-    expected = layer.expected(q, k, v, positions)
-    assert relative_error(together, expected) < ERROR[layer.dtype]
-    for rows in (9, 16, 17, 40, 100, longest - 1):
-        if rows <= longest:
-            some = attend(layer, q[:, :rows], k, v, positions[:rows])
-            assert torch.equal(some, together[:, :rows])
-    for first in range(0, longest, 8):
-        some = attend(layer, q[:, first : first + 8], k, v, positions[first : first + 8])
-        assert torch.equal(some, together[:, first : first + 8])
-    for row in {0, 7, 8, 20, 200, 211, 212, 511} & set(range(longest)):
-        alone = attend(layer, q[:, row : row + 1], k, v, positions[row : row + 1])
-        assert torch.equal(alone[:, 0], together[:, row])
+@pytest.mark.parametrize("behind", [0, 300, 2000, 29500])
+def test_rows_beyond_a_tile_are_further_tiles(layer: Layer, behind: int) -> None:
+    """As in a head's `draft_decode`, which is compiled once for a round's rows and a prompt's."""
+    longest = min(512, layer.ring - layer.window + 1) if layer.window else 512
+    text = chain(behind, longest)
+    case = case_of(layer, text)
+    together = sdpa_splitk(*case.arguments)
+    expected = case.expected(every=37)
+    assert relative_error(together[:, ::37], expected[:, ::37]) < ERROR[layer.dtype]
+    for first, end in ((0, 9), (3, 67), (40, 57), (0, longest - 1), (longest - 1, longest)):
+        assert torch.equal(attend(layer, text.some(first, end)), together[:, first:end])
+    for row in {7, 20, 200, 511} & set(range(longest)):
+        assert torch.equal(alone(layer, text, row), together[0, row])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_full_forward_of_eight_trees(layer: Layer) -> None:
+    """64 rows, in caches in another order."""
+    texts = [tree(700 * b + 5, FEW, SCATTERED, 50 * b) for b in range(8)]
+    case = case_of(layer, *texts, slots=8192)
+    order = torch.randperm(8, device="cuda")
+    shuffled = replace(case, k=case.k[:, order], v=case.v[:, order], sequences=order.argsort())
+    output = sdpa_splitk(*case.arguments)
+    assert torch.equal(sdpa_splitk(*shuffled.arguments), output)
+    for b in (0, 3, 7):
+        assert torch.equal(alone(layer, texts[b], 5), output[b, 5])
 
 
 @pytest.mark.parametrize("layer", [x for x in LAYERS if not x.window], ids=str)
 def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
-    positions = [4200, 4201]
-    q = layer.queries(2, "cuda")
-    outputs = []
-    # None so long that a GPU draws its random numbers in several pieces, and so others.
-    for slots in (4202, 4203, 8192, 65544):
-        k, v = layer.cache(positions, slots, math.nan, "cuda")
-        outputs.append(attend(layer, q, k, v, positions))
-    assert all(torch.equal(outputs[0], output) for output in outputs)
+    text = tree(4200, FEW)
+    cases = (case_of(layer, text, slots=slots) for slots in (4208, 4209, 8192, 65544))
+    first, *others = (sdpa_splitk(*case.arguments) for case in cases)
+    assert all(torch.equal(first, other) for other in others)
 
 
 def test_the_end_of_a_long_cache_is_reached() -> None:
     """A head has 2^29 elements: the fifth lies behind 2^31."""
     layer = Layer(5, 5, 512, 0, torch.bfloat16)
-    positions = [2, 3]
-    q, (k, v) = layer.queries(2, "cuda"), layer.cache(positions, 8, math.nan, "cuda")
-    expected = attend(layer, q, k, v, positions)
-    slots = 1 << 20
-    far = [torch.empty(1, 5, slots, 512, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
-    for cache, near in zip(far, (k, v), strict=True):
-        cache[:, :, :8] = near
-    assert torch.equal(attend(layer, q, *far, positions), expected)
+    case = case_of(layer, chain(30, 2), slots=32)
+    expected = sdpa_splitk(*case.arguments)
+    shape = 5, 2, 1 << 19, 512
+    far = [torch.full(shape, math.nan, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+    for cache, near in zip(far, (case.k, case.v), strict=True):
+        cache[:, 1, :32] = near[:, 0]
+    moved = replace(case, k=far[0], v=far[1], sequences=torch.ones_like(case.sequences))
+    assert torch.equal(sdpa_splitk(*moved.arguments), expected)
 
 
 def test_strided_queries_are_read_as_they_are_meant() -> None:
-    positions = [100, 101, 102]
-    q, (k, v) = LLAMA.queries(3, "cuda"), LLAMA.cache(positions, 128, math.nan, "cuda")
-    strided = q.transpose(1, 2).contiguous().transpose(1, 2)
-    assert torch.equal(attend(LLAMA, strided, k, v, positions), attend(LLAMA, q, k, v, positions))
+    case = case_of(LLAMA, chain(100, 3))
+    strided = replace(case, q=case.q.transpose(1, 2).contiguous().transpose(1, 2))
+    assert torch.equal(sdpa_splitk(*strided.arguments), sdpa_splitk(*case.arguments))

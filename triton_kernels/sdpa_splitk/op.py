@@ -1,4 +1,4 @@
-"""`eagle_aot::sdpa_splitk`, attention of a few rows over a cache as one operator.
+"""`eagle_aot::sdpa_splitk`, attention of the rows of several sequences as one operator.
 
 Traced by torch.export it is one node of the graph. Lowered for a GPU it becomes the kernels of
 `kernel.py`; on a CPU it is the reference. Neither importing this module nor tracing needs triton.
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.library import custom_op, triton_op
 
 from eagle_aot.triton_kernels.sdpa_splitk.reference import sdpa_reference
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import is_tileable
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import TAIL, is_tileable
 
 DTYPES = (torch.bfloat16, torch.float16)
 """What the kernels are made for."""
@@ -23,55 +23,96 @@ _operator = triton_op if find_spec("triton") else custom_op
 
 @_operator("eagle_aot::sdpa_splitk", mutates_args={})
 def sdpa_splitk(
-    q: Tensor, k: Tensor, v: Tensor, input_pos: Tensor, scale: float, window: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    tail: Tensor,
+    scale: float,
+    window: int,
+    ring: int,
 ) -> Tensor:
-    """`q` [1, M, heads, D] of `DTYPES`, M at least 1 -> the same shape and dtype, contiguous.
+    """`q` [B, T, heads, D] of `DTYPES`, T rows of each of B sequences -> the same, contiguous.
 
-    `k`, `v` [1, kv_heads, slots, D] are a cache as in `reference.py` that holds the rows' own
-    entries too. Head h reads key/value head h // (heads / kv_heads); scores are multiplied by
-    `scale`. `input_pos` int64 [M] are the rows' positions, which count up by one and stay below
-    2^30; they are read on the device, and no shape depends on them. Softmax and sums are float32. A
-    row's bits depend on its position and on the entries that it sees alone, not on M, as long as
-    all entries up to the last row's are finite. Raises RuntimeError for a batch, for a ring of
-    another size than `2 * window`, and for more than the `window + 1` rows that it holds all keys
-    of.
+    `k`, `v` [kv_heads, S, slots, D] are the caches of S sequences, as in `reference.py`; they hold
+    the rows' own entries too. Head h reads key/value head h // (heads / kv_heads); scores are
+    multiplied by `scale`. `window` and `ring` are 0 for flat caches; the slots behind a ring's
+    first `ring` are never read. All that follows is int64, read on the device, and no shape depends
+    on it:
+
+    - `positions` [B, T], below 2^30: where a row stands in its text. -1 is padding, which comes out
+      as zeros. Those of one sequence count up by one, or lie within `TAIL` of each other;
+    - `sequences` [B]: which of the S caches is read. Of padding alone it may be any;
+    - `tail` [B, T, TAIL]: logical slots of the last `TAIL` tokens of the row's own path in the
+      order of their positions, its own last; -1 before the text's beginning. In a ring they are
+      taken modulo `ring`.
+
+    Softmax and sums are float32. A row's bits depend on its position and on the entries that it
+    sees, in the order of positions: not on where its tail lies, nor on the other rows, sequences
+    and slots, as long as the entries that these rows see are finite. Raises RuntimeError for
+    another length of tails, for a ring that does not fit its cache, and for more rows than it holds
+    all keys of.
     """
-    _check(q, k, window)
+    _check(q, k, tail, window, ring)
     from eagle_aot.triton_kernels.sdpa_splitk.kernel import launch
 
-    return launch(q, k, v, input_pos, scale, window)
+    return launch(q, k, v, positions, sequences, tail, scale, window, ring)
 
 
 @sdpa_splitk.register_kernel("cpu")
-def _cpu(q: Tensor, k: Tensor, v: Tensor, input_pos: Tensor, scale: float, window: int) -> Tensor:
-    _check(q, k, window)
-    return sdpa_reference(q, k, v, input_pos, scale, window).contiguous()
+def _cpu(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    tail: Tensor,
+    scale: float,
+    window: int,
+    ring: int,
+) -> Tensor:
+    _check(q, k, tail, window, ring)
+    return sdpa_reference(q, k, v, positions, sequences, tail, scale, window, ring)
 
 
 @sdpa_splitk.register_fake
-def _shape(q: Tensor, k: Tensor, v: Tensor, input_pos: Tensor, scale: float, window: int) -> Tensor:
-    _check(q, k, window)
+def _shape(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    tail: Tensor,
+    scale: float,
+    window: int,
+    ring: int,
+) -> Tensor:
+    _check(q, k, tail, window, ring)
     return q.new_empty(q.shape)
 
 
-def _check(q: Tensor, k: Tensor, window: int) -> None:
-    torch._check(q.shape[0] == 1, lambda: "sdpa_splitk serves one sequence")
+def _check(q: Tensor, k: Tensor, tail: Tensor, window: int, ring: int) -> None:
+    depth, rows, slots = tail.shape[2], q.shape[1], k.shape[2]
+    torch._check(depth == TAIL, lambda: f"a tail has {TAIL} slots, not {depth}")
+    torch._check(bool(ring) == bool(window), lambda: "a window is of a ring, and a ring has one")
     if not window:
         return
     torch._check(
-        k.shape[2] == 2 * window,
-        lambda: f"a ring for a window of {window} has {2 * window} slots, not {k.shape[2]}",
+        window <= ring <= slots,
+        lambda: f"a ring of {ring} slots for a window of {window} in a cache of {slots}",
     )
+    most = ring - window + 1
     torch._check(
-        q.shape[1] <= window + 1,
-        lambda: f"a ring for a window of {window} serves {window + 1} rows",
+        rows <= most,
+        lambda: f"a ring of {ring} slots for a window of {window} serves {most} rows",
     )
 
 
 def is_servable(q: Tensor, k: Tensor) -> bool:
-    """Whether the operator has a kernel for this kind of layer, apart from M.
+    """Whether the operator has a kernel for this kind of layer.
 
-    `q` [1, M, heads, D], `k` [1, kv_heads, slots, D]; of dtypes and static shapes only.
+    `q` [B, T, heads, D], `k` [kv_heads, S, slots, D]; of dtypes and static shapes only.
     """
     same = q.dtype == k.dtype and q.dtype in DTYPES
-    return same and q.shape[0] == 1 and is_tileable(q.shape[2], k.shape[1], q.shape[3])
+    return same and is_tileable(q.shape[2], k.shape[0], q.shape[3])

@@ -8,6 +8,9 @@ cache. A row of a ring reads its window in chunks that start at multiples of `ch
 
 from dataclasses import dataclass, replace
 
+TAIL = 16
+"""Keys of a row's own path that are named slot by slot; all before them lie in order."""
+
 TILE_ROWS = 8
 """Consecutive rows that one program can always hold: a round's are one tile, a prompt's many."""
 
@@ -72,9 +75,11 @@ def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tili
     ring = WIDE_RING if head_dim == HEAD_DIMS[-1] else RING
     plan = ring if window else FLAT.get(head_dim, SMALL_FLAT)
     rows = max(plan.min_rows, row_tile(heads // kv_heads))
-    chunk = ring_chunk(window, plan.chunk) if window else plan.chunk
-    flat_splits = min(MAX_SPLITS, max(1, plan.programs // kv_heads))
-    splits = ring_splits(window, chunk) if window else flat_splits
+    held = rows // (heads // kv_heads)
+    chunk = ring_chunk(window, plan.chunk, held) if window else plan.chunk
+    # Of each head one program is left for a row's tail.
+    flat_splits = min(MAX_SPLITS, max(1, plan.programs // kv_heads - 1))
+    splits = ring_splits(window, chunk, held) if window else flat_splits
     # Registers hold twice the rows where twice the warps do.
     warps = 8 if rows >= MANY_ROWS else max(plan.warps, min(8, rows * head_dim // 4096))
     return Tiling(rows, plan.key_tile, chunk, splits, warps, plan.stages)
@@ -85,32 +90,37 @@ def row_tile(group: int) -> int:
     return 1 << max(TILE_ROWS * group - 1, MMA_ROWS - 1).bit_length()
 
 
-def tile_rows(tiling: Tiling, group: int, window: int) -> int:
-    """Consecutive rows of one tile, of a layer with `group` query heads to a key head.
+def tile_rows(tiling: Tiling, group: int) -> int:
+    """Rows of one tile, of a layer with `group` query heads to a key head.
 
-    In a flat cache all that it has room for: what a tile reads is read once for them, and they have
-    chunks of two lengths at most. In a ring no more than its chunks are made to reach.
+    All that it has room for, as what a tile reads is read once for them; in a flat cache no more
+    than have chunks of two lengths at most.
     """
-    return TILE_ROWS if window else min(tiling.row_tile // group, tiling.chunk * tiling.splits)
+    return min(tiling.row_tile // group, tiling.chunk * tiling.splits)
 
 
-def ring_chunk(window: int, shortest: int) -> int:
+def ring_chunk(window: int, shortest: int, rows: int) -> int:
     """The chunk of a ring's keys: `shortest`, doubled until `MAX_SPLITS` of them reach."""
     chunk = shortest
-    while ring_splits(window, chunk) > MAX_SPLITS:
+    while ring_splits(window, chunk, rows) > MAX_SPLITS:
         chunk *= 2
     return chunk
 
 
-def ring_splits(window: int, chunk: int) -> int:
-    """Chunks that `TILE_ROWS` consecutive rows and their windows may touch."""
-    keys = window + TILE_ROWS - 1
+def ring_splits(window: int, chunk: int, rows: int) -> int:
+    """Chunks that the committed keys of a tile of `rows` rows may touch."""
+    keys = window - TAIL + spread(rows)
     return (keys + chunk - 2) // chunk + 1
 
 
-def chunk_length(position: int, tiling: Tiling) -> int:
-    """Keys per chunk of a row at `position` of a flat cache."""
-    return (position // (tiling.chunk * tiling.splits) + 1) * tiling.chunk
+def spread(rows: int) -> int:
+    """How far apart the positions of a tile of `rows` rows may be: a tree's, or a chain's."""
+    return max(TAIL, rows) - 1
+
+
+def chunk_length(reach: int, tiling: Tiling) -> int:
+    """Keys per chunk of a row of a flat cache whose last committed key is at `reach`."""
+    return (reach // (tiling.chunk * tiling.splits) + 1) * tiling.chunk
 
 
 def is_tileable(heads: int, kv_heads: int, head_dim: int) -> bool:

@@ -19,6 +19,7 @@ from eagle_aot.export.drafters.eagle3.reading.rope import describe_rope
 from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice
 from eagle_aot.export.drafters.eagle3.reading.vocabulary import read_target_ids
 from eagle_aot.export.drafters.eagle3.target import TargetFacts
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
 Description = dict[str, Any]
 

@@ -1,0 +1,68 @@
+"""Attention of rows on a GPU: what both kinds of chunks have in common.
+
+Importing this module needs triton.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def chunk_length(reach: tl.tensor, CHUNK: tl.constexpr, SPLITS: tl.constexpr) -> tl.tensor:
+    """`tiling.chunk_length`."""
+    return (reach // (CHUNK * SPLITS) + 1) * CHUNK
+
+
+@triton.jit
+def first_chunk(
+    reach: tl.tensor, TAIL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr
+) -> tl.tensor:
+    """The chunk of the first key that a row of a ring sees."""
+    return tl.maximum(reach + TAIL - WINDOW + 1, 0) // CHUNK
+
+
+@triton.jit
+def attend(
+    q: tl.tensor,
+    k: tl.tensor,
+    v: tl.tensor,
+    visible: tl.tensor,
+    m_i: tl.tensor,
+    l_i: tl.tensor,
+    acc: tl.tensor,
+    SCALE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """A step of softmax over a tile of keys: the running maximum (base 2), sum and output."""
+    score = tl.dot(q, tl.trans(k), input_precision="ieee") * SCALE
+    score = tl.where(visible, score, float("-inf"))
+    m_ij = tl.maximum(m_i, tl.max(score, 1))
+    # Of a row that has seen no key yet, minus infinity less itself would be NaN.
+    base = tl.where(m_ij == float("-inf"), 0.0, m_ij)
+    alpha = tl.exp2(m_i - base)
+    p = tl.exp2(score - base[:, None])
+    l_i = l_i * alpha + tl.sum(p, 1)
+    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
+    return m_ij, l_i, acc
+
+
+@triton.jit
+def keep(
+    partial_ptr: tl.tensor,
+    stats_ptr: tl.tensor,
+    place: tl.tensor,
+    field: tl.tensor,
+    mine: tl.tensor,
+    m_i: tl.tensor,
+    l_i: tl.tensor,
+    acc: tl.tensor,
+    D: tl.constexpr,
+) -> None:
+    """Store what a chunk contributes to the rows and heads at `place`, for the second kernel."""
+    # Divided by its largest element a sum fits half precision, whatever the values' range.
+    peak = tl.maximum(tl.max(tl.abs(acc), 1), 1e-30)
+    unit = acc * (1.0 / peak)[:, None]
+    partial_ptr += place.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
+    tl.store(partial_ptr, unit.to(partial_ptr.dtype.element_ty), mask=mine[:, None])
+    tl.store(stats_ptr + place, m_i, mask=mine)
+    tl.store(stats_ptr + field + place, l_i, mask=mine)
+    tl.store(stats_ptr + 2 * field + place, peak, mask=mine)
