@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.host_copies import host_copies
 from eagle_aot.runtime_runner.bench.memory import forget_peak, peak_memory
 from eagle_aot.runtime_runner.bench.parts import Parts
-from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
+from eagle_aot.runtime_runner.bench.prefill import fill, fill_others, longest_chunk
 from eagle_aot.runtime_runner.bench.progress import Progress
 from eagle_aot.runtime_runner.bench.results import Results, Setup
 from eagle_aot.runtime_runner.bench.samples import Samples
@@ -47,7 +47,7 @@ class Bench:
         self._progress.expect(steps + STEPS_BESIDE_CONTEXTS)
         forget_peak(executor.device)
         with self._progress.step("recording"):
-            parts = Parts(runner, settings.chain_lens)
+            parts = Parts(runner, settings)
         with self._progress.step("prefill"):
             chunk = longest_chunk(runner, self._clock, settings.repeats)
         samples = [self._samples(parts, context) for context in settings.contexts]
@@ -79,6 +79,7 @@ class Bench:
     def _samples(self, parts: Parts, context: int) -> Samples:
         settings = self._settings
         with self._progress.step(f"context {context}: prefill"):
+            fill_others(self._runner, max(settings.batch_sizes), context)
             filled = fill(self._runner, max(settings.chain_lens), context, settings.repeats)
         samples = Samples(self._clock, parts, filled)
         for _ in range(settings.repeats):

@@ -25,6 +25,9 @@ SCHEMA_VERSION = 4
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 WEIGHTS = "model.ptd"
+DRAFT_IDS = "draft_ids.safetensors"
+"""`target_ids` int64 [Vd]: the target's id of each of the drafter's; not there where they are the
+same."""
 CACHE_MARK = ".kv_cache."
 """In the name of every buffer that a method may write, and of no other."""
 LONGEST_NAME = 100  # of a file in an artifact
@@ -47,6 +50,7 @@ class Constants:
     Lengths and sizes are counts of tokens, layers or elements; `sliding_window` is 0 for a target
     without sliding layers; `max_rows` bounds the rows of a step over all its sequences, of which
     the caches hold `max_batch_size`; `tail` is how many tokens of its path a row names by slot;
+    `flat_slots` are those of a sequence in a cache of all its positions;
     `eos_ids` stop generation.
     """
 
@@ -60,6 +64,7 @@ class Constants:
     max_rows: int
     max_batch_size: int
     tail: int
+    flat_slots: int
     draft_vocab_size: int
     hidden_size: int
     eos_ids: tuple[int, ...]
