@@ -12,7 +12,7 @@ from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog, RecordedBacklog
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen, ChainLength
-from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds
+from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds, Rounds, SameRound
 from eagle_aot.runtime_runner.drafters import open_drafter
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill

@@ -61,9 +61,7 @@ class Trial:
         path = committed(self._bonus, running.position, running.sequences)
         self.backlog.clear()
         for _ in range(rows):
-            self.backlog.observe(
-                committed(self._bonus, running.position, running.sequences), features
-            )
+            self.backlog.observe(path, features)
 
 
 def measure_costs(

@@ -30,8 +30,8 @@ class Prefill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One forward over `rows` rows of each of `sequences`: its median device time, or the host's time for launching it
-    where that is longer."""
+    """One forward over `rows` rows of each of `sequences`: its median device time, or the host's
+    time for launching it where that is longer."""
 
     name: str
     rows: int
