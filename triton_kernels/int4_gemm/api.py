@@ -4,12 +4,12 @@ Up to `matvec_max_m()` rows a linear is bound by reading its weight and takes th
 above, the one that unpacks into large products. The choice is made while a graph is traced, from
 the *range* of its row count: a range on both sides of the limit is an error there. A method is
 exported on one side of it, or says `row_tiles`: then any number of rows takes the small-M kernel,
-eight at a time, and no row's bits depend on how many there are.
+which reads the weight once for every 64 of them, and no row's bits depend on how many there are.
 """
 
 from torch import Tensor
 
-from eagle_aot.triton_kernels.int4_gemm.op import SMALL_M_LIMIT, int4_large_m, int4_small_m
+from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
 from eagle_aot.triton_kernels.int4_gemm.reference import gated
 
@@ -31,10 +31,10 @@ def matvec_max_m() -> int:
 
 
 def set_matvec_max_m(rows: int) -> int:
-    """Set the limit and return the one before it. Raises ValueError outside [1, 8]."""
+    """Set the limit and return the one before it. Raises ValueError below 1."""
     global MATVEC_MAX_M
-    if not 1 <= rows <= SMALL_M_LIMIT:
-        raise ValueError(f"MATVEC_MAX_M must be in [1, {SMALL_M_LIMIT}], got {rows}")
+    if rows < 1:
+        raise ValueError(f"MATVEC_MAX_M must be at least 1, got {rows}")
     previous, MATVEC_MAX_M = MATVEC_MAX_M, rows
     return previous
 

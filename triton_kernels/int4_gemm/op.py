@@ -17,7 +17,7 @@ from torch.library import custom_op, triton_op
 from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, unpack
 from eagle_aot.triton_kernels.int4_gemm.reference import gated, int4_linear_reference
 
-SMALL_M_LIMIT = 8
+SMALL_M_LIMIT = 64
 """Rows for which `int4_small_m` reads a weight once; for more, once more for each as many."""
 
 # `triton_op` looks for the kernels behind the operator at once, and warns where triton is not
@@ -40,7 +40,6 @@ def int4_small_m(
     The product is their sum: K is split among `splits` programs. Parts are float32; a single one
     is the product, in x's dtype. Each row's bits are independent of M. An activation needs a
     single part, of N / 2 columns. Raises RuntimeError for a batch, and an activation of parts.
-    Finite x beyond 1e36 overflows: codes are multiplied before zero points leave them.
     """
     _check_small(x, splits, activation)
     from eagle_aot.triton_kernels.int4_gemm.small_m import launch
