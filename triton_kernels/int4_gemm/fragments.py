@@ -7,6 +7,7 @@ threads to become left operands: the reshapes below only name what each thread a
 import triton
 import triton.language as tl
 
+
 @triton.jit
 def operand(words: tl.tensor) -> tl.tensor:
     """Packed words int16 [tiles, 4096] -> [128 x tiles, 32], a quarter of the columns a nibble."""
@@ -24,9 +25,7 @@ def per_row(values: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def per_row_pairs(
-    values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr
-) -> tl.tensor:
+def per_row_pairs(values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
     """Packed scales or zero points from `first` [tiles, 1] on -> float32 [128 x tiles, groups].
 
     Two rows a load: eight warps have too few values to copy them ahead one by one.
@@ -110,9 +109,7 @@ def unpacked(words: tl.tensor, beside: tl.tensor, PTX: tl.constexpr) -> tl.tenso
 
 
 @triton.jit
-def centred(
-    codes: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.constexpr
-) -> tl.tensor:
+def centred(codes: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.constexpr) -> tl.tensor:
     """Codes less 8 [rows, 32] and zero points [rows] -> codes less zero points, bfloat16.
 
     Exact where zero points are integers. Without ZEROS they are 8.
