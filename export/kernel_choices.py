@@ -14,6 +14,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from eagle_aot.export.graph_checks.nodes import operator_name
+from eagle_aot.triton_kernels.int4_gemm import packing
+from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
 
 Choice = tuple[tuple[str, Any], ...]
@@ -34,10 +36,8 @@ def kernel_choices(program: ExportedProgram) -> dict[str, list[dict[str, Any]]]:
 
 def small_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of few rows."""
-    from eagle_aot.triton_kernels.int4_gemm import packing, small_m
-
     group = packing.group_of(tensor(node, 1), tensor(node, 2))
-    kinds = small_m.ROW_TILES[packing.blocks_per_step(group)]
+    kinds = ROW_TILES[packing.blocks_per_step(group)]
     tiles = {
         "tile_rows": tuple(tile.rows for tile in kinds),
         "tile_features": packing.TILE_N,
@@ -50,7 +50,7 @@ def small_m(node: Node) -> dict[str, Any]:
 
 def large_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of many rows."""
-    from eagle_aot.triton_kernels.int4_gemm import large_m, packing
+    from eagle_aot.triton_kernels.int4_gemm import large_m
 
     tiles = {
         "tile_rows": large_m.BLOCK_M,

@@ -17,6 +17,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from eagle_aot.triton_kernels.int4_gemm import large_m, small_m  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, blocks_per_step  # noqa: E402
+from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
@@ -79,7 +80,7 @@ def assert_read_as_it_lies(program: Any) -> None:
 def test_few_rows_go_from_memory_to_the_tensor_cores(
     group: int, zeros: bool, activation: str, kind: int
 ) -> None:
-    tile = small_m.ROW_TILES[blocks_per_step(group)][kind]
+    tile = ROW_TILES[blocks_per_step(group)][kind]
     program = compiled(
         *(small_m.int4_small_m_kernel, tile.warps, 43008, 5376, group, zeros, activation),
         STAGES=tile.stages,

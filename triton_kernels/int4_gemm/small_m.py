@@ -8,14 +8,10 @@ whose width changes neither what is multiplied nor in which order it is added; t
 order of groups and the split of K follow from the weight alone.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
@@ -29,35 +25,7 @@ from eagle_aot.triton_kernels.int4_gemm.fragments import (
     unpacked,
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
-
-
-@dataclass(frozen=True, slots=True)
-class RowTile:
-    """How a program takes `rows` rows of x: its warps, its steps in flight, and whether it loads
-    scales in pairs."""
-
-    rows: int
-    warps: int
-    stages: int
-    pairs: bool
-
-
-ROW_TILES = {
-    1: (
-        RowTile(8, warps=4, stages=4, pairs=False),
-        RowTile(16, warps=4, stages=4, pairs=True),
-        RowTile(32, warps=4, stages=4, pairs=True),
-        RowTile(64, warps=4, stages=3, pairs=False),
-    ),
-    2: (
-        RowTile(8, warps=4, stages=3, pairs=False),
-        RowTile(16, warps=4, stages=3, pairs=True),
-        RowTile(32, warps=8, stages=3, pairs=True),
-        RowTile(64, warps=8, stages=3, pairs=True),
-    ),
-}
-"""For steps of one and of two blocks, as measured on an H100. Each tile is for the rows that the
-one before it does not hold; the last is for any number, in turn."""
+from eagle_aot.triton_kernels.int4_gemm.row_tiles import numbers_of_tiles
 
 
 @triton.jit
@@ -192,26 +160,6 @@ def int4_small_m_kernel(
     stored(acc, out_ptr, tl.program_id(2), m, rows, WIDTH, ACTIVATION)
 
 
-def numbers_of_tiles(rows: int, kinds: Sequence[RowTile]) -> Iterator[tuple[RowTile, int]]:
-    """The tiles that `rows` rows may take, and how many: of one kind all, of the others none.
-
-    Where a graph is traced for a range of rows, a number is an expression of them, and kinds
-    outside the range are left out.
-    """
-    above = 0
-    for tile in kinds:
-        last = tile is kinds[-1]
-        outside = rows <= above, not last and rows > tile.rows
-        if not any(statically_known_true(side) for side in outside):
-            most = triton.cdiv(rows, tile.rows) if last else _one_if_positive(tile.rows + 1 - rows)
-            yield tile, most * _one_if_positive(rows - above)
-        above = tile.rows
-
-
-def _one_if_positive(number: int) -> int:
-    return torch.sym_max(0, torch.sym_min(1, number))
-
-
 def launch(
     x: Tensor,
     codes: Tensor,
@@ -233,7 +181,7 @@ def launch(
     dtype = x.dtype if splits == 1 else torch.float32
     x = x.contiguous()
     out = x.new_empty((splits, *x.shape[:-1], width), dtype=dtype)
-    for tile, number in numbers_of_tiles(x.shape[-2], ROW_TILES[blocks]):
+    for tile, number in numbers_of_tiles(x.shape[-2], blocks):
         wrap_triton(int4_small_m_kernel)[(number, splits, codes.shape[0])](
             x,
             codes,
