@@ -4,7 +4,7 @@ Up to `matvec_max_m()` rows a linear is bound by reading its weight and takes th
 above, the one that unpacks into large products. The choice is made while a graph is traced, from
 the *range* of its row count: a range on both sides of the limit is an error there. A method is
 exported on one side of it, or says `row_tiles`: then any number of rows takes the small-M kernel,
-eight at a time, and no row's bits depend on how many there are.
+which reads the weight once for every 64 of them, and no row's bits depend on how many there are.
 """
 
 from torch import Tensor
