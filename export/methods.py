@@ -12,7 +12,14 @@ from eagle_aot.export.drafters.eagle3.methods import draft_methods
 from eagle_aot.export.drafters.protocol import BATCH, ROWS, MethodSpec
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.pair import Pair
-from eagle_aot.targets.step import TAIL, PromptChunk, Step, chain_tail
+from eagle_aot.targets.step import (
+    TAIL,
+    PromptChunk,
+    Step,
+    chain_tail,
+    one_row_of_rows,
+    rows_of_sequences,
+)
 from eagle_aot.triton_kernels.int4_gemm import set_matvec_max_m
 
 TYPICAL_ROWS = 8
@@ -48,7 +55,8 @@ class TargetVerify(Pair):
     ) -> tuple[Tensor, Tensor]:
         step = Step(positions, sequences, tail, moves, self.splits_keys)
         logits, taps = self.target.run(tokens, step)
-        return logits, self.draft.fuse(taps)
+        features = self.draft.fuse(one_row_of_rows(taps))
+        return logits, rows_of_sequences(features, tokens)
 
 
 def method_specs(

@@ -1,7 +1,7 @@
 """One run of the bench over an opened artifact."""
 
 import platform
-from importlib.metadata import version
+from eagle_aot import __version__
 
 import torch
 
@@ -71,7 +71,7 @@ class Bench:
             executor=executor.name,
             cuda_graphs=settings.cuda_graphs and isinstance(executor, AotiExecutor),
             device=device_name(executor.device),
-            versions={name: version(name) for name in ("eagle-aot", "torch")},
+            versions={"eagle-aot": __version__, "torch": torch.__version__},
             repeats=settings.repeats,
             taus=settings.taus,
         )
