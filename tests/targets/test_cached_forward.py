@@ -43,7 +43,9 @@ def fresh(checkpoint: Path, max_seq_len: int = LONG) -> TapTarget:
     return target
 
 
-@pytest.mark.parametrize("sizes", [[1], [WINDOW], [5, 1, 8, 3], [CHUNK], [RING, 1], [MAX_ROWS, MIN_PREFILL, 2]])
+@pytest.mark.parametrize(
+    "sizes", [[1], [WINDOW], [5, 1, 8, 3], [CHUNK], [RING, 1], [MAX_ROWS, MIN_PREFILL, 2]]
+)
 def test_chunks_of_any_size_give_the_numbers_of_one_uncached_pass(
     target: TapTarget, sizes: list[int]
 ) -> None:

@@ -51,7 +51,9 @@ def test_every_line_names_itself_and_ships_both_or_neither_checkpoint() -> None:
 @pytest.mark.parametrize("dummy", [True, False])
 def test_the_shipped_target_is_a_tap_target_with_its_published_sizes(dummy: bool) -> None:
     spec = get_target("gemma4-tiny")
-    target = spec.dummy(CacheSizes(32, torch.float32), None) if dummy else load_target("gemma4-tiny", 32)
+    target = (
+        spec.dummy(CacheSizes(32, torch.float32), None) if dummy else load_target("gemma4-tiny", 32)
+    )
     assert isinstance(target, TapTarget) and isinstance(target, nn.Module)
     assert not target.training
     sizes = target.max_seq_len, target.vocab_size, target.hidden_size, target.num_hidden_layers
@@ -107,7 +109,9 @@ def test_a_model_type_is_a_target_of_whatever_geometry(tmp_path: Path) -> None:
     for name in ("qwen3", "auto"):
         spec = get_target(name)
         assert (spec.name, spec.dummy, spec.target_dir) == (name, None, None)
-        assert spec.load(Checkpoint(directory), CacheSizes(16, torch.float32)).num_hidden_layers == 4
+        assert (
+            spec.load(Checkpoint(directory), CacheSizes(16, torch.float32)).num_hidden_layers == 4
+        )
     assert not set(LOADERS) & set(TARGETS)
 
 
