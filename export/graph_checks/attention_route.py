@@ -11,11 +11,15 @@ from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_TILE, TILE_ROWS
 
 SPLITK = "eagle_aot::sdpa_splitk"
-WRITES = "aten::index_copy"
+WRITES, TAKES = "aten::index_copy", "aten::index_select"
+VIEWS = ("aten::unflatten", "aten::view")
 
 
 def check_attention_route(name: str, program: ExportedProgram) -> None:
-    """The method reads every cache with `sdpa_splitk`, and with nothing else."""
+    """The method reads every cache with `sdpa_splitk`, and with nothing else.
+
+    But for what is moved within it.
+    """
     for weight, node in used_weights(program).items():
         if CACHE_MARK not in weight:
             continue
@@ -23,17 +27,26 @@ def check_attention_route(name: str, program: ExportedProgram) -> None:
         if readers != {SPLITK}:
             found = min(readers - {SPLITK}, default="nothing")
             raise ExportError(
-                f"{name}: cache {weight} is read by {found}, not by sdpa_splitk, which serves one "
-                f"sequence in bfloat16 or float16, heads of {HEAD_DIMS[0]} to {HEAD_DIMS[-1]}, a "
+                f"{name}: cache {weight} is read by {found}, not by sdpa_splitk, which serves "
+                f"bfloat16 or float16, heads of {HEAD_DIMS[0]} to {HEAD_DIMS[-1]}, a "
                 f"power of two, and {MAX_TILE // TILE_ROWS} elements of queries to a key head "
                 "(--attention stock takes any)"
             )
 
 
 def _readers(cache: Node) -> Iterator[str]:
-    """Operators that take the cache, or what a write into it returns, which is the cache."""
+    """Operators that take the cache: it, a view of it, or what a write into it returns."""
     for user in cache.users:
-        if operator_name(user) == WRITES and user.args[0] is cache:
+        name = operator_name(user)
+        if (name == WRITES and user.args[0] is cache) or name in VIEWS:
             yield from _readers(user)
-        else:
-            yield str(operator_name(user) or user.target)
+        elif not _is_moved_within(user, cache):
+            yield str(name or user.target)
+
+
+def _is_moved_within(user: Node, cache: Node) -> bool:
+    """Whether the node takes entries of the cache that are only written back into it."""
+    return operator_name(user) == TAKES and all(
+        operator_name(write) == WRITES and write.args[0] is cache and write.args[3] is user
+        for write in user.users
+    )

@@ -67,7 +67,7 @@ def int4_sizes(node: Node) -> dict[str, Any]:
 def sdpa(node: Node) -> dict[str, Any]:
     """Heads and tiling of an attention."""
     heads, head_dim = shape(node, 0)[2:]
-    kv_heads, window = shape(node, 1)[1], node.args[5]
+    kv_heads, window = shape(node, 1)[0], node.args[7]
     assert isinstance(window, int)
     layer = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": window}
     return layer | asdict(choose_tiling(heads, kv_heads, head_dim, window))
