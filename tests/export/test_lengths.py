@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from eagle_aot.export.int4_dispatch import matvec_max_m_raised
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export import ExportOptions, Source
-from eagle_aot.export.int4_dispatch import matvec_max_m_raised
 from eagle_aot.export.lengths import (
     MethodLengths,
     check_chain_len,

@@ -23,7 +23,7 @@ def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
     before = matvec_max_m()
     source = Source.find("gemma4-tiny", None, None, "dummy")
     progress = Progress()
-    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24, progress=progress)
+    options = ExportOptions(backend=backend, max_seq_len=128, max_prefill=72, progress=progress)
     programs = run_check(source, options)
     assert ("pack" in [stage.name for stage in progress.stages]) == (backend == "cuda")
     assert tuple(programs) == METHODS and matvec_max_m() == before

@@ -33,7 +33,7 @@ ATTEND = torch.ops.eagle_aot.sdpa_splitk.default
 def graphs(
     source: Source, attention: str | None, backend: str = "cuda"
 ) -> dict[str, ExportedProgram]:
-    options = ExportOptions(backend=backend, attention=attention, max_seq_len=64, max_prefill=24)
+    options = ExportOptions(backend=backend, attention=attention, max_seq_len=128, max_prefill=72)
     return run_check(source, options)
 
 
