@@ -154,6 +154,6 @@ def test_the_drafter_takes_the_features_that_the_target_returns(good: Programs) 
             return logits, torch.cat((features, embedded), dim=-1)
 
     draft = trace("draft_decode", writer("draft_decode"), kind=Wider)
-    told = rf"'target_verify', 'float32', {WIDTH}.* 'draft_decode', 'float32', {2 * WIDTH}\)"
+    told = rf"'target_verify', 'float32', {WIDTH}\).*'draft_decode', 'float32', {2 * WIDTH}\)"
     with pytest.raises(ExportError, match=f"features differ among methods: .*{told}"):
         check_with(good, draft_decode=draft)
