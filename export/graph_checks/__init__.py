@@ -15,6 +15,7 @@ from eagle_aot.export.graph_checks.buffers import (
 from eagle_aot.export.graph_checks.data_dependence import check_data_dependence
 from eagle_aot.export.graph_checks.int4_route import check_int4_route
 from eagle_aot.export.graph_checks.operators import check_matmuls, check_operators
+from eagle_aot.export.graph_checks.signature import check_features, check_signature
 from eagle_aot.export.graph_checks.weight_sized import check_weight_sized
 from eagle_aot.export.lengths import MethodLengths
 
@@ -39,7 +40,9 @@ def check_graphs(
     }
     for name, program in programs.items():
         check_data_dependence(name, program)
-        check_ranges(name, program, ranges[name], 1 if name == PREFILL else lengths.max_batch_size)
+        batch = 1 if name == PREFILL else lengths.max_batch_size
+        check_ranges(name, program, ranges[name], batch)
+        check_signature(name, program, batch)
         check_operators(name, program)
         check_matmuls(name, program)
         check_mutated_buffers(name, program)
@@ -48,6 +51,7 @@ def check_graphs(
             check_weight_sized(name, program)
     for name in splits_keys:
         check_attention_route(name, programs[name])
+    check_features(programs)
     check_shared_tensors(programs)
 
 

@@ -7,18 +7,19 @@ from torch.fx import Node
 
 from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks.allowed import VIEWS
-from eagle_aot.export.graph_checks.buffers import written_tensor
 from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_TILE, TILE_ROWS
 
 SPLITK = "eagle_aot::sdpa_splitk"
-WRITES = "aten::index_copy"
-GATHERS = "aten::index_select"
+WRITES, TAKES = "aten::index_copy", "aten::index_select"
+VIEWS = ("aten::unflatten", "aten::view")
 
 
 def check_attention_route(name: str, program: ExportedProgram) -> None:
-    """The method reads every cache with `sdpa_splitk`, and with nothing else."""
+    """The method reads every cache with `sdpa_splitk`, and with nothing else.
+
+    But for what is moved within it.
+    """
     for weight, node in used_weights(program).items():
         if CACHE_MARK not in weight:
             continue
@@ -34,25 +35,18 @@ def check_attention_route(name: str, program: ExportedProgram) -> None:
 
 
 def _readers(cache: Node) -> Iterator[str]:
-    """Operators that take the cache, a view of it, or what a write into it returns, which is it.
-
-    Rows that are gathered only to be written back into the same cache are moved, not read.
-    """
+    """Operators that take the cache: it, a view of it, or what a write into it returns."""
     for user in cache.users:
         name = operator_name(user)
-        if name in VIEWS or (name == WRITES and user.args[0] is cache):
+        if (name == WRITES and user.args[0] is cache) or name in VIEWS:
             yield from _readers(user)
-        elif name != GATHERS or not _moves(user):
+        elif not _is_moved_within(user, cache):
             yield str(name or user.target)
 
 
-def _moves(gathered: Node) -> bool:
-    """Whether what was gathered from a cache goes nowhere but into it."""
-    source = gathered.args[0]
-    assert isinstance(source, Node)
-    return all(
-        operator_name(user) == WRITES
-        and user.args[3] is gathered
-        and user.args[0] in (source, written_tensor(source))
-        for user in gathered.users
+def _is_moved_within(user: Node, cache: Node) -> bool:
+    """Whether the node takes entries of the cache that are only written back into it."""
+    return operator_name(user) == TAKES and all(
+        operator_name(write) == WRITES and write.args[0] is cache and write.args[3] is user
+        for write in user.users
     )

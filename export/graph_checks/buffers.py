@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks.nodes import tensors, used_weights
+from eagle_aot.export.graph_checks.nodes import calls, tensors, used_weights
 
 DRAFT, TARGET = "draft.", "target."
 
@@ -28,21 +28,19 @@ def check_mutated_buffers(name: str, program: ExportedProgram) -> None:
 def mutated_buffers(program: ExportedProgram) -> set[str]:
     """Names of the buffers a method writes in place."""
     buffers = program.graph_signature.inputs_to_buffers
-    written = {written_tensor(node).name for node in program.graph.nodes if _is_write(node)}
-    return {buffers.get(name, name) for name in written}
-
-
-def written_tensor(node: Node) -> Node:
-    """What an operator in place writes, which may be what another one in place returned."""
-    while _is_write(node):
-        before = node.args[0]
-        assert isinstance(before, Node)
-        node = before
-    return node
+    written = (_first(node) for node in calls(program) if _is_write(node))
+    return {buffers.get(node.name, node.name) for node in written}
 
 
 def _is_write(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _first(write: Node) -> Node:
+    """What a write is into; what it returns, into which the next may be, is the same memory."""
+    into = write.args[0]
+    assert isinstance(into, Node)
+    return _first(into) if _is_write(into) else into
 
 
 def check_shared_tensors(programs: Mapping[str, ExportedProgram]) -> None:

@@ -4,18 +4,20 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.targets.step import SCRATCH_SLOTS, longest_chunk, ring_slots
 
 
 class PositionGuard:
     """Remembers how many leading positions of one cache are valid and refuses what would lie.
 
-    Rolling back is allowed: writing at an earlier position truncates the valid prefix there. A
-    ring cache of twice `ring_window` slots (0: flat) limits how long a forward and how far a step
-    back may be. The checks read values, so they are skipped while a graph is traced.
+    Rolling back is allowed: writing at an earlier position truncates the valid prefix there. A text
+    may reach into the slots that its cache has for drafts. A ring cache for `ring_window` (0: flat)
+    limits how long a forward and how far a step back may be. The checks read values, so they are
+    skipped while a graph is traced.
     """
 
-    def __init__(self, capacity: int, ring_window: int = 0) -> None:
-        self.capacity = capacity
+    def __init__(self, max_seq_len: int, ring_window: int = 0) -> None:
+        self.capacity = max_seq_len + SCRATCH_SLOTS
         self.ring_window = ring_window
         self.valid = 0
         self.written = 0  # positions that the ring holds traces of, rolled back ones included
@@ -52,8 +54,8 @@ class PositionGuard:
 
     def _check_ring(self, start: int, end: int) -> None:
         """A row needs the window before it, which later rows must not have overwritten."""
-        reach = self.ring_window + 1
-        if end - start > reach and end > 2 * self.ring_window:
+        reach = longest_chunk(self.ring_window)
+        if end - start > reach and end > ring_slots(self.ring_window):
             raise SettingError(f"{end - start} rows at position {start}: at most {reach} fit")
         if start and self.written - start > reach:
             raise SettingError(

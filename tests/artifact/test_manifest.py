@@ -22,7 +22,9 @@ PUBLISHED = {
     "get_max_prefill_chunk",
     "get_sliding_window",
     "get_chain_len",
-    "get_max_verify_window",
+    "get_max_rows",
+    "get_max_batch_size",
+    "get_tail",
     "get_draft_vocab_size",
     "get_hidden_size",
     "get_eos_ids",
@@ -70,7 +72,7 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"schema_version": 99}, "schema version 99, this runner reads 3"),
+        ({"schema_version": 99}, "schema version 99, this runner reads 4"),
         ({"schema_version": "\x1b[2J"}, r"damaged \(ValueError"),
         ({"schema_version": 3.5}, "damaged"),
         ({"schema_version": None}, r"damaged \(ValueError"),

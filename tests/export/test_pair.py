@@ -1,7 +1,7 @@
 """The three methods, run eagerly: what they return, and that a loop over them is lossless."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,14 @@ import torch
 from torch import Tensor, nn
 from transformers import Gemma4ForCausalLM
 
+from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export import Pair, load_draft
+from eagle_aot.export.drafters.eagle3.methods import DraftDecode
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.methods import Prefill, TargetVerify
 from eagle_aot.targets import TARGETS, TapTarget, load_target
+from eagle_aot.targets.step import MAX_CHAIN_LEN, TAIL, chain_tail
 from support.gemma_oracle import VOCAB, oracle_states, random_gemma, random_tokens, save_text_layout
 from support.head_files import (
     HeadShape,
@@ -56,30 +60,58 @@ def directories(
 
 
 @pytest.fixture
-def pair(directories: tuple[Path, Path]) -> Pair:
+def pair(directories: tuple[Path, Path]) -> "Methods":
     target = load_target(directories[0], 96)
-    return Pair(target, load_draft(directories[1], target, 96))
+    return Methods(Pair(target, load_draft(directories[1], target, 96)))
 
 
 def call(
-    method: Callable[..., tuple[Tensor, Tensor]],
-    start: int,
-    tokens: Sequence[int],
-    *feature: Tensor,
+    method: Pair, start: int, tokens: Sequence[int], *feature: Tensor
 ) -> tuple[list[int], Tensor]:
-    """Run a method on a row of tokens that starts at position `start`."""
+    """Run a method on a row of tokens that starts at position `start`: greedy ids, features."""
+    row, input_pos = torch.tensor([list(tokens)]), torch.arange(start, start + len(tokens))
+    first, positions = torch.zeros(1, dtype=torch.int64), input_pos.unsqueeze(0)
+    rows = (
+        (input_pos, first)
+        if isinstance(method, Prefill)
+        else (positions, first, chain_tail(positions))
+    )
+    moves = (torch.full((1, TAIL), -1),) if isinstance(method, TargetVerify) else ()
     with torch.no_grad():
-        row, input_pos = torch.tensor([list(tokens)]), torch.arange(start, start + len(tokens))
-        ids, features = method(row, *feature, input_pos)
-    assert ids.dtype == torch.int64 and features.shape[:2] == (1, len(tokens))
+        logits, features = method(row, *rows, *moves, *feature)
+    count = 1 if isinstance(method, Prefill) else len(tokens)
+    assert logits.dtype == torch.float32 and logits.shape[:2] == (1, count)
+    assert features.shape[:2] == (1, len(tokens))
+    ids = logits.argmax(-1)
+    if isinstance(method, DraftDecode):
+        ids = method.draft.draft_to_target(ids)
     return ids[0].tolist(), features
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Of a pair, run eagerly."""
+
+    pair: Pair
+
+    @property
+    def prefill(self) -> Pair:
+        return Prefill(self.pair.target, self.pair.draft)
+
+    @property
+    def target_verify(self) -> Pair:
+        return TargetVerify(self.pair.target, self.pair.draft)
+
+    @property
+    def draft_decode(self) -> Pair:
+        return DraftDecode(self.pair.target, self.pair.draft)
 
 
 Propose = Callable[[int, list[int]], list[int]]  # (tokens emitted, the head's chain) -> drafts
 
 
 def shifted_loop(
-    pair: Pair, chain_len: int, propose: Propose = lambda _, chain: chain
+    pair: Methods, chain_len: int, propose: Propose = lambda _, chain: chain
 ) -> tuple[list[int], list[int], int]:
     """Prompt in chunks, then rounds. Returns the text, the accepted counts, the target forwards."""
     prompt, text, accepted_counts = PROMPT[0].tolist(), [], []
@@ -113,9 +145,9 @@ def shifted_loop(
     return text[:NEW], accepted_counts, forwards
 
 
-@pytest.mark.parametrize("chain_len", [1, 3, 7])
+@pytest.mark.parametrize("chain_len", [1, 3, 7, MAX_CHAIN_LEN])
 def test_a_random_head_never_changes_the_text(
-    pair: Pair, greedy: list[int], chain_len: int
+    pair: Methods, greedy: list[int], chain_len: int
 ) -> None:
     text, accepted, forwards = shifted_loop(pair, chain_len)
     assert text == greedy
@@ -123,7 +155,9 @@ def test_a_random_head_never_changes_the_text(
 
 
 @pytest.mark.parametrize("right", [7, 2, 0])
-def test_exactly_the_right_drafts_are_accepted(pair: Pair, greedy: list[int], right: int) -> None:
+def test_exactly_the_right_drafts_are_accepted(
+    pair: Methods, greedy: list[int], right: int
+) -> None:
     """A chain of 7 whose first `right` drafts are what comes next."""
 
     def propose(emitted: int, chain: list[int]) -> list[int]:
@@ -136,7 +170,7 @@ def test_exactly_the_right_drafts_are_accepted(pair: Pair, greedy: list[int], ri
     assert accepted[:full_rounds] == [right] * full_rounds
 
 
-def test_verify_ids_are_the_greedy_tokens_after_each_row(pair: Pair, greedy: list[int]) -> None:
+def test_verify_ids_are_the_greedy_tokens_after_each_row(pair: Methods, greedy: list[int]) -> None:
     for start in (0, 8, 16):
         chunk = PROMPT[0, start : start + 8].tolist()
         ids, feature = call(pair.prefill, start, chunk)
@@ -149,55 +183,58 @@ def test_verify_ids_are_the_greedy_tokens_after_each_row(pair: Pair, greedy: lis
 
 
 def test_target_methods_return_the_fused_taps(
-    pair: Pair, directories: tuple[Path, Path], model: Gemma4ForCausalLM
+    pair: Methods, directories: tuple[Path, Path], model: Gemma4ForCausalLM
 ) -> None:
     tokens = PROMPT[:, :8]
     _, states = oracle_states(model, tokens)
-    expected = pair.draft.fuse(torch.cat([states[b] for b in TAPS], dim=-1)[None])
+    expected = pair.pair.draft.fuse(torch.cat([states[b] for b in TAPS], dim=-1)[None])
     _, prefilled = call(pair.prefill, 0, tokens[0].tolist())
     _, verified = call(pair.target_verify, 0, tokens[0].tolist())
     for found in (prefilled, verified):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_decode_is_prefill_of_one_token(pair: Pair) -> None:
-    call(pair.prefill, 0, PROMPT[0, :5].tolist())
-    token = PROMPT[0, 5:6].tolist()
-    ids, feature = call(pair.decode, 5, token)
-    same_ids, same_feature = call(pair.prefill, 5, token)
-    verified, verified_feature = call(pair.target_verify, 5, token)
-    assert ids == same_ids == verified
-    assert torch.equal(feature, same_feature) and torch.equal(feature, verified_feature)
+def test_plain_decoding_is_a_verification_of_one_row(pair: Methods, greedy: list[int]) -> None:
+    call(pair.prefill, 0, PROMPT[0, :20].tolist())
+    token = PROMPT[0, 20:].tolist()
+    ids, feature = call(pair.prefill, 20, token)
+    verified, verified_feature = call(pair.target_verify, 20, token)
+    assert ids == verified == greedy[:1]
+    torch.testing.assert_close(feature, verified_feature, rtol=1e-4, atol=1e-5)
 
 
 def test_proposals_are_target_ids_and_cached_slots_equal_one_pass(
-    pair: Pair,
+    pair: Methods,
 ) -> None:
-    draft, tokens = pair.draft, PROMPT[0, :9].tolist()
+    draft, tokens = pair.pair.draft, PROMPT[0, :9].tolist()
     feature = torch.randn(1, 9, SHAPE.hidden, generator=torch.Generator().manual_seed(0))
     ids, recurrent = call(pair.draft_decode, 0, tokens, feature)
-    pair.reset_cache()
+    pair.pair.reset_cache()
     with torch.no_grad():
         embedding = draft.embed(PROMPT[:, :9])
         logits, expected = draft.forward_cached(embedding, feature, torch.arange(9))
     offsets = head_tensors(SHAPE)["d2t"]
     assert ids == [d + int(offsets[d]) for d in logits[0].argmax(-1).tolist()]
     assert torch.equal(recurrent, expected)
-    pair.reset_cache()
+    pair.pair.reset_cache()
     steps = [call(pair.draft_decode, i, [t], feature[:, i : i + 1])
              for i, t in enumerate(tokens)]  # fmt: skip
     assert [id for step, _ in steps for id in step] == ids
     torch.testing.assert_close(torch.cat([r for _, r in steps], 1), recurrent, rtol=1e-5, atol=1e-5)
 
 
-def test_reset_forgets_both_caches(pair: Pair) -> None:
-    call(pair.prefill, 0, [1, 2, 3])
-    call(pair.draft_decode, 0, [2], torch.ones(1, 1, SHAPE.hidden))
-    pair.reset_cache()
+@torch.no_grad()
+def test_reset_forgets_both_caches(pair: Methods) -> None:
+    target, draft = pair.pair.target, pair.pair.draft
+    row = torch.ones(1, 1, SHAPE.hidden)
+    target.forward_logits_taps(torch.tensor([[1, 2, 3]]), torch.arange(3))
+    draft.forward_cached(row, row, torch.arange(1))
+    pair.pair.reset_cache()
+    assert not any(buffer.any() for name, buffer in pair.pair.named_buffers() if CACHE_MARK in name)
     with pytest.raises(ValueError, match="leaves a gap"):
-        call(pair.prefill, 3, [1])
+        target.forward_logits_taps(torch.tensor([[1]]), torch.tensor([3]))
     with pytest.raises(ValueError, match="leaves a gap"):
-        call(pair.draft_decode, 1, [1], torch.ones(1, 1, SHAPE.hidden))
+        draft.forward_cached(row, row, torch.tensor([1]))
 
 
 def head(

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export import Source
 from eagle_aot.export import cli as export_cli
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
@@ -30,14 +31,14 @@ def test_the_command_takes_the_schemes_there_are() -> None:
 
 def test_decoder_linears_become_int4(pair: tuple[Path, Path]) -> None:
     source = Source.find("auto", *pair, "auto", quantize="int4-g32-hqq")
-    target = source.load(32, torch.bfloat16).target
+    target = source.load(CacheSizes(32, torch.bfloat16)).target
     linears = [m for m in target.modules() if isinstance(m, Int4Linear)]
     assert len(linears) == 26 and {m.group_size for m in linears} == {32}
     assert {m.scale.dtype for m in linears} == {torch.bfloat16}
 
 
 def test_without_it_they_stay_dense(pair: tuple[Path, Path]) -> None:
-    target = Source.find("auto", *pair, "auto").load(32, torch.float32).target
+    target = Source.find("auto", *pair, "auto").load(CacheSizes(32, torch.float32)).target
     assert not any(isinstance(m, Int4Linear) for m in target.modules())
 
 

@@ -4,20 +4,25 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
+from torch.nn import functional as F
 
+from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
+from eagle_aot.export.drafters.protocol import BATCH, ROWS, MethodSpec
 from eagle_aot.export.graph_checks import check_graphs
-from eagle_aot.export.int4_dispatch import matvec_max_m_raised
 from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.methods import moves_input, prompt_inputs, step_inputs, trace_method
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.weight import random_int4
 
-LENGTHS = MethodLengths(8, 9, 16)
-RANGES = {"prefill": (9, 16), "target_verify": (1, 8), "draft_decode": (1, 16)}
-WIDTH = 4
+LENGTHS = MethodLengths(max_rows=8, min_prefill=9, max_prefill=16, max_batch_size=1)
+SEVERAL = MethodLengths(max_rows=8, min_prefill=9, max_prefill=16, max_batch_size=3)
+RANGES = {PREFILL: (9, 16), TARGET_VERIFY: (1, 8), DRAFT_DECODE: (1, 16)}
+VOCAB, WIDTH = 48, 4
 INT4_WIDTH = 32
 Programs = dict[str, ExportedProgram]
 Body = Callable[["Toy", Tensor, Tensor], Tensor]
+Outputs = tuple[Tensor, ...]
 
 
 class ToyCache(nn.Module):
@@ -44,17 +49,49 @@ class ToyModel(nn.Module):
 
 
 class Toy(nn.Module):
-    """Two models with a cache each; `body` decides what is read and written."""
+    """Two models with a cache each; `body` decides what is read and written.
 
-    def __init__(self, body: Body, dtype: torch.dtype, caches: int) -> None:
+    It gets all rows of all sequences, x [rows, WIDTH] and input_pos [rows], and returns
+    [rows, WIDTH], which are the logits; x is the features.
+    """
+
+    def __init__(self, body: Body, dtype: torch.dtype = torch.float32, caches: int = 1) -> None:
         super().__init__()
         self.target, self.draft = ToyModel(dtype), ToyModel(dtype)
         if caches == 2:
             self.target.other = ToyModel(dtype)
+        self.register_buffer("table", torch.ones(VOCAB, WIDTH))
         self.body = body
 
-    def forward(self, x: Tensor, input_pos: Tensor) -> Tensor:
-        return self.body(self, x, input_pos)
+    def outputs(self, tokens: Tensor, positions: Tensor) -> Outputs:
+        """Logits and features [B, T, WIDTH] of tokens and positions [B, T]."""
+        x = F.embedding(tokens.flatten(), self.table)
+        y = self.body(self, x, positions.flatten())
+        return y.view(*tokens.shape, WIDTH), x.view(*tokens.shape, WIDTH)
+
+
+class ToyPrefill(Toy):
+    def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> Outputs:
+        logits, features = self.outputs(tokens, input_pos)
+        return logits[:, -1:], features
+
+
+class ToyVerify(Toy):
+    def forward(
+        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, moves: Tensor
+    ) -> Outputs:
+        return self.outputs(tokens, positions)
+
+
+class ToyDraft(Toy):
+    def forward(
+        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, features: Tensor
+    ) -> Outputs:
+        logits, embedded = self.outputs(tokens, positions)
+        return logits, features + embedded
+
+
+KINDS = {PREFILL: ToyPrefill, TARGET_VERIFY: ToyVerify, DRAFT_DECODE: ToyDraft}
 
 
 def write_target(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
@@ -72,26 +109,39 @@ def trace(
     bounds: tuple[int, int] | None = None,
     dtype: torch.dtype = torch.float32,
     caches: int = 1,
+    kind: Callable[[Body, torch.dtype, int], Toy] | None = None,
+    batch: int = 1,
 ) -> ExportedProgram:
-    """`body` over x [rows, WIDTH] and input_pos [rows], with the rows of the method `name`."""
+    """A toy method over `body`, traced as those of a pair are.
+
+    With the inputs and the ranges of the method `name`, unless told otherwise.
+    """
     low, high = bounds or RANGES[name]
-    inputs = torch.ones(high, WIDTH), torch.arange(high)
-    rows = Dim("rows", min=low, max=high)
-    shapes = ({0: rows}, {0: rows})
-    toy = Toy(body, dtype, caches)
-    with matvec_max_m_raised(LENGTHS.max_verify_window):
-        return torch.export.export(toy, inputs, dynamic_shapes=shapes, strict=False)
+    step = step_inputs(batch)
+    features = torch.zeros(batch, step[0][0].shape[1], WIDTH), {0: BATCH, 1: ROWS}
+    inputs = {
+        PREFILL: prompt_inputs(high),
+        TARGET_VERIFY: (*step, moves_input(batch)),
+        DRAFT_DECODE: (*step, features),
+    }
+    spec = MethodSpec(
+        module=(kind or KINDS[name])(body, dtype, caches),
+        inputs=inputs[name],
+        min_rows=low,
+        max_rows=high,
+        few_rows=name != PREFILL,
+    )
+    return trace_method(spec, batch)
 
 
-def good_programs() -> Programs:
+def good_programs(batch: int = 1) -> Programs:
     """The three methods, each writing its cache and nothing else."""
-    bodies = {"prefill": write_target, "target_verify": write_target, "draft_decode": write_draft}
-    return {name: trace(name, body) for name, body in bodies.items()}
+    return {name: trace(name, writer(name), batch=batch) for name in KINDS}
 
 
 def writer(name: str) -> Body:
     """What a method must do at least."""
-    return write_draft if name == "draft_decode" else write_target
+    return write_draft if name == DRAFT_DECODE else write_target
 
 
 def check_with(good: Programs, **broken: ExportedProgram) -> None:

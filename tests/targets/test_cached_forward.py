@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle_aot.artifact import VERIFY_SLACK
 from eagle_aot.common.errors import SettingError
 from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.step import MAX_ROWS, MIN_PREFILL, SCRATCH_SLOTS, longest_chunk, ring_slots
 from support.gemma_oracle import (
     FULL,
     SLIDING,
@@ -20,6 +20,8 @@ from support.gemma_oracle import (
 from support.golden_cases import relative_error
 
 WINDOW = 8
+CHUNK, RING = longest_chunk(WINDOW), ring_slots(WINDOW)
+LONG = 2 * RING + 5
 TIGHT = 5e-6  # float32 sums in another order (BLAS picks it by row count), four layers deep
 
 
@@ -35,17 +37,19 @@ def target(checkpoint: Path) -> TapTarget:
     return fresh(checkpoint)
 
 
-def fresh(checkpoint: Path, max_seq_len: int = 96) -> TapTarget:
+def fresh(checkpoint: Path, max_seq_len: int = LONG) -> TapTarget:
     target = load_target(checkpoint, max_seq_len)
     target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
     return target
 
 
-@pytest.mark.parametrize("sizes", [[1], [WINDOW], [5, 1, 8, 3], [2 * WINDOW, 1]])
+@pytest.mark.parametrize(
+    "sizes", [[1], [WINDOW], [5, 1, 8, 3], [CHUNK], [RING, 1], [MAX_ROWS, MIN_PREFILL, 2]]
+)
 def test_chunks_of_any_size_give_the_numbers_of_one_uncached_pass(
     target: TapTarget, sizes: list[int]
 ) -> None:
-    tokens = random_tokens(90)
+    tokens = random_tokens(LONG)
     expected_logits, expected = oracle_states(random_gemma(sliding_window=WINDOW), tokens)
     logits, taps = run_in_chunks(target, tokens, sizes)
     assert relative_error(logits, expected_logits) < 2e-5
@@ -63,13 +67,14 @@ def test_a_cached_step_equals_a_recomputation_from_nothing(
         assert relative_error(taps[:, :end], alone_taps) < TIGHT
 
 
-@pytest.mark.parametrize("prompt", [2, 30, 61])
+@pytest.mark.parametrize("count", [8, MAX_ROWS])
+@pytest.mark.parametrize("prompt", [2, 30, RING - 3])
 def test_overwriting_rejected_tokens_leaves_no_trace_of_them(
-    checkpoint: Path, target: TapTarget, prompt: int
+    checkpoint: Path, target: TapTarget, prompt: int, count: int
 ) -> None:
-    tokens, rejected = random_tokens(80), random_tokens(8, seed=1)
+    tokens, rejected = random_tokens(prompt + 19), random_tokens(count, seed=1)
     run_in_chunks(target, tokens[:, :prompt], [WINDOW])
-    run_in_chunks(target, rejected, [8], start=prompt)
+    run_in_chunks(target, rejected, [count], start=prompt)
     found = run_in_chunks(target, tokens[:, prompt:], [2, 1, 7], start=prompt)
     clean = fresh(checkpoint)
     run_in_chunks(clean, tokens[:, :prompt], [WINDOW])
@@ -81,7 +86,7 @@ def test_overwriting_rejected_tokens_leaves_no_trace_of_them(
 def test_a_longer_sequence_before_leaves_no_trace(
     checkpoint: Path, target: TapTarget, reset: bool
 ) -> None:
-    run_in_chunks(target, random_tokens(90, seed=1), [WINDOW])
+    run_in_chunks(target, random_tokens(LONG, seed=1), [WINDOW])
     if reset:
         target.reset_cache()
     tokens = random_tokens(40)
@@ -103,10 +108,10 @@ def test_a_row_alone_equals_the_row_among_others(checkpoint: Path, target: TapTa
 
 def test_positions_beyond_the_cache_or_behind_a_gap_are_refused(checkpoint: Path) -> None:
     target = fresh(checkpoint, max_seq_len=20)
-    tokens = random_tokens(20 + VERIFY_SLACK)
-    run_in_chunks(target, tokens, [4])  # the last verify window may reach over the context's end
-    with pytest.raises(SettingError, match="beyond the cache of 28"):
-        target.forward_logits_taps(tokens[:, :1], torch.tensor([28]))
+    tokens = random_tokens(20 + SCRATCH_SLOTS)
+    run_in_chunks(target, tokens, [4])  # drafts may reach over the context's end
+    with pytest.raises(SettingError, match="beyond the cache of 108"):
+        target.forward_logits_taps(tokens[:, :1], torch.tensor([108]))
     target.reset_cache()
     with pytest.raises(SettingError, match="leaves a gap"):
         target.forward_logits_taps(tokens[:, :1], torch.tensor([1]))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from eagle_aot.targets import TARGETS, load_target
+from eagle_aot.targets.step import longest_chunk, ring_slots
 from support.gemma_oracle import (
     FULL,
     SLIDING,
@@ -48,7 +49,7 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
         "head_dim": draw(st.sampled_from([8, 16])),
         "global_head_dim": draw(st.sampled_from([8, 24, 32])),
         "attention_k_eq_v": draw(st.booleans()),
-        "sliding_window": draw(st.sampled_from([1, 4, 8, 11])),
+        "sliding_window": draw(st.sampled_from([1, 4, 8, 11, 64])),
         "final_logit_softcapping": draw(st.sampled_from([None, 30.0])),
         "tie_word_embeddings": draw(st.booleans()),
     }
@@ -61,8 +62,8 @@ def test_any_geometry_matches_transformers_far_beyond_the_ring(
 ) -> None:
     model = random_gemma(**geometry)
     window = geometry["sliding_window"]
-    tokens = random_tokens(5 * window + 3)
-    sizes = data.draw(st.lists(st.integers(1, window), min_size=1, max_size=6))
+    tokens = random_tokens(2 * ring_slots(window) + 3)
+    sizes = data.draw(st.lists(st.integers(1, longest_chunk(window)), min_size=1, max_size=6))
     expected_logits, expected = oracle_states(model, tokens)
     with tempfile.TemporaryDirectory() as name:
         if multimodal:

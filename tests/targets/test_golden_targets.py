@@ -16,15 +16,21 @@ CASES = [  # and the sliding window, or any number of rows where there is none
 TOLERANCE = 1e-4
 
 
-@pytest.mark.parametrize("chunk", ["window", "token", "mixed"])
+@pytest.mark.parametrize("chunk", ["window", "token", "mixed", "whole"])
 @pytest.mark.parametrize(("name", "window"), CASES)
 def test_logits_and_every_boundary_match_transformers(name: str, window: int, chunk: str) -> None:
     directory, case = golden_case(name)
     expected = case["expected.boundary_hidden_states"]
     target = load_target(directory, max_seq_len=80)
     target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
-    sizes = {"window": [window], "token": [1], "mixed": [2 * window, 1, window, 3]}[chunk]
-    logits, taps = run_in_chunks(target, case["input.tokens"][None], sizes)
+    tokens = case["input.tokens"][None]
+    sizes = {
+        "window": [window],
+        "token": [1],
+        "mixed": [2 * window, 1, window, 3],
+        "whole": [tokens.shape[1]],
+    }[chunk]
+    logits, taps = run_in_chunks(target, tokens, sizes)
     assert relative_error(logits, case["expected.logits"]) < TOLERANCE
     assert torch.equal(logits.argmax(-1), case["expected.logits"].argmax(-1))
     assert len(taps) == len(expected)

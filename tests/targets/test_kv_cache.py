@@ -1,4 +1,4 @@
-"""The caches on their own: which stored entries a query sees."""
+"""The caches on their own: what rows see of them, whatever was stored there before."""
 
 import pytest
 import torch
@@ -7,85 +7,218 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.targets.decoder.kv_cache import MASKED, Chunk, FlatKVCache, KVCache, RingKVCache
+from eagle_aot.targets.decoder.attention import MASKED
+from eagle_aot.targets.decoder.kv_cache import FlatKVCache, RingKVCache, StepView
 from eagle_aot.targets.decoder.positions import PositionGuard
+from eagle_aot.targets.step import (
+    MAX_ROWS,
+    MAX_TREE_DEPTH,
+    PADDING_SLOTS,
+    SCRATCH_SLOTS,
+    TAIL,
+    chain_step,
+    flat_slots,
+    longest_chunk,
+    ring_slots,
+)
+from support.cache_play import LONGEST, CachePlay, Tree
+from support.sdpa_cases import Layer
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
-GENERATION = 1000
+SETTINGS = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+WINDOWS = [0, 4, 11, 64]
+TIGHT = {"rtol": 1e-5, "atol": 2e-6}  # float32 sums
 
 
-def write_and_look(cache: KVCache, start: int, length: int, generation: int) -> list[list[float]]:
-    """Store entries that name their position and generation; what each query sees, ascending."""
-    input_pos = torch.arange(start, start + length)
-    entries = (input_pos + GENERATION * generation).float().view(1, 1, length, 1)
-    keys, values = cache.update(entries, -entries, input_pos)
-    assert torch.equal(keys, -values)
-    mask = cache.mask(input_pos)
-    assert set(mask.unique().tolist()) <= {0.0, MASKED}
-    return [sorted(keys[0, 0, row == 0, 0].tolist()) for row in mask]
+def layer(window: int, dtype: torch.dtype = torch.float32) -> Layer:
+    return Layer(heads=4, kv_heads=2, head_dim=16, window=window, dtype=dtype)
+
+
+def chain(rows: int) -> Tree:
+    return [(row - 1, row) for row in range(rows)]
+
+
+@st.composite
+def trees(draw: st.DrawFn, max_rows: int = MAX_ROWS) -> Tree:
+    """A bonus token and drafts behind it, at most MAX_TREE_DEPTH deep, in slots behind a tail's."""
+    parents, depths = [-1], [0]
+    for row in range(1, draw(st.integers(1, max_rows))):
+        deep_enough = [r for r in range(row) if depths[r] < MAX_TREE_DEPTH]
+        chosen = draw(st.sampled_from(deep_enough[-4:] if draw(st.booleans()) else deep_enough))
+        parents.append(chosen)
+        depths.append(depths[chosen] + 1)
+    scratch = draw(st.permutations(range(TAIL, SCRATCH_SLOTS)))
+    return list(zip(parents, [0, *scratch], strict=False))
 
 
 @SETTINGS
-@given(data=st.data(), window=st.integers(8, 12), ring=st.booleans())
-def test_a_query_sees_exactly_the_newest_entries_within_its_reach(
-    data: st.DataObject, window: int, ring: bool
+@given(data=st.data(), window=st.sampled_from(WINDOWS), sequences=st.sampled_from([1, 2, 4]))
+def test_rows_see_their_paths_and_nothing_else_over_many_rounds(
+    data: st.DataObject, window: int, sequences: int
 ) -> None:
-    """Chunks of up to a window, behind which up to a verify window is rolled back, many rounds."""
-    cache = (
-        RingKVCache(1, window, 1, torch.float32) if ring else FlatKVCache(1, 200, 1, torch.float32)
-    )
-    reach = window if ring else 200
-    newest: dict[int, float] = {}
-    start = 0
-    for generation in range(14):
-        farthest = max(newest, default=-1) + 1
-        start = data.draw(st.integers(max(0, farthest - 8), start))
-        length = data.draw(st.integers(1, window))
-        newest |= {p: p + GENERATION * generation for p in range(start, start + length)}
-        for query, seen in enumerate(write_and_look(cache, start, length, generation), start):
-            visible = range(max(0, query - reach + 1), query + 1)
-            assert seen == sorted(float(newest[p]) for p in visible)
-        start += length
+    """Texts at different lengths come, grow by trees beside one another, end, and others come."""
+    play = CachePlay(layer(window), sequences)
+    longest = longest_chunk(window) if window else LONGEST
+    for _ in range(data.draw(st.integers(3, 8))):
+        for sequence in range(sequences):
+            length = len(play.texts[sequence])
+            if length > LONGEST - 130 or data.draw(st.integers(0, 4)) == 0:
+                play.forget(sequence)
+            if not play.texts[sequence]:
+                for rows in data.draw(st.lists(st.integers(1, min(longest, 120)), max_size=2)):
+                    torch.testing.assert_close(
+                        *play.prompt(sequence, rows), check_dtype=False, **TIGHT
+                    )
+        running = data.draw(st.lists(st.sampled_from(range(sequences)), min_size=1, unique=True))
+        drafted = {one: data.draw(trees(MAX_ROWS // len(running))) for one in running}
+        padding = data.draw(st.integers(0, 3))
+        rows = max(map(len, drafted.values())) + padding
+        found, expected = play.step(drafted, rows)
+        for b, tree in enumerate(drafted.values()):
+            torch.testing.assert_close(
+                found[b, : len(tree)].double(), expected[b, : len(tree)], **TIGHT
+            )
+        for one, tree in drafted.items():
+            play.accept(one, data.draw(st.integers(0, len(tree) - 1)))
 
 
-@pytest.mark.parametrize("ring", [True, False])
-def test_attending_takes_what_the_mask_shows_with_either_operator(ring: bool) -> None:
-    torch.manual_seed(0)
-    cache: KVCache = RingKVCache(2, 12, 16, torch.float16)
-    if not ring:
-        cache = FlatKVCache(2, 64, 16, torch.float16)
-    for start in range(0, 40, 5):
-        input_pos = torch.arange(start, start + 5)
-        cache.update(*torch.randn(2, 1, 2, 5, 16).half(), input_pos)
-        q, chunk = torch.randn(1, 5, 6, 16).half(), Chunk(input_pos, cache)
-        cache.splits_keys = False
-        stock = cache.attend(q, chunk, 0.3)
-        cache.splits_keys = True
-        split = cache.attend(q, chunk, 0.3)
-        assert split.shape == stock.shape and split.dtype == stock.dtype
-        torch.testing.assert_close(split, stock, rtol=0.01, atol=0.003)
+@pytest.mark.parametrize("splits_keys", [False, True])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_branch_in_scattered_slots_equals_plain_decoding(window: int, splits_keys: bool) -> None:
+    """Whichever operator attends, and wherever in a ring the text has got to."""
+    dtype = torch.float16 if splits_keys else torch.float32
+    near = {"rtol": 0.01, "atol": 0.003} if splits_keys else TIGHT
+    tree = [(-1, 0), (0, 87), (0, 20), (2, 61), (1, 16), (4, 33), (3, 40), (6, 17), (7, 86)]
+    play = CachePlay(layer(window, dtype), splits_keys=splits_keys)
+    for rows in (1, 60, 60, 60):
+        play.prompt(0, rows)
+        found, expected = play.step({0: tree})
+        torch.testing.assert_close(found.double(), expected, **near)
+        plain = CachePlay(layer(window, dtype), splits_keys=splits_keys)
+        for row in range(len(tree)):
+            *before, _ = play.path(0, row)
+            plain.repeat(before)
+            plain.renumber(play.path(0, row)[-1])
+            alone, _ = plain.step({0: chain(1)})
+            torch.testing.assert_close(alone[0, 0], found[0, row], **near)
+        play.accept(0, 5)
+        play.step({0: chain(1)})
+        play.accept(0, 0)
+        play.step({0: chain(1)})  # the moves are done, and prompts take none
 
 
-@pytest.mark.parametrize("ring", [True, False])
-def test_entries_of_a_longer_sequence_are_invisible_from_position_0(ring: bool) -> None:
-    cache = RingKVCache(1, 8, 1, torch.float32) if ring else FlatKVCache(1, 64, 1, torch.float32)
-    for start in range(0, 64, 8):
-        write_and_look(cache, start, 8, generation=1)
-    seen = write_and_look(cache, 0, 5, generation=2) + write_and_look(cache, 5, 3, generation=2)
-    assert seen == [[p + 2.0 * GENERATION for p in range(query + 1)] for query in range(8)]
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("sequences", [2, 4])
+def test_sequences_beside_one_another_equal_each_alone(window: int, sequences: int) -> None:
+    lengths, tree = [90, 3, 17, 150][:sequences], [(-1, 0), (0, 30), (0, 16), (2, 87), (1, 50)]
+    together = CachePlay(layer(window), sequences)
+    alone = [CachePlay(layer(window)) for _ in lengths]
+    for sequence, length in enumerate(lengths):
+        for part in (length // 2, length - length // 2):
+            together.prompt(sequence, part)
+        alone[sequence].repeat(together.texts[sequence])
+    order = list(range(sequences))[::-1]
+    for accepted in (4, 3, 0):
+        found, expected = together.step(dict.fromkeys(order, tree))
+        torch.testing.assert_close(found.double(), expected, **TIGHT)
+        for b, sequence in enumerate(order):
+            alone[sequence].renumber(together.rows(sequence)[0].token)
+            by_itself, _ = alone[sequence].step({0: tree})
+            torch.testing.assert_close(by_itself[0], found[b], **TIGHT)
+            together.accept(sequence, accepted)
+            alone[sequence].accept(0, accepted)
 
 
-def test_a_ring_takes_twice_its_window_from_empty() -> None:
-    cache = RingKVCache(1, 8, 1, torch.float32)
-    seen = write_and_look(cache, 0, 16, generation=0)
-    assert seen == [[float(p) for p in range(max(0, query - 7), query + 1)] for query in range(16)]
+@pytest.mark.parametrize("window", WINDOWS)
+def test_padding_changes_nothing(window: int) -> None:
+    """Rows of it behind a sequence's own and sequences of it alone, whatever they hold."""
+    found = []
+    for padding in (1.0, 100.0):
+        play = CachePlay(layer(window), 2, padding=padding)
+        play.prompt(0, 70)
+        play.prompt(1, 20)
+        kept = play.held(1, range(20))
+        output, expected = play.step({0: chain(3), 1: []}, rows=8)
+        torch.testing.assert_close(output[0, :3].double(), expected[0, :3], **TIGHT)
+        assert torch.equal(play.held(1, range(20)), kept)
+        found.append(output[0, :3])
+        play.accept(0, 2)
+        output, expected = play.step({0: chain(1), 1: chain(1)})
+        torch.testing.assert_close(output.double(), expected, **TIGHT)
+    assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_the_next_user_of_a_cache_sees_nothing_of_the_last(window: int) -> None:
+    used, fresh = CachePlay(layer(window), 2), CachePlay(layer(window), 2)
+    for rows in (96, 96, 40):
+        used.prompt(1, rows)
+    used.step({1: [(-1, 0), *((0, TAIL + row) for row in range(MAX_ROWS - 1))]})
+    used.forget(1)
+    for play in (used, fresh):
+        play.renumber(2000)
+    for rows in (1, 5, 90):
+        found, expected = used.prompt(1, rows)
+        assert torch.equal(found, fresh.prompt(1, rows)[0])
+        torch.testing.assert_close(found.double(), expected, **TIGHT)
+        found, expected = used.step({1: chain(9)})
+        assert torch.equal(found, fresh.step({1: chain(9)})[0])
+        torch.testing.assert_close(found.double(), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_moves_put_an_accepted_path_into_its_slots(window: int, sequences: int) -> None:
+    """All of a tail, however scattered, and nothing but that."""
+    play, last = CachePlay(layer(window), sequences), sequences - 1
+    play.prompt(last, 90)
+    slots = [0, *torch.randperm(SCRATCH_SLOTS - TAIL).add(TAIL).tolist()[: TAIL - 1]]
+    play.step({last: [(row - 1, slot) for row, slot in enumerate(slots)]})
+    play.accept(last, TAIL - 1)
+    behind = range(90 - (window or 90), 90)
+    before = play.held(last, behind)
+    play.step({last: chain(1)})
+    assert torch.equal(play.held(last, range(90, 90 + TAIL)), play.keys_of(range(91, 91 + TAIL)))
+    assert torch.equal(play.held(last, behind), before)
+
+
+@pytest.mark.parametrize("window", WINDOWS[1:])
+def test_a_ring_takes_all_its_slots_from_empty_and_a_longest_chunk_behind_a_text(
+    window: int,
+) -> None:
+    play = CachePlay(layer(window))
+    for rows in (ring_slots(window), longest_chunk(window), longest_chunk(window), 1):
+        found, expected = play.prompt(0, rows)
+        torch.testing.assert_close(found.double(), expected, **TIGHT)
+    found, expected = play.prompt(0, ring_slots(window))
+    assert not torch.allclose(found[0, 0].double(), expected[0, 0], rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_each_sequence_has_its_slots_and_the_last_of_them_are_for_padding(sequences: int) -> None:
+    flat = FlatKVCache(2, 40, 8, torch.float32, sequences)
+    ring = RingKVCache(2, 8, 8, torch.float32, sequences)
+    assert flat.k.shape == flat.v.shape == (2, sequences * flat_slots(40), 8)
+    assert ring.k.shape == ring.v.shape == (2, sequences * (ring_slots(8) + 8), 8)
+    for cache, last in ((flat, 39 + SCRATCH_SLOTS), (ring, 500)):
+        assert cache.by_sequence(cache.k).shape == (2, sequences, cache.slots, 8)
+        assert not cache.committed(torch.tensor(last), torch.tensor(last))[-PADDING_SLOTS:].any()
+
+
+def test_masks_are_finite_and_a_row_sees_no_more_of_its_tail_than_its_window() -> None:
+    step = chain_step(torch.tensor([1, 30]))
+    for cache, seen in (
+        (RingKVCache(1, 4, 8, torch.float32), [2, 4]),
+        (FlatKVCache(1, 64, 8, torch.float32), [2, TAIL]),
+    ):
+        view = StepView(step, cache)
+        assert set(view.mask.unique().tolist()) <= {0.0, MASKED}
+        assert (view.tail_mask[:, 0] == 0).sum(-1).tolist() == seen
 
 
 def test_reset_zeroes_both_buffers() -> None:
-    cache = FlatKVCache(2, 4, 3, torch.bfloat16)
-    cache.update(
-        torch.ones(1, 2, 1, 3).bfloat16(), torch.ones(1, 2, 1, 3).bfloat16(), torch.ones(1).long()
-    )
+    play = CachePlay(layer(0, torch.bfloat16))
+    play.prompt(0, 3)
+    cache = play.cache
     assert cache.k.any() and cache.v.any()
     cache.reset()
     assert not cache.k.any() and not cache.v.any()
@@ -107,7 +240,7 @@ def rows(count: int, batch: int = 1) -> Tensor:
         (1, 2, [4, 4], "count up by one"),
         (1, 2, [4], "count up by one"),
         (1, 1, [3, 4], "count up by one"),
-        (1, 7, list(range(4, 11)), "position 10 is beyond the cache of 10"),
+        (1, 95, list(range(4, 99)), "position 98 is beyond the cache of 98"),
     ],
 )
 def test_the_guard_refuses_what_the_cache_cannot_hold(
@@ -118,7 +251,7 @@ def test_the_guard_refuses_what_the_cache_cannot_hold(
     with pytest.raises(SettingError, match=message):
         guard.advance(rows(count, batch), torch.tensor(positions))
     assert guard.valid == 4
-    guard.advance(rows(6), torch.arange(4, 10))
+    guard.advance(rows(94), torch.arange(4, 98))  # drafts, behind the end of the text
 
 
 def test_a_rollback_truncates_what_is_valid() -> None:
@@ -133,14 +266,14 @@ def test_a_rollback_truncates_what_is_valid() -> None:
 
 
 def test_the_guard_refuses_what_a_ring_has_overwritten() -> None:
-    guard = PositionGuard(200, ring_window=8)
-    guard.advance(rows(16), torch.arange(16))  # twice the window, from an empty cache
-    guard.advance(rows(9), torch.arange(16, 25))
-    with pytest.raises(SettingError, match="10 rows at position 25: at most 9 fit"):
-        guard.advance(rows(10), torch.arange(25, 35))
-    guard.advance(rows(1), torch.arange(16, 17))  # nine back
-    with pytest.raises(SettingError, match="position 15 is more than 9 back from 25"):
-        guard.advance(rows(1), torch.arange(15, 16))
+    guard = PositionGuard(400, ring_window=8)
+    guard.advance(rows(104), torch.arange(104))  # all slots, from an empty cache
+    guard.advance(rows(96), torch.arange(104, 200))
+    with pytest.raises(SettingError, match="97 rows at position 200: at most 96 fit"):
+        guard.advance(rows(97), torch.arange(200, 297))
+    guard.advance(rows(1), torch.arange(104, 105))  # 96 back
+    with pytest.raises(SettingError, match="position 103 is more than 96 back from 200"):
+        guard.advance(rows(1), torch.arange(103, 104))
     guard.advance(rows(3), torch.arange(3))  # a new sequence
     with pytest.raises(SettingError, match="no rows"):
         guard.advance(rows(0), torch.arange(0))

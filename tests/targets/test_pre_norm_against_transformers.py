@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.step import longest_chunk, ring_slots
 from support.gemma_oracle import oracle_states, random_tokens, run_in_chunks
 from support.golden_cases import relative_error
 from support.pre_norm_oracle import FAMILIES, LLAMA3_ROPE, YARN_ROPE, random_pre_norm, save
@@ -78,13 +79,13 @@ def test_any_geometry_matches_transformers_however_it_is_cut(
     [SLIDING, SLIDING | {"layer_types": ["sliding_attention", "full_attention"] * 2}],
     ids=["by depth", "listed"],
 )
-@pytest.mark.parametrize("sizes", [[1], [8], [16, 1, 5]])
+@pytest.mark.parametrize("sizes", [[1], [8], [longest_chunk(8), 1, 5]])
 def test_sliding_layers_see_their_window_far_beyond_the_ring(
     tmp_path: Path, changes: dict[str, Any], sizes: list[int]
 ) -> None:
-    model, tokens = random_pre_norm("qwen3", **changes), random_tokens(60)
+    model, tokens = random_pre_norm("qwen3", **changes), random_tokens(2 * ring_slots(8))
     expected_logits, expected = oracle_states(model, tokens)
-    target = fresh(save(model, tmp_path))
+    target = fresh(save(model, tmp_path), tokens.shape[1])
     assert target.sliding_window == 8
     logits, taps = run_in_chunks(target, tokens, sizes)
     assert relative_error(logits, expected_logits) < TOLERANCE

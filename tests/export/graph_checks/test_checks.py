@@ -3,17 +3,22 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.export import Dim
 
 from eagle_aot.artifact import METHODS
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks import check_graphs, mutated_buffers
+from eagle_aot.export.methods import moves_input, step_inputs
 from support.graph_toy import (
     LENGTHS,
     RANGES,
+    SEVERAL,
+    VOCAB,
+    WIDTH,
     Body,
     Programs,
     Toy,
+    ToyDraft,
+    ToyVerify,
     good_programs,
     trace,
     write_draft,
@@ -47,7 +52,7 @@ def write_nothing(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
 
 
 def write_input(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
-    return write_target(toy, x.add_(1), input_pos)
+    return write_target(toy, x, input_pos.add_(1))
 
 
 def two_caches(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
@@ -61,7 +66,7 @@ def two_caches(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
         (write_scratch_too, r"other buffers than its caches: \['target\.scratch'\]"),
         (write_draft_too, r"other buffers than its caches: \['draft\.kv_cache\.k'\]"),
         (write_nothing, r"other buffers than its caches: \['target\.kv_cache\.k'\]"),
-        (write_input, r"other buffers than its caches: \['x'\]"),
+        (write_input, r"other buffers than its caches: \['flatten_1'\]"),
         (write_draft, r"target_verify: writes other buffers than its caches: \['draft"),
     ],
 )
@@ -82,14 +87,15 @@ def test_the_draft_may_not_write_the_targets_cache(good: Programs) -> None:
 
 
 def test_a_method_without_any_cache_is_refused(good: Programs) -> None:
-    class Stateless(nn.Module):
-        def forward(self, x: Tensor, input_pos: Tensor) -> Tensor:
+    class Stateless(ToyDraft):
+        def __init__(self, *arguments: object) -> None:
+            nn.Module.__init__(self)
+            self.register_buffer("table", torch.ones(VOCAB, WIDTH))
+
+        def body(self, _: nn.Module, x: Tensor, input_pos: Tensor) -> Tensor:
             return x + input_pos.unsqueeze(-1)
 
-    rows = Dim("rows", min=1, max=16)
-    inputs = torch.ones(16, 4), torch.arange(16)
-    shapes = ({0: rows}, {0: rows})
-    stateless = torch.export.export(Stateless(), inputs, dynamic_shapes=shapes, strict=False)
+    stateless = trace("draft_decode", write_draft, kind=Stateless)
     with pytest.raises(ExportError, match="draft_decode: writes other buffers than its caches"):
         check_graphs(good | {"draft_decode": stateless}, LENGTHS)
 
@@ -147,10 +153,36 @@ def test_a_length_other_than_the_published_one_is_refused(
 
 
 def test_a_static_length_is_refused(good: Programs) -> None:
-    inputs = torch.ones(8, 4), torch.arange(8)
-    static = torch.export.export(Toy(write_target, torch.float32, 1), inputs, strict=False)
+    inputs = tuple(example for example, _ in (*step_inputs(1), moves_input(1)))
+    static = torch.export.export(ToyVerify(write_target), inputs, strict=False)
     with pytest.raises(ExportError, match=r"target_verify: dynamic lengths \[\]"):
         check_graphs(good | {"target_verify": static}, LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def several() -> Programs:
+    """Of up to three sequences."""
+    return good_programs(batch=3)
+
+
+def test_as_many_sequences_as_the_caches_hold_pass(several: Programs) -> None:
+    check_graphs(several, SEVERAL)
+
+
+@pytest.mark.parametrize("name", ["target_verify", "draft_decode"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_fewer_sequences_than_the_caches_hold_are_refused(
+    several: Programs, name: str, batch: int
+) -> None:
+    low, high = RANGES[name]
+    expected = rf"{name}: dynamic lengths .* expected \[\({low}, 3\), \({low}, {high}\)\]"
+    with pytest.raises(ExportError, match=expected):
+        check_graphs(several | {name: trace(name, writer(name), batch=batch)}, SEVERAL)
+
+
+def test_sequences_where_there_is_one_are_refused(good: Programs, several: Programs) -> None:
+    with pytest.raises(ExportError, match=r"target_verify: dynamic lengths \[\(1, 3\), \(1, 8\)\]"):
+        check_graphs(good | {"target_verify": several["target_verify"]}, LENGTHS)
 
 
 def test_exactly_the_three_methods_in_their_order(good: Programs) -> None:

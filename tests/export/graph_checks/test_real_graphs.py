@@ -15,15 +15,22 @@ from support.head_files import HeadShape, write_speculators
 from support.int4_graphs import int4_calls
 
 
+@pytest.mark.parametrize("sequences", [1, 2])
 @pytest.mark.parametrize(("backend", "int4_linears"), [("cuda", 24), ("xnnpack", 0)])
 def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
-    backend: str, int4_linears: int
+    backend: str, int4_linears: int, sequences: int
 ) -> None:
     """In each of six layers q, k and v as one, gate and up as one, and two; XNNPACK folds them."""
     before = matvec_max_m()
     source = Source.find("gemma4-tiny", None, None, "dummy")
     progress = Progress()
-    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24, progress=progress)
+    options = ExportOptions(
+        backend=backend,
+        max_seq_len=128,
+        max_prefill=72,
+        max_batch_size=sequences,
+        progress=progress,
+    )
     programs = run_check(source, options)
     assert ("pack" in [stage.name for stage in progress.stages]) == (backend == "cuda")
     assert tuple(programs) == METHODS and matvec_max_m() == before
@@ -67,5 +74,5 @@ def test_heads_of_every_kind_keep_the_contract(
     shape = HeadShape(hidden=64, target_hidden=64, vocab=1024, draft_vocab=256, **options)
     head = write_speculators(tmp_path / "head", shape)
     source = Source.find("gemma4-31b", random_pair[0], head, "auto")
-    programs = run_check(source, ExportOptions(max_seq_len=64))
+    programs = run_check(source, ExportOptions(max_seq_len=128))
     assert tuple(programs) == METHODS and set(map(int4_calls, programs.values())) == {(0, 0)}

@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.export.lowering.kernel_mutations import ANALYSES, memoised, mutations_memoised
+from eagle_aot.targets.step import chain_tail
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
@@ -133,10 +134,10 @@ def test_another_torch_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 class Twice(nn.Module):
     """Every kernel of ours, and everything again with other tensors."""
 
-    def forward(self, x: Tensor, q: Tensor, input_pos: Tensor) -> tuple[Tensor, ...]:
-        return *self.once(x, q, input_pos), *self.once(2 * x, 2 * q, input_pos)
+    def forward(self, x: Tensor, q: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+        return *self.once(x, q, positions), *self.once(2 * x, 2 * q, positions)
 
-    def once(self, x: Tensor, q: Tensor, input_pos: Tensor) -> tuple[Tensor, ...]:
+    def once(self, x: Tensor, q: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         weight = tensors(Case(128, 128, 32).packed())
         parts = int4_small_m(x, *weight, 2, "")
         whole = int4_small_m(x, *weight, 1, "silu"), int4_large_m(x, *weight, "")
@@ -144,8 +145,9 @@ class Twice(nn.Module):
         scale = torch.ones(1, dtype=torch.bfloat16)
         norms = residual_norm(parts, x, None, None, norm, *eps)
         norms += residual_norm(whole[1].unsqueeze(0), x, norm, scale, norm, *eps)
-        cache = torch.zeros(1, 2, 64, 64, dtype=torch.bfloat16)
-        return *whole, *norms, sdpa_splitk(q, cache, cache, input_pos, 1.0, 0)
+        cache = torch.zeros(2, 1, 64, 64, dtype=torch.bfloat16)
+        step = positions, torch.zeros(1, dtype=torch.int64), chain_tail(positions)
+        return *whole, *norms, sdpa_splitk(q, cache, cache, *step, 1.0, 0, 0)
 
 
 class H100:
@@ -159,10 +161,10 @@ class H100:
 
 def traced() -> ExportedProgram:
     x = torch.zeros(1, 8, 128, dtype=torch.bfloat16)
-    q, input_pos = torch.zeros(1, 8, 4, 64, dtype=torch.bfloat16), torch.arange(8)
+    q, positions = torch.zeros(1, 8, 4, 64, dtype=torch.bfloat16), torch.arange(8).unsqueeze(0)
     rows = Dim("rows", min=1, max=8)
-    shapes = {1: rows}, {1: rows}, {0: rows}
-    return torch.export.export(Twice(), (x, q, input_pos), dynamic_shapes=shapes, strict=False)
+    shapes = {1: rows}, {1: rows}, {1: rows}
+    return torch.export.export(Twice(), (x, q, positions), dynamic_shapes=shapes, strict=False)
 
 
 def opened(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
@@ -15,12 +15,13 @@ from eagle_aot.export.graph_checks.attention_route import check_attention_route
 from eagle_aot.export.prepare.attention import (
     SPLITK,
     STOCK,
-    attending_by,
     choose_attention,
     methods_splitting_keys,
 )
 from eagle_aot.targets import load_target
-from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.attention import MASKED
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.step import chain_step
 from support.gemma_oracle import random_tokens, run_in_chunks
 from support.golden_cases import relative_error
 from support.head_files import HeadShape, write_speculators
@@ -33,7 +34,7 @@ ATTEND = torch.ops.eagle_aot.sdpa_splitk.default
 def graphs(
     source: Source, attention: str | None, backend: str = "cuda"
 ) -> dict[str, ExportedProgram]:
-    options = ExportOptions(backend=backend, attention=attention, max_seq_len=64, max_prefill=24)
+    options = ExportOptions(backend=backend, attention=attention, max_seq_len=128, max_prefill=72)
     return run_check(source, options)
 
 
@@ -55,9 +56,9 @@ def test_rounds_attend_by_the_operator_and_make_no_mask(
 ) -> None:
     programs = graphs(TINY, attention, backend)
     calls = [count(p, ATTEND) for p in programs.values()]
-    masks = [count(p, ATEN.arange.default) for p in programs.values()]
+    masks = [sum(MASKED in node.args for node in p.graph.nodes) for p in programs.values()]
     assert calls == ([0, 6, 1] if split else [0, 0, 0])
-    assert masks == ([2, 0, 0] if split else [2, 2, 1])
+    assert masks == ([2, 0, 0] if split else [2, 4, 2])  # of committed slots, and of tails
 
 
 def shape(head_dim: int = 16, **options: int) -> HeadShape:
@@ -75,7 +76,7 @@ def test_every_layer_of_a_head_attends_by_the_operator(
 ) -> None:
     head = write_speculators(tmp_path / "head", shape(num_layers=3))
     drafting = graphs(paired(random_pair[0], head), SPLITK)[DRAFT_DECODE]
-    assert count(drafting, ATTEND) == 3 and count(drafting, ATEN.arange.default) == 0
+    assert count(drafting, ATTEND) == 3 and count(drafting, ATEN.softmax.int) == 0
 
 
 def test_one_program_is_for_a_rounds_rows_and_a_prompts() -> None:
@@ -97,21 +98,27 @@ def test_a_head_without_a_kernel_keeps_the_stock_attention(
 @pytest.mark.parametrize(
     ("attention", "dtype", "head_dim", "methods"),
     [
-        (SPLITK, torch.bfloat16, 16, (TARGET_VERIFY, DRAFT_DECODE)),
-        (SPLITK, torch.bfloat16, 24, (TARGET_VERIFY,)),
-        (SPLITK, torch.float32, 16, (TARGET_VERIFY,)),
-        (STOCK, torch.bfloat16, 16, ()),
+        (SPLITK, torch.bfloat16, 16, {TARGET_VERIFY, DRAFT_DECODE}),
+        (SPLITK, torch.bfloat16, 24, {TARGET_VERIFY}),
+        (SPLITK, torch.float32, 16, {TARGET_VERIFY}),
+        (STOCK, torch.bfloat16, 16, set()),
     ],
 )
 def test_which_methods_are_held_to_the_operator(
-    tmp_path: Path, attention: str, dtype: torch.dtype, head_dim: int, methods: tuple[str, ...]
+    random_pair: tuple[Path, Path],
+    tmp_path: Path,
+    attention: str,
+    dtype: torch.dtype,
+    head_dim: int,
+    methods: set[str],
 ) -> None:
-    draft = load_draft(write_speculators(tmp_path, shape(head_dim)), max_seq_len=32, dtype=dtype)
-    assert methods_splitting_keys(attention, draft) == methods
+    head = write_speculators(tmp_path, shape(head_dim))
+    pair = paired(random_pair[0], head).load(CacheSizes(32, dtype))
+    assert methods_splitting_keys(attention, pair) == methods
 
 
 @torch.no_grad()
-def drafted(draft: Eagle3Draft) -> Tensor:
+def drafted(draft: Eagle3Draft, splits_keys: bool = False) -> Tensor:
     """Recurrent features behind a prompt of 40 slots, of 7 more at once and of one."""
     generator = torch.Generator().manual_seed(5)
     slots = 48
@@ -120,8 +127,8 @@ def drafted(draft: Eagle3Draft) -> Tensor:
     embedding, outputs = draft.embed(tokens), []
     for first, behind in ((0, 40), (40, 47), (47, 48)):
         part = slice(first, behind)
-        positions = torch.arange(first, behind)
-        _, recurrent = draft.forward_cached(embedding[:, part], feature[:, part], positions)
+        step = chain_step(torch.arange(first, behind), splits_keys)
+        _, recurrent = draft.run(embedding[:, part], feature[:, part], step)
         outputs.append(recurrent)
     return torch.cat(outputs, dim=1)
 
@@ -131,14 +138,14 @@ def test_a_head_computes_the_same_with_either(tmp_path: Path) -> None:
     files = write_speculators(tmp_path, shape(num_layers=2))
     exact = drafted(load_draft(files, max_seq_len=64))
     errors = {}
-    for attention in (STOCK, SPLITK):
+    for splits_keys in (False, True):
         draft = load_draft(files, max_seq_len=64, dtype=torch.bfloat16)
-        with attending_by(attention, draft):
-            errors[attention] = relative_error(drafted(draft), exact)
-    assert errors[SPLITK] != errors[STOCK]  # it was another path
-    assert errors[SPLITK] < 1.1 * errors[STOCK] < 0.1
+        errors[splits_keys] = relative_error(drafted(draft, splits_keys), exact)
+    assert errors[True] != errors[False]  # it was another path
+    assert errors[True] < 1.1 * errors[False] < 0.1
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("context", [0, 3, 37, 60])
 def test_a_target_computes_the_same_with_either(
     random_pair: tuple[Path, Path], context: int
@@ -147,29 +154,15 @@ def test_a_target_computes_the_same_with_either(
     tokens = random_tokens(context + 8)
     exact, _ = run_in_chunks(load_target(random_pair[0], 96), tokens, [8])
     target = load_target(random_pair[0], 96, torch.bfloat16)
-    assert isinstance(target, nn.Module)
     if context:
         run_in_chunks(target, tokens[:, :context], [12])
     errors = {}
-    for attention in (STOCK, SPLITK):
-        with attending_by(attention, target):
-            logits, _ = run_in_chunks(target, tokens[:, context:], [8], start=context)
-        errors[attention] = relative_error(logits, exact[context:])
-    assert errors[SPLITK] != errors[STOCK]  # it was another path
-    assert errors[SPLITK] < 1.1 * errors[STOCK] < 0.1
-
-
-def test_what_caches_do_is_restored(random_pair: tuple[Path, Path]) -> None:
-    target = load_target(random_pair[0], 96)
-    assert isinstance(target, nn.Module)
-    caches = [module for module in target.modules() if isinstance(module, KVCache)]
-    with pytest.raises(KeyError), attending_by(SPLITK, target):
-        assert len(caches) == 3 and all(cache.splits_keys for cache in caches)
-        with attending_by(STOCK, target):
-            assert not any(cache.splits_keys for cache in caches)
-        assert all(cache.splits_keys for cache in caches)
-        raise KeyError("a failure while tracing")
-    assert not any(cache.splits_keys for cache in caches)
+    for splits_keys in (False, True):
+        step = chain_step(torch.arange(context, context + 8), splits_keys)
+        logits, _ = target.run(tokens[:, context:], step)
+        errors[splits_keys] = relative_error(logits[0], exact[context:])
+    assert errors[True] != errors[False]  # it was another path
+    assert errors[True] < 1.1 * errors[False] < 0.1
 
 
 @pytest.mark.parametrize(

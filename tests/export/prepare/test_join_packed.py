@@ -33,7 +33,7 @@ def outputs(target: TapTarget) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(("backend", "joins"), [("cuda", 2 * LAYERS), ("xnnpack", 0)])
 def test_each_branch_is_one_operator_of_a_gpus_graphs(backend: str, joins: int) -> None:
     source = Source.find("gemma4-tiny", None, None, "dummy")
-    options = ExportOptions(backend=backend, max_seq_len=64, max_prefill=24)
+    options = ExportOptions(backend=backend, max_seq_len=128, max_prefill=72)
     operator = torch.ops.eagle_aot.residual_norm.default
     counts = [
         [node.target for node in program.graph.nodes].count(operator)

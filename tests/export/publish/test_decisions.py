@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 from eagle_aot.artifact import METHODS
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.publish.decisions import describe_decisions, head_decisions, linear_formats
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
 LAYERS = 3  # of a dummy, all sliding
 
@@ -19,10 +20,10 @@ LAYERS = 3  # of a dummy, all sliding
 def cuda() -> dict[str, Any]:
     """Of a dummy for CUDA, on whatever machine."""
     source = Source.find("gemma4-tiny", None, None, "dummy", LAYERS, draft_quant="int8")
-    options = ExportOptions(backend="cuda", attention="splitk", max_seq_len=64, max_prefill=24)
+    options = ExportOptions(backend="cuda", attention="splitk", max_seq_len=128, max_prefill=72)
     programs = run_check(source, options)
     with FakeTensorMode():
-        pair = source.load(64, torch.bfloat16)
+        pair = source.load(CacheSizes(64, torch.bfloat16))
     found = describe_decisions(pair, source, options, linear_formats(pair), programs)
     stored: dict[str, Any] = json.loads(json.dumps(found))
     return stored
@@ -30,7 +31,7 @@ def cuda() -> dict[str, Any]:
 
 def test_taps_and_options_come_with_their_reasons() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(64, torch.float32)
+    pair = source.load(CacheSizes(64, torch.float32))
     found = head_decisions(pair, source)
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
@@ -43,7 +44,7 @@ def test_taps_and_options_come_with_their_reasons() -> None:
 
 def test_taps_of_the_command_line_are_told_as_such() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto", tap_layers=(1, 2, 3))
-    taps = head_decisions(source.load(64, torch.float32), source)["taps"]
+    taps = head_decisions(source.load(CacheSizes(64, torch.float32)), source)["taps"]
     assert taps == {"value": [1, 2, 3], "source": "named by --tap-layers"}
 
 
@@ -57,7 +58,7 @@ def test_quantised_linears_are_told_from_dense_ones(cuda: dict[str, Any]) -> Non
     assert linears["target.layers.*.mlp.gate_proj"] == {"int4-g32": LAYERS}
     assert linears["draft.fc"] == linears["draft.layers.*.mlp.down_proj"] == {"int8-g32": 1}
     source = Source.find("gemma4-tiny", None, None, "auto", draft_quant="none")
-    plain = linear_formats(source.load(64, torch.float32))
+    plain = linear_formats(source.load(CacheSizes(64, torch.float32)))
     assert plain["draft.fc"] == plain["draft.lm_head"] == {"dense": 1}
 
 

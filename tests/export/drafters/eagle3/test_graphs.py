@@ -27,7 +27,7 @@ def test_a_head_of_several_layers_with_scaled_rope_keeps_the_contract(
     config = safeailab_config(shape, rope_parameters=rope, max_position_embeddings=32)
     head = write_head(tmp_path / "head", head_tensors(shape), config)
     source = Source.find("gemma4-31b", target, head, "auto", tap_layers=(1, 2, 3))
-    options = ExportOptions(backend="xnnpack", max_seq_len=64, max_prefill=24)
+    options = ExportOptions(backend="xnnpack", max_seq_len=128, max_prefill=72)
     caches = {"draft.kv_cache.k", "draft.kv_cache.v"}
     caches |= {f"draft.layers.{i}.kv_cache.{n}" for i in range(1, shape.num_layers) for n in "kv"}
     assert mutated_buffers(run_check(source, options)[DRAFT_DECODE]) == caches

@@ -10,6 +10,7 @@ from torch import Tensor
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.targets.step import SCRATCH_SLOTS
 from support.golden_cases import relative_error
 from support.head_files import HeadShape, head_tensors, write_speculators
 from support.head_reference import ReferenceHead
@@ -143,9 +144,9 @@ def test_positions_are_checked_against_what_is_filled(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="batch of 2"):
         draft.forward_cached(embedding[:, :2].view(2, 1, -1), features[:, :2].view(2, 1, -1),
                              torch.tensor([0]))  # fmt: skip
-    with pytest.raises(ValueError, match="beyond the cache of 40"):
-        draft.positions.valid = 40
-        run(draft, tokens[:, :1], features[:, :1], 40)
+    with pytest.raises(ValueError, match=f"beyond the cache of {32 + SCRATCH_SLOTS}"):
+        draft.positions.valid = 32 + SCRATCH_SLOTS
+        run(draft, tokens[:, :1], features[:, :1], 32 + SCRATCH_SLOTS)
 
 
 def test_a_bfloat16_load_keeps_float32_angles_and_a_bfloat16_cache(tmp_path: Path) -> None:

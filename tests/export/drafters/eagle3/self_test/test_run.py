@@ -18,6 +18,7 @@ from eagle_aot.export.drafters.eagle3.self_test import run
 from eagle_aot.export.drafters.eagle3.self_test.device import moved
 from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record
 from eagle_aot.export.pipeline import run_self_test
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from faults.heads import FAULTS, write_faulty_head
 from support.artifact_files import write_artifact
 from support.refusals import refuses
@@ -37,7 +38,7 @@ def test_a_warning_is_what_was_asked_for(tmp_path: Path) -> None:
 def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
     source = Source.find("gemma4-tiny", None, head, "auto")
-    pair = source.load(128, torch.float32)
+    pair = source.load(CacheSizes(128, torch.float32))
     found = pairing_record(pair, source, "xnnpack", ExportOptions())
     assert found is not None and found["verdict"] == "other reading"
     assert "WARNING: self-test: another reading" in capsys.readouterr().err
@@ -61,7 +62,7 @@ def test_random_weights_tell_nothing() -> None:
 
 def test_a_large_target_is_left_to_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(128, torch.float32)
+    pair = source.load(CacheSizes(128, torch.float32))
     weights = run.count_weights(pair.target)
     assert 5e6 < weights < 6.3e6  # of 6.3 M parameters, norms and the like left out
     monkeypatch.setattr(run, "LARGE", weights - 1)
@@ -98,7 +99,7 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
 ) -> None:
     """One block of positions has no standard error: NaN is no JSON."""
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(42, torch.float32)
+    pair = source.load(CacheSizes(42, torch.float32))
     found = pairing_record(pair, source, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
     write_artifact(tmp_path, self_test=found)
@@ -107,7 +108,7 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
 
 def test_a_head_that_overflows_is_worth_nothing() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(128, torch.float32)
+    pair = source.load(CacheSizes(128, torch.float32))
     pair.draft.norm.weight.data.fill_(float("inf"))
     found = pairing_record(pair, source, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "chance"
@@ -125,7 +126,7 @@ def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
 
     monkeypatch.setattr(run, "Tokenizer", lambda directory: SimpleNamespace(encode=encode))
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(128, torch.float32)
+    pair = source.load(CacheSizes(128, torch.float32))
     found = pairing_record(pair, source, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
 
@@ -168,7 +169,7 @@ def self_test_failing_with(
         raise error
 
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(128, torch.float32)
+    pair = source.load(CacheSizes(128, torch.float32))
     monkeypatch.setattr(type(pair.target), "forward_logits_taps", fail)
     return pairing_record(pair, source, "xnnpack", ExportOptions())
 

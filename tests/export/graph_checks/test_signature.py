@@ -1,0 +1,159 @@
+"""The contract's clauses about inputs and outputs, with a method that breaks each."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.common.errors import ExportError
+from eagle_aot.export.graph_checks import check_graphs
+from support.graph_toy import (
+    SEVERAL,
+    WIDTH,
+    Outputs,
+    Programs,
+    Toy,
+    ToyDraft,
+    ToyPrefill,
+    ToyVerify,
+    check_with,
+    good_programs,
+    trace,
+    writer,
+)
+
+
+@pytest.fixture(scope="module")
+def good() -> Programs:
+    return good_programs()
+
+
+class Changed(ToyVerify):
+    """A verification whose outputs are changed before they are returned."""
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, moves: Tensor
+    ) -> Outputs:
+        return self.change(*self.outputs(tokens, positions))
+
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        raise NotImplementedError
+
+
+class Ids(Changed):
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        return logits.argmax(-1), features
+
+
+class Half(Changed):
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        return logits.bfloat16(), features
+
+
+class LastRow(Changed):
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        return logits[:, -1:], features
+
+
+class OneSequence(Changed):
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        return logits[:1], features
+
+
+class Flat(Changed):
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        return logits, features[0]
+
+
+class Counted(Changed):
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        return logits, features.long()
+
+
+class Swapped(Changed):
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        return logits, features.transpose(1, 2)
+
+
+class Ahead(Changed):
+    def change(self, logits: Tensor, features: Tensor) -> Outputs:
+        return logits, features, logits.argmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Ids, r"logits is int64 \['1', 's\d+'\], expected float32 \['batch', 'rows', 'width'\]"),
+        (Half, "logits is bfloat16 .*, expected float32"),
+        (LastRow, r"logits is float32 \['1', '1', '4'\], expected float32"),
+        (Flat, r"features is float32 \['s\d+', '4'\], expected features"),
+        (Counted, "features is int64 .*, expected features"),
+        (Swapped, r"features is float32 \['1', '4', 's\d+'\], expected features"),
+        (Ahead, "returns 3 tensors, expected logits and features"),
+    ],
+)
+def test_outputs_that_are_no_logits_and_features_are_refused(
+    good: Programs, kind: type[Toy], message: str
+) -> None:
+    verify = trace("target_verify", writer("target_verify"), kind=kind)
+    with pytest.raises(ExportError, match=f"^target_verify: {message}"):
+        check_with(good, target_verify=verify)
+
+
+def test_logits_of_one_sequence_among_several_are_refused() -> None:
+    verify = trace("target_verify", writer("target_verify"), kind=OneSequence, batch=3)
+    with pytest.raises(ExportError, match=r"target_verify: logits is float32 \['1', .*'batch'"):
+        check_graphs(good_programs(batch=3) | {"target_verify": verify}, SEVERAL)
+
+
+def test_a_prefill_returns_its_last_rows_logits_alone(good: Programs) -> None:
+    class AllRows(ToyPrefill):
+        def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> Outputs:
+            return self.outputs(tokens, input_pos)
+
+    prefill = trace("prefill", writer("prefill"), kind=AllRows)
+    with pytest.raises(
+        ExportError, match=r"prefill: logits is .*, expected float32 \[1, 1, 'width'"
+    ):
+        check_with(good, prefill=prefill)
+
+
+def test_a_method_of_other_inputs_is_refused(good: Programs) -> None:
+    class Renamed(ToyPrefill):
+        def forward(self, tokens: Tensor, positions: Tensor, sequence: Tensor) -> Outputs:
+            logits, features = self.outputs(tokens, positions)
+            return logits[:, -1:], features
+
+    prefill = trace("prefill", writer("prefill"), kind=Renamed)
+    with pytest.raises(ExportError, match=r"prefill: takes \['tokens', 'positions', 'sequence'\]"):
+        check_with(good, prefill=prefill)
+
+
+def test_inputs_of_another_size_are_refused(
+    good: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as shorter tails, of which the runner must not make longer ones."""
+    monkeypatch.setattr("eagle_aot.targets.step.TAIL", 8)
+    short = trace("target_verify", writer("target_verify"))
+    monkeypatch.undo()
+    message = r"tail is int64 \['1', 's\d+', '8'\], expected int64 \['batch', 'rows', 16\]"
+    with pytest.raises(ExportError, match=f"target_verify: {message}"):
+        check_with(good, target_verify=short)
+
+
+def test_the_drafter_takes_the_features_that_the_target_returns(good: Programs) -> None:
+    class Wider(ToyDraft):
+        def forward(
+            self,
+            tokens: Tensor,
+            positions: Tensor,
+            sequences: Tensor,
+            tail: Tensor,
+            features: Tensor,
+        ) -> Outputs:
+            logits, embedded = self.outputs(tokens, positions)
+            return logits, torch.cat((features, embedded), dim=-1)
+
+    draft = trace("draft_decode", writer("draft_decode"), kind=Wider)
+    told = rf"'target_verify', 'float32', {WIDTH}\).*'draft_decode', 'float32', {2 * WIDTH}\)"
+    with pytest.raises(ExportError, match=f"features differ among methods: .*{told}"):
+        check_with(good, draft_decode=draft)
