@@ -4,24 +4,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from eagle_aot.artifact import Stage
 from eagle_aot.common.host_memory import host_peak_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Time, the peak of host memory up to its end, and the peak of GPU memory within it."""
-
-    name: str
-    seconds: float
-    host_peak_bytes: int
-    gpu_peak_bytes: int
 
 
 class Progress:

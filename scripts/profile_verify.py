@@ -99,7 +99,7 @@ def target_of(directory: Path) -> str:
     """`gemma4-31b, dummy, 60 layers, context 8192`."""
     manifest = Manifest.read(directory)
     layers, context = (manifest.constants[f"get_{name}"] for name in ("n_layers", "max_seq_len"))
-    name, weights = manifest.target["name"], manifest.options["load_format"]
+    name, weights = manifest.target.name, manifest.options["load_format"]
     return f"{name}, load format {weights}, {layers} layers, context {context}"
 
 

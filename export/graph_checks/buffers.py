@@ -34,6 +34,11 @@ def mutated_buffers(program: ExportedProgram) -> set[str]:
     }
 
 
+def written_caches(programs: Mapping[str, ExportedProgram]) -> list[str]:
+    """Names of the buffers that any method writes, sorted."""
+    return sorted(set().union(*map(mutated_buffers, programs.values())))
+
+
 def check_shared_tensors(programs: Mapping[str, ExportedProgram]) -> None:
     """One name is one tensor in all methods, and prefill and target_verify are of one target.
 

@@ -1,11 +1,20 @@
 """An artifact as far as its manifest goes."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.artifact import PROGRAM, SCHEMA_VERSION, Constants, Manifest
-from eagle_aot.artifact.file_records import file_record
+from msgspec.structs import replace
+
+from eagle_aot.artifact import (
+    METHODS,
+    PROGRAM,
+    SCHEMA_VERSION,
+    CheckpointIdentity,
+    Constants,
+    Manifest,
+    TargetIdentity,
+    file_record,
+)
 
 CONSTANTS = Constants(
     max_seq_len=64,
@@ -15,7 +24,9 @@ CONSTANTS = Constants(
     max_prefill_chunk=16,
     sliding_window=8,
     chain_len=4,
-    max_verify_window=8,
+    max_rows=8,
+    max_batch_size=1,
+    tail=8,
     draft_vocab_size=16,
     hidden_size=8,
     eos_ids=(1, 4),
@@ -31,12 +42,15 @@ def write_artifact(directory: Path, **changes: Any) -> Manifest:
         versions={},
         backend="xnnpack",
         device=None,
-        target={},
-        draft={},
+        drafter="eagle3",
+        target=TargetIdentity(name="gemma4-tiny", directory=None, files={}),
+        draft=CheckpointIdentity(directory=None, files={}),
         options={},
         decisions={},
         constants=CONSTANTS.methods(),
+        methods=list(METHODS),
         shapes={},
+        caches=[],
         stages=[],
         self_test=None,
         files={PROGRAM: file_record(directory / PROGRAM)},

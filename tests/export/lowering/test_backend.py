@@ -13,13 +13,14 @@ import torch
 from rich.console import Console
 from torch.utils import cpp_extension
 
+from eagle_aot.artifact import Device, Stage
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.lowering.backend import (
     H100_MULTIPROCESSORS,
     choose_backend,
     multiprocessors,
 )
-from eagle_aot.export.progress import Progress, Stage, line
+from eagle_aot.export.progress import Progress, line
 
 
 @pytest.fixture
@@ -108,9 +109,12 @@ def test_a_program_records_the_gpu_it_is_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", Gpu)
-    record = device_record()
-    assert record.pop("cuda") == (torch.version.cuda or "")
-    assert record == {"name": "a GPU", "compute_capability": "8.9", "multiprocessors": "78"}
+    assert device_record() == Device(
+        name="a GPU",
+        compute_capability="8.9",
+        multiprocessors=78,
+        cuda=torch.version.cuda or "",
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")

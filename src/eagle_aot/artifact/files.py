@@ -1,4 +1,4 @@
-"""What identifies a file: its length and a SHA-256, taken by several threads at once.
+"""The files of an artifact: their names, and what identifies each, its length and a SHA-256.
 
 A file of up to 64 MiB has the hash that `sha256sum` prints. A longer one is cut into parts of
 64 MiB, and its hash is that of its parts' hashes, one after another:
@@ -12,31 +12,66 @@ import hashlib
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MANIFEST = "manifest.json"
+PROGRAM = "model.pte"
+WEIGHTS = "model.ptd"
+LONGEST_NAME = 100  # of a file in an artifact
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
 
 PART = 64 << 20  # bytes
 READ = 1 << 20  # bytes that a thread holds of its part
 MAX_THREADS = 16  # more wait for memory
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
+class FileRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """Length in bytes, and the hash as above in hexadecimal digits."""
 
-    bytes: int
-    sha256: str
+    bytes: Annotated[int, Meta(ge=0)]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
-    @classmethod
-    def parse(cls, stored: Any) -> "FileRecord":
-        """Read back from JSON. Raises ValueError when it is something else."""
-        if not isinstance(stored, dict) or set(stored) != {"bytes", "sha256"}:
-            raise ValueError("a file's record is not its bytes and sha256")
-        size, digest = stored["bytes"], stored["sha256"]
-        if type(size) is not int or size < 0 or not _is_sha256(digest):
-            raise ValueError("a file's record is not its bytes and sha256")
-        return cls(size, digest)
+
+def tokenizer_files(directory: Path) -> list[Path]:
+    """The tokenizer's files in a checkpoint or artifact directory."""
+    return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
+
+
+def mismatch(directory: Path, name: str, size: int) -> str:
+    """What is wrong with a file, without reading it; empty where nothing is."""
+    if not is_plain(name):
+        return f"{directory / MANIFEST}: {name[:LONGEST_NAME]!r} is not a plain file name"
+    path = directory / name
+    if leads_out(directory, name):
+        return f"{path}: a link that leads out of the artifact"
+    if not path.is_file():
+        return f"{path}: missing"
+    if (found := path.stat().st_size) != size:
+        return f"{path}: has {found} bytes, {MANIFEST} says {size}"
+    return ""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name stays in the directory that it is looked for in."""
+    bare = name == os.path.basename(name) and name not in ("", ".", "..")
+    return bare and name.isprintable() and len(name) <= LONGEST_NAME
+
+
+def leads_out(directory: Path, name: str) -> bool:
+    """Whether a file of `directory` is a link to somewhere else."""
+    return os.path.dirname(os.path.realpath(directory / name)) != os.path.realpath(directory)
 
 
 def file_record(path: Path) -> FileRecord:
@@ -76,7 +111,3 @@ def _joined(digests: list[bytes]) -> str:
     if len(digests) == 1:
         return digests[0].hex()
     return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def _is_sha256(text: Any) -> bool:
-    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")
