@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import EagleError, ExportError
-from eagle_aot.common.shortage import shortage
+from eagle_aot.common.memory import shortage
 from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record, self_test
 from eagle_aot.export.drafters.eagle3.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs, written_caches

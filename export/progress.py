@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from eagle_aot.artifact import Stage
-from eagle_aot.common.host_memory import host_peak_bytes
+from eagle_aot.common.memory import host_peak_bytes
 
 
 class Progress:

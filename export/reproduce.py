@@ -11,7 +11,7 @@ from eagle_aot import __version__
 from eagle_aot.artifact import TOKENIZER_FILES, FileRecord, Manifest, file_records
 from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
-from eagle_aot.common.printable import printable
+from eagle_aot.common.text import printable
 from eagle_aot.export.drafters.eagle3.reading.taps import parse_tap_layers
 from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.options import (

@@ -20,8 +20,7 @@ from eagle_aot.artifact import (
 )
 from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError
-from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.common.tokenizer_files import tokenizer_problem
+from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
 from eagle_aot.export.drafters.eagle3.reading.files import BIN_INDEX, HeadCheckpoint
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.load import DUMMY, Source

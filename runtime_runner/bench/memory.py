@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from eagle_aot.common.host_memory import host_peak_bytes
+from eagle_aot.common.memory import host_peak_bytes
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 

@@ -9,7 +9,7 @@ from eagle_aot import __version__
 from eagle_aot.artifact import Manifest
 from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, EagleError, UnsupportedError
-from eagle_aot.common.printable import printable
+from eagle_aot.common.text import printable
 
 OK = "ok"
 ANYWHERE = "xnnpack"
