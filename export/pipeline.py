@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import EagleError, ExportError
 from eagle_aot.common.memory import shortage
+from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record, self_test
 from eagle_aot.export.drafters.eagle3.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs, written_caches
@@ -32,7 +33,6 @@ from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import choose_attention, methods_splitting_keys
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.export.progress import Progress
 from eagle_aot.export.publish.decisions import describe_decisions, linear_formats
 from eagle_aot.export.publish.describe import (
     check_tokenizer,

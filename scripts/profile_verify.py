@@ -14,8 +14,8 @@ from bench_header import Header, header
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.common.progress import Progress
 from eagle_aot.export.lengths import MAX_VERIFY_WINDOW
-from eagle_aot.export.progress import Progress
 from eagle_aot.runtime_runner.bench.settings import numbers
 from verify_profile.measure import Results, check_lengths, measure
 from verify_profile.program import build, dummy_source, export_options, open_program

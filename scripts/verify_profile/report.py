@@ -10,7 +10,7 @@ from rich.table import Table
 
 from bench_header import Header, title_lines
 from eagle_aot.artifact import Stage
-from eagle_aot.export.progress import line
+from eagle_aot.common.progress import line
 from eagle_aot.runtime_runner.bench.report import gigabytes, table_of
 from verify_profile.kernels import DENSE, Kernel, class_of, shares
 from verify_profile.measure import Results, Verify

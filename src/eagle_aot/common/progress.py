@@ -1,4 +1,4 @@
-"""What an export's stages cost, and what a person sees of them while they run."""
+"""What the stages of long work cost, and what a person sees of them while they run."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[str], None]]:
-        """One stage of the export. Calling what it gives with a name begins the next stage."""
+        """One stage of the work. Calling what it gives with a name begins the next stage."""
         started = self._start()
         with self._shown(name) as show:
 
