@@ -40,6 +40,7 @@ from eagle_aot.export.publish.describe import (
     describe,
     publish,
     read_eos_ids,
+    write_draft_ids,
 )
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
 from eagle_aot.targets import get_target
@@ -141,6 +142,7 @@ def export_pair(
             with progress.stage("write"):
                 compiler.write(program, directory)
         copy_tokenizer(source, directory)
+        write_draft_ids(pair.draft, directory)
         manifest = describe(
             pair,
             lengths,

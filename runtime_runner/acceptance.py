@@ -1,12 +1,83 @@
 """Which drafts the target would have chosen itself."""
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.step import StepRows
 
-def count_accepted(drafts: Tensor, greedy: Tensor) -> Tensor:
-    """How many leading drafts equal the target's greedy choice at their position, int64 [1].
 
-    drafts int64 [1, K]; greedy int64 [1, K + 1], where `greedy[0, i]` is the target's token in the
-    place of `drafts[0, i]` and the last one is the bonus.
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A path of rows behind which the text goes on, for each of B sequences, P rows at most.
+
+    `count` int64 [B] drafts were accepted, so the first `count + 1` entries of the others hold:
+    `rows` int64 [B, P], which rows of the step, the bonus first; `tokens` int64 [B, P], what the
+    target chose behind each; `slots` int64 [B, P], where they lie. `first` int64 [B] is the bonus
+    token's position, negative for a sequence that only fills its place.
     """
-    return (drafts == greedy[:, :-1]).cumprod(dim=1).sum(dim=1)
+
+    count: Tensor
+    rows: Tensor
+    tokens: Tensor
+    slots: Tensor
+    first: Tensor
+    sequences: Tensor
+
+    @property
+    def last_token(self) -> Tensor:
+        """The target's choice behind the path, int64 [B, 1]: the next bonus."""
+        return self.tokens.gather(1, self.count.unsqueeze(1))
+
+
+def accept(step: StepRows, choices: Tensor) -> Accepted:
+    """The longest path from the bonus along the target's own choices, int64 [B, T] by row.
+
+    The drafts behind one token must differ, or the first of equals may not be the one that counts.
+    """
+    rows, count = _chain(step, choices) if step.lineage is None else _tree(step, choices)
+    return Accepted(
+        count=count,
+        rows=rows,
+        tokens=choices.gather(1, rows),
+        slots=step.tail[..., -1].gather(1, rows),
+        first=step.positions[:, 0],
+        sequences=step.sequences,
+    )
+
+
+def committed(following: Tensor, input_pos: Tensor, sequence: Tensor) -> Accepted:
+    """Rows of a text that is decided, as if they had been accepted.
+
+    `following` int64 [1, T] are the tokens behind each of the rows at `input_pos` int64 [T].
+    """
+    rows = torch.arange(len(input_pos), device=input_pos.device)
+    return Accepted(
+        count=rows[-1:],
+        rows=rows.unsqueeze(0),
+        tokens=following,
+        slots=input_pos.unsqueeze(0),
+        first=input_pos[:1],
+        sequences=sequence,
+    )
+
+
+def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
+    right = (step.tokens[:, 1:] == choices[:, :-1]).cumprod(dim=1)
+    rows = torch.arange(choices.shape[1], device=choices.device).expand_as(choices)
+    return rows, right.sum(dim=1)
+
+
+def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
+    assert step.lineage is not None
+    lineage = step.lineage  # [D, B, T]
+    parents = lineage[1]
+    right = step.tokens == choices.gather(1, parents)
+    right = right | (lineage[0] == 0)
+    whole = right.expand_as(lineage).gather(2, lineage).all(dim=0)
+    depth = (lineage > 0).sum(dim=0)
+    count, leaf = torch.where(whole, depth, -1).max(dim=1)
+    path = lineage.gather(2, leaf.view(1, -1, 1).expand(lineage.shape[0], -1, 1)).squeeze(2)
+    step_back = (count.unsqueeze(1) - torch.arange(len(lineage), device=leaf.device)).clamp(min=0)
+    return path.t().gather(1, step_back), count

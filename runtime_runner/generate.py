@@ -1,8 +1,4 @@
-"""The speculative loop.
-
-Shifted pairing: draft slot j holds token j + 1 and the feature of position j. So a corrected token
-needs no target forward of its own, and every round costs exactly one.
-"""
+"""The speculative loop."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from eagle_aot.runtime_runner.acceptance import committed
 from eagle_aot.runtime_runner.adaptive.rounds import Rounds
-from eagle_aot.runtime_runner.round import Round, rows
+from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.sampling import greedy
 from eagle_aot.runtime_runner.stats import Stats
 
 
@@ -37,8 +35,8 @@ def generate(
     prefilled = time.perf_counter()
     while output[-1] not in limits.stop_ids and (left := limits.room - len(output)) > 0:
         round_ = rounds.choose(left)
-        accepted, *greedy = round_.play().tolist()  # the round's one copy to the host
-        run = cut_behind_stop(greedy[: accepted + 1][:left], limits.stop_ids)
+        accepted, *tokens = round_.play()[0].tolist()  # the round's one copy to the host
+        run = cut_behind_stop(tokens[: accepted + 1][:left], limits.stop_ids)
         rounds.observe(round_, accepted, run)
         stats.add_round(round_.chain_len, min(accepted, len(run)), len(run))
         output += run
@@ -48,25 +46,27 @@ def generate(
     return output, stats
 
 
-def prefill(round_: Round, prompt: Sequence[int], stats: Stats) -> int:
-    """Run the prompt in chunks, ready the round, and return the first new token.
+def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) -> int:
+    """Run the prompt of the sequence at `index` in chunks, ready the round for it, and return the
+    first new token.
 
-    The last draft slot of each chunk pairs with the token after the chunk.
+    What a drafter is shown of a chunk ends with the token after the chunk.
     """
-    verifier, drafter = round_.verifier, round_.drafter
-    text, positions = rows(prompt, 0, round_.device)
-    for chunk in verifier.plan_prompt(len(prompt)):
+    running, target = round_.running, round_.target
+    text = torch.tensor([list(prompt)], dtype=torch.int64, device=round_.device)
+    positions = torch.arange(len(prompt), device=round_.device)
+    sequence = running.sequences[index : index + 1]
+    for chunk in target.plan_prompt(len(prompt)):
         input_pos = positions[chunk.start : chunk.stop]
-        greedy, features = verifier.forward(text[:, chunk.start : chunk.stop], input_pos)
+        tokens = text[:, chunk.start : chunk.stop]
+        logits, features = target.run_prompt(tokens, input_pos, sequence, chunk)
+        bonus = greedy(logits[:, -1:])
         stats.prefill_chunks += 1
-        if drafter:
-            following = torch.cat((text, greedy[:, -1:]), dim=1)[
-                :, chunk.start + 1 : chunk.stop + 1
-            ]
-            last = positions[len(chunk) - 1 : len(chunk)]
-            drafter.extend(following, features, input_pos, last)
-    round_.begin(greedy[:, -1:], len(prompt))
-    return int(greedy[0, -1])
+        if round_.drafter:
+            following = torch.cat((text, bonus), dim=1)[:, chunk.start + 1 : chunk.stop + 1]
+            round_.drafter.observe(committed(following, input_pos, sequence), features)
+    running.place(bonus, len(prompt), index)
+    return int(bonus)
 
 
 def cut_behind_stop(run: list[int], stop_ids: frozenset[int]) -> list[int]:

@@ -1,7 +1,7 @@
 """One round of speculative decoding, where the tensors are.
 
-Every shape is fixed by the chain length and nothing is read back to the host, so that a round can
-be recorded once and replayed at any position of the text.
+Every shape is fixed by the number of sequences and of drafts, and nothing is read back to the host,
+so that a round can be recorded once and replayed at any position of the texts.
 """
 
 from collections.abc import Sequence
@@ -10,102 +10,106 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.acceptance import count_accepted
-from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.sampling import greedy
+from eagle_aot.runtime_runner.step import Draft, rows_behind
+from eagle_aot.runtime_runner.target import Target, no_moves
 
 
-class Verifier(Protocol):
-    """The target: runs tokens at consecutive positions through its cache."""
+class Running:
+    """The sequences of a round, between two rounds; in the same tensors for good.
 
-    def plan_prompt(self, length: int) -> list[range]:
-        """Consecutive chunks that cover a prompt."""
+    `bonus` int64 [B, 1] is the token that is decided but in no cache yet, `position` int64 [B] its
+    place, -1 for a sequence that only fills its place. `sequences` int64 [B] are the caches they
+    use, each another one. `moves` int64 [B, D] are the slots of the D tokens before the bonus
+    where they do not lie in those of their positions, else -1.
+    """
 
-    def forward(self, tokens: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens int64 [1, T] at `input_pos` int64 [T] -> greedy ids, features [1, T, H].
+    def __init__(self, sequences: Sequence[int], tail: int, device: torch.device | str) -> None:
+        batch = len(sequences)
+        self.sequences = torch.tensor(list(sequences), dtype=torch.int64, device=device)
+        self.bonus = torch.zeros(batch, 1, dtype=torch.int64, device=device)
+        self.position = torch.full((batch,), -1, dtype=torch.int64, device=device)
+        self.moves = no_moves(batch, tail, device)
 
-        Greedy ids int64 are those after each token [1, T], or after the last alone [1, 1] where
-        the tokens are a chunk of a prompt.
-        """
+    def place(self, bonus: Tensor, position: int, index: int = 0) -> None:
+        """Let the sequence at `index` go on from `bonus` int64 [1, 1], the token at `position`."""
+        self.bonus[index : index + 1].copy_(bonus)
+        self.position[index : index + 1].fill_(position)
+        self.moves[index : index + 1].fill_(-1)
+
+    def stop(self, index: int) -> None:
+        """Let the sequence at `index` only fill its place from now on."""
+        self.position[index : index + 1].fill_(-1)
+        self.moves[index : index + 1].fill_(-1)
+
+    def advance(self, accepted: Accepted, *, scattered: bool) -> None:
+        """Go on behind what was accepted; `scattered` tells a tree's path from a chain's."""
+        live = accepted.first >= 0
+        self.bonus.copy_(accepted.last_token)
+        self.position.copy_(torch.where(live, accepted.first + accepted.count + 1, -1))
+        if scattered:
+            self.moves.copy_(path_slots(accepted, self.moves.shape[1]))
+        else:
+            self.moves.fill_(-1)
+
+
+def path_slots(accepted: Accepted, tail: int) -> Tensor:
+    """Slots of the last D tokens of the text, int64 [B, D]; -1 for those in front of the path."""
+    entry = accepted.count.unsqueeze(1) - torch.arange(
+        tail - 1, -1, -1, device=accepted.count.device
+    )
+    inside = (entry >= 0) & (accepted.first >= 0).unsqueeze(1)
+    return torch.where(inside, accepted.slots.gather(1, entry.clamp(min=0)), -1)
 
 
 class Drafter(Protocol):
-    """Guesses how the text goes on."""
+    """Guesses how texts go on."""
 
-    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
-        """Commit the slots `input_pos` int64 [T] up to row `last` int64 [1]; rows behind it are
-        padding.
+    def propose(self, running: Running, count: int) -> Draft:
+        """`count` drafts behind each sequence's bonus token."""
 
-        Each token of int64 [1, T] comes with the feature [1, T, H] of the position before it.
-        """
-
-    def propose(self, count: int) -> Tensor:
-        """The next `count` tokens on top of what is committed, int64 [1, count]."""
-
-
-class Cursor:
-    """The state between rounds: `bonus` int64 [1, 1], the token that is decided but not in the
-    target's cache yet, and its `position` int64 [1]. They lie in the same tensors for good."""
-
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.bonus = torch.zeros(1, 1, dtype=torch.int64, device=device)
-        self.position = torch.zeros(1, dtype=torch.int64, device=device)
-
-    def place(self, bonus: Tensor, position: int) -> None:
-        """Continue from `bonus` int64 [1, 1], the token at `position`."""
-        self.bonus.copy_(bonus)
-        self.position.fill_(position)
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
+        """What became of a step, or of a prompt's chunk: features [B, T, H] are by row."""
 
 
 class Round:
     """Draft, verify, accept, reseed: the step from one state to the next.
 
-    Rounds with the same cursor and drafter continue one another's text, whatever their chain
-    lengths. A chain length of 0 is plain decoding. `play` is `step`, or a recording of it.
+    Rounds with the same running sequences and drafter continue one another's texts, whatever their
+    chain lengths. A chain length of 0 is plain decoding. `play` is `step`, or a recording of it.
     """
 
     def __init__(
-        self,
-        verifier: Verifier,
-        drafter: Drafter | None,
-        chain_len: int,
-        device: torch.device | str = "cpu",
-        cursor: Cursor | None = None,
+        self, target: Target, drafter: Drafter | None, chain_len: int, running: Running
     ) -> None:
-        """On a text of its own, unless there is a `cursor` of others."""
-        self.verifier = verifier
+        self.target = target
         self.drafter = drafter
         self.chain_len = chain_len if drafter else 0
-        self.device = device
-        self.play: Step = self.step
-        self._cursor = cursor or Cursor(device)
-        self._window = torch.arange(self.chain_len + 1, device=device)
+        self.running = running
+        self.play: Call = self.step
 
-    def begin(self, bonus: Tensor, position: int) -> None:
-        """Continue from `bonus` int64 [1, 1], the token at `position`, after a prefill."""
-        self._cursor.place(bonus, position)
+    @property
+    def device(self) -> torch.device:
+        """Where the running sequences are."""
+        return self.running.bonus.device
 
     def step(self) -> Tensor:
         """One verify forward.
 
-        Returns int64 [chain_len + 2]: the number of accepted drafts a, then the target's greedy
-        tokens, of which the first a + 1 continue the text.
+        Returns int64 [B, P + 1]: how many drafts a were accepted, then the tokens of the path, of
+        which the first a + 1 continue the text.
         """
-        cursor = self._cursor
-        tokens, input_pos = cursor.bonus, cursor.position + self._window
+        running = self.running
+        draft = Draft(running.bonus[:, :0])
         if self.drafter and self.chain_len:
-            tokens = torch.cat((tokens, self.drafter.propose(self.chain_len)), dim=1)
-        greedy, features = self.verifier.forward(tokens, input_pos)
-        accepted = count_accepted(tokens[:, 1:], greedy)
+            draft = self.drafter.propose(running, self.chain_len)
+        where = running.position, running.sequences
+        step = rows_behind(running.bonus, *where, draft, self.target.tail)
+        logits, features = self.target.verify(step, running.moves)
+        accepted = accept(step, greedy(logits))
         if self.drafter:
-            self.drafter.extend(greedy, features, input_pos, accepted)
-        cursor.bonus.copy_(greedy.index_select(1, accepted))
-        cursor.position.add_(accepted + 1)
-        return torch.cat((accepted, greedy[0]))
-
-
-def rows(
-    tokens: Sequence[int], start: int, device: torch.device | str = "cpu"
-) -> tuple[Tensor, Tensor]:
-    """Token ids int64 [1, T] and their positions `start`, ... int64 [T]."""
-    ids = torch.tensor([list(tokens)], dtype=torch.int64, device=device)
-    return ids, torch.arange(start, start + len(tokens), device=device)
+            self.drafter.observe(accepted, features)
+        running.advance(accepted, scattered=step.lineage is not None)
+        return torch.cat((accepted.count.unsqueeze(1), accepted.tokens), dim=1)

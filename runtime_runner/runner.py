@@ -13,14 +13,16 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog, RecordedBacklog
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen, ChainLength
 from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds, Rounds, SameRound
-from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, TargetVerifier
+from eagle_aot.runtime_runner.drafters import open_drafter
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
-from eagle_aot.runtime_runner.round import Cursor, Drafter, Round
+from eagle_aot.runtime_runner.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.target import TargetMethods
 
 DEFAULT_MAX_NEW_TOKENS = 128
 BACKLOG_ROWS = 128  # at most
+LONGEST_CHOSEN = 7  # drafts, of a chain length that is chosen round by round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +57,9 @@ class Runner:
         self.directory = directory
         self.executor = executor
         self.constants = constants
-        self.verifier = TargetVerifier(executor, constants)
-        self.drafter = Eagle3Drafter(executor)
-        self._cursor = Cursor(executor.device)
+        self.target = TargetMethods(executor, constants)
+        self.drafter = open_drafter(directory, executor, constants)
+        self.running = Running([0], constants.tail, executor.device)
         self._rounds: dict[int, Round] = {}
 
     @cached_property
@@ -113,44 +115,41 @@ class Runner:
         """Rounds of every chain length and what chooses between them, which learns from text to
         text. What they cost is measured here, which takes about four seconds."""
         constants = self.constants
-        longest = constants.max_verify_window - 1
+        longest = min(LONGEST_CHOSEN, constants.tail - 1)
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
         backlog = self._backlog(rows)
         rounds = [self._make(0, backlog), *(self.round(k) for k in range(1, longest + 1))]
         self._prefill_something()
-        positions = constants.min_prefill_chunk, constants.max_seq_len - constants.max_verify_window
+        positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         costs = measure_costs(rounds, backlog, positions)
         return ChosenRounds(rounds, backlog, ChainLength(costs))
 
     def _backlog(self, rows: int) -> Backlog:
-        device = self.executor.device
-        if device.type == "cuda":
-            return RecordedBacklog(self.drafter, rows, device)
-        return Backlog(self.drafter, rows)
+        recorded = self.executor.device.type == "cuda"
+        return (RecordedBacklog if recorded else Backlog)(self.drafter, rows, self.running)
 
     def _rounds_of(self, chain_len: ChainLen) -> Rounds:
         return self.chosen_rounds if chain_len == AUTO else SameRound(self.round(chain_len))
 
     def _make(self, chain_len: int, drafter: Drafter | None) -> Round:
-        """Recorded before any text: a recording starts from a state that exists and kernels that
+        """Recorded on a GPU. What is recorded starts from a state that exists and kernels that
         are loaded, and what it writes to the caches is overwritten."""
-        device = self.executor.device
-        round_ = Round(self.verifier, drafter, chain_len, device, self._cursor)
-        if device.type == "cuda":
+        round_ = Round(self.target, drafter, chain_len, self.running)
+        if self.executor.device.type == "cuda":
             self._prefill_something()
             round_.play = self.executor.repeat(round_.step)
         return round_
 
     def _prefill_something(self) -> None:
         """In target and drafter, which gives both a state."""
-        round_ = Round(self.verifier, self.drafter, 1, self.executor.device, self._cursor)
+        round_ = Round(self.target, self.drafter, 1, self.running)
         prefill(round_, [0] * self.constants.min_prefill_chunk, Stats(chain_len=0))
 
     def _ids(self, prompt: str | Sequence[int], raw: bool) -> list[int]:
         return self.tokenizer.encode(prompt, raw) if isinstance(prompt, str) else list(prompt)
 
     def _chain_len(self, chain_len: ChainLen | None) -> ChainLen:
-        longest = self.constants.max_verify_window - 1
+        longest = self.constants.tail - 1
         if chain_len == AUTO:
             return AUTO
         chosen = self.constants.chain_len if chain_len is None else chain_len

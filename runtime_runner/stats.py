@@ -92,7 +92,7 @@ class Stats:
         return self.emitted / self.decode_seconds if self.rounds else None
 
     def to_json(self) -> dict[str, Any]:
-        """As README defines them."""
+        """As `docs/statistics.md` defines them."""
         return {
             "rounds": self.rounds,
             "target_forwards": self.target_forwards,

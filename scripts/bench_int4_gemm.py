@@ -36,7 +36,7 @@ PREFILL = {"int4": many_rows, "dequantise, then bf16": dequantised, "bf16": dens
 
 @eagle_command
 @click.option("--groups", default="128,32", show_default=True, metavar="G,...")
-@click.option("--rows", default="1,2,4,8", show_default=True, metavar="M,...")
+@click.option("--rows", default="1,2,4,8,16,32,64", show_default=True, metavar="M,...")
 @click.option("--peer/--no-peer", default=True, show_default=True, help="Time peers too.")
 @click.option("--prefill/--no-prefill", default=True, show_default=True,
               help=f"Time {PREFILL_ROWS} rows too.")  # fmt: skip
@@ -121,9 +121,14 @@ def summary(results: dict[Shape, Times], group: int, rows: Sequence[int], bandwi
             f"{share['kernel']:.0%} of the read bandwidth; linears {us['linear'] / 1e3:.2f} ms, "
             f"{share['linear']:.0%}"
         )
-    worst = max(t["kernel"].us[rows[-1]] / t["kernel"].us[rows[0]] for t in results.values())
-    lines.append(f"M = {rows[-1]} takes at most {worst:.3f} x M = {rows[0]}")
+    lines += [f"M = {m} takes {ratios(results, m, rows[0])} x M = {rows[0]}" for m in rows[1:]]
     return "\n".join(lines)
+
+
+def ratios(results: dict[Shape, Times], m: int, one: int) -> str:
+    """Of the kernel's times at `m` rows to those at `one`, for each shape."""
+    times = {shape.name: timed["kernel"].us for shape, timed in results.items()}
+    return ", ".join(f"{us[m] / us[one]:.3f} ({name})" for name, us in times.items())
 
 
 def prefill_table(results: dict[Shape, Times], group: int) -> Table:

@@ -15,17 +15,16 @@ import sys
 from pathlib import Path
 
 import click
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.artifact import TARGET_VERIFY
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.rounds import SameRound
+from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
-from eagle_aot.runtime_runner.generate import Limits, generate, prefill
-from eagle_aot.runtime_runner.round import Round, rows
+from eagle_aot.runtime_runner.generate import Limits, generate
+from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.stats import Stats
 from number_list import numbers
 
@@ -68,36 +67,16 @@ def check_lengths(runner: Runner, contexts: list[int], new_tokens: int) -> None:
 
 
 def check_rows(runner: Runner, contexts: list[int]) -> bool:
-    """Each of 8 rows alone (T = 1) against the same row among 2 to 8."""
-    table = Table("context", "rows compared", "ids that differ", "features that differ")
+    """Rows alone (T = 1) against the same rows in every other situation."""
+    table = Table("context", "situation", "rows", "different")
     total = 0
     for context in [0, *contexts]:
-        compared, ids, features = differing_rows(runner, context)
-        table.add_row(str(context), str(compared), str(ids), str(features))
-        total += ids + features
-    console.print("A row alone and among others, bit for bit")
+        for found in RowCheck(runner, context).all():
+            table.add_row(str(context), found.situation, str(found.rows), str(found.different))
+            total += found.different
+    console.print("A row alone and elsewhere, bit for bit (logits and features)")
     console.print(table)
     return total == 0
-
-
-def differing_rows(runner: Runner, context: int) -> tuple[int, int, int]:
-    """(compared, greedy ids that differ, features that differ) behind `context` tokens."""
-    executor, largest = runner.executor, runner.constants.max_verify_window
-    noise = tokens(runner, context + largest, seed=context)
-    if context:
-        prefill(runner.round(0), noise[:context], Stats(chain_len=0))
-    ids, positions = rows(noise[context:], context, executor.device)
-    alone = [
-        executor.run(TARGET_VERIFY, ids[:, i : i + 1], positions[i : i + 1]) for i in range(largest)
-    ]
-    compared = wrong_ids = wrong_features = 0
-    for window in range(2, largest + 1):
-        together = executor.run(TARGET_VERIFY, ids[:, :window], positions[:window])
-        for i in range(window):
-            compared += 1
-            wrong_ids += not torch.equal(together[0][:, i], alone[i][0][:, 0])
-            wrong_features += not torch.equal(together[1][:, i], alone[i][1][:, 0])
-    return compared, wrong_ids, wrong_features
 
 
 def check_losslessness(
@@ -142,7 +121,8 @@ def with_script(
     """With 0, 1, 2, ... right drafts per round, from the plain output, recorded like the head's."""
     executor = runner.executor
     drafter = ScriptedDrafter(len(prompt), plain, lambda n: n % (chain_len + 1), executor.device)
-    round_ = Round(runner.verifier, drafter, chain_len, executor.device)
+    running = Running([0], runner.constants.tail, executor.device)
+    round_ = Round(runner.target, drafter, chain_len, running)
     round_.play = executor.repeat(round_.step)
     limits = Limits(room=len(plain), stop_ids=frozenset(runner.constants.eos_ids))
     return generate(SameRound(round_), prompt, limits, lambda run: None)

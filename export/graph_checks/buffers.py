@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import ExportError
@@ -27,11 +28,21 @@ def check_mutated_buffers(name: str, program: ExportedProgram) -> None:
 def mutated_buffers(program: ExportedProgram) -> set[str]:
     """Names of the buffers a method writes in place."""
     buffers = program.graph_signature.inputs_to_buffers
-    return {
-        buffers.get(node.args[0].name, node.args[0].name)
-        for node in program.graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-    }
+    written = {written_tensor(node).name for node in program.graph.nodes if _is_write(node)}
+    return {buffers.get(name, name) for name in written}
+
+
+def written_tensor(node: Node) -> Node:
+    """What an operator in place writes, which may be what another one in place returned."""
+    while _is_write(node):
+        before = node.args[0]
+        assert isinstance(before, Node)
+        node = before
+    return node
+
+
+def _is_write(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def written_caches(programs: Mapping[str, ExportedProgram]) -> list[str]:

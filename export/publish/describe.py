@@ -4,8 +4,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import save_file
+
 from eagle_aot import __version__
 from eagle_aot.artifact import (
+    DRAFT_IDS,
     SCHEMA_VERSION,
     CheckpointIdentity,
     Constants,
@@ -21,6 +25,7 @@ from eagle_aot.artifact import (
 from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.files import BIN_INDEX, HeadCheckpoint
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.load import DUMMY, Source
@@ -29,7 +34,7 @@ from eagle_aot.export.options import ExportOptions, record_options
 from eagle_aot.export.pair import Pair
 from eagle_aot.targets.checkpoint import INDEX, read_json
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.step import TAIL
+from eagle_aot.targets.step import TAIL, flat_slots
 
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
 """What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
@@ -55,6 +60,7 @@ def publish(
         max_rows=lengths.max_rows,
         max_batch_size=lengths.max_batch_size,
         tail=TAIL,
+        flat_slots=flat_slots(target.max_seq_len),
         draft_vocab_size=head.draft_vocab_size,
         hidden_size=head.hidden_size,
         eos_ids=eos_ids,
@@ -123,6 +129,13 @@ def copy_tokenizer(source: Source, directory: Path) -> None:
     """Put the target's tokenizer into the artifact."""
     for path in find_tokenizer(source):
         shutil.copyfile(path, directory / path.name)
+
+
+def write_draft_ids(draft: Eagle3Draft, directory: Path) -> None:
+    """Put the target's ids of the head's vocabulary into the artifact, unless they are the same."""
+    ids = draft.target_ids.cpu()
+    if not torch.equal(ids, torch.arange(len(ids))):
+        save_file({"target_ids": ids.contiguous()}, directory / DRAFT_IDS)
 
 
 def check_tokenizer(source: Source) -> None:

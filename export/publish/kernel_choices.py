@@ -9,10 +9,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from eagle_aot.export.graph_checks.nodes import operator_name
+from eagle_aot.triton_kernels.int4_gemm import packing
+from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
 
 Choice = tuple[tuple[str, Any], ...]
@@ -33,21 +36,21 @@ def kernel_choices(program: ExportedProgram) -> dict[str, list[dict[str, Any]]]:
 
 def small_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of few rows."""
-    from eagle_aot.triton_kernels.int4_gemm import packing, small_m
-
+    group = packing.group_of(tensor(node, 1), tensor(node, 2))
+    kinds = ROW_TILES[packing.blocks_per_step(group)]
     tiles = {
-        "tile_rows": int(small_m.ROWS.value),
+        "tile_rows": tuple(tile.rows for tile in kinds),
         "tile_features": packing.TILE_N,
         "block_columns": packing.BLOCK_K,
-        "warps": small_m.WARPS,
-        "stages": small_m.STAGES,
+        "warps": tuple(tile.warps for tile in kinds),
+        "stages": tuple(tile.stages for tile in kinds),
     }
     return int4_sizes(node) | {"splits": node.args[5]} | tiles
 
 
 def large_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of many rows."""
-    from eagle_aot.triton_kernels.int4_gemm import large_m, packing
+    from eagle_aot.triton_kernels.int4_gemm import large_m
 
     tiles = {
         "tile_rows": large_m.BLOCK_M,
@@ -82,9 +85,14 @@ def residual_norm(node: Node) -> dict[str, Any]:
 
 def shape(node: Node, position: int) -> tuple[Any, ...]:
     """Of a tensor among a node's arguments."""
-    tensor = node.args[position]
-    assert isinstance(tensor, Node)
-    return tuple(tensor.meta["val"].shape)
+    return tuple(tensor(node, position).shape)
+
+
+def tensor(node: Node, position: int) -> Tensor:
+    """What an argument of a node stands for, without its values."""
+    argument = node.args[position]
+    assert isinstance(argument, Node)
+    return argument.meta["val"]
 
 
 DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {

@@ -6,16 +6,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.round import Drafter, rows
+from eagle_aot.runtime_runner.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.round import Drafter, Running
+from eagle_aot.runtime_runner.step import Draft
 
 
 class LateDrafter(Drafter, Protocol):
     """A drafter that can be left out of rounds for a while."""
 
-    def catch_up(self, tokens: Tensor, features: Tensor, input_pos: Tensor) -> Tensor:
-        """Commit the slots `input_pos` int64 [T], as `extend` does.
+    def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
+        """Commit a path as `observe` does.
 
-        Returns bool [1, T]: which of `tokens` it would have drafted, each being the next one.
+        Returns bool [B, P]: which of its tokens it would have drafted, each being the next one.
         """
 
 
@@ -26,10 +28,11 @@ class Backlog:
     Before the drafter drafts again it commits them all in one forward, instead of one for each.
     """
 
-    def __init__(self, drafter: LateDrafter, capacity: int) -> None:
+    def __init__(self, drafter: LateDrafter, capacity: int, running: Running) -> None:
         """Of `capacity` rows: it is to be cleared, or caught up with, before there are more."""
         self.capacity = capacity
         self._drafter = drafter
+        self._running = running
         self._kept: list[Tensor] = []  # [1, 1, H] each
 
     def clear(self) -> None:
@@ -37,21 +40,23 @@ class Backlog:
         left there, and drafts behind them may be worse."""
         self._kept.clear()
 
-    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Keep the one row of a plain round, instead of committing its slot."""
         self._kept.append(features)
 
-    def propose(self, count: int) -> Tensor:
-        """No drafts, int64 [1, 0]."""
+    def propose(self, running: Running, count: int) -> Draft:
+        """No drafts."""
         assert count == 0, "for plain rounds alone"
-        return torch.empty(1, 0, dtype=torch.int64)
+        return Draft(running.bonus[:, :0])
 
     def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:
         """Let the drafter commit the rows kept, and forget them: those of `tokens`, whose slots
         start at `first`. Returns which of the tokens it would have drafted."""
         features = self._features(len(tokens))
-        ids, input_pos = rows(tokens, first, features.device)
-        expected = self._drafter.catch_up(ids, features, input_pos)
+        following = torch.tensor([list(tokens)], dtype=torch.int64, device=features.device)
+        places = torch.arange(first, first + len(tokens), device=features.device)
+        path = committed(following, places, self._running.sequences)
+        expected = self._drafter.catch_up(path, features)
         self.clear()
         return expected[0].tolist()
 
@@ -62,15 +67,15 @@ class Backlog:
 class RecordedBacklog(Backlog):
     """For rounds that are recorded: each replay writes its feature to the same tensor."""
 
-    def __init__(self, drafter: LateDrafter, capacity: int, device: torch.device) -> None:
-        super().__init__(drafter, capacity)
+    def __init__(self, drafter: LateDrafter, capacity: int, running: Running) -> None:
+        super().__init__(drafter, capacity, running)
         self._buffer = torch.empty(0)  # [1, capacity, H], once there is one
-        self._next = torch.zeros(1, dtype=torch.int64, device=device)  # row
+        self._next = torch.zeros(1, dtype=torch.int64, device=running.bonus.device)  # row
 
     def clear(self) -> None:
         self._next.zero_()
 
-    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
         if not self._buffer.numel():
             self._buffer = features.new_zeros(1, self.capacity, features.shape[2])
         self._buffer.index_copy_(1, self._next, features)

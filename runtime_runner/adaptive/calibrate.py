@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from eagle_aot.runtime_runner.acceptance import committed
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.step import chain_rows
 
 SECONDS = 4.0  # to measure for
 FEWEST, MOST = 3, 50  # samples of each
@@ -31,7 +33,7 @@ class Trial:
         """The same round, over and over at the same place."""
         for _ in range(count):
             self.backlog.clear()
-            self.rounds[chain_len].begin(self._bonus, position)
+            self.rounds[chain_len].running.place(self._bonus, position)
             self.rounds[chain_len].play().tolist()
 
     def round(self, chain_len: int, position: int) -> Sample:
@@ -52,11 +54,14 @@ class Trial:
         return prepare, lambda: self.backlog.catch_up(position, [0] * rows)
 
     def _keep(self, position: int, rows: int) -> None:
-        place = torch.full((1,), position, device=self._bonus.device)
-        _, features = self.rounds[0].verifier.forward(self._bonus, place)
+        target, running = self.rounds[0].target, self.rounds[0].running
+        running.place(self._bonus, position)
+        step = chain_rows(self._bonus, running.position, running.sequences, target.tail)
+        features = target.verify(step, running.moves).features
+        path = committed(self._bonus, running.position, running.sequences)
         self.backlog.clear()
         for _ in range(rows):
-            self.backlog.extend(self._bonus, features, place, place)
+            self.backlog.observe(path, features)
 
 
 def measure_costs(

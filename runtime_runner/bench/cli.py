@@ -19,6 +19,10 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wra
 )
 @click.option("--chain-lens", default="all", show_default=True, metavar="K,...",
               help="Drafts per round.")  # fmt: skip
+@click.option("--rows", default="1,2,4,8,16,32,64", show_default=True, metavar="N,...",
+              help="Rows to verify of each sequence.")  # fmt: skip
+@click.option("--batch-sizes", default="1", show_default=True, metavar="B,...",
+              help="Sequences in one forward.")  # fmt: skip
 @click.option("--tau", default="2,3,4", show_default=True, metavar="X,...",
               help="Tokens per round to project speeds for.")  # fmt: skip
 @click.option("--repeats", type=int, default=20, show_default=True, metavar="N",
@@ -33,6 +37,8 @@ def main(
     artifact: Path,
     contexts: str | None,
     chain_lens: str,
+    rows: str,
+    batch_sizes: str,
     tau: str,
     repeats: int,
     executor: str,
@@ -49,7 +55,8 @@ def main(
     from eagle_aot.runtime_runner.bench.settings import Settings
     from eagle_aot.runtime_runner.plots.picture import check_plot
 
-    settings = Settings.parse(contexts, chain_lens, tau, repeats, not no_cuda_graph)
+    graphs = not no_cuda_graph
+    settings = Settings.parse(contexts, chain_lens, tau, repeats, graphs, rows, batch_sizes)
     if picture is not None:
         check_plot(picture)
     from eagle_aot.common.progress import Progress

@@ -8,7 +8,7 @@ are left out: next to weights they are nothing.
 import math
 from collections.abc import Callable, Hashable, Mapping
 
-from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, VERIFY_SLACK, Constants
+from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
@@ -16,7 +16,7 @@ from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.weight_table import Weight
 
 EMBEDDING = ".embed_tokens.weight"
-LOOKED_UP = (EMBEDDING, ".target_ids")  # tables of which a forward reads one row per token
+LOOKED_UP = (EMBEDDING,)  # tables of which a forward reads one row per token
 
 Place = Callable[[Weight], Hashable]  # which storage on the device a weight lies in
 
@@ -30,17 +30,17 @@ class BytesToRead:
         self._methods = methods
         self._place = place
         self._window = constants.sliding_window
-        self._flat_slots = constants.max_seq_len + VERIFY_SLACK
+        self._batch, self._flat_slots = constants.max_batch_size, constants.flat_slots
 
-    def forward(self, method: str, rows: int, context: int) -> int:
-        """Bytes read by `rows` tokens behind `context` others."""
+    def forward(self, method: str, rows: int, context: int, sequences: int = 1) -> int:
+        """Bytes read by `rows` tokens of each of `sequences` behind `context` others."""
         weights = self._methods[method].weights
         has_output_table = any(".lm_head." in weight.fqn for weight in weights)
         read: dict[Hashable, int] = {}
         for weight in weights:
             if weight.device == "cuda":
                 place, whole = self._place(weight), weight.storage_nbytes
-                part = self._bytes_of(weight, rows, context, has_output_table)
+                part = self._bytes_of(weight, rows, context, sequences, has_output_table)
                 read[place] = min(whole, read.get(place, 0) + part)
         return sum(read.values())
 
@@ -53,21 +53,23 @@ class BytesToRead:
         step = self.forward(DRAFT_DECODE, 1, context)
         return verify + (chain_len - 1) * step + self.forward(DRAFT_DECODE, rows, context)
 
-    def _bytes_of(self, weight: Weight, rows: int, context: int, has_output_table: bool) -> int:
+    def _bytes_of(
+        self, weight: Weight, rows: int, context: int, sequences: int, has_output_table: bool
+    ) -> int:
         whole = math.prod(weight.sizes) * weight.dtype.itemsize
         if weight.is_cache:
-            slots = weight.sizes[2]
-            return whole // slots * self._slots_read(slots, context + rows)
+            slots = weight.sizes[1]
+            read = self._slots_read(slots // self._batch, context + rows)
+            return whole // slots * read * sequences
         shares_output_table = weight.fqn.endswith(EMBEDDING) and not has_output_table
         if weight.fqn.endswith(LOOKED_UP) and not shares_output_table:
-            return whole // weight.sizes[0] * min(rows, weight.sizes[0])
+            return whole // weight.sizes[0] * min(rows * sequences, weight.sizes[0])
         return whole
 
     def _slots_read(self, slots: int, length: int) -> int:
-        """Of a cache [1, heads, slots, head dim] in a text of `length` tokens: all of them where it
-        is flat, the last window of them where it is a ring."""
-        flat = slots == self._flat_slots or slots > 2 * self._window
-        return min(length, slots if flat else self._window)
+        """Of a sequence's slots in a cache [heads, sequences * slots, head dim], in a text of
+        `length` tokens: all where it is flat, the last window of them where it is a ring."""
+        return min(length, slots if slots == self._flat_slots else self._window)
 
 
 class Floors:
@@ -77,11 +79,11 @@ class Floors:
         self._bytes = bytes_
         self._bandwidth = bandwidth
 
-    def forward(self, method: str, rows: int, context: int) -> Floor | None:
+    def forward(self, method: str, rows: int, context: int, sequences: int = 1) -> Floor | None:
         """Of one forward; None where the bytes are not known."""
         if self._bytes is None:
             return None
-        return self._floor(self._bytes.forward(method, rows, context))
+        return self._floor(self._bytes.forward(method, rows, context, sequences))
 
     def round(self, chain_len: int, context: int) -> Floor | None:
         """Of one round; None where the bytes are not known."""

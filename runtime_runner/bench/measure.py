@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.host_copies import host_copies
 from eagle_aot.runtime_runner.bench.memory import peak_memory
 from eagle_aot.runtime_runner.bench.parts import Parts
-from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
+from eagle_aot.runtime_runner.bench.prefill import fill, fill_others, longest_chunk
 from eagle_aot.runtime_runner.bench.results import Results, Setup
 from eagle_aot.runtime_runner.bench.samples import Samples
 from eagle_aot.runtime_runner.bench.settings import Settings
@@ -44,7 +44,7 @@ class Bench:
         stages = self._progress.stages
         loaded = len(stages)  # what came before is none of the peak
         with self._progress.stage("record"):
-            parts = Parts(runner, settings.chain_lens)
+            parts = Parts(runner, settings)
         with self._progress.stage("prefill"):
             chunk = longest_chunk(runner, self._clock, settings.repeats)
         samples = [self._samples(parts, context) for context in settings.contexts]
@@ -77,6 +77,7 @@ class Bench:
     def _samples(self, parts: Parts, context: int) -> Samples:
         settings = self._settings
         with self._progress.stage(f"prefill of {context}"):
+            fill_others(self._runner, max(settings.batch_sizes), context)
             filled = fill(self._runner, max(settings.chain_lens), context, settings.repeats)
         samples = Samples(self._clock, parts, filled)
         with self._progress.stage(f"rounds behind {context}"):

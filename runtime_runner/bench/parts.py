@@ -1,16 +1,17 @@
 """The parts of a round, each as a step on tensors that stay where they are."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
+from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.bench.results import PLAIN, SEED, STEP, VERIFY
+from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import Timed
 from eagle_aot.runtime_runner.executors import Executor
-from eagle_aot.runtime_runner.round import Round, Verifier
+from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.runner import Runner
+from eagle_aot.runtime_runner.step import StepRows, chain_rows
+from eagle_aot.runtime_runner.target import Target, no_moves
 
 
 class Forward:
@@ -20,17 +21,24 @@ class Forward:
     """
 
     def __init__(
-        self, executor: Executor, method: str, vocab_size: int, rows: int, *features: Tensor
+        self,
+        executor: Executor,
+        constants: Constants,
+        method: str,
+        shape: tuple[int, int],
+        *more: Tensor,
     ) -> None:
-        """`features` [1, rows, H] is there for the draft head alone."""
+        """`shape` is the number of sequences and of rows of each; `more` are the method's inputs
+        behind those of a step."""
         self.method = method
-        self.rows = rows
+        self.sequences, self.rows = shape
         self._executor = executor
-        self._vocab_size = vocab_size
-        self._features = features
-        self._tokens = torch.zeros(1, rows, dtype=torch.int64, device=executor.device)
-        self._input_pos = torch.arange(rows, device=executor.device)
-        self.timed = Timed(executor.repeat(self._step), self._prepare)
+        self._vocab_size = constants.vocab_size
+        self._more = more
+        tokens = torch.zeros(shape, dtype=torch.int64, device=executor.device)
+        places = torch.arange(self.sequences, device=executor.device)
+        self._step = chain_rows(tokens, torch.zeros_like(places), places, constants.tail)
+        self.timed = Timed(executor.repeat(self._run), self._prepare)
 
     @property
     def name(self) -> str:
@@ -41,14 +49,17 @@ class Forward:
 
     def place(self, context: int) -> None:
         """Run at the positions behind the first `context` tokens from now on."""
-        self._input_pos.copy_(torch.arange(context, context + self.rows))
+        step = self._step
+        first = torch.full_like(step.sequences, context)
+        here = chain_rows(step.tokens, first, step.sequences, step.tail.shape[-1])
+        step.positions.copy_(here.positions)
+        step.tail.copy_(here.tail)
 
     def _prepare(self) -> None:
-        fill_randomly(self._tokens, self._vocab_size)
+        fill_randomly(self._step.tokens, self._vocab_size)
 
-    def _step(self) -> Tensor:
-        inputs = self._tokens, *self._features, self._input_pos
-        return self._executor.run(self.method, *inputs)[0]
+    def _run(self) -> Tensor:
+        return self._executor.run(self.method, *self._step.inputs, *self._more)[0]
 
 
 class WholeRound:
@@ -68,24 +79,27 @@ class WholeRound:
 
     def _prepare(self) -> None:
         fill_randomly(self._bonus, self._vocab_size)
-        self._round.begin(self._bonus, self._context)
+        self._round.running.place(self._bonus, self._context)
 
 
 class Parts:
     """All that is timed of one artifact, at one context after the other."""
 
-    def __init__(self, runner: Runner, chain_lens: Sequence[int]) -> None:
+    def __init__(self, runner: Runner, settings: Settings) -> None:
         """To be made before a context is filled: recording a step runs it at the first slots."""
         constants, executor = runner.constants, runner.executor
-        vocab, window = constants.vocab_size, constants.max_verify_window
-        self.rounds = [WholeRound(runner.round(k), vocab) for k in (0, *chain_lens)]
-        self.forwards = [
-            Forward(executor, TARGET_VERIFY, vocab, rows) for rows in range(1, window + 1)
+        self.rounds = [
+            WholeRound(runner.round(k), constants.vocab_size) for k in (0, *settings.chain_lens)
         ]
-        features = some_features(runner.verifier, vocab, window, executor.device)
-        for rows in (1, *(chain_len + 1 for chain_len in chain_lens)):
+        method = executor, constants, TARGET_VERIFY
+        self.forwards = [
+            Forward(*method, shape, no_moves(shape[0], constants.tail, executor.device))
+            for shape in settings.shapes(constants.max_rows)
+        ]
+        features = some_features(runner.target, constants, executor.device)
+        for rows in (1, *(chain_len + 1 for chain_len in settings.chain_lens)):
             own = features[:, :rows].clone()
-            self.forwards.append(Forward(executor, DRAFT_DECODE, vocab, rows, own))
+            self.forwards.append(Forward(executor, constants, DRAFT_DECODE, (1, rows), own))
 
     def place(self, context: int) -> None:
         """Run everything at the end of the first `context` tokens, which are in the caches."""
@@ -100,7 +114,9 @@ def fill_randomly(tokens: Tensor, vocab_size: int) -> None:
     tokens.random_(vocab_size)
 
 
-def some_features(verifier: Verifier, vocab_size: int, rows: int, device: torch.device) -> Tensor:
-    """Fused features [1, rows, H] of random tokens."""
-    tokens = torch.randint(vocab_size, (1, rows), device=device)
-    return verifier.forward(tokens, torch.arange(rows, device=device))[1]
+def some_features(target: Target, constants: Constants, device: torch.device) -> Tensor:
+    """What a drafter reads of a chain of random tokens, [1, D, H]."""
+    tokens = torch.randint(constants.vocab_size, (1, constants.tail), device=device)
+    first = torch.zeros(1, dtype=torch.int64, device=device)
+    step: StepRows = chain_rows(tokens, first, first, constants.tail)
+    return target.verify(step, no_moves(1, constants.tail, device)).features

@@ -8,11 +8,19 @@ from eagle_aot.runtime_runner.bench.parts import fill_randomly
 from eagle_aot.runtime_runner.bench.results import Prefill
 from eagle_aot.runtime_runner.bench.timing import Clock, HostSpan, Series, Timed
 from eagle_aot.runtime_runner.generate import prefill
-from eagle_aot.runtime_runner.round import rows
+from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.stats import Stats
 
 FILLS = 3
+
+
+def fill_others(runner: Runner, sequences: int, context: int) -> None:
+    """Fill the target's caches of all but the first of so many sequences with random tokens."""
+    for sequence in range(1, sequences):
+        prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
+        running = Running([sequence], runner.constants.tail, runner.executor.device)
+        prefill(Round(runner.target, None, 0, running), prompt, Stats(chain_len=0))
 
 
 def fill(runner: Runner, chain_len: int, context: int, repeats: int) -> Prefill:
@@ -36,14 +44,15 @@ def fill_once(runner: Runner, chain_len: int, context: int) -> float:
 
 def longest_chunk(runner: Runner, clock: Clock, repeats: int) -> Prefill:
     """The longest chunk that a prompt is cut into, in the target alone, from position 0 on."""
-    constants, verifier = runner.constants, runner.verifier
-    length = max(map(len, verifier.plan_prompt(constants.max_seq_len)))
-    tokens, input_pos = rows([0] * length, 0, runner.executor.device)
+    constants, target, device = runner.constants, runner.target, runner.executor.device
+    chunk = max(target.plan_prompt(constants.max_seq_len), key=len)
+    tokens = torch.zeros(1, len(chunk), dtype=torch.int64, device=device)
+    where = torch.arange(len(chunk), device=device), torch.zeros_like(tokens[0, :1])
     timed = Timed(
-        play=lambda: verifier.forward(tokens, input_pos)[0],
+        play=lambda: target.run_prompt(tokens, *where, chunk).logits,
         prepare=lambda: fill_randomly(tokens, constants.vocab_size),
     )
     series = Series(clock, timed)
     for _ in range(repeats):
         series.sample()
-    return Prefill(tokens=length, ms=series.ms)
+    return Prefill(tokens=len(chunk), ms=series.ms)

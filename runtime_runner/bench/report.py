@@ -32,9 +32,10 @@ def headlines(results: Results) -> Iterator[str]:
 
 def parts_table(at: AtContext) -> Table:
     """The forwards that rounds are made of."""
-    table = table_of("forward", "rows", "ms", "x plain", "floor ms", "x floor")
+    table = table_of("forward", "sequences", "rows", "ms", "x plain", "floor ms", "x floor")
     for part in at.parts:
-        table.add_row(part.name, str(part.rows), *forward_cells(at, part))
+        counts = str(part.sequences), str(part.rows)
+        table.add_row(part.name, *counts, *forward_cells(at, part))
     return table
 
 

@@ -30,13 +30,14 @@ class Prefill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One forward over `rows` rows: its median device time, or the host's time for launching it
-    where that is longer."""
+    """One forward over `rows` rows of each of `sequences`: its median device time, or the host's
+    time for launching it where that is longer."""
 
     name: str
     rows: int
     ms: float
     floor: Floor | None
+    sequences: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +90,9 @@ class AtContext:
     rounds: tuple[Round, ...]
 
     def part(self, name: str, rows: int) -> Part:
-        """The one of that name and number of rows."""
-        return next(part for part in self.parts if (part.name, part.rows) == (name, rows))
+        """The one of that name and number of rows, of a single sequence."""
+        wanted = name, rows, 1
+        return next(p for p in self.parts if (p.name, p.rows, p.sequences) == wanted)
 
     @property
     def plain(self) -> Part:

@@ -77,8 +77,9 @@ class Samples:
         return Part(
             name=forward.name,
             rows=forward.rows,
+            sequences=forward.sequences,
             ms=series.ms,
-            floor=floors.forward(forward.method, forward.rows, self._context),
+            floor=floors.forward(forward.method, forward.rows, self._context, forward.sequences),
         )
 
     def _round(self, round_: WholeRound, series: RoundSeries, floors: Floors) -> Round:

@@ -10,25 +10,36 @@ from eagle_aot.common.errors import SettingError
 ALL = "all"
 SHORTEST_DEFAULT = 128  # tokens; the default contexts are this times powers of four
 DEFAULT_CONTEXTS = 3
+DEFAULT_CHAINS = 7  # the longest, where none are named
 
 Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Context lengths in tokens, drafts per round, tokens per round to project for, samples per
-    figure, and whether to record where that is possible. Before `fitted`, no contexts and no chain
-    lengths mean the artifact's own."""
+    """Context lengths in tokens, drafts per round, rows to verify of each sequence, how many
+    sequences at once, tokens per round to project for, samples per figure, and whether to record
+    where that is possible. Before `fitted`, no contexts and no chain lengths mean the artifact's
+    own."""
 
     contexts: tuple[int, ...]
     chain_lens: tuple[int, ...]
     taus: tuple[float, ...]
     repeats: int
+    rows: tuple[int, ...] = (1,)
+    batch_sizes: tuple[int, ...] = (1,)
     cuda_graphs: bool = True
 
     @classmethod
     def parse(
-        cls, contexts: str | None, chain_lens: str, tau: str, repeats: int, cuda_graphs: bool
+        cls,
+        contexts: str | None,
+        chain_lens: str,
+        tau: str,
+        repeats: int,
+        cuda_graphs: bool,
+        rows: str = "1",
+        batch_sizes: str = "1",
     ) -> "Settings":
         """Read comma-separated lists. Raises SettingError for what no artifact could serve."""
         if repeats < 1:
@@ -42,6 +53,8 @@ class Settings:
             taus=taus,
             repeats=repeats,
             cuda_graphs=cuda_graphs,
+            rows=numbers("--rows", rows, int),
+            batch_sizes=numbers("--batch-sizes", batch_sizes, int),
         )
 
     def fitted(self, constants: Constants) -> "Settings":
@@ -49,15 +62,23 @@ class Settings:
 
         Raises SettingError for a length that the artifact does not reach.
         """
-        longest_context = constants.max_seq_len - constants.max_verify_window
-        longest_chain = constants.max_verify_window - 1
+        longest_context = constants.max_seq_len - max(constants.tail, *self.rows)
+        longest_chain = constants.tail - 1
         check_range("--contexts", self.contexts, longest_context)
         check_range("--chain-lens", self.chain_lens, longest_chain)
+        check_range("--rows", self.rows, constants.max_rows)
+        check_range("--batch-sizes", self.batch_sizes, constants.max_batch_size)
         return replace(
             self,
             contexts=self.contexts or default_contexts(longest_context),
-            chain_lens=self.chain_lens or tuple(range(1, longest_chain + 1)),
+            chain_lens=self.chain_lens or tuple(range(1, min(DEFAULT_CHAINS, longest_chain) + 1)),
         )
+
+    def shapes(self, max_rows: int) -> list[tuple[int, int]]:
+        """Sequences and rows of each that one forward verifies, one sequence first."""
+        rows = sorted({1, *self.rows, *(chain_len + 1 for chain_len in self.chain_lens)})
+        batches = sorted({1, *self.batch_sizes})
+        return [(b, r) for b in batches for r in rows if b * r <= max_rows]
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.executors import Call
 
 SAMPLE_MS = 10.0  # long enough that one launch's delay is nothing in it
 MAX_CALLS = 1000
@@ -105,7 +105,7 @@ class Timed:
     A step that `moves` undoes what `prepare` did, so that it is prepared before every call.
     """
 
-    play: Step
+    play: Call
     prepare: Callable[[], None]
     moves: bool = False
 

@@ -36,6 +36,7 @@ def part_json(at: AtContext, part: Part) -> dict[str, Any]:
     """A forward."""
     return {
         "name": part.name,
+        "sequences": part.sequences,
         "rows": part.rows,
         "ms": part.ms,
         "to_plain": part.ms / at.plain.ms,

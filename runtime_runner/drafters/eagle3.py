@@ -1,84 +1,85 @@
-"""An artifact's methods as the verifier and the drafter of a round."""
+"""The EAGLE-3 draft head behind `draft_decode`: a chain on its own recurrent features.
+
+Shifted pairing: draft slot j holds token j + 1 and the feature of position j. So a corrected token
+needs no target forward of its own.
+"""
 
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY, Constants
-from eagle_aot.runtime_runner.chunks import plan_chunks
+from eagle_aot.artifact import DRAFT_DECODE, Constants
+from eagle_aot.runtime_runner.acceptance import Accepted
 from eagle_aot.runtime_runner.executors import Executor
-
-
-class TargetVerifier:
-    """The target behind `prefill` and `target_verify`, which share its caches."""
-
-    def __init__(self, executor: Executor, constants: Constants) -> None:
-        self._executor = executor
-        self._constants = constants
-
-    def plan_prompt(self, length: int) -> list[range]:
-        """Chunks no longer than the sliding window, so that chunking does not change the result."""
-        constants = self._constants
-        longest = min(constants.max_prefill_chunk, constants.sliding_window or length)
-        return plan_chunks(
-            length, longest, constants.min_prefill_chunk, constants.max_verify_window
-        )
-
-    def forward(self, tokens: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens [1, T] at `input_pos` [T]: greedy ids and fused features [1, T, H]."""
-        short = tokens.shape[1] < self._constants.min_prefill_chunk
-        method = TARGET_VERIFY if short else PREFILL
-        greedy, features = self._executor.run(method, tokens, input_pos)
-        return greedy, features
+from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.sampling import greedy
+from eagle_aot.runtime_runner.step import Draft, StepRows, chain_rows
 
 
 class Eagle3Drafter:
-    """The draft head behind `draft_decode`: a chain on its own recurrent features.
+    """State of all sequences, in the same tensors for good, as a recorded round needs.
 
-    Its state lies in the same tensors for its whole life, as a recorded round needs.
+    Of each: the first draft, which follows the last committed slot and comes for free, and the
+    recurrent feature of that slot.
     """
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
+        """`target_ids` int64 [Vd] are the target's ids of the head's; None where they are the
+        same."""
         self._executor = executor
-        self._draft: Tensor | None = None  # follows the last committed slot, int64 [1, 1]
-        self._feature = torch.empty(0)  # of that slot, [1, 1, H]
-        self._slot = torch.empty(0)  # the next one, int64 [1]
+        self._tail, self._sequences = constants.tail, constants.max_batch_size
+        self._target_ids = target_ids
+        self._first = torch.zeros(self._sequences, 1, dtype=torch.int64, device=executor.device)
+        self._feature: Tensor | None = None  # [sequences, 1, H]
 
-    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
-        """Commit slots; row `last` proposes the first draft for free.
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
+        """Commit the slots of an accepted path."""
+        self._commit(accepted, features)
 
-        Padding rows write slots behind it, which nothing reads before they are written again.
+    def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
+        """Commit slots that were left out, as `observe` does.
+
+        Returns bool [B, P]: which of the tokens would have been the first draft at its place.
         """
-        self._commit(tokens, features, input_pos, last)
+        first = self._first.index_select(0, accepted.sequences)
+        drafts = self._commit(accepted, features)
+        return torch.cat((first, drafts[:, :-1]), dim=1) == accepted.tokens
 
-    def catch_up(self, tokens: Tensor, features: Tensor, input_pos: Tensor) -> Tensor:
-        """Commit slots that were left out, as `extend` takes them.
-
-        Returns bool [1, T]: which of `tokens` would have been the first draft at its place.
-        """
-        assert self._draft is not None, "extend comes before catch_up"
-        first = self._draft.clone()
-        drafts = self._commit(tokens, features, input_pos, input_pos[-1:] - input_pos[0])
-        return torch.cat((first, drafts[:, :-1]), dim=1) == tokens
-
-    def _commit(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> Tensor:
-        """The draft behind each slot, int64 [1, T]."""
-        drafts, recurrent = self._executor.run(DRAFT_DECODE, tokens, features, input_pos)
-        draft, feature = drafts.index_select(1, last), recurrent.index_select(1, last)
-        slot = input_pos.index_select(0, last) + 1
-        if self._draft is None:
-            self._draft, self._feature, self._slot = draft, feature, slot
-        else:
-            self._draft.copy_(draft)
-            self._feature.copy_(feature)
-            self._slot.copy_(slot)
-        return drafts
-
-    def propose(self, count: int) -> Tensor:
-        """A chain of `count` drafts [1, count]. Its slots are overwritten by the next `extend`."""
-        assert self._draft is not None, "extend comes before propose"
-        draft, feature, slot = self._draft, self._feature, self._slot
+    def propose(self, running: Running, count: int) -> Draft:
+        """A chain of `count` drafts. Its slots are overwritten by what is committed next."""
+        assert self._feature is not None, "observe comes before propose"
+        sequences = running.sequences
+        draft = self._first.index_select(0, sequences)
+        feature = self._feature.index_select(0, sequences)
         drafts = [draft]
         for step in range(count - 1):
-            draft, feature = self._executor.run(DRAFT_DECODE, draft, feature, slot + step)
+            # The slot of the bonus token's position pairs with the first draft.
+            slot = torch.where(running.position < 0, -1, running.position + step)
+            rows = chain_rows(draft, slot, sequences, self._tail)
+            drafts_behind, feature = self._run(rows, feature)
+            draft = drafts_behind
             drafts.append(draft)
-        return torch.cat(drafts, dim=1)
+        return Draft(torch.cat(drafts, dim=1))
+
+    def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
+        """The draft behind each slot, int64 [B, P]."""
+        wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
+        rows = chain_rows(
+            accepted.tokens, accepted.first, accepted.sequences, self._tail, accepted.count + 1
+        )
+        drafts, recurrent = self._run(rows, features.gather(1, wide))
+        last = accepted.count.unsqueeze(1)
+        self._keep(accepted.sequences, drafts.gather(1, last), recurrent, last)
+        return drafts
+
+    def _keep(self, sequences: Tensor, first: Tensor, recurrent: Tensor, last: Tensor) -> None:
+        if self._feature is None:
+            self._feature = recurrent.new_zeros(self._sequences, 1, recurrent.shape[-1])
+        at = last.unsqueeze(-1).expand(-1, -1, recurrent.shape[-1])
+        self._first.index_copy_(0, sequences, first)
+        self._feature.index_copy_(0, sequences, recurrent.gather(1, at))
+
+    def _run(self, rows: StepRows, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The most likely token behind each slot, int64 [B, T], and the recurrent features."""
+        logits, recurrent = self._executor.run(DRAFT_DECODE, *rows.inputs, features)
+        drafts = greedy(logits)
+        return drafts if self._target_ids is None else self._target_ids[drafts], recurrent

@@ -5,7 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-PADDING = 8  # a round may look that far behind the end
+from eagle_aot.runtime_runner.acceptance import Accepted
+from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.step import Draft
+
+PADDING = 64  # a round may look that far behind the end
 
 
 class ScriptedDrafter:
@@ -28,13 +32,14 @@ class ScriptedDrafter:
         self.right = right
         self.known = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
-        # The slot of position p holds token p + 1.
-        self.known.copy_(input_pos.index_select(0, last) + 2 - self.prompt_tokens)
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
+        """The token behind the last accepted one is known now."""
+        self.known.copy_(accepted.first + accepted.count + 2 - self.prompt_tokens)
 
-    def propose(self, count: int) -> Tensor:
+    def propose(self, running: Running, count: int) -> Draft:
+        """A chain, int64 [1, count]."""
         step = torch.arange(count, device=self.known.device)
         place = (self.known + step).clamp_max(len(self.continuation) - 1)
         following = self.continuation.index_select(0, place)
         wrong = step >= self.right(self.known)
-        return torch.where(wrong, following ^ 1, following).unsqueeze(0)
+        return Draft(torch.where(wrong, following ^ 1, following).unsqueeze(0))

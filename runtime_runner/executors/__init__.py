@@ -10,7 +10,7 @@ from torch import Tensor
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import UnsupportedError
 
-Step = Callable[[], Tensor]
+Call = Callable[[], Tensor]
 
 
 class Executor(Protocol):
@@ -25,7 +25,7 @@ class Executor(Protocol):
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method on tensors of `device`; its outputs stay valid across later runs."""
 
-    def repeat(self, step: Step) -> Step:
+    def repeat(self, step: Call) -> Call:
         """`step`, made cheap to call again and again. It may run once in the making.
 
         It must read and write the same tensors each time and none on the host; what it returns is

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
-from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.executors.cuda_graph import record
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
@@ -51,7 +51,7 @@ class AotiExecutor:
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         return self._compiled[method].run([aligned(x) for x in inputs])
 
-    def repeat(self, step: Step) -> Step:
+    def repeat(self, step: Call) -> Call:
         """`step` as a CUDA graph; it runs once here, before it is recorded."""
         return record(step, self._graph_pool) if self._cuda_graphs else step
 

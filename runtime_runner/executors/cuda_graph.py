@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.executors import Call
 
 
-def record(step: Step, pool: Any) -> Step:
+def record(step: Call, pool: Any) -> Call:
     """Run `step` once, so that everything it loads lazily is there; then record it for replay.
 
     `pool` is memory that several recordings share, because no two of them run at once.

@@ -14,7 +14,7 @@ from torch import Tensor
 from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
-from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.executors import Call
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 """What the runtime calls the backends of our artifacts."""
@@ -59,7 +59,7 @@ class ExecuTorchExecutor:
             reason = str(error).partition("\n")[0]  # a native backtrace follows
             raise ArtifactError(f"{method} failed in the ExecuTorch runtime: {reason}") from error
 
-    def repeat(self, step: Step) -> Step:
+    def repeat(self, step: Call) -> Call:
         return step
 
     def _load(self, path: Path, name: str) -> Method:

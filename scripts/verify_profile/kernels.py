@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.runtime_runner.bench.host_copies import QUIET
-from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.executors import Call
 
 REPLAYS = 5
 INT4, ATTENTION, DENSE, REST = "INT4 GEMM", "attention", "output table", "rest"
@@ -87,7 +87,7 @@ def shares(kernels: Iterable[Kernel]) -> list[Share]:
     ]
 
 
-def kernels_of(step: Step) -> list[Kernel]:
+def kernels_of(step: Call) -> list[Kernel]:
     """The kernels of one call of `step`, as CUPTI sees them in a few.
 
     The profiler slows down what comes after it: time first. Raises UnsupportedError where it sees

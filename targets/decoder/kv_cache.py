@@ -109,7 +109,8 @@ class RingKVCache(KVCache):
     def committed(self, newest: Tensor, positions: Tensor) -> Tensor:
         slot = torch.arange(self.slots, device=newest.device)
         newest = newest.unsqueeze(-1)
-        stored = newest - torch.remainder(newest - slot, self.ring)
+        # Two rings more, because ExecuTorch's remainder of a negative number is negative.
+        stored = newest - torch.remainder(newest - slot + 2 * self.ring, self.ring)
         age = positions.unsqueeze(-1) - stored
         return (age >= 0) & (age < self.window) & (stored >= 0) & (slot < self.ring)
 

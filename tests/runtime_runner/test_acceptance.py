@@ -1,22 +1,28 @@
+"""Accepted paths against a walk from the root, node by node."""
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner import acceptance
+from eagle_aot.runtime_runner.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.step import Draft, rows_behind
+from support.toy import TAIL
 
 
-def count_accepted(drafts: list[int], greedy: list[int]) -> int:
-    """Through tensors, as a round calls it."""
-    found = acceptance.count_accepted(
-        torch.tensor([drafts], dtype=torch.int64), torch.tensor([greedy])
+def accepted(drafts: list[int], choices: list[int], parents: list[int] | None = None) -> Accepted:
+    """Of one sequence whose bonus stands at position 5."""
+    draft = Draft(
+        torch.tensor([drafts], dtype=torch.int64),
+        None if parents is None else torch.tensor([parents]),
     )
-    assert (found.shape, found.dtype) == ((1,), torch.int64)
-    return int(found)
+    bonus, first = torch.tensor([[99]]), torch.tensor([5])
+    step = rows_behind(bonus, first, torch.tensor([0]), draft, TAIL)
+    return accept(step, torch.tensor([choices]))
 
 
 @pytest.mark.parametrize(
-    ("drafts", "greedy", "accepted"),
+    ("drafts", "greedy", "count"),
     [
         ([], [7], 0),
         ([31, 32, 33], [31, 40, 5, 6], 1),
@@ -25,15 +31,46 @@ def count_accepted(drafts: list[int], greedy: list[int]) -> int:
         ([31, 32, 33], [31, 32, 9, 6], 2),
     ],
 )
-def test_leading_matches_count(drafts: list[int], greedy: list[int], accepted: int) -> None:
-    assert count_accepted(drafts, greedy) == accepted
+def test_leading_matches_count(drafts: list[int], greedy: list[int], count: int) -> None:
+    found = accepted(drafts, greedy)
+    assert (found.count.tolist(), found.last_token.tolist()) == ([count], [[greedy[count]]])
+    assert found.tokens[0, : count + 1].tolist() == greedy[: count + 1]
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2))), st.integers(0, 2))
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=15), st.integers(0, 2))
 def test_the_accepted_prefix_is_the_longest_common_one(
     pairs: list[tuple[int, int]], bonus: int
 ) -> None:
     drafts, greedy = [d for d, _ in pairs], [g for _, g in pairs] + [bonus]
-    count = count_accepted(drafts, greedy)
+    count = int(accepted(drafts, greedy).count)
     assert drafts[:count] == greedy[:count]
     assert count == len(drafts) or drafts[count] != greedy[count]
+
+
+@given(st.data())
+def test_a_tree_is_walked_along_the_targets_choices(data: st.DataObject) -> None:
+    parents: list[int] = []
+    tokens: list[int] = []
+    depth = [0]
+    for _ in range(data.draw(st.integers(1, 30))):
+        row = data.draw(st.sampled_from([r for r, d in enumerate(depth) if d < TAIL - 1]))
+        siblings = {t for t, p in zip(tokens, parents, strict=True) if p == row}
+        tokens.append(data.draw(st.sampled_from(sorted(set(range(40)) - siblings)[:3])))
+        parents.append(row)
+        depth.append(depth[row] + 1)
+    choices = data.draw(
+        st.lists(st.integers(0, 3), min_size=len(tokens) + 1, max_size=len(tokens) + 1)
+    )
+    path = [0]
+    while True:
+        behind = [i + 1 for i, (t, p) in enumerate(zip(tokens, parents, strict=True))
+                  if p == path[-1] and t == choices[path[-1]]]  # fmt: skip
+        if not behind:
+            break
+        path.append(behind[0])
+    found = accepted(tokens, choices, parents)
+    count = int(found.count)
+    assert found.rows[0, : count + 1].tolist() == path
+    assert found.tokens[0, : count + 1].tolist() == [choices[row] for row in path]
+    slots = [5, *(5 + TAIL + row - 1 for row in path[1:])]
+    assert found.slots[0, : count + 1].tolist() == slots

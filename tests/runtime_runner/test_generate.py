@@ -8,10 +8,16 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds, SameRound
-from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate
-from eagle_aot.runtime_runner.round import Cursor, Drafter, Round
+from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate, prefill
+from eagle_aot.runtime_runner.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.runner import finish_reason
-from support.toy import VOCAB, RecordingDrafter, ToyVerifier, plain_text
+from eagle_aot.runtime_runner.stats import Stats
+from support.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
+
+
+def one() -> Running:
+    """One sequence."""
+    return Running([0], TAIL, "cpu")
 
 
 @settings(max_examples=400, deadline=None)
@@ -22,7 +28,7 @@ from support.toy import VOCAB, RecordingDrafter, ToyVerifier, plain_text
     min_prefill=st.integers(9, 12),
     pattern=st.lists(st.booleans(), min_size=1, max_size=9),
     room=st.integers(1, 40),
-    chain_len=st.integers(1, 7),
+    chain_len=st.integers(1, 15),
     stop_ids=st.frozensets(st.integers(0, VOCAB - 1), max_size=2),
 )
 def test_every_drafter_gives_the_plain_text(
@@ -38,13 +44,13 @@ def test_every_drafter_gives_the_plain_text(
     endless = plain_text(prompt, seed, room)
     expected = cut_behind_stop(endless, stop_ids)
     drafter = RecordingDrafter([*prompt, *endless], pattern)
-    verifier = ToyVerifier(seed, longest, min_prefill)
+    target = ToyTarget(seed, longest, min_prefill)
     runs: list[list[int]] = []
     limits = Limits(room=room, stop_ids=stop_ids)
-    round_ = Round(verifier, drafter, chain_len)
+    round_ = Round(target, drafter, chain_len, one())
     output, stats = generate(SameRound(round_), prompt, limits, runs.append)
     assert output == expected == [token for run in runs for token in run]
-    assert verifier.forwards == stats.rounds + stats.prefill_chunks == stats.target_forwards
+    assert target.forwards == stats.rounds + stats.prefill_chunks == stats.target_forwards
     assert stats.emitted == len(output) - 1
     assert stats.accepted <= stats.drafted == stats.rounds * chain_len
     assert all(a <= r for a, r in zip(stats.accepted_at, stats.reached, strict=True))
@@ -53,10 +59,10 @@ def test_every_drafter_gives_the_plain_text(
 
 
 def test_no_drafter_is_one_token_per_forward() -> None:
-    verifier = ToyVerifier(3, 16, 9)
+    target = ToyTarget(3, 16, 9)
     limits = Limits(room=12, stop_ids=frozenset())
     output, stats = generate(
-        SameRound(Round(verifier, None, 4)), [1, 2, 3], limits, lambda run: None
+        SameRound(Round(target, None, 4, one())), [1, 2, 3], limits, lambda run: None
     )
     assert output == plain_text([1, 2, 3], 3, 12)
     assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)
@@ -69,7 +75,7 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
     prompt = [5, 6, 7]
     text = prompt + plain_text(prompt, 1, 12)
     limits = Limits(room=12, stop_ids=frozenset())
-    round_ = Round(ToyVerifier(1, 16, 9), RecordingDrafter(text, right), 4)
+    round_ = Round(ToyTarget(1, 16, 9), RecordingDrafter(text, right), 4, one())
     _, stats = generate(SameRound(round_), prompt, limits, lambda run: None)
     assert (stats.rounds, stats.accepted) == (rounds, accepted)
 
@@ -112,12 +118,81 @@ def test_chosen_lengths_give_the_plain_text(
     for room in rooms:
         expected = plain_text(prompt, seed, room)
         drafter = RecordingDrafter([*prompt, *expected], pattern, may_skip=capacity < room)
-        verifier, cursor, backlog = ToyVerifier(seed, 16, 9), Cursor(), Backlog(drafter, capacity)
+        target, running = ToyTarget(seed, 16, 9), one()
+        backlog = Backlog(drafter, capacity, running)
         drafters: list[Drafter] = [backlog, *[drafter] * 7]
-        rounds = [Round(verifier, d, k, "cpu", cursor) for k, d in enumerate(drafters)]
+        rounds = [Round(target, d, k, running) for k, d in enumerate(drafters)]
         limits = Limits(room=room, stop_ids=frozenset())
         chosen = ChosenRounds(rounds, backlog, chooser)
         output, stats = generate(chosen, prompt, limits, lambda run: None)
         assert output == expected
         assert sum(stats.rounds_by_chain_len) == stats.rounds
         assert stats.chain_len == "auto"
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[int]:
+    """Parents of up to 63 drafts, at most 15 deep."""
+    parents: list[int] = []
+    depth = [0]
+    for _ in range(draw(st.integers(1, 63))):
+        deepest = [row for row, d in enumerate(depth) if d < TAIL - 1]
+        parents.append(draw(st.sampled_from(deepest[-8:] + deepest[:2])))
+        depth.append(depth[parents[-1]] + 1)
+    return parents
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
+    pattern=st.lists(st.booleans(), min_size=1, max_size=9),
+    parents=trees(),
+    room=st.integers(2, 40),
+)
+def test_every_tree_gives_the_plain_text(
+    seed: int, prompt: list[int], pattern: list[bool], parents: list[int], room: int
+) -> None:
+    """Its nodes lie in scattered slots, which later rounds find moved to those of their places."""
+    expected = plain_text(prompt, seed, room)
+    drafter = TreeDrafter([*prompt, *expected], pattern, parents)
+    round_ = Round(ToyTarget(seed, 16, 9), drafter, len(parents), one())
+    limits = Limits(room=room, stop_ids=frozenset())
+    output, stats = generate(SameRound(round_), prompt, limits, lambda run: None)
+    assert output == expected
+    if all(pattern) and room > 2:
+        assert stats.rounds < room - 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    prompts=st.lists(
+        st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40), min_size=2, max_size=5
+    ),
+    pattern=st.lists(st.booleans(), min_size=1, max_size=9),
+    chain_len=st.integers(0, 7),
+    idle=st.booleans(),
+)
+def test_sequences_beside_one_another_give_their_own_texts(
+    seed: int, prompts: list[list[int]], pattern: list[bool], chain_len: int, idle: bool
+) -> None:
+    """Each at its own length, in any order of caches; one may only fill its place."""
+    length = 30
+    expected = [plain_text(prompt, seed, length) for prompt in prompts]
+    texts = [p + e for p, e in zip(prompts, expected, strict=True)]
+    caches = list(range(len(prompts)))[::-1]
+    by_cache = texts[::-1]
+    drafter = RecordingDrafter(by_cache[0], pattern, others=by_cache[1:])
+    target = ToyTarget(seed, 16, 9, sequences=len(prompts) + 1)
+    running = Running([*caches, len(prompts)] if idle else caches, TAIL, "cpu")
+    round_ = Round(target, drafter, chain_len, running)
+    outputs = [
+        [prefill(round_, prompt, Stats(chain_len=chain_len), index)]
+        for index, prompt in enumerate(prompts)
+    ]
+    while min(map(len, outputs)) < length:
+        for output, (accepted, *tokens) in zip(outputs, round_.play().tolist(), strict=False):
+            output += tokens[: accepted + 1]
+    assert [output[:length] for output in outputs] == expected
+    assert not target.slots[-1], "who only fills a place stores nothing"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.export import Pair
-from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.executors import Call
 
 
 class EagerExecutor:
@@ -29,5 +29,5 @@ class EagerExecutor:
             outputs: tuple[Tensor, ...] = getattr(self.pair, method)(*inputs)
         return outputs
 
-    def repeat(self, step: Step) -> Step:
+    def repeat(self, step: Call) -> Call:
         return step

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, Constants
-from eagle_aot.runtime_runner.executors import Step
+from eagle_aot.runtime_runner.executors import Call
 
 VOCAB, HIDDEN, WINDOW = 50, 4, 8
 CONSTANTS = Constants(
@@ -22,7 +22,7 @@ class LoggingExecutor:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[int], list[int]]] = []
-        self.repeated: list[Step] = []
+        self.repeated: list[Call] = []
 
     def constants(self) -> dict[str, list[int]]:
         return {}
@@ -34,6 +34,6 @@ class LoggingExecutor:
         self.calls.append((method, tokens[0].tolist(), input_pos.tolist()))
         return torch.randint(VOCAB, tokens.shape), torch.randn(*tokens.shape, HIDDEN)
 
-    def repeat(self, step: Step) -> Step:
+    def repeat(self, step: Call) -> Call:
         self.repeated.append(step)
         return step

@@ -11,8 +11,8 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds
-from eagle_aot.runtime_runner.round import Round
-from support.toy import ToyVerifier
+from eagle_aot.runtime_runner.round import Round, Running
+from support.toy import TAIL, ToyTarget
 
 LONGEST = 7
 Rates = Callable[[int], Sequence[float]]
@@ -45,7 +45,9 @@ class Simulation:
     def __init__(self, costs: RoundCosts, text: Sequence[int]) -> None:
         self.costs, self.text = costs, text
         self.capacity = costs.rows
-        self.rounds = [Round(ToyVerifier(0, 16, 9), None, 0) for _ in costs.rounds]
+        self.rounds = [
+            Round(ToyTarget(0, 16, 9), None, 0, Running([0], TAIL, "cpu")) for _ in costs.rounds
+        ]
         for chain_len, round_ in enumerate(self.rounds):
             round_.chain_len = chain_len
         self.price = 0.0  # so far, in plain rounds

@@ -4,10 +4,17 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from eagle_aot.runtime_runner.chunks import plan_chunks
+from eagle_aot.runtime_runner.acceptance import Accepted
+from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.step import Draft, StepRows
+from eagle_aot.runtime_runner.target import Forward
 
 VOCAB = 17
+TAIL = 16
+MAX_ROWS = 64
 
 
 def next_token(text: Sequence[int], seed: int) -> int:
@@ -26,60 +33,149 @@ def plain_text(prompt: Sequence[int], seed: int, length: int) -> list[int]:
     return text[len(prompt) :]
 
 
-class ToyVerifier:
-    """Keeps the text as its cache and refuses gaps; the feature of position p is the number p."""
+class ToyTarget:
+    """Keeps tokens in slots and reads them as a row may: committed ones by position, then its tail.
 
-    def __init__(self, seed: int, longest: int, min_prefill: int) -> None:
+    Refuses a slot that was never written; the feature of position p is the number p.
+    """
+
+    tail = TAIL
+
+    def __init__(self, seed: int, longest: int, min_prefill: int, sequences: int = 1) -> None:
         self.seed, self.longest, self.min_prefill = seed, longest, min_prefill
-        self.cache: list[int] = []
+        self.slots: list[dict[int, int]] = [{} for _ in range(sequences)]
         self.forwards = 0
 
-    def plan_prompt(self, length: int) -> list[range]:
-        return plan_chunks(length, self.longest, self.min_prefill, 8)
+    def plan_prompt(self, length: int) -> list[Chunk]:
+        return plan_chunks(length, self.longest, self.min_prefill, MAX_ROWS)
 
-    def forward(self, tokens: Tensor, input_pos: Tensor) -> tuple[Tensor, Tensor]:
-        start, rows = int(input_pos[0]), tokens.shape[1]
-        assert input_pos.tolist() == list(range(start, start + rows))
-        assert start <= len(self.cache), "a gap in the cache"
+    def run_prompt(
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
+    ) -> Forward:
+        assert input_pos.tolist() == list(range(chunk.start, chunk.stop))
+        slots = self.slots[int(sequence)]
         self.forwards += 1
-        self.cache[start:] = tokens[0].tolist()
-        ends = range(start + 1, start + rows + 1)
-        greedy = torch.tensor([[next_token(self.cache[:end], self.seed) for end in ends]])
-        features = torch.tensor([[[float(end - 1)] for end in ends]])
-        return (greedy if rows < self.min_prefill else greedy[:, -1:]), features
+        for place, token in zip(input_pos.tolist(), tokens[0].tolist(), strict=True):
+            slots[place] = token
+        ends = range(chunk.start + 1, chunk.stop + 1)
+        following = [next_token([slots[p] for p in range(end)], self.seed) for end in ends]
+        kept = following if chunk.few_rows else following[-1:]
+        return forward([kept], [[end - 1 for end in ends]])
+
+    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+        self.forwards += 1
+        following, places = [], []
+        for b, sequence in enumerate(step.sequences.tolist()):
+            slots, positions = self.slots[sequence], step.positions[b].tolist()
+            self._move(slots, moves[b].tolist(), positions[0])
+            for row, position in enumerate(positions):
+                if position >= 0:
+                    slots[int(step.tail[b, row, -1])] = int(step.tokens[b, row])
+            texts = [
+                self._text(slots, p, step.tail[b, i].tolist()) for i, p in enumerate(positions)
+            ]
+            following.append([next_token(text, self.seed) if text else 0 for text in texts])
+            places.append(positions)
+        return forward(following, places)
+
+    def _move(self, slots: dict[int, int], sources: list[int], first: int) -> None:
+        held = {s: slots[s] for s in sources if s >= 0}
+        targets = {first - TAIL + i: s for i, s in enumerate(sources) if s >= 0}
+        assert all(t == s or t not in held for t, s in targets.items()), "a race"
+        slots.update({target: held[source] for target, source in targets.items()})
+
+    def _text(self, slots: dict[int, int], position: int, tail: list[int]) -> list[int]:
+        if position < 0:
+            assert set(tail) == {-1}
+            return []
+        assert [slot < 0 for slot in tail] == [position - TAIL + 1 + i < 0 for i in range(TAIL)]
+        own = [slots[slot] for slot in tail if slot >= 0]
+        return [slots[p] for p in range(position - TAIL + 1)] + own
+
+
+def forward(following: list[list[int]], places: list[list[int]]) -> Forward:
+    """Logits whose largest is at the token that follows."""
+    logits = one_hot(torch.tensor(following), VOCAB).float()
+    return Forward(logits, torch.tensor(places).float().unsqueeze(-1))
 
 
 class RecordingDrafter:
-    """Guesses right with a given pattern, and checks what it is told against the true text."""
+    """Guesses right with a given pattern, and checks what it is told against the true texts."""
 
     def __init__(
-        self, text: Sequence[int], pattern: Sequence[bool], may_skip: bool = False
+        self,
+        text: Sequence[int],
+        pattern: Sequence[bool],
+        may_skip: bool = False,
+        others: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.text, self.pattern, self.may_skip = list(text), list(pattern), may_skip
-        self.slots: dict[int, int] = {}
+        """`others` are the texts of the sequences behind the first."""
+        self.texts = [list(text), *map(list, others)]
+        self.pattern, self.may_skip = pattern, may_skip
+        self.slots: list[dict[int, int]] = [{} for _ in self.texts]
         self.proposed = 0
 
-    def extend(self, tokens: Tensor, features: Tensor, input_pos: Tensor, last: Tensor) -> None:
-        assert features.shape == (1, tokens.shape[1], 1)
-        for i in range(int(last) + 1):
-            slot, token = int(input_pos[i]), int(tokens[0, i])
-            assert self.may_skip or slot <= len(self.slots), "a gap in the draft cache"
-            assert features[0, i, 0] == slot, "the feature of another position"
-            if slot + 1 < len(self.text):  # the last round may run on behind the budget
-                assert token == self.text[slot + 1], "a slot pairs with the token after it"
-            self.slots[slot] = token
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
+        for b, sequence in enumerate(accepted.sequences.tolist()):
+            if int(accepted.first[b]) < 0:
+                continue
+            text, slots = self.texts[sequence], self.slots[sequence]
+            for i in range(int(accepted.count[b]) + 1):
+                slot, token = int(accepted.first[b]) + i, int(accepted.tokens[b, i])
+                assert self.may_skip or slot <= len(slots), "a gap in the draft cache"
+                feature = features[b, int(accepted.rows[b, i]), 0]
+                assert feature == slot, "the feature of another position"
+                if slot + 1 < len(text):  # the last round may run on behind the budget
+                    assert token == text[slot + 1], "a slot pairs with the token after it"
+                slots[slot] = token
 
-    def catch_up(self, tokens: Tensor, features: Tensor, input_pos: Tensor) -> Tensor:
-        self.extend(tokens, features, input_pos, torch.tensor([tokens.shape[1] - 1]))
-        right = [self.pattern[slot % len(self.pattern)] for slot in input_pos.tolist()]
-        return torch.tensor([right])
+    def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
+        self.observe(accepted, features)
+        places = range(int(accepted.first), int(accepted.first) + accepted.tokens.shape[1])
+        return torch.tensor([[self.pattern[slot % len(self.pattern)] for slot in places]])
 
-    def propose(self, count: int) -> Tensor:
+    def truth(self, sequence: int, position: int) -> int:
+        """The token at a position of a text, any behind its end."""
+        text = self.texts[sequence]
+        return text[position] if position < len(text) else 0
+
+    def right(self) -> bool:
+        """Whether the next guess is one."""
+        self.proposed += 1
+        return self.pattern[(self.proposed - 1) % len(self.pattern)]
+
+    def propose(self, running: Running, count: int) -> Draft:
         drafts = []
-        for i in range(count):
-            position = max(self.slots) + 2 + i
-            truth = self.text[position] if position < len(self.text) else 0
-            right = self.pattern[self.proposed % len(self.pattern)]
-            drafts.append(truth if right else (truth + 1) % VOCAB)
-            self.proposed += 1
-        return torch.tensor([drafts])
+        for place, sequence in zip(
+            running.position.tolist(), running.sequences.tolist(), strict=True
+        ):
+            if place < 0:
+                drafts.append([0] * count)
+                continue
+            truths = [self.truth(sequence, place + 1 + i) for i in range(count)]
+            drafts.append([t if self.right() else (t + 1) % VOCAB for t in truths])
+        return Draft(torch.tensor(drafts))
+
+
+class TreeDrafter(RecordingDrafter):
+    """Proposes trees of a given shape; of the branches behind one token at most one is right."""
+
+    def __init__(
+        self, text: Sequence[int], pattern: Sequence[bool], parents: Sequence[int]
+    ) -> None:
+        """`parents[i]` is the row, at most i, of the token before draft i."""
+        super().__init__(text, pattern)
+        self.parents = list(parents)
+
+    def propose(self, running: Running, count: int) -> Draft:
+        depth, tokens, used = [0], [], [set[int]()]
+        for parent in self.parents:
+            truth = self.truth(0, int(running.position) + depth[parent] + 1)
+            token = truth if self.right() else (truth + 1) % VOCAB
+            while token in used[parent]:
+                token = (token + 1) % VOCAB
+            used[parent].add(token)
+            tokens.append(token)
+            depth.append(depth[parent] + 1)
+            used.append(set())
+        return Draft(torch.tensor([tokens]), torch.tensor([self.parents]))

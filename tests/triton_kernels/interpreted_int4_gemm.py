@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import PackedInt4, large_m, small_m
+from eagle_aot.triton_kernels.int4_gemm.row_tiles import numbers_of_tiles
 from support.int4_cases import (
     Case,
     assert_float32_sums,
@@ -21,6 +22,7 @@ from support.int4_cases import (
 from support.interpreted_kernels import compute_as_a_gpu
 
 FLOAT32_SLACK = 1e-5
+WIDTHS = 8, 16, 32, 64
 
 CASES = [
     Case(37, 64, 32),
@@ -55,10 +57,18 @@ def test_fresh_memory_holds_nan() -> None:
     assert torch.ones(2).new_empty(100, dtype=torch.bfloat16).isnan().all()
 
 
+@pytest.mark.parametrize("rows", WIDTHS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_product_is_summed_in_float32(case: Case) -> None:
-    x = case.rows(8)
+def test_the_product_is_summed_in_float32(case: Case, rows: int) -> None:
+    x = case.rows(rows)
     assert_float32_sums(product(x, case.packed())[0], x, case.weight(), FLOAT32_SLACK)
+
+
+def test_a_product_of_large_rows_is_finite() -> None:
+    """Codes are centred before they are multiplied: nothing larger than the product is summed."""
+    case = Case(37, 64, 32)
+    x = case.rows(8) * 5e35
+    assert product(x, case.packed()).isfinite().all()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -72,13 +82,27 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("case", [Case(37, 512, 32), Case(130, 1024, 128, True)], ids=str)
-def test_rows_beyond_a_tile_are_further_tiles(case: Case, splits: int) -> None:
-    """Bit for bit what each row is alone."""
-    x, weight = case.rows(40), case.packed()
-    alone = torch.cat([product(x[:, row : row + 1], weight, splits) for row in range(40)], dim=2)
-    for rows in (*range(9, 18), 23, 31, 33, 40):
-        assert torch.equal(product(x[:, :rows], weight, splits), alone[:, :, :rows])
+@pytest.mark.parametrize(
+    "case", [Case(37, 512, 32), Case(37, 384, 64), Case(130, 768, 128, True)], ids=str
+)
+def test_a_row_has_its_bits_in_tiles_of_every_width(case: Case, splits: int) -> None:
+    """Bit for bit what each row is alone, also in further tiles."""
+    x, weight = case.rows(130), case.packed()
+    together = product(x, weight, splits)
+    for row in (0, 7, 8, 15, 16, 31, 32, 63, 64, 129):
+        alone = product(x[:, row : row + 1], weight, splits)
+        assert torch.equal(alone, together[:, :, row : row + 1])
+    for rows in (8, 9, 16, 17, 31, 32, 33, 64, 65):
+        assert torch.equal(product(x[:, :rows], weight, splits), together[:, :, :rows])
+    assert torch.equal(product(x[:, 60:100], weight, splits), together[:, :, 60:100])
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_rows_take_the_narrowest_tiles_that_hold_them(blocks: int) -> None:
+    for rows in range(1, 200):
+        ((tile, number),) = numbers_of_tiles(rows, blocks)
+        assert tile.rows == next((width for width in WIDTHS if rows <= width), WIDTHS[-1])
+        assert number == -(-rows // tile.rows)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 4])
@@ -97,7 +121,7 @@ def test_a_matrix_gives_a_matrix() -> None:
     assert torch.equal(product(x[0], weight), product(x, weight)[:, 0])
 
 
-@pytest.mark.parametrize("rows", [3, 11])
+@pytest.mark.parametrize("rows", [3, 11, 20, 40])
 @pytest.mark.parametrize("few", [True, False])
 def test_rows_and_columns_outside_the_output_are_not_touched(
     monkeypatch: pytest.MonkeyPatch, few: bool, rows: int
@@ -105,7 +129,7 @@ def test_rows_and_columns_outside_the_output_are_not_touched(
     """Outputs at the start of a buffer: whatever follows keeps its NaN."""
     case = Case(37, 64, 64)
     weight, x = case.packed(), case.rows(rows)[0]
-    buffer = torch.full((1024,), torch.nan, dtype=torch.bfloat16)
+    buffer = torch.full((2048,), torch.nan, dtype=torch.bfloat16)
     allocate = Tensor.new_empty
 
     def from_buffer(x: Tensor, shape: int | tuple[int, ...], **options: object) -> Tensor:
@@ -127,10 +151,13 @@ def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case) -> None:
         assert_rounded_weight(output, x, case.weight(), FLOAT32_SLACK)
 
 
+@pytest.mark.parametrize("rows", [5, 11, 30, 70])
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
 @pytest.mark.parametrize("case", [Case(272, 128, 32), Case(80, 256, 128)], ids=str)
-def test_a_gated_unit_is_activated_where_it_is_summed(case: Case, activation: str) -> None:
-    x, weight = case.rows(11) / 8, tensors(case.packed())
+def test_a_gated_unit_is_activated_where_it_is_summed(
+    case: Case, activation: str, rows: int
+) -> None:
+    x, weight = case.rows(rows) / 8, tensors(case.packed())
     expected = float64_gated(x, case.weight(), activation)
     few = small_m.launch(x, *weight, 1, activation)[0]
     many = large_m.launch(x, *weight, activation)

@@ -89,7 +89,7 @@ def test_the_weight_takes_the_scales_dtype_and_the_product_the_inputs(dtype: tor
     assert int4_linear_reference(x, qdata, scale, zero_point).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("limit", [1, 4, 8])
+@pytest.mark.parametrize("limit", [1, 4, 8, 10])
 def test_up_to_the_limit_rows_take_the_small_path(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,9 +163,9 @@ def test_narrow_weights_are_split_so_that_the_gpu_is_full(
     assert choose_splits(features, columns // 128, 132) == splits
 
 
-@pytest.mark.parametrize("rows", [-1, 0, 9, 100])
-def test_a_limit_that_no_kernel_serves_is_refused(rows: int) -> None:
-    before = set_matvec_max_m(5)
-    with pytest.raises(ValueError, match=r"MATVEC_MAX_M must be in \[1, 8\]"):
+@pytest.mark.parametrize("rows", [-1, 0])
+def test_a_limit_below_one_row_is_refused(rows: int) -> None:
+    before = set_matvec_max_m(100)
+    with pytest.raises(ValueError, match=f"MATVEC_MAX_M must be at least 1, got {rows}"):
         set_matvec_max_m(rows)
-    assert matvec_max_m() == 5 and before == 4
+    assert matvec_max_m() == 100 and before == 4

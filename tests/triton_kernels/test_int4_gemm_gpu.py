@@ -54,7 +54,7 @@ def test_fresh_memory_holds_nan() -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_product_is_summed_in_float32(case: Case) -> None:
     weight, packed = case.weight("cuda"), tensors(case.packed("cuda"))
-    for m in range(1, 9):
+    for m in (*range(1, 9), 16, 32, 64):
         x = case.rows(m, "cuda")
         assert_float32_sums(int4_small_m(x, *packed, 1, "")[0], x, weight, SLACK)
         parts = int4_small_m(x, *packed, splits_of(case), "")
@@ -75,12 +75,12 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_rows_beyond_a_tile_are_further_tiles(case: Case) -> None:
+def test_a_row_has_its_bits_in_tiles_of_every_width(case: Case) -> None:
     """As in a head's `draft_decode`, which is compiled once for a round's row and a prompt's."""
     packed, splits = tensors(case.packed("cuda")), splits_of(case)
     x = case.rows(512, "cuda")
     together = int4_small_m(x, *packed, splits, "")
-    for rows in (9, 15, 16, 17, 100):
+    for rows in (9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100):
         assert torch.equal(int4_small_m(x[:, :rows], *packed, splits, ""), together[:, :, :rows])
     for first in range(0, 512, 8):
         tile = slice(first, first + 8)
@@ -109,6 +109,20 @@ def test_a_gated_unit_is_activated_where_it_is_summed(case: Case, activation: st
     for row in range(20):
         alone = int4_small_m(x[:, row : row + 1], *packed, 1, activation)[0]
         assert torch.equal(alone, few[:, row : row + 1])
+
+
+def test_rows_of_every_size_have_their_bits_in_tiles_of_every_width() -> None:
+    """Products that cancel, and rows 1e30 apart: tensor cores add in one way at every width."""
+    case = Case(4096, 2048, 32)
+    packed, x = tensors(case.packed("cuda")), case.rows(64, "cuda").float()
+    x[:, 16:32, ::2] *= 2.0**12
+    x[:, 32:40] *= 1e20
+    x[:, 40:48] *= 1e-20
+    x = x.bfloat16()
+    alone = [int4_small_m(x[:, row : row + 1], *packed, 3, "") for row in range(64)]
+    for rows in (16, 32, 64):
+        together = int4_small_m(x[:, :rows], *packed, 3, "")
+        assert torch.equal(together, torch.cat(alone[:rows], dim=2))
 
 
 def test_fractional_zero_points_cost_no_more_than_dequantising() -> None:

@@ -17,6 +17,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from eagle_aot.triton_kernels.int4_gemm import large_m, small_m  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, blocks_per_step  # noqa: E402
+from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
@@ -38,7 +39,14 @@ def test_interpreted_they_compute_the_product_row_by_row() -> None:
 
 
 def compiled(
-    kernel: Any, n: int, k: int, group: int, zeros: bool, activation: str, **constants: object
+    kernel: Any,
+    warps: int,
+    n: int,
+    k: int,
+    group: int,
+    zeros: bool,
+    activation: str,
+    **constants: object,
 ) -> Any:
     """A kernel compiled for an H100, as its launch would."""
     blocks = blocks_per_step(group)
@@ -55,7 +63,6 @@ def compiled(
         constexprs={name: constants[name] for name in kernel.arg_names if name in constants},
         attrs={(i,): [["tt.divisibility", 16]] for i in range(5)},
     )
-    warps = small_m.WARPS if kernel is small_m.int4_small_m_kernel else large_m.WARPS
     return triton.compile(source, target=H100, options={"num_warps": warps})
 
 
@@ -67,20 +74,31 @@ def assert_read_as_it_lies(program: Any) -> None:
     assert "ttg.async_copy_global_to_local" in loop and "tt.load" not in loop
 
 
+@pytest.mark.parametrize("kind", range(4), ids=("8 rows", "16 rows", "32 rows", "64 rows"))
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, ""), (False, "gelu_tanh")])
 def test_few_rows_go_from_memory_to_the_tensor_cores(
-    group: int, zeros: bool, activation: str
+    group: int, zeros: bool, activation: str, kind: int
 ) -> None:
-    stages = small_m.STAGES[blocks_per_step(group) - 1]
+    tile = ROW_TILES[blocks_per_step(group)][kind]
     program = compiled(
-        small_m.int4_small_m_kernel, 43008, 5376, group, zeros, activation, STAGES=stages
+        *(small_m.int4_small_m_kernel, tile.warps, 43008, 5376, group, zeros, activation),
+        STAGES=tile.stages,
+        ROWS=tile.rows,
+        PAIRS=tile.pairs,
     )
     if not activation:
         assert_read_as_it_lies(program)
-    products = re.findall(r"mma\.sync\S+", program.asm["ptx"])
-    assert products and set(products) == {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"}
-    assert program.metadata.shared < SHARED_MEMORY // 3  # three programs at once
+    products = re.findall(
+        r"(mma\.sync|wgmma\.mma_async)\S*\.m\d+n(\d+)k16\S*bf16", program.asm["ptx"]
+    )
+    # one product each of 16 columns, of which a warp takes 16 rows or a group of four 64
+    of_rows, columns = (16, 8) if tile.rows == 8 else (64, tile.rows)
+    each = 128 // of_rows // (tile.warps if of_rows == 16 else tile.warps // 4)
+    assert {int(n) for _, n in products} == {columns}
+    assert len(products) == each * 8 * blocks_per_step(group)
+    at_once = 3 if tile.rows < 32 else 8 // tile.warps  # programs of a multiprocessor
+    assert program.metadata.shared * at_once < SHARED_MEMORY
 
 
 @pytest.mark.parametrize("group", [32, 64, 128])
@@ -89,8 +107,7 @@ def test_many_rows_are_unpacked_into_the_tensor_cores(
     group: int, zeros: bool, activation: str
 ) -> None:
     program = compiled(
-        large_m.int4_large_m_kernel,
-        *(43008, 5376, group, zeros, activation),
+        *(large_m.int4_large_m_kernel, large_m.WARPS, 43008, 5376, group, zeros, activation),
         STAGES=large_m.STAGES[blocks_per_step(group) - 1],
         TILES=large_m.TILES,
         BLOCK_M=large_m.BLOCK_M,

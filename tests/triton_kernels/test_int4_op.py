@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
+from torch.fx import Node
 
 from eagle_aot.triton_kernels.int4_gemm import (
     int4_gated_linear,
@@ -135,12 +136,21 @@ def h100(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton.runtime.driver, "_active", H100())
 
 
+def kernel_calls(program: ExportedProgram) -> list[Node]:
+    """Of a program in which Triton's kernels stand for the operators."""
+    wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
+    return [node for node in program.graph.nodes if node.target is wrapper]
+
+
 @pytest.mark.parametrize(
-    ("rows", "splits", "row_tiles"),
-    [((1, 8), 1, False), ((1, 8), 3, False), ((9, 16), 1, False), ((1, 40), 3, True)],
+    ("rows", "splits", "row_tiles", "calls"),
+    [
+        *[((1, 8), 1, False, 1), ((1, 8), 3, False, 1), ((9, 16), 1, False, 1)],
+        *[((1, 40), 3, True, 4), ((1, 200), 1, True, 4), ((17, 300), 1, True, 2)],
+    ],
 )
-def test_lowered_for_a_gpu_it_is_the_kernel_with_its_rows_unknown(
-    h100: None, rows: tuple[int, int], splits: int, row_tiles: bool
+def test_lowered_for_a_gpu_it_is_the_kernels_with_their_rows_unknown(
+    h100: None, rows: tuple[int, int], splits: int, row_tiles: bool, calls: int
 ) -> None:
     """Whatever a kernel is believed to write is copied before each call: not the weight."""
     x = torch.zeros(1, rows[1], 384).bfloat16()
@@ -148,12 +158,30 @@ def test_lowered_for_a_gpu_it_is_the_kernel_with_its_rows_unknown(
     layer.row_tiles = row_tiles
     program = traced(layer, x, *rows)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
-    wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
-    calls = [node for node in opened.graph.nodes if node.target is wrapper]
-    assert len(calls) == 1 and ranges(opened) == [rows]
-    (call,) = calls
-    assert call.kwargs["kwargs"]["rows"].target is torch.ops.aten.sym_size.int
-    assert call.kwargs["tensors_to_clone"] == ["out_ptr"]
+    assert len(kernel_calls(opened)) == calls and ranges(opened) == [rows]
+    for call in kernel_calls(opened):
+        assert call.kwargs["kwargs"]["rows"].target is torch.ops.aten.sym_size.int
+        assert call.kwargs["tensors_to_clone"] == ["out_ptr"]
+
+
+def test_of_the_kernels_for_a_range_each_number_of_rows_launches_one(h100: None) -> None:
+    """All write one output, which a lowering copies between none of them."""
+    from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
+
+    layer = Layer(Case(37, 384, 32))
+    layer.row_tiles = True
+    program = traced(layer, torch.zeros(1, 200, 384).bfloat16(), 1, 200)
+    opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
+    calls = kernel_calls(opened)
+    grids = [call.kwargs["grid"][0][0].meta["val"].node.expr for call in calls]
+    (symbol,) = set().union(*(grid.free_symbols for grid in grids))
+    for rows in range(1, 201):
+        numbers = [int(grid.subs(symbol, rows)) for grid in grids]
+        taken = min(i for i, width in enumerate((8, 16, 32, 1000)) if rows <= width)
+        number = 1 if taken < 3 else -(-rows // 64)
+        assert numbers == [number if i == taken else 0 for i in range(4)]
+    reinplace_inplaceable_ops_core(opened.graph)
+    assert [call.kwargs["tensors_to_clone"] for call in calls] == 4 * [[]]
 
 
 WITHOUT_TRITON = """

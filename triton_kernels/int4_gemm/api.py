@@ -3,8 +3,8 @@
 Up to `matvec_max_m()` rows a linear is bound by reading its weight and takes the small-M kernel;
 above, the one that unpacks into large products. The choice is made while a graph is traced, from
 the *range* of its row count: a range on both sides of the limit is an error there. A method is
-exported on one side of it, or says `row_tiles`: then any number of rows takes the small-M kernel,
-eight at a time, and no row's bits depend on how many there are.
+exported on one side of it. The small-M kernel takes any number of rows, reads the weight once for
+every 64 of them, and no row's bits depend on how many there are.
 """
 
 from torch import Tensor
@@ -71,10 +71,9 @@ def int4_linear(
     zeros: Tensor | None,
     features: int,
     splits: int,
-    row_tiles: bool = False,
 ) -> Tensor:
     """`x` [1, M, K] -> [1, M, features] in x's dtype; weight and splits as in `op.py`."""
-    parts = int4_linear_parts(x, codes, scales, zeros, features, splits, row_tiles)
+    parts = int4_linear_parts(x, codes, scales, zeros, features, splits)
     return parts.flatten(0, 1) if parts.shape[0] == 1 else parts.sum(0).to(x.dtype)
 
 
@@ -85,11 +84,10 @@ def int4_linear_parts(
     zeros: Tensor | None,
     features: int,
     splits: int,
-    row_tiles: bool = False,
 ) -> Tensor:
     """As `int4_linear`, in parts to be added: float32 [splits, 1, M, features], or the product
     alone [1, 1, M, features]."""
-    if not row_tiles and x.shape[-2] > MATVEC_MAX_M:
+    if x.shape[-2] > MATVEC_MAX_M:
         return int4_large_m(x, codes, scales, zeros, features, "").unsqueeze(0)
     return int4_small_m(x, codes, scales, zeros, features, splits, "")
 
@@ -102,15 +100,14 @@ def int4_gated_linear(
     features: int,
     splits: int,
     activation: str,
-    row_tiles: bool = False,
 ) -> Tensor:
     """A gated unit: `x` [1, M, K] -> `act(gate) * up`, [1, M, features / 2] in x's dtype.
 
     `features` counts gate and up rows, interleaved as in `op.py`.
     """
-    if not row_tiles and x.shape[-2] > MATVEC_MAX_M:
+    if x.shape[-2] > MATVEC_MAX_M:
         return int4_large_m(x, codes, scales, zeros, features, activation)
     if splits == 1:
         return int4_small_m(x, codes, scales, zeros, features, 1, activation).flatten(0, 1)
-    product = int4_linear(x, codes, scales, zeros, features, splits, row_tiles)
+    product = int4_linear(x, codes, scales, zeros, features, splits)
     return gated(product, activation)

@@ -7,10 +7,6 @@ threads to become left operands: the reshapes below only name what each thread a
 import triton
 import triton.language as tl
 
-WIDE = tl.constexpr(128.0)
-"""What unpacked codes are above themselves: the bits of bfloat16 128 with a nibble put into its
-lowest four are 128 + nibble, exactly."""
-
 
 @triton.jit
 def operand(words: tl.tensor) -> tl.tensor:
@@ -26,6 +22,19 @@ def per_row(values: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
     tiles: tl.constexpr = values.shape[0]
     bits = tl.reshape(values, (tiles * 8, 8, GROUPS, 2))
     return tl.reshape(tl.permute(bits, (0, 3, 1, 2)), (tiles * 128, GROUPS))
+
+
+@triton.jit
+def per_row_pairs(values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
+    """Packed scales or zero points from `first` [tiles, 1] on -> float32 [128 x tiles, groups].
+
+    Two rows a load: eight warps have too few values to copy them ahead one by one.
+    """
+    pairs_ptr = values_ptr.to(tl.pointer_type(tl.int32)) + first // 2
+    both = tl.load(pairs_ptr + tl.arange(0, 64 * GROUPS)[None, :])
+    low = (both << 16).to(tl.float32, bitcast=True)
+    high = (both & -65536).to(tl.float32, bitcast=True)
+    return per_row(tl.reshape(tl.join(low, high), (both.shape[0], 128 * GROUPS)), GROUPS)
 
 
 @triton.jit
@@ -58,39 +67,67 @@ def columns(
 
 @triton.jit
 def unpacked(words: tl.tensor, beside: tl.tensor, PTX: tl.constexpr) -> tl.tensor:
-    """int16 [rows, 32] -> four bfloat16 [rows, 32]: 128 + the code of each nibble.
+    """int16 [rows, 32] -> four bfloat16 [rows, 32]: the code of each nibble less 8, exactly.
 
-    `beside` [rows] is not used, but fetched ahead like the words, as Triton does for what a
-    product needs. PTX makes two columns of a quarter with one instruction, or two; without, the
-    same by Triton's own operators, for its interpreter.
+    The bits of bfloat16 128 with a nibble put into its lowest four are 128 + nibble, and 136 is
+    taken off. `beside` [rows] is not used, but fetched ahead like the words, as Triton does for
+    what a product needs. PTX makes two columns of a quarter with two instructions, or three;
+    without, the same by Triton's own operators, for its interpreter.
     """
     if PTX:
         first, second, third, fourth = tl.inline_asm_elementwise(
             """
             {
-                .reg .b32 shifted;
-                lop3.b32 $0, $4, 0x000F000F, 0x43004300, 0xEA;
-                shr.u32 shifted, $4, 4;
-                lop3.b32 $1, shifted, 0x000F000F, 0x43004300, 0xEA;
-                shr.u32 shifted, $4, 8;
-                lop3.b32 $2, shifted, 0x000F000F, 0x43004300, 0xEA;
-                shr.u32 shifted, $4, 12;
-                lop3.b32 $3, shifted, 0x000F000F, 0x43004300, 0xEA;
+                .reg .b32 wide, offset;
+                mov.b32 offset, 0xC308C308;
+                lop3.b32 wide, $4, 0x000F000F, 0x43004300, 0xEA;
+                add.rn.bf16x2 $0, wide, offset;
+                shr.u32 wide, $4, 4;
+                lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
+                add.rn.bf16x2 $1, wide, offset;
+                shr.u32 wide, $4, 8;
+                lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
+                add.rn.bf16x2 $2, wide, offset;
+                shr.u32 wide, $4, 12;
+                lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
+                add.rn.bf16x2 $3, wide, offset;
             }
             """,
-            "=r,=r,=r,=r,r,r",
-            [words, tl.broadcast_to(beside[:, None], words.shape)],
+            "=&r,=&r,=&r,=r,r,r",  # the words are read until the last
+            [words, tl.broadcast_to(beside.to(tl.bfloat16)[:, None], words.shape)],
             dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
             is_pure=True,
             pack=2,
         )
     else:
         bits = words.to(tl.uint16, bitcast=True)
-        first = ((bits & 0xF) | 0x4300).to(tl.bfloat16, bitcast=True)
-        second = (((bits >> 4) & 0xF) | 0x4300).to(tl.bfloat16, bitcast=True)
-        third = (((bits >> 8) & 0xF) | 0x4300).to(tl.bfloat16, bitcast=True)
-        fourth = ((bits >> 12) | 0x4300).to(tl.bfloat16, bitcast=True)
+        first = ((bits & 0xF).to(tl.float32) - 8).to(tl.bfloat16)
+        second = (((bits >> 4) & 0xF).to(tl.float32) - 8).to(tl.bfloat16)
+        third = (((bits >> 8) & 0xF).to(tl.float32) - 8).to(tl.bfloat16)
+        fourth = ((bits >> 12).to(tl.float32) - 8).to(tl.bfloat16)
     return first, second, third, fourth
+
+
+@triton.jit
+def centred(codes: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.constexpr) -> tl.tensor:
+    """Codes less 8 [rows, 32] and zero points [rows] -> codes less zero points, bfloat16.
+
+    Exact where zero points are integers. Without ZEROS they are 8.
+    """
+    if not ZEROS:
+        return codes
+    shift = (8.0 - zero.to(tl.float32)).to(tl.bfloat16)
+    shifts = tl.broadcast_to(shift[:, None], codes.shape)
+    if not PTX:
+        return (codes.to(tl.float32) + shifts.to(tl.float32)).to(tl.bfloat16)
+    return tl.inline_asm_elementwise(
+        "add.rn.bf16x2 $0, $1, $2;",
+        "=r,r,r",
+        [codes, shifts],
+        dtype=tl.bfloat16,
+        is_pure=True,
+        pack=2,
+    )
 
 
 @triton.jit

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
-    WIDE,
     activated,
+    centred,
     columns,
     operand,
     per_row,
@@ -32,49 +32,20 @@ STAGES = 3, 2
 def dense(
     codes: tl.tensor, scale: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.constexpr
 ) -> tl.tensor:
-    """codes + 128 [rows, 32], scale and zero point [rows] -> the weight, bfloat16 [rows, 32]."""
+    """codes - 8 [rows, 32], scale and zero point [rows] -> the weight, bfloat16 [rows, 32]."""
+    codes = centred(codes, zero, ZEROS, PTX)
     scales = tl.broadcast_to(scale[:, None], codes.shape)
-    if ZEROS:
-        shift = (8.0 - zero.to(tl.float32)).to(tl.bfloat16)
-        centre = tl.broadcast_to(shift[:, None], codes.shape)
-    if not PTX:
-        centred = codes.to(tl.float32) - (WIDE + 8)
-        if ZEROS:
-            centred = (centred + centre.to(tl.float32)).to(tl.bfloat16).to(tl.float32)
-        weight = (centred * scales.to(tl.float32)).to(tl.bfloat16)
-    elif ZEROS:
+    if PTX:
         weight = tl.inline_asm_elementwise(
-            """
-            {
-                .reg .b32 centred, offset;
-                mov.b32 offset, 0xC308C308;
-                add.rn.bf16x2 centred, $1, offset;
-                add.rn.bf16x2 centred, centred, $3;
-                mul.rn.bf16x2 $0, centred, $2;
-            }
-            """,
-            "=r,r,r,r",
-            [codes, scales, centre],
-            dtype=tl.bfloat16,
-            is_pure=True,
-            pack=2,
-        )
-    else:
-        weight = tl.inline_asm_elementwise(
-            """
-            {
-                .reg .b32 centred, offset;
-                mov.b32 offset, 0xC308C308;
-                add.rn.bf16x2 centred, $1, offset;
-                mul.rn.bf16x2 $0, centred, $2;
-            }
-            """,
+            "mul.rn.bf16x2 $0, $1, $2;",
             "=r,r,r",
             [codes, scales],
             dtype=tl.bfloat16,
             is_pure=True,
             pack=2,
         )
+    else:
+        weight = (codes.to(tl.float32) * scales.to(tl.float32)).to(tl.bfloat16)
     return weight
 
 

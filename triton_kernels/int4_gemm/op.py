@@ -17,9 +17,6 @@ from torch.library import custom_op, triton_op
 from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, unpack
 from eagle_aot.triton_kernels.int4_gemm.reference import gated, int4_linear_reference
 
-SMALL_M_LIMIT = 8
-"""Rows for which `int4_small_m` reads a weight once; for more, once more for each as many."""
-
 # `triton_op` looks for the kernels behind the operator at once, and warns where triton is not
 # installed. There the operator is a plain one, without a kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
@@ -38,9 +35,9 @@ def int4_small_m(
     """`x` bfloat16 [M, K] or [1, M, K] -> the parts of the product, [splits, ..., M, N].
 
     The product is their sum: K is split among `splits` programs. Parts are float32; a single one
-    is the product, in x's dtype. Each row's bits are independent of M. An activation needs a
-    single part, of N / 2 columns. Raises RuntimeError for a batch, and an activation of parts.
-    Finite x beyond 1e36 overflows: codes are multiplied before zero points leave them.
+    is the product, in x's dtype. The weight is read once for every 64 rows. Each row's bits are
+    independent of M. An activation needs a single part, of N / 2 columns. Raises RuntimeError for a
+    batch, and an activation of parts.
     """
     _check_small(x, splits, activation)
     from eagle_aot.triton_kernels.int4_gemm.small_m import launch

@@ -6,6 +6,7 @@ package and neither imports the other.
 """
 
 from eagle_aot.artifact.files import (
+    DRAFT_IDS,
     MANIFEST,
     PROGRAM,
     TOKENIZER_FILES,
@@ -36,6 +37,7 @@ from eagle_aot.artifact.methods import (
 __all__ = [
     "CACHE_MARK",
     "DRAFT_DECODE",
+    "DRAFT_IDS",
     "MANIFEST",
     "METHODS",
     "PREFILL",

@@ -23,7 +23,7 @@ class Constants:
     Lengths and sizes are counts of tokens, layers or elements; `sliding_window` is 0 for a target
     without sliding layers; `max_rows` bounds the rows of a step over all its sequences, of which
     the caches hold `max_batch_size`; `tail` is how many tokens of its path a row names by slot;
-    `eos_ids` stop generation.
+    `flat_slots` are those of a sequence in a cache of all its positions; `eos_ids` stop generation.
     """
 
     max_seq_len: int
@@ -36,6 +36,7 @@ class Constants:
     max_rows: int
     max_batch_size: int
     tail: int
+    flat_slots: int
     draft_vocab_size: int
     hidden_size: int
     eos_ids: tuple[int, ...]

@@ -11,8 +11,8 @@ from torch import Tensor
 from eagle_aot.runtime_runner.adaptive import calibrate
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs, medians
-from eagle_aot.runtime_runner.round import Round
-from support.toy import RecordingDrafter, ToyVerifier
+from eagle_aot.runtime_runner.round import Round, Running
+from support.toy import TAIL, RecordingDrafter, ToyTarget
 
 
 class Clock:
@@ -46,17 +46,19 @@ def test_rounds_and_catching_up_are_measured(clock: Clock) -> None:
 
     class TimedRound(Round):
         def step(self) -> Tensor:
-            clock.pass_ms((2 + self.chain_len) * (1 + int(self._cursor.position) / 100))
-            return torch.zeros(self.chain_len + 2, dtype=torch.int64)
+            clock.pass_ms((2 + self.chain_len) * (1 + int(self.running.position) / 100))
+            return torch.zeros(1, self.chain_len + 2, dtype=torch.int64)
 
     class TimedBacklog(Backlog):
         def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:
             clock.pass_ms(1 + 0.1 * len(tokens))
             return [False] * len(tokens)
 
-    verifier, drafter = ToyVerifier(0, 16, 9), RecordingDrafter([], [True])
-    backlog = TimedBacklog(drafter, 40)
-    rounds = [TimedRound(verifier, drafter, k) for k in range(4)]
+    target, drafter = ToyTarget(0, 16, 9), RecordingDrafter([], [True])
+    target.slots[0] = dict.fromkeys(range(101), 0)
+    running = Running([0], TAIL, "cpu")
+    backlog = TimedBacklog(drafter, 40, running)
+    rounds = [TimedRound(target, drafter, k, running) for k in range(4)]
     costs = measure_costs(rounds, backlog, (0, 100))
     assert [costs.price(k, 50) for k in range(4)] == pytest.approx([1, 1.5, 2, 2.5])
     assert costs.seconds(1, 100) == pytest.approx(0.006)

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from eagle_aot.common.errors import PromptError
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.greedy import greedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def continue_greedily(
         logits, tapped = target.forward_logits_taps(rows, positions, last_logits_only=True)
         taps.append(tapped)
         if not chunks:
-            tokens = torch.cat((tokens, greedy(logits)), dim=1)
+            tokens = torch.cat((tokens, logits.argmax(dim=-1)), dim=1)
             length = tokens.shape[1]
             if length < end and int(tokens[0, -1]) not in eos_ids:
                 chunks.append(range(length - 1, length))

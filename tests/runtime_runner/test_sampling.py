@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.targets.decoder.greedy import greedy
+from eagle_aot.runtime_runner.sampling import greedy
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 

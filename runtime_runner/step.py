@@ -1,0 +1,91 @@
+"""The rows of a round as tensors: a chain or a tree of drafts behind each sequence's bonus token.
+
+Everything is computed on the device from tensors of fixed shapes. Shapes: B sequences, N drafts
+each, D the artifact's `tail`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """`tokens` int64 [B, N]; `parents` int64 [B, N], the row of the token before each, 0 for the
+    bonus and i + 1 for draft i, always an earlier row; None for a chain."""
+
+    tokens: Tensor
+    parents: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """What a step method takes: `tokens`, `positions` int64 [B, T], `sequences` int64 [B], `tail`
+    int64 [B, T, D]. `lineage` int64 [D, B, T] are each row's ancestors by row, itself first and
+    the bonus, row 0, once there is none left; None for a chain."""
+
+    tokens: Tensor
+    positions: Tensor
+    sequences: Tensor
+    tail: Tensor
+    lineage: Tensor | None = None
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """In the order of a method's signature."""
+        return self.tokens, self.positions, self.sequences, self.tail
+
+
+def chain_rows(
+    tokens: Tensor, first: Tensor, sequences: Tensor, tail: int, used: Tensor | None = None
+) -> StepRows:
+    """Consecutive rows in the slots of their positions.
+
+    tokens int64 [B, T]; first int64 [B], where each sequence's first row stands, negative for a
+    sequence that only fills its place; used int64 [B], how many rows count, all where it is None.
+    """
+    step = torch.arange(tokens.shape[1], device=tokens.device)
+    count = tokens.shape[1] if used is None else used.unsqueeze(1)
+    live = (step < count) & (first >= 0).unsqueeze(1)
+    positions = torch.where(live, first.unsqueeze(1) + step, -1)
+    return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
+
+
+def chain_tail(positions: Tensor, tail: int) -> Tensor:
+    """Slots of the last D positions up to each one: int64 [B, T] -> [B, T, D]."""
+    back = torch.arange(1 - tail, 1, device=positions.device)
+    return (positions.unsqueeze(-1) + back).clamp(min=-1)
+
+
+def tree_rows(bonus: Tensor, first: Tensor, sequences: Tensor, draft: Draft, tail: int) -> StepRows:
+    """A tree of drafts behind `bonus` int64 [B, 1], which stands at `first` int64 [B].
+
+    Nodes lie behind all slots that a path of theirs may be moved to: a move never writes what
+    another one reads.
+    """
+    assert draft.parents is not None
+    root = torch.zeros_like(bonus)
+    parents = torch.cat((root, draft.parents), dim=1)
+    steps = [torch.arange(parents.shape[1], device=bonus.device).expand_as(parents)]
+    for _ in range(tail - 1):
+        steps.append(parents.gather(1, steps[-1]))
+    lineage = torch.stack(steps)
+    depth = (lineage > 0).sum(dim=0)
+    positions = torch.where(first.unsqueeze(1) < 0, -1, first.unsqueeze(1) + depth)
+    slots = first.unsqueeze(1) + torch.where(steps[0] > 0, tail + steps[0] - 1, 0)
+    back = torch.arange(tail, device=bonus.device).view(-1, 1, 1)
+    own = slots.expand_as(lineage).gather(2, lineage)
+    newest_first = torch.where(back < depth, own, positions - back)
+    tails = torch.where(positions < 0, -1, newest_first).flip(0).permute(1, 2, 0).clamp(min=-1)
+    tokens = torch.cat((bonus, draft.tokens), dim=1)
+    return StepRows(tokens, positions, sequences, tails.contiguous(), lineage)
+
+
+def rows_behind(
+    bonus: Tensor, first: Tensor, sequences: Tensor, draft: Draft, tail: int
+) -> StepRows:
+    """A draft of either kind behind the bonus tokens, as `tree_rows` takes them."""
+    if draft.parents is not None:
+        return tree_rows(bonus, first, sequences, draft, tail)
+    return chain_rows(torch.cat((bonus, draft.tokens), dim=1), first, sequences, tail)

@@ -1,0 +1,68 @@
+"""The target behind `prefill` and `target_verify`, which share its caches."""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from eagle_aot.artifact import PREFILL, TARGET_VERIFY, Constants
+from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.step import StepRows, chain_rows
+
+
+class Forward(NamedTuple):
+    """`logits` float32 [B, T, V] and what the drafter reads of the target, [B, T, H]."""
+
+    logits: Tensor
+    features: Tensor
+
+
+class Target(Protocol):
+    """Runs rows through its caches."""
+
+    tail: int
+
+    def plan_prompt(self, length: int) -> list[Chunk]:
+        """Consecutive chunks that cover a prompt."""
+
+    def run_prompt(
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
+    ) -> Forward:
+        """A chunk: tokens int64 [1, T] at input_pos int64 [T] of sequence int64 [1].
+
+        Logits are the last row's alone, or all rows'.
+        """
+
+    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+        """A step, before which `moves` int64 [B, D] say where the D tokens before it lie."""
+
+
+class TargetMethods:
+    """Of an opened artifact."""
+
+    def __init__(self, executor: Executor, constants: Constants) -> None:
+        self._executor = executor
+        self._constants = constants
+        self.tail = constants.tail
+
+    def plan_prompt(self, length: int) -> list[Chunk]:
+        constants = self._constants
+        longest = constants.max_prefill_chunk
+        return plan_chunks(length, longest, constants.min_prefill_chunk, constants.max_rows)
+
+    def run_prompt(
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
+    ) -> Forward:
+        if chunk.few_rows:
+            step = chain_rows(tokens, input_pos[:1], sequence, self.tail)
+            return self.verify(step, no_moves(1, self.tail, tokens.device))
+        return Forward(*self._executor.run(PREFILL, tokens, input_pos, sequence))
+
+    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+        return Forward(*self._executor.run(TARGET_VERIFY, *step.inputs, moves))
+
+
+def no_moves(batch: int, tail: int, device: torch.device | str) -> Tensor:
+    """Nothing to copy: int64 [B, D]."""
+    return torch.full((batch, tail), -1, dtype=torch.int64, device=device)
