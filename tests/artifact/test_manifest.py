@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from eagle_aot.artifact import (
+    ARTIFACT_FILES,
     MANIFEST,
     METHODS,
     PROGRAM,
@@ -38,6 +39,7 @@ PUBLISHED = {
     "get_max_rows",
     "get_max_batch_size",
     "get_tail",
+    "get_flat_slots",
     "get_draft_vocab_size",
     "get_hidden_size",
     "get_eos_ids",
@@ -129,7 +131,7 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
         ({"stages": {}}, damaged("$.stages")),
         ({"stages": [STAGE | {"seconds": "1"}]}, damaged("$.stages[0].seconds")),
         ({"self_test": []}, damaged("$.self_test")),
-        ({"files": {}}, "lists no model.pte"),
+        ({"files": {}}, r"model\.pte: not listed in manifest\.json: export again"),
         ({"files": {"model.pte": record(7)}}, "does not match its hash"),
         ({"files": {"model.pte": record(8)}}, "has 7 bytes, manifest.json says 8: export again"),
         (
@@ -247,10 +249,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         manifest.verify(tmp_path)
 
 
-def test_weights_that_the_manifest_does_not_list_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in ARTIFACT_FILES if name != PROGRAM])
+def test_what_would_be_read_and_is_not_listed_is_refused(tmp_path: Path, name: str) -> None:
     manifest = write_artifact(tmp_path)
-    (tmp_path / WEIGHTS).write_bytes(b"weights")
-    with pytest.raises(ArtifactError, match=r"model\.ptd: not listed in manifest\.json"):
+    (tmp_path / name).write_bytes(b"of another artifact")
+    with pytest.raises(ArtifactError, match=f"{name}: not listed in manifest.json"):
         manifest.verify(tmp_path)
 
 

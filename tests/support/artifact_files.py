@@ -27,6 +27,7 @@ CONSTANTS = Constants(
     max_rows=8,
     max_batch_size=1,
     tail=8,
+    flat_slots=64,
     draft_vocab_size=16,
     hidden_size=8,
     eos_ids=(1, 4),

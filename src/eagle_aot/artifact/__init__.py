@@ -6,6 +6,7 @@ package and neither imports the other.
 """
 
 from eagle_aot.artifact.files import (
+    ARTIFACT_FILES,
     DRAFT_IDS,
     MANIFEST,
     PROGRAM,
@@ -35,6 +36,7 @@ from eagle_aot.artifact.methods import (
 )
 
 __all__ = [
+    "ARTIFACT_FILES",
     "CACHE_MARK",
     "DRAFT_DECODE",
     "DRAFT_IDS",

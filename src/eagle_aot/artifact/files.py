@@ -34,6 +34,8 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "generation_config.json",
 )
+ARTIFACT_FILES = (*TOKENIZER_FILES, WEIGHTS, DRAFT_IDS, PROGRAM)
+"""All that an artifact may hold beside its manifest: no other file is read."""
 
 PART = 64 << 20  # bytes
 READ = 1 << 20  # bytes that a thread holds of its part

@@ -13,14 +13,13 @@ import msgspec
 from msgspec import Struct, structs
 
 from eagle_aot.artifact.files import (
+    ARTIFACT_FILES,
     MANIFEST,
     PROGRAM,
-    WEIGHTS,
     FileRecord,
     file_records,
     leads_out,
     mismatch,
-    tokenizer_files,
 )
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
@@ -157,11 +156,10 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def _mismatches(self, directory: Path) -> Iterator[tuple[str, str]]:
         """Names and problems that need no file to be read."""
-        if PROGRAM not in self.files:
-            yield PROGRAM, f"{directory / MANIFEST}: lists no {PROGRAM}"
-        for path in (*tokenizer_files(directory), directory / WEIGHTS):
-            if path.exists() and path.name not in self.files:
-                yield path.name, f"{path}: not listed in {MANIFEST}"
+        for name in ARTIFACT_FILES:
+            needed = name == PROGRAM or (directory / name).exists()
+            if needed and name not in self.files:
+                yield name, f"{directory / name}: not listed in {MANIFEST}"
         for name, record in self.files.items():
             if problem := mismatch(directory, name, record.bytes):
                 yield name, problem
