@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from eagle_aot.common.errors import CheckpointNotFoundError, ExportError, SettingError
-from eagle_aot.common.shortage import shortage
+from eagle_aot.common.memory import shortage
 from eagle_aot.export.drafters.eagle3.dummy import dummy_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft

@@ -11,10 +11,11 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import EagleError, ExportError
-from eagle_aot.common.shortage import shortage
+from eagle_aot.common.memory import shortage
+from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record, self_test
 from eagle_aot.export.drafters.eagle3.self_test.verdict import RANDOM, Verdict, unknown
-from eagle_aot.export.graph_checks import check_graphs
+from eagle_aot.export.graph_checks import check_graphs, written_caches
 from eagle_aot.export.lengths import MethodLengths, check_chain_len, method_lengths
 from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.lowering.backend import (
@@ -32,7 +33,6 @@ from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import choose_attention, methods_splitting_keys
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.export.progress import Progress
 from eagle_aot.export.publish.decisions import describe_decisions, linear_formats
 from eagle_aot.export.publish.describe import (
     check_tokenizer,
@@ -132,6 +132,7 @@ def export_pair(
     found = pairing_record(pair, source, backend, options)
     programs = trace(pair, lengths, backend, attention, progress)
     decisions = describe_decisions(pair, source, chosen, linears, programs)
+    caches = written_caches(programs)
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:
@@ -151,6 +152,7 @@ def export_pair(
             options=chosen,
             decisions=decisions,
             device=compiler.device_record(),
+            caches=caches,
             stages=progress.stages,
             self_test=found,
         )

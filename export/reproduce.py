@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from eagle_aot import __version__
-from eagle_aot.artifact import MANIFEST, TOKENIZER_FILES, Manifest
-from eagle_aot.artifact.file_records import FileRecord, file_records
+from eagle_aot.artifact import TOKENIZER_FILES, FileRecord, Manifest, file_records
+from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
-from eagle_aot.common.printable import printable
-from eagle_aot.common.versions import installed_versions
+from eagle_aot.common.text import printable
 from eagle_aot.export.drafters.eagle3.reading.taps import parse_tap_layers
 from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.options import (
@@ -25,7 +24,10 @@ from eagle_aot.export.pipeline import run_export
 from eagle_aot.export.publish.describe import checkpoint_records, find_tokenizer
 
 SAME, DIFFERENT, MISSING, NEW = "same", "different", "missing", "new"
-COMPARED = ("backend", "device", "options", "decisions", "constants", "shapes")
+COMPARED = (
+    *("backend", "device", "drafter", "options", "decisions"),
+    *("constants", "methods", "shapes", "caches"),
+)
 """Fields of two manifests that must agree for the artifacts to be one another's equal."""
 
 Differences = dict[str, tuple[Any, Any]]
@@ -118,8 +120,8 @@ def check_checkpoints(manifest: Manifest, source: Source) -> None:
     assert source.target_dir is not None and source.draft_dir is not None
     tokenizer = {name: manifest.files[name] for name in TOKENIZER_FILES if name in manifest.files}
     for flag, directory, recorded, found in (
-        ("--target-dir", source.target_dir, stored_records(manifest.target), None),
-        ("--draft-dir", source.draft_dir, stored_records(manifest.draft), None),
+        ("--target-dir", source.target_dir, manifest.target.files, None),
+        ("--draft-dir", source.draft_dir, manifest.draft.files, None),
         ("--target-dir", source.target_dir, tokenizer, file_records(find_tokenizer(source))),
     ):
         states = compare(recorded, checkpoint_records(directory) if found is None else found)
@@ -129,15 +131,6 @@ def check_checkpoints(manifest: Manifest, source: Source) -> None:
                 f"{flag} {directory}: not the recorded checkpoint: {', '.join(changed[:5])}: "
                 "name the directory of that one, or export without --reproduce"
             )
-
-
-def stored_records(identity: Mapping[str, Any]) -> dict[str, FileRecord]:
-    """The files of a checkpoint. Raises ArtifactError when the manifest is damaged."""
-    try:
-        files: dict[str, Any] = identity["files"]
-        return {name: FileRecord.parse(record) for name, record in files.items()}
-    except (KeyError, AttributeError, ValueError) as error:
-        raise ArtifactError(f"{MANIFEST}: a checkpoint's files are damaged ({error!r})") from error
 
 
 def check_place(recorded: Path, output_dir: Path) -> None:
@@ -155,14 +148,19 @@ def environment(manifest: Manifest) -> Differences:
 
 def compare_artifacts(recorded: Manifest, made: Manifest) -> Reproduction:
     """Two exports by their manifests."""
-    fields_of = [{name: getattr(m, name) for name in COMPARED} for m in (recorded, made)]
-    decided = differences(*fields_of)
+    decided = differences(compared(recorded), compared(made))
     device = {name: pair for name, pair in decided.items() if name.startswith("device")}
     return Reproduction(
         files=compare(recorded.files, made.files),
         environment=environment(recorded) | device,
         decisions={name: pair for name, pair in decided.items() if name not in device},
     )
+
+
+def compared(manifest: Manifest) -> dict[str, Any]:
+    """What must agree."""
+    stored = manifest.to_json()
+    return {name: stored[name] for name in COMPARED}
 
 
 def compare(recorded: Mapping[str, FileRecord], found: Mapping[str, FileRecord]) -> dict[str, str]:
@@ -181,19 +179,12 @@ def compare(recorded: Mapping[str, FileRecord], found: Mapping[str, FileRecord])
 def differences(recorded: Any, found: Any, *, name: str = "") -> Differences:
     """Where two values of JSON differ, by dotted names; what is missing is None."""
     if not isinstance(recorded, dict) or not isinstance(found, dict):
-        return {} if plain(recorded) == plain(found) else {name: (recorded, found)}
+        return {} if recorded == found else {name: (recorded, found)}
     below = [
         differences(recorded.get(key), found.get(key), name=f"{name}.{key}" if name else key)
         for key in dict.fromkeys((*recorded, *found))
     ]
     return {inner: pair for one in below for inner, pair in one.items()}
-
-
-def plain(value: Any) -> Any:
-    """As JSON would read it back: a tuple is a list there."""
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return {key: plain(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def told(found: Differences) -> Iterator[str]:

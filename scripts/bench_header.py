@@ -13,7 +13,7 @@ import torch
 from rich.markup import escape
 
 import eagle_aot
-from eagle_aot.export.publish.describe import installed_versions
+from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.runtime_runner.bench.measure import device_name
 
 

@@ -14,8 +14,8 @@ from bench_header import Header, header
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.common.progress import Progress
 from eagle_aot.export.lengths import MAX_VERIFY_WINDOW
-from eagle_aot.export.progress import Progress
 from eagle_aot.runtime_runner.bench.settings import numbers
 from verify_profile.measure import Results, check_lengths, measure
 from verify_profile.program import build, dummy_source, export_options, open_program
@@ -99,7 +99,7 @@ def target_of(directory: Path) -> str:
     """`gemma4-31b, dummy, 60 layers, context 8192`."""
     manifest = Manifest.read(directory)
     layers, context = (manifest.constants[f"get_{name}"] for name in ("n_layers", "max_seq_len"))
-    name, weights = manifest.target["name"], manifest.options["load_format"]
+    name, weights = manifest.target.name, manifest.options["load_format"]
     return f"{name}, load format {weights}, {layers} layers, context {context}"
 
 

@@ -11,6 +11,7 @@ from eagle_aot.export.graph_checks.buffers import (
     check_mutated_buffers,
     check_shared_tensors,
     mutated_buffers,
+    written_caches,
 )
 from eagle_aot.export.graph_checks.data_dependence import check_data_dependence
 from eagle_aot.export.graph_checks.int4_route import check_int4_route
@@ -19,7 +20,7 @@ from eagle_aot.export.graph_checks.signature import check_features, check_signat
 from eagle_aot.export.graph_checks.weight_sized import check_weight_sized
 from eagle_aot.export.lengths import MethodLengths
 
-__all__ = ["check_graphs", "mutated_buffers"]
+__all__ = ["check_graphs", "mutated_buffers", "written_caches"]
 
 
 def check_graphs(

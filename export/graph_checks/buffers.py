@@ -43,6 +43,11 @@ def _first(write: Node) -> Node:
     return _first(into) if _is_write(into) else into
 
 
+def written_caches(programs: Mapping[str, ExportedProgram]) -> list[str]:
+    """Names of the buffers that any method writes, sorted."""
+    return sorted(set().union(*map(mutated_buffers, programs.values())))
+
+
 def check_shared_tensors(programs: Mapping[str, ExportedProgram]) -> None:
     """One name is one tensor in all methods, and prefill and target_verify are of one target.
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch.export import ExportedProgram
 
+from eagle_aot.artifact import Device
 from eagle_aot.common.errors import UnsupportedError
 
 AUTO, CUDA, XNNPACK = "auto", "cuda", "xnnpack"
@@ -46,7 +47,7 @@ class Lowering(Protocol):
     def write(self, program: Any, directory: Path) -> None:
         """Write the program's files."""
 
-    def device_record(self) -> dict[str, str] | None:
+    def device_record(self) -> Device | None:
         """What the program was compiled for, None for any machine."""
 
 

@@ -28,7 +28,7 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from torch.export import ExportedProgram
 from torch.fx.experimental import proxy_tensor
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.artifact import PROGRAM, WEIGHTS, Device
 from eagle_aot.export.lowering.backend import ASSEMBLE, multiprocessors
 from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
 
@@ -125,15 +125,15 @@ def write(program: ExecutorchProgramManager, directory: Path) -> None:
     written.rename(directory / WEIGHTS)
 
 
-def device_record() -> dict[str, str]:
+def device_record() -> Device:
     """What a program compiled here is for."""
     major, minor = torch.cuda.get_device_capability()
-    return {
-        "name": torch.cuda.get_device_name(),
-        "compute_capability": f"{major}.{minor}",
-        "multiprocessors": str(multiprocessors()),  # for which products are split
-        "cuda": torch.version.cuda or "",
-    }
+    return Device(
+        name=torch.cuda.get_device_name(),
+        compute_capability=f"{major}.{minor}",
+        multiprocessors=multiprocessors(),  # for which products are split
+        cuda=torch.version.cuda or "",
+    )
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 """What an artifact says about itself, and the tokenizer that travels with it."""
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +8,23 @@ import torch
 from safetensors.torch import save_file
 
 from eagle_aot import __version__
-from eagle_aot.artifact import DRAFT_IDS, SCHEMA_VERSION, Constants, Manifest, tokenizer_files
-from eagle_aot.artifact.file_records import FileRecord, file_records
+from eagle_aot.artifact import (
+    DRAFT_IDS,
+    SCHEMA_VERSION,
+    CheckpointIdentity,
+    Constants,
+    Device,
+    FileRecord,
+    Manifest,
+    RowRange,
+    Stage,
+    TargetIdentity,
+    file_records,
+    tokenizer_files,
+)
+from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, CheckpointError
-from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.common.tokenizer_files import tokenizer_problem
-from eagle_aot.common.versions import installed_versions
+from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.files import BIN_INDEX, HeadCheckpoint
 from eagle_aot.export.lengths import MethodLengths
@@ -23,7 +32,6 @@ from eagle_aot.export.load import DUMMY, Source
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.options import ExportOptions, record_options
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.progress import Stage
 from eagle_aot.targets.checkpoint import INDEX, read_json
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.step import TAIL, flat_slots
@@ -68,47 +76,50 @@ def describe(
     *,
     options: ExportOptions,
     decisions: dict[str, Any],
-    device: dict[str, str] | None,
+    device: Device | None,
+    caches: list[str],
     stages: list[Stage],
     self_test: dict[str, Any] | None = None,
 ) -> Manifest:
-    """The manifest of the files that are in `directory`; `options` as they were chosen."""
+    """The manifest of the files that are in `directory`; `options` as they were chosen, `caches`
+    as the methods were traced."""
+    methods = method_specs(pair, lengths)
+    target = identity(source.target_dir, source.load_format)
     return Manifest(
         schema_version=SCHEMA_VERSION,
         eagle_aot_version=__version__,
         versions=installed_versions(),
         backend=options.backend,
         device=device,
-        target={
-            "name": source.target_model,
-            **identity(source.target_dir, source.load_format),
-        },
+        drafter=pair.draft.kind,
+        target=TargetIdentity(
+            name=source.target_model, directory=target.directory, files=target.files
+        ),
         draft=identity(source.draft_dir, source.load_format),
         options=record_options(source, options),
         decisions=decisions,
         constants=constants.methods(),
+        methods=list(methods),
         shapes={
-            name: {"min_rows": method.min_rows, "max_rows": method.max_rows}
-            for name, method in method_specs(pair, lengths).items()
+            name: RowRange(min_rows=method.min_rows, max_rows=method.max_rows)
+            for name, method in methods.items()
         },
-        stages=[asdict(stage) for stage in stages],
+        caches=caches,
+        stages=stages,
         self_test=self_test,
         files=file_records(sorted(directory.iterdir())),
     )
 
 
-def identity(directory: Path | None, load_format: str) -> dict[str, Any]:
+def identity(directory: Path | None, load_format: str) -> CheckpointIdentity:
     """Name and files of a checkpoint's directory; None and no files for random weights."""
     if directory is None or load_format == DUMMY:
-        return {"directory": None, "files": {}}
-    records = checkpoint_records(directory)
-    return {
-        "directory": directory.absolute().name,
-        "files": {name: asdict(record) for name, record in records.items()},
-    }
+        return CheckpointIdentity(directory=None, files={})
+    name, files = directory.absolute().name, checkpoint_records(directory)
+    return CheckpointIdentity(directory=name, files=files)
 
 
-def checkpoint_records(directory: Path) -> Mapping[str, FileRecord]:
+def checkpoint_records(directory: Path) -> dict[str, FileRecord]:
     """Config, indices and weights by file name. A target's tokenizer is in the artifact."""
     beside = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
     return file_records([*beside, *HeadCheckpoint(directory).files()])

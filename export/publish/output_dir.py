@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eagle_aot.artifact import MANIFEST, PROGRAM, TOKENIZER_FILES, WEIGHTS
+from eagle_aot.artifact import ARTIFACT_FILES, MANIFEST
 from eagle_aot.common.errors import EagleError, ExportError
 from eagle_aot.common.strict_json import read_object
 
@@ -41,7 +41,7 @@ def _not_ours(directory: Path) -> str | None:
     names = sorted(path.name for path in directory.iterdir())
     try:
         listed = read_object(directory / MANIFEST)["files"] if names else {}
-        ours = {MANIFEST, *TOKENIZER_FILES, PROGRAM, WEIGHTS} & {MANIFEST, *listed}
+        ours = {MANIFEST, *ARTIFACT_FILES} & {MANIFEST, *listed}
     except (OSError, ValueError, KeyError, TypeError):
         return names[0]
     return next((name for name in names if name not in ours), None)

@@ -59,15 +59,16 @@ def main(
     settings = Settings.parse(contexts, chain_lens, tau, repeats, graphs, rows, batch_sizes)
     if picture is not None:
         check_plot(picture)
+    from eagle_aot.common.progress import Progress
     from eagle_aot.runtime_runner.bench.measure import Bench  # imports torch
     from eagle_aot.runtime_runner.bench.memory import bytes_in_use
-    from eagle_aot.runtime_runner.bench.progress import Progress
     from eagle_aot.runtime_runner.runner import load_artifact
 
     in_use_before = bytes_in_use()
-    with Progress() as progress:
+    progress = Progress()
+    with progress.stage("load"):
         runner = load_artifact(artifact, executor, cuda_graphs=settings.cuda_graphs)
-        results = Bench(runner, settings, progress, in_use_before).run()
+    results = Bench(runner, settings, progress, in_use_before).run()
     show(results, as_json)
     if picture is not None:
         plot(results, picture)

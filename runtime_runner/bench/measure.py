@@ -1,25 +1,23 @@
 """One run of the bench over an opened artifact."""
 
 import platform
-from eagle_aot import __version__
 
 import torch
 
+from eagle_aot import __version__
+from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
 from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.host_copies import host_copies
-from eagle_aot.runtime_runner.bench.memory import forget_peak, peak_memory
+from eagle_aot.runtime_runner.bench.memory import peak_memory
 from eagle_aot.runtime_runner.bench.parts import Parts
 from eagle_aot.runtime_runner.bench.prefill import fill, fill_others, longest_chunk
-from eagle_aot.runtime_runner.bench.progress import Progress
 from eagle_aot.runtime_runner.bench.results import Results, Setup
 from eagle_aot.runtime_runner.bench.samples import Samples
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import clock_for
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.runner import Runner
-
-STEPS_BESIDE_CONTEXTS = 4
 
 
 class Bench:
@@ -43,16 +41,16 @@ class Bench:
         the counting of copies last, because the profiler slows down what comes after it.
         """
         runner, settings, executor = self._runner, self._settings, self._runner.executor
-        steps = len(settings.contexts) * (1 + settings.repeats)
-        self._progress.expect(steps + STEPS_BESIDE_CONTEXTS)
-        forget_peak(executor.device)
-        with self._progress.step("recording"):
+        stages = self._progress.stages
+        loaded = len(stages)  # what came before is none of the peak
+        with self._progress.stage("record"):
             parts = Parts(runner, settings)
-        with self._progress.step("prefill"):
+        with self._progress.stage("prefill"):
             chunk = longest_chunk(runner, self._clock, settings.repeats)
         samples = [self._samples(parts, context) for context in settings.contexts]
-        memory = peak_memory(executor, self._in_use_before)
-        with self._progress.step("read bandwidth"):
+        peak = max(stage.gpu_peak_bytes for stage in stages[loaded:])
+        memory = peak_memory(executor, peak, self._in_use_before)
+        with self._progress.stage("read bandwidth"):
             bandwidth = read_bandwidth(self._clock, executor.device)
         floors = Floors(bytes_to_read(executor, runner.constants), bandwidth)
         return Results(
@@ -78,18 +76,18 @@ class Bench:
 
     def _samples(self, parts: Parts, context: int) -> Samples:
         settings = self._settings
-        with self._progress.step(f"context {context}: prefill"):
+        with self._progress.stage(f"prefill of {context}"):
             fill_others(self._runner, max(settings.batch_sizes), context)
             filled = fill(self._runner, max(settings.chain_lens), context, settings.repeats)
         samples = Samples(self._clock, parts, filled)
-        for _ in range(settings.repeats):
-            with self._progress.step(f"context {context}: parts of a round"):
+        with self._progress.stage(f"rounds behind {context}"):
+            for _ in range(settings.repeats):
                 samples.take()
         return samples
 
     def _host_copies(self, parts: Parts) -> dict[int, float | None]:
         """Per round by chain length, behind the last context."""
-        with self._progress.step("copies to the host"):
+        with self._progress.stage("copies to the host"):
             return {
                 round_.chain_len: None if self._clock.is_host else host_copies(round_.timed)
                 for round_ in parts.rounds

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from eagle_aot.common.host_memory import host_peak_bytes
+from eagle_aot.common.memory import host_peak_bytes
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 
@@ -23,20 +23,13 @@ def bytes_in_use() -> int:
     return total - free
 
 
-def forget_peak(device: torch.device) -> None:
-    """Start a new peak, so that loading does not count."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-
-
-def peak_memory(executor: Executor, in_use_before: int) -> dict[str, int]:
+def peak_memory(executor: Executor, peak: int, in_use_before: int) -> dict[str, int]:
     """Bytes at the peak, by part, adding up to what is in use on the device; the process's largest
-    resident set where that is all that is known. `in_use_before` is what `bytes_in_use` was before
-    the artifact was opened."""
+    resident set where that is all that is known. `peak` is PyTorch's on the device,
+    `in_use_before` what `bytes_in_use` was before the artifact was opened."""
     if not isinstance(executor, AotiExecutor):
         return {PROCESS: host_peak_bytes()}
-    peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved()
-    held = executor.weights.bytes_by_part()
+    held, reserved = executor.weights.bytes_by_part(), torch.cuda.memory_reserved()
     return all_parts(held, peak, reserved, in_use_before, bytes_in_use())
 
 

@@ -1,20 +1,20 @@
 """`eagle-run --verify`: whether an artifact is what its manifest says, and what that is."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eagle_aot import __version__
 from eagle_aot.artifact import Manifest
+from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, EagleError, UnsupportedError
-from eagle_aot.common.printable import printable
-from eagle_aot.common.versions import installed_versions
+from eagle_aot.common.text import printable
 
 OK = "ok"
 ANYWHERE = "xnnpack"
 """The backend without native code of an artifact's own."""
-SHOWN = ("options", "decisions", "self_test")
+SHOWN = ("target", "draft", "options", "decisions", "self_test")
 """Fields of a manifest that are told as they are."""
 
 
@@ -41,7 +41,6 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """All of it as one object: the manifest, and beside it what is here."""
-        manifest = asdict(self.manifest)
         return {
             "intact": not self.problems,
             "runs_here": self.misfit is None,
@@ -49,7 +48,7 @@ class Verification:
             "status": self.statuses(),
             "installed": {"eagle_aot": __version__, **self.versions},
             "must_match": must_match(self.manifest),
-            "manifest": manifest,
+            "manifest": self.manifest.to_json(),
         }
 
     def statuses(self) -> dict[str, str]:
@@ -102,11 +101,12 @@ def must_match(manifest: Manifest) -> list[str]:
 
 def report(found: Verification) -> Iterator[str]:
     """The same as lines for a reader."""
-    manifest = found.manifest
+    manifest, stored = found.manifest, found.manifest.to_json()
     yield row("made by", f"eagle-aot {manifest.eagle_aot_version}, this is {__version__}")
     yield row("schema version", str(manifest.schema_version))
     yield row("backend", manifest.backend)
-    yield row("compiled for", plain(manifest.device or "any machine"))
+    yield row("compiled for", plain(stored["device"] or "any machine"))
+    yield row("drafter", manifest.drafter)
     yield "files"
     for name, status in found.statuses().items():
         size = manifest.files[name].bytes if name in manifest.files else ""
@@ -114,10 +114,8 @@ def report(found: Verification) -> Iterator[str]:
     yield row("versions", f"{'recorded':<16}{'here':<16}")
     for name, recorded in manifest.versions.items():
         yield row(f"  {name}", version_row(name, recorded, found))
-    for what in ("target", "draft"):
-        yield from outline(what, getattr(manifest, what))
     for what in SHOWN:
-        yield from outline(what, getattr(manifest, what))
+        yield from outline(what, stored[what])
 
 
 def version_row(name: str, recorded: str, found: Verification) -> str:

@@ -13,11 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle_aot.artifact import Manifest
-from eagle_aot.common.command import one_line
 from eagle_aot.common.errors import ArtifactError, EagleError, PairingError
-from eagle_aot.common.printable import printable
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS, by_position, identity, number
+from eagle_aot.common.text import one_line, printable
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.stats import Stats
 

@@ -76,7 +76,7 @@ def check_machine(directory: Path, manifest: Manifest) -> None:
     """Raise UnsupportedError unless this process can run what the artifact was compiled for."""
     if not torch.cuda.is_available():
         raise UnsupportedError(f"{directory}: needs an NVIDIA GPU, and this machine shows none")
-    compiled_for = (manifest.device or {}).get("compute_capability")
+    compiled_for = manifest.device.compute_capability if manifest.device else None
     here = ".".join(map(str, torch.cuda.get_device_capability()))
     if compiled_for != here:
         raise UnsupportedError(

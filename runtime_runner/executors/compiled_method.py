@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eagle_aot.common.command import one_line
 from eagle_aot.common.errors import ArtifactError
-from eagle_aot.common.held_stderr import held_stderr
-from eagle_aot.common.shortage import shortage
+from eagle_aot.common.memory import shortage
+from eagle_aot.common.process import held_stderr
+from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.program.pte import CudaMethod
 
 TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch")

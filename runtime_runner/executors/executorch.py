@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
-from eagle_aot.common.held_stderr import held_stderr
+from eagle_aot.common.process import held_stderr
 from eagle_aot.runtime_runner.executors import Call
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_aot.artifact import TARGET_VERIFY, Constants
-from eagle_aot.export.progress import Progress
+from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
 from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors
 from eagle_aot.runtime_runner.bench.parts import Forward

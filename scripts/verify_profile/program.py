@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 
 from eagle_aot.artifact import TARGET_VERIFY, Constants, Manifest
+from eagle_aot.common.progress import Progress
 from eagle_aot.export import methods, pipeline
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.load import DUMMY, Source
@@ -18,7 +19,6 @@ from eagle_aot.export.lowering.backend import CUDA, check_cuda
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.pipeline import export_pair, load_pair
-from eagle_aot.export.progress import Progress
 from eagle_aot.export.publish.output_dir import check_output_dir
 from eagle_aot.runtime_runner.executors import aoti
 

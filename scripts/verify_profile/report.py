@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 from rich.markup import escape
 from rich.table import Table
 
 from bench_header import Header, title_lines
-from eagle_aot.export.progress import Stage, line
+from eagle_aot.artifact import Stage
+from eagle_aot.common.progress import line
 from eagle_aot.runtime_runner.bench.report import gigabytes, table_of
 from verify_profile.kernels import DENSE, Kernel, class_of, shares
 from verify_profile.measure import Results, Verify
@@ -69,7 +71,7 @@ def to_json(head: Header, results: Results, stages: list[Stage]) -> dict[str, An
     return {
         **asdict(head),
         "read_gb_per_second": results.read_bandwidth / 1e9,
-        "stages": [asdict(stage) for stage in stages],
+        "stages": msgspec.to_builtins(stages),
         "forwards": [verify_json(verify) for verify in results.verifies],
     }
 

@@ -3,14 +3,28 @@
 import json
 import os
 import re
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
-from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS, Constants, Manifest
-from eagle_aot.artifact.file_records import FileRecord, file_record
+from eagle_aot.artifact import (
+    ARTIFACT_FILES,
+    MANIFEST,
+    METHODS,
+    PROGRAM,
+    WEIGHTS,
+    CheckpointIdentity,
+    Constants,
+    Device,
+    FileRecord,
+    Manifest,
+    RowRange,
+    Stage,
+    TargetIdentity,
+    file_record,
+)
 from eagle_aot.common.errors import ArtifactError
 from support.artifact_files import CONSTANTS, write_artifact
 
@@ -25,6 +39,7 @@ PUBLISHED = {
     "get_max_rows",
     "get_max_batch_size",
     "get_tail",
+    "get_flat_slots",
     "get_draft_vocab_size",
     "get_hidden_size",
     "get_eos_ids",
@@ -35,6 +50,15 @@ PUBLISHED = {
 def record(size: Any) -> dict[str, Any]:
     """Of a file of so many zeros, not of one that is there."""
     return {"bytes": size, "sha256": "0" * 64}
+
+
+def damaged(place: str) -> str:
+    """What a refusal says, as a regular expression."""
+    return rf"manifest\.json: damaged \(.* at `{re.escape(place)}`\): export again$"
+
+
+DEVICE = {"name": "a GPU", "compute_capability": "9.0", "multiprocessors": 132, "cuda": "13.0"}
+STAGE = {"name": "load", "seconds": 1.5, "host_peak_bytes": 1, "gpu_peak_bytes": 0}
 
 
 def outputs() -> dict[str, list[Any]]:
@@ -63,9 +87,19 @@ def test_what_no_json_reader_takes_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
-    written = write_artifact(tmp_path)
+    hashed = FileRecord(1, "0" * 64)
+    written = write_artifact(
+        tmp_path,
+        device=Device(name="a GPU", compute_capability="9.0", multiprocessors=132, cuda="13.0"),
+        target=TargetIdentity(name="qwen3", directory="qwen", files={"config.json": hashed}),
+        draft=CheckpointIdentity(directory="head", files={"config.json": hashed}),
+        shapes={"prefill": RowRange(min_rows=9, max_rows=16)},
+        caches=["target.kv_cache.k"],
+        stages=[Stage("load", 1.5, 1, 0)],
+        self_test={"verdict": "fits", "shares": [0.5]},
+    )
     read = Manifest.read(tmp_path)
-    assert read == written
+    assert read == written and read.methods == list(METHODS)
     read.verify(tmp_path)
 
 
@@ -73,32 +107,40 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
     ("edit", "message"),
     [
         ({"schema_version": 99}, "schema version 99, this runner reads 4"),
-        ({"schema_version": "\x1b[2J"}, r"damaged \(ValueError"),
-        ({"schema_version": 3.5}, "damaged"),
-        ({"schema_version": None}, r"damaged \(ValueError"),
-        ({str(i) * 200: 1 for i in range(9)}, r"damaged \(fields \['0{100}', .*'4{100}'\]\)"),
-        ({"surprise": 1}, r"damaged \(fields \['surprise'\]\)"),
-        ({"files": ["model.pte"]}, "damaged"),
-        ({"versions": "2.13"}, "damaged"),
-        ({"device": "a GPU"}, "damaged"),
-        ({"device": {"name": 3}}, "damaged"),
-        ({"versions": {"torch": None}}, "damaged"),
-        ({"versions": {"torch": "\x1b[2J"}}, "damaged"),
-        ({"options": "x"}, "damaged"),
-        ({"stages": {}}, "damaged"),
-        ({"files": {}}, "lists no model.pte"),
+        ({"schema_version": "4"}, damaged("$.schema_version")),
+        ({"schema_version": 4.0}, damaged("$.schema_version")),
+        ({"schema_version": True}, damaged("$.schema_version")),
+        ({"schema_version": None}, damaged("$.schema_version")),
+        ({"surprise": 1}, r"damaged \(Object contains unknown field `surprise`\): export again"),
+        ({"files": ["model.pte"]}, damaged("$.files")),
+        ({"versions": "2.13"}, damaged("$.versions")),
+        ({"versions": {"torch": None}}, damaged("$.versions[...]")),
+        ({"device": "a GPU"}, damaged("$.device")),
+        ({"device": DEVICE | {"name": 3}}, damaged("$.device.name")),
+        ({"device": DEVICE | {"multiprocessors": "132"}}, damaged("$.device.multiprocessors")),
+        ({"device": DEVICE | {"memory": 80}}, damaged("$.device")),
+        ({"target": {"directory": None, "files": {}}}, damaged("$.target")),
+        ({"draft": {"directory": 3, "files": {}}}, damaged("$.draft.directory")),
+        ({"draft": {"directory": None, "files": {"a": {}}}}, damaged("$.draft.files[...]")),
+        ({"options": "x"}, damaged("$.options")),
+        ({"constants": {"get_tail": 1.5}}, damaged("$.constants[...]")),
+        ({"constants": {"get_eos_ids": ["1"]}}, damaged("$.constants[...][0]")),
+        ({"methods": "prefill"}, damaged("$.methods")),
+        ({"shapes": {"prefill": {"min_rows": 1}}}, damaged("$.shapes[...]")),
+        ({"caches": [None]}, damaged("$.caches[0]")),
+        ({"stages": {}}, damaged("$.stages")),
+        ({"stages": [STAGE | {"seconds": "1"}]}, damaged("$.stages[0].seconds")),
+        ({"self_test": []}, damaged("$.self_test")),
+        ({"files": {}}, r"model\.pte: not listed in manifest\.json: export again"),
         ({"files": {"model.pte": record(7)}}, "does not match its hash"),
         ({"files": {"model.pte": record(8)}}, "has 7 bytes, manifest.json says 8: export again"),
         (
             {"files": {"model.pte": record(7), "tokenizer.json": record(0)}},
             "tokenizer.json: missing",
         ),
-        ({"files": {"model.pte": "0" * 64}}, "not its bytes and sha256"),
-        ({"files": {"model.pte": record(-1)}}, "not its bytes and sha256"),
-        ({"files": {"model.pte": record(7.0)}}, "not its bytes and sha256"),
-        ({"files": {"model.pte": record(True)}}, "not its bytes and sha256"),
-        ({"files": {"model.pte": record(7) | {"sha256": "0"}}}, "not its bytes and sha256"),
-        ({"files": {"model.pte": record(7) | {"path": "/"}}}, "not its bytes and sha256"),
+        ({"files": {"model.pte": "0" * 64}}, damaged("$.files[...]")),
+        ({"files": {"model.pte": record(-1)}}, damaged("$.files[...].bytes")),
+        ({"files": {"model.pte": record(7) | {"sha256": "0"}}}, damaged("$.files[...].sha256")),
     ],
 )
 def test_a_changed_manifest_is_refused(tmp_path: Path, edit: dict[str, Any], message: str) -> None:
@@ -207,10 +249,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         manifest.verify(tmp_path)
 
 
-def test_weights_that_the_manifest_does_not_list_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in ARTIFACT_FILES if name != PROGRAM])
+def test_what_would_be_read_and_is_not_listed_is_refused(tmp_path: Path, name: str) -> None:
     manifest = write_artifact(tmp_path)
-    (tmp_path / WEIGHTS).write_bytes(b"weights")
-    with pytest.raises(ArtifactError, match=r"model\.ptd: not listed in manifest\.json"):
+    (tmp_path / name).write_bytes(b"of another artifact")
+    with pytest.raises(ArtifactError, match=f"{name}: not listed in manifest.json"):
         manifest.verify(tmp_path)
 
 

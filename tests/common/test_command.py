@@ -6,8 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from eagle_aot.common.command import LONGEST_LINE, eagle_command
+from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import EagleError
+from eagle_aot.common.text import LONGEST_LINE
 
 
 def command_that_raises(error: BaseException) -> click.Command:
@@ -67,7 +68,7 @@ def test_streams_that_are_closed_are_found_all_the_same(monkeypatch: pytest.Monk
 def test_too_few_addresses_are_stated_before_pytorch_aborts(
     monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr("eagle_aot.common.shortage.resource.getrlimit", lambda kind: (limit, -1))
+    monkeypatch.setattr("eagle_aot.common.memory.resource.getrlimit", lambda kind: (limit, -1))
     result = CliRunner().invoke(eagle_command(lambda: None))
     assert result.exit_code == int(limit == 2**28)
     assert ("0.25 GiB of addresses (ulimit -v), 1.25 are needed" in result.stderr) == (

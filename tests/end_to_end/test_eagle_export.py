@@ -7,7 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from eagle_aot.artifact import TOKENIZER_FILES, Manifest
+from eagle_aot.artifact import CACHE_MARK, TOKENIZER_FILES, Manifest, RowRange
 from eagle_aot.export import Source
 from eagle_aot.export.cli import main
 from eagle_aot.targets import TARGETS
@@ -144,16 +144,19 @@ def test_check_only_traces_and_writes_nothing(
 def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) -> None:
     manifest = Manifest.read(tiny_artifact)
     manifest.verify(tiny_artifact)
-    assert manifest.target["name"] == "gemma4-tiny"
-    assert set(manifest.target["files"]) == {"config.json", "model.safetensors"}
+    assert manifest.target.name == "gemma4-tiny"
+    assert set(manifest.target.files) == {"config.json", "model.safetensors"}
     assert manifest.decisions["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in manifest.decisions["taps"]["source"]
     assert (manifest.backend, manifest.options["load_format"]) == ("xnnpack", "auto")
     assert manifest.shapes == {
-        "prefill": {"min_rows": 9, "max_rows": 128},
-        "target_verify": {"min_rows": 1, "max_rows": 8},
-        "draft_decode": {"min_rows": 1, "max_rows": 128},
+        "prefill": RowRange(min_rows=9, max_rows=128),
+        "target_verify": RowRange(min_rows=1, max_rows=8),
+        "draft_decode": RowRange(min_rows=1, max_rows=128),
     }
+    assert (manifest.drafter, manifest.methods) == ("eagle3", list(manifest.shapes))
+    assert {name.partition(".")[0] for name in manifest.caches} == {"draft", "target"}
+    assert all(CACHE_MARK in name for name in manifest.caches)
     assert manifest.constants["get_eos_ids"] == [1, 4]
     assert manifest.decisions["kernels"] == {name: {} for name in manifest.shapes}
     assert set(manifest.decisions["attention"].values()) == {"stock"}
@@ -163,8 +166,8 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
 
 def test_a_target_that_config_json_names_is_called_by_its_family(qwen3_artifact: Path) -> None:
     manifest = Manifest.read(qwen3_artifact)
-    assert manifest.target["name"] == "qwen3"
-    assert len(manifest.target["files"]["model.safetensors"]["sha256"]) == 64
+    assert manifest.target.name == "qwen3"
+    assert len(manifest.target.files["model.safetensors"].sha256) == 64
     constants = manifest.constants
     assert (constants["get_n_layers"], constants["get_sliding_window"]) == (3, 16)
 

@@ -13,8 +13,7 @@ from click.testing import CliRunner, Result
 from executorch.exir import to_edge
 from matplotlib.image import imread
 
-from eagle_aot.artifact import METHODS, Manifest
-from eagle_aot.artifact.file_records import file_record
+from eagle_aot.artifact import METHODS, Manifest, file_record
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.cli import main

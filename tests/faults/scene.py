@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.artifact import MANIFEST, PROGRAM
-from eagle_aot.artifact.file_records import file_record
+from eagle_aot.artifact import MANIFEST, PROGRAM, file_record
 from eagle_aot.targets.registry import TINY_DIR
 
 QUESTION = "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?"

@@ -12,7 +12,7 @@ from eagle_aot.export.cli import main as eagle_export
 from eagle_aot.export.drafters.eagle3.describe import describe_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.publish.describe import read_eos_ids
-from eagle_aot.export.reproduce import recorded_arguments, stored_records
+from eagle_aot.export.reproduce import recorded_arguments
 from eagle_aot.runtime_runner.checks.integrity import report, verify_artifact
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.ptd import TensorData
@@ -92,8 +92,6 @@ def read_manifest(directory: Path) -> None:
     json.dumps(found.to_json())
     "\n".join(report(found))
     recorded_arguments(found.manifest, eagle_export, directory)
-    for checkpoint in (found.manifest.target, found.manifest.draft):
-        stored_records(checkpoint)
     found.manifest.verify(directory)
 
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from torch.export import ExportedProgram
 
 from bench_header import Header
-from eagle_aot.artifact import TARGET_VERIFY
+from eagle_aot.artifact import TARGET_VERIFY, Stage
 from eagle_aot.common.errors import SettingError
+from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, run_check
 from eagle_aot.export.lowering.backend import CUDA
-from eagle_aot.export.progress import Progress, Stage
 from eagle_aot.runtime_runner.bench.results import Floor
 from verify_profile.kernels import ATTENTION, CLASSES, DENSE, INT4, REST, class_of, shares, summed
 from verify_profile.measure import Results, Verify, check_lengths

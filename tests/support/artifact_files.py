@@ -1,11 +1,20 @@
 """An artifact as far as its manifest goes."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.artifact import PROGRAM, SCHEMA_VERSION, Constants, Manifest
-from eagle_aot.artifact.file_records import file_record
+from msgspec.structs import replace
+
+from eagle_aot.artifact import (
+    METHODS,
+    PROGRAM,
+    SCHEMA_VERSION,
+    CheckpointIdentity,
+    Constants,
+    Manifest,
+    TargetIdentity,
+    file_record,
+)
 
 CONSTANTS = Constants(
     max_seq_len=64,
@@ -18,6 +27,7 @@ CONSTANTS = Constants(
     max_rows=64,
     max_batch_size=2,
     tail=16,
+    flat_slots=160,
     draft_vocab_size=16,
     hidden_size=8,
     eos_ids=(1, 4),
@@ -33,12 +43,15 @@ def write_artifact(directory: Path, **changes: Any) -> Manifest:
         versions={},
         backend="xnnpack",
         device=None,
-        target={},
-        draft={},
+        drafter="eagle3",
+        target=TargetIdentity(name="gemma4-tiny", directory=None, files={}),
+        draft=CheckpointIdentity(directory=None, files={}),
         options={},
         decisions={},
         constants=CONSTANTS.methods(),
+        methods=list(METHODS),
         shapes={},
+        caches=[],
         stages=[],
         self_test=None,
         files={PROGRAM: file_record(directory / PROGRAM)},

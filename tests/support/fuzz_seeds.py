@@ -8,9 +8,9 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import torch
 from executorch.extension.llm.export.quant import QuantConfig, quantize_weight
 from gguf import GGMLQuantizationType as Type
@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
-from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS
-from eagle_aot.artifact.file_records import file_record
+from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS, file_record
 from support.cuda_files import Files, sample_files
 from support.gemma_oracle import random_gemma, save_text_layout, write_config
 from support.gguf_files import GgufModel, random_q4_k
@@ -177,7 +176,7 @@ def write_artifact(root: Path) -> None:
     program, manifest = root / "artifact" / PROGRAM, root / "artifact" / MANIFEST
     program.write_bytes(program.read_bytes()[:64])
     stored = json.loads(manifest.read_bytes())
-    stored["files"][PROGRAM] = asdict(file_record(program))
+    stored["files"][PROGRAM] = msgspec.to_builtins(file_record(program))
     manifest.write_text(json.dumps(stored, indent=1))
 
 

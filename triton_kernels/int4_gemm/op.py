@@ -17,7 +17,6 @@ from torch.library import custom_op, triton_op
 from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, unpack
 from eagle_aot.triton_kernels.int4_gemm.reference import gated, int4_linear_reference
 
-
 # `triton_op` looks for the kernels behind the operator at once, and warns where triton is not
 # installed. There the operator is a plain one, without a kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op

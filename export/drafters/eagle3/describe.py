@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.common.printable import printable
+from eagle_aot.common.text import printable
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.load import TABLES, check_shapes
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft

@@ -27,6 +27,8 @@ class Eagle3Draft(nn.Module):
     whose checkpoint has no embedding refuses to embed (`has_embedding`).
     """
 
+    kind = "eagle3"
+    """As an artifact names what drafts for it."""
     target_ids: Tensor
 
     def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:

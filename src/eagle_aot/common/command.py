@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Callable, Collection
@@ -12,12 +11,9 @@ import click
 from click.core import ParameterSource
 
 from eagle_aot.common.errors import EagleError
-from eagle_aot.common.interrupts import persistent_interrupts
-from eagle_aot.common.printable import printable
-from eagle_aot.common.shortage import check_address_space, shortage
-
-LONGEST_LINE = 800
-"""Characters of a stated failure: it may quote a file that holds anything."""
+from eagle_aot.common.memory import check_address_space, shortage
+from eagle_aot.common.process import open_standard_streams, persistent_interrupts
+from eagle_aot.common.text import one_line
 
 
 def eagle_command(body: Callable[..., None]) -> click.Command:
@@ -66,25 +62,8 @@ def given_options(*, but: Collection[str]) -> list[str]:
     )
 
 
-def open_standard_streams() -> None:
-    """Let libraries find the streams that whoever started us has closed: ExecuTorch needs them."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for ever
-
-
 def stated(error: Exception) -> str | None:
     """What a user can do something about, as one line; None for a bug of ours."""
     if isinstance(error, OSError):
         return f"{error.filename or 'output'}: {error.strerror or error}"
     return shortage(error)
-
-
-def one_line(text: str) -> str:
-    """Without line ends and escape sequences, and cut in the middle where it is long: its end says
-    what to do."""
-    line = printable(" ".join(text.split()))
-    if len(line) <= LONGEST_LINE:
-        return line
-    half = LONGEST_LINE // 2
-    return f"{line[:half]} ... {line[-half:]}"

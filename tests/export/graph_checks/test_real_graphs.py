@@ -6,9 +6,9 @@ import pytest
 from torch._subclasses import FakeTensor
 
 from eagle_aot.artifact import METHODS
+from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
-from eagle_aot.export.progress import Progress
 from eagle_aot.targets import TARGETS
 from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
 from support.head_files import HeadShape, write_speculators

@@ -5,21 +5,19 @@ import os
 import re
 import shutil
 import sys
-from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from torch.utils import cpp_extension
 
+from eagle_aot.artifact import Device
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.lowering.backend import (
     H100_MULTIPROCESSORS,
     choose_backend,
     multiprocessors,
 )
-from eagle_aot.export.progress import Progress, Stage, line
 
 
 @pytest.fixture
@@ -108,9 +106,12 @@ def test_a_program_records_the_gpu_it_is_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", Gpu)
-    record = device_record()
-    assert record.pop("cuda") == (torch.version.cuda or "")
-    assert record == {"name": "a GPU", "compute_capability": "8.9", "multiprocessors": "78"}
+    assert device_record() == Device(
+        name="a GPU",
+        compute_capability="8.9",
+        multiprocessors=78,
+        cuda=torch.version.cuda or "",
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")
@@ -161,39 +162,3 @@ class TestWorkspace:
                 CudaBackend.move_program_to_device(program, "cpu", compile_specs(method))
         CudaBackend.move_program_to_device(program, "cpu", compile_specs("later"))
         assert names == ["lower prefill", "lower draft_decode"]
-
-
-def test_stages_are_measured() -> None:
-    progress = Progress()
-    with progress.stage("load"):
-        pass
-    with pytest.raises(KeyError), progress.stage("lower"):
-        raise KeyError("a failure")
-    (stage,) = progress.stages
-    assert (stage.name, stage.gpu_peak_bytes) == ("load", 0)
-    assert 0 <= stage.seconds < 5 and 2**24 < stage.host_peak_bytes < 2**40
-
-
-def test_a_stage_may_become_the_next_one() -> None:
-    progress = Progress()
-    with pytest.raises(KeyError), progress.stage("lower") as begin:
-        begin("assemble")
-        raise KeyError("a failure")
-    with progress.stage("write") as begin:
-        begin("hash")
-    assert [stage.name for stage in progress.stages] == ["lower", "write", "hash"]
-
-
-def test_a_terminal_shows_each_stage_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    progress = Progress()
-    progress.console = Console(file=(written := StringIO()), force_terminal=True, width=200)
-    with progress.stage("lower") as begin:
-        begin("assemble")
-    lines = [text for text in written.getvalue().splitlines() if "host peak" in text]
-    assert [text.split()[0].rpartition("K")[2] for text in lines] == ["lower", "assemble"]
-
-
-def test_gpu_memory_is_shown_where_there_is_some() -> None:
-    stage = Stage("lower", 61.25, 3 << 30, 0)
-    assert line(stage) == "lower                   61.2 s   host peak  3.00 GiB"
-    assert line(Stage("lower", 61.25, 3 << 30, 1 << 29)).endswith("GPU peak  0.50 GiB")

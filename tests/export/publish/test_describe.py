@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eagle_aot.artifact import TOKENIZER_FILES
+from eagle_aot.artifact import TOKENIZER_FILES, CheckpointIdentity
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import Source
 from eagle_aot.export.publish.describe import copy_tokenizer, identity, read_eos_ids
@@ -80,9 +80,9 @@ def test_a_checkpoints_identity_follows_its_bytes_not_its_place(tmp_path: Path) 
     first = identity(write_speculators(tmp_path / "a" / "head", HeadShape()), "auto")
     second = identity(write_speculators(tmp_path / "b" / "head", HeadShape()), "auto")
     other = identity(write_speculators(tmp_path / "c" / "head", HeadShape(seed=1)), "auto")
-    assert first == second and first["directory"] == "head"
-    assert set(first["files"]) == {"config.json", "model.safetensors"}
-    changed = {name for name, record in other["files"].items() if record != first["files"][name]}
+    assert first == second and first.directory == "head"
+    assert set(first.files) == {"config.json", "model.safetensors"}
+    changed = {name for name, record in other.files.items() if record != first.files[name]}
     assert changed == {"model.safetensors"}
-    nothing = {"directory": None, "files": {}}
+    nothing = CheckpointIdentity(directory=None, files={})
     assert identity(None, "auto") == identity(tmp_path / "a" / "head", "dummy") == nothing

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eagle_aot.artifact import ARTIFACT_FILES
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.publish import output_dir
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
@@ -105,9 +106,10 @@ def test_a_manifest_does_not_make_a_directory_ours(manifest: str, tmp_path: Path
 
 
 def test_an_artifact_may_be_replaced(tmp_path: Path) -> None:
-    for name in ("model.pte", "tokenizer.json"):
+    for name in ARTIFACT_FILES:
         (tmp_path / name).write_text("")
-    (tmp_path / "manifest.json").write_text('{"files": {"model.pte": {}, "tokenizer.json": {}}}')
+    files: dict[str, object] = {name: {} for name in ARTIFACT_FILES}
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": files}))
     check_output_dir(tmp_path)
 
 

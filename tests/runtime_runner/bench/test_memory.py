@@ -1,8 +1,6 @@
 """Peak memory by part."""
 
-import torch
-
-from eagle_aot.runtime_runner.bench.memory import all_parts, forget_peak, peak_memory
+from eagle_aot.runtime_runner.bench.memory import all_parts, peak_memory
 from support.logging_executor import LoggingExecutor
 
 
@@ -15,7 +13,6 @@ def test_parts_add_up_to_what_is_in_use() -> None:
 
 
 def test_on_the_cpu_there_is_one_figure() -> None:
-    forget_peak(torch.device("cpu"))
-    (name, size), *others = peak_memory(LoggingExecutor(), 0).items()
+    (name, size), *others = peak_memory(LoggingExecutor(), 0, 0).items()
     assert (name, others) == ("process", [])
     assert size > 10e6

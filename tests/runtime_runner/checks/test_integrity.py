@@ -9,17 +9,16 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, Manifest
-from eagle_aot.artifact.file_records import file_record
+from eagle_aot.artifact import PROGRAM, WEIGHTS, Device, Manifest, TargetIdentity, file_record
+from eagle_aot.artifact.versions import PACKAGES, installed_versions
 from eagle_aot.common.errors import ArtifactError
-from eagle_aot.common.versions import PACKAGES, installed_versions
 from eagle_aot.runtime_runner import load_artifact, runner
 from eagle_aot.runtime_runner.checks.integrity import plain, verify_artifact
 from eagle_aot.runtime_runner.cli import main
 from support.artifact_files import write_artifact
 from support.refusals import refuses
 
-H100 = {"name": "a GPU", "compute_capability": "9.0", "multiprocessors": "132", "cuda": "13.0"}
+H100 = Device(name="a GPU", compute_capability="9.0", multiprocessors=132, cuda="13.0")
 
 
 def verify(*arguments: str | Path) -> Result:
@@ -144,8 +143,10 @@ def test_a_manifest_cannot_write_to_a_terminal(tmp_path: Path) -> None:
     write_artifact(
         tmp_path,
         eagle_aot_version=hostile,
-        versions={hostile: "1"},
-        target={hostile: {"a": [hostile, {hostile: hostile}]}},
+        versions={hostile: hostile},
+        drafter=hostile,
+        target=TargetIdentity(name=hostile, directory=hostile, files={}),
+        options={hostile: {"a": [hostile, {hostile: hostile}]}},
         decisions={"taps": {"value": hostile, "source": [hostile]}},
     )
     result = verify(tmp_path)
@@ -172,6 +173,6 @@ def test_values_are_shown_without_brackets(value: Any, text: str) -> None:
 def test_an_older_manifest_is_told_from_a_damaged_one(artifact: Path) -> None:
     stored = json.loads((artifact / "manifest.json").read_text())
     (artifact / "manifest.json").write_text(json.dumps(stored | {"schema_version": 2}))
-    refuses(verify(artifact), "schema version 2, this runner reads 3: export again")
+    refuses(verify(artifact), "schema version 2, this runner reads 4: export again")
     with pytest.raises(ArtifactError, match="schema version 2"):
         Manifest.read(artifact)

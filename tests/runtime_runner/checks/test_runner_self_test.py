@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 from rich.console import Console
 
 from eagle_aot.artifact import Manifest
@@ -99,7 +100,7 @@ def test_what_the_export_warned_of_is_said_again(tiny: Runner, tiny_artifact: Pa
     manifest = Manifest.read(tiny_artifact)
     warned = {"verdict": "other reading", "message": "taps 2,4,5 (--tap-layers 2,4,5)"}
     assert manifest.self_test
-    recorded = replace(manifest, self_test={**manifest.self_test, **warned})
+    recorded = structs.replace(manifest, self_test={**manifest.self_test, **warned})
     found = self_test(tiny, recorded, PROMPTS)
     with pytest.raises(PairingError, match="the export found: taps 2,4,5"):
         found.raise_warning()

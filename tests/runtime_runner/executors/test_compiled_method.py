@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import ArtifactError
-from eagle_aot.common.shortage import shortage
+from eagle_aot.common.memory import shortage
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.program.pte import CudaMethod
 

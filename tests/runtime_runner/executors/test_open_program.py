@@ -1,28 +1,42 @@
 """Which executor opens an artifact, and what is refused before native code is loaded."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
-from eagle_aot.artifact import PROGRAM, SCHEMA_VERSION, WEIGHTS, Manifest
+from eagle_aot.artifact import (
+    PROGRAM,
+    SCHEMA_VERSION,
+    WEIGHTS,
+    CheckpointIdentity,
+    Device,
+    FileRecord,
+    Manifest,
+    TargetIdentity,
+)
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import open_program
 from eagle_aot.runtime_runner.executors.aoti import aligned, check_machine, minor
 
+HOPPER = Device(name="a GPU", compute_capability="9.0", multiprocessors=132, cuda="13.0")
 MANIFEST = Manifest(
     schema_version=SCHEMA_VERSION,
     eagle_aot_version="0",
     versions={"torch": torch.__version__},
     backend="cuda",
-    device={"name": "a GPU", "compute_capability": "9.0"},
-    target={},
-    draft={},
+    device=HOPPER,
+    drafter="eagle3",
+    target=TargetIdentity(name="gemma4-tiny", directory=None, files={}),
+    draft=CheckpointIdentity(directory=None, files={}),
     options={},
     decisions={},
     constants={},
+    methods=[],
     shapes={},
+    caches=[],
     stages=[],
     self_test=None,
     files={},
@@ -67,7 +81,7 @@ def test_a_machine_of_the_same_kind_is_accepted(tmp_path: Path) -> None:
     check_machine(tmp_path, MANIFEST)
     with pytest.raises(ArtifactError, match=f"has no {WEIGHTS}: export again"):
         open_program(tmp_path, MANIFEST, "aoti")
-    listed = replace(MANIFEST, files={WEIGHTS: "0"})
+    listed = replace(MANIFEST, files={WEIGHTS: FileRecord(0, "0" * 64)})
     with pytest.raises(ArtifactError, match=rf"{PROGRAM}: missing"):
         open_program(tmp_path, listed, "aoti")
 
@@ -77,7 +91,7 @@ def test_a_machine_of_the_same_kind_is_accepted(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (
-            {"device": {"compute_capability": "8.0"}},
+            {"device": replace(HOPPER, compute_capability="8.0")},
             r"compute capability 8\.0, this GPU has 9\.0: export on this machine",
         ),
         ({"device": None}, "compute capability None, this GPU has"),
@@ -85,11 +99,9 @@ def test_a_machine_of_the_same_kind_is_accepted(tmp_path: Path) -> None:
         ({"versions": {}}, "compiled with torch , this is torch"),
     ],
 )
-def test_another_machine_is_refused(
-    tmp_path: Path, change: dict[str, dict[str, str] | None], message: str
-) -> None:
+def test_another_machine_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        check_machine(tmp_path, replace(MANIFEST, **change))  # type: ignore[arg-type]
+        check_machine(tmp_path, replace(MANIFEST, **change))
 
 
 def test_versions_are_compared_without_patch_and_build() -> None:

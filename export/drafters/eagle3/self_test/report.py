@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.common.command import one_line
 from eagle_aot.common.self_test import by_position
+from eagle_aot.common.text import one_line
 from eagle_aot.export.drafters.eagle3.self_test.comparison import log_gain
 from eagle_aot.export.drafters.eagle3.self_test.verdict import Entry, Verdict
 

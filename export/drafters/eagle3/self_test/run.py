@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from eagle_aot.common.errors import ArtifactError, ExportError, PromptError
+from eagle_aot.common.memory import shortage
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS, identity, self_test_prompts
-from eagle_aot.common.shortage import shortage
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test.comparison import is_better, is_enough

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.common.printable import printable
+from eagle_aot.common.text import printable
 
 
 @given(st.text())

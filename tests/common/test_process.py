@@ -1,17 +1,55 @@
-"""An interrupt ends a command wherever it meets it."""
+"""Standard error is held back in turns, and an interrupt ends a command wherever it meets it."""
 
 import _thread
+import os
 import signal
 import sys
 import time
 import weakref
 from collections.abc import Iterator
+from threading import Event, Thread
 
 import pytest
 from click.testing import CliRunner
 
 from eagle_aot.common.command import eagle_command
-from eagle_aot.common.interrupts import AGAIN, persistent_interrupts
+from eagle_aot.common.process import AGAIN, held_stderr, persistent_interrupts
+
+
+def test_stderr_is_passed_on_where_the_block_ends_well(capfd: pytest.CaptureFixture[str]) -> None:
+    with held_stderr() as said:
+        os.write(2, b"one ")
+        assert capfd.readouterr().err == ""
+        assert said() == "one "
+        os.write(2, b"two\n")
+    assert capfd.readouterr().err == "one two\n"
+
+
+def test_stderr_is_dropped_where_the_block_raises(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="better"), held_stderr():
+        os.write(2, b"worse\n")
+        raise ValueError("better")
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"
+
+
+def test_threads_take_turns(capfd: pytest.CaptureFixture[str]) -> None:
+    """Blocks that overlap would leave the process with another's file for good."""
+    inside, others = Event(), []
+
+    def hold(text: bytes) -> None:
+        with held_stderr():
+            inside.wait(0.05)
+            os.write(2, text)
+
+    for number in range(4):
+        others.append(Thread(target=hold, args=(b"%d\n" % number,)))
+        others[-1].start()
+    for thread in others:
+        thread.join()
+    os.write(2, b"after\n")
+    lines = capfd.readouterr().err.split()
+    assert sorted(lines[:-1]) == ["0", "1", "2", "3"] and lines[-1] == "after"
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +83,7 @@ def test_a_swallowed_interrupt_comes_again(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == ""
 
 
-def test_it_ends_a_command_with_one_line() -> None:
+def test_an_interrupt_ends_a_command_with_one_line() -> None:
     def body() -> None:
         drop_something()
         time.sleep(10)

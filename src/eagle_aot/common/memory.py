@@ -1,7 +1,8 @@
-"""Memory that ran out, on the host or on the device, told from other errors."""
+"""How much memory this process takes, and memory that ran out told from other errors."""
 
 import re
 import resource
+import sys
 
 from eagle_aot.common.errors import UnsupportedError
 
@@ -21,6 +22,12 @@ LOWER = (
     "end other programs there, or export with a smaller --max-seq-len or a model of fewer or "
     "quantised weights"
 )
+
+
+def host_peak_bytes() -> int:
+    """Largest resident set of this process so far (Linux reports KiB, macOS bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def check_address_space() -> None:

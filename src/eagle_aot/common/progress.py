@@ -1,27 +1,17 @@
-"""What an export's stages cost, and what a person sees of them while they run."""
+"""What the stages of long work cost, and what a person sees of them while they run."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from eagle_aot.common.host_memory import host_peak_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Time, the peak of host memory up to its end, and the peak of GPU memory within it."""
-
-    name: str
-    seconds: float
-    host_peak_bytes: int
-    gpu_peak_bytes: int
+from eagle_aot.artifact import Stage
+from eagle_aot.common.memory import host_peak_bytes
 
 
 class Progress:
@@ -36,7 +26,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[str], None]]:
-        """One stage of the export. Calling what it gives with a name begins the next stage."""
+        """One stage of the work. Calling what it gives with a name begins the next stage."""
         started = self._start()
         with self._shown(name) as show:
 

@@ -1,16 +1,17 @@
 """Records of files: the hashes that coreutils give, whatever the number of threads."""
 
 import hashlib
-import importlib
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.artifact.file_records import FileRecord, file_record, file_records
+from eagle_aot.artifact import FileRecord, file_record, file_records
+from eagle_aot.artifact import files as module
 
 
 def test_a_short_files_hash_is_sha256sums(tmp_path: Path) -> None:
@@ -29,9 +30,6 @@ def test_a_long_files_hash_is_that_of_its_parts_hashes(tmp_path: Path) -> None:
             parts.append(hashlib.sha256(part).digest())
     expected = hashlib.sha256(b"".join(parts)).hexdigest()
     assert file_record(path) == FileRecord((64 << 20) + 5, expected)
-
-
-module = importlib.import_module(file_records.__module__)  # its package has a function of the name
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -57,12 +55,28 @@ def oracle(content: bytes) -> FileRecord:
     return FileRecord(len(content), (digests[0] if len(digests) == 1 else joined).hexdigest())
 
 
+HASH = "0" * 64
+
+
 @pytest.mark.parametrize(
-    "stored",
-    [None, "0" * 64, [], {}, {"bytes": 1}, {"bytes": "1", "sha256": "0" * 64},
-     {"bytes": 1, "sha256": "0" * 63}, {"bytes": 1, "sha256": "G" * 64},
-     {"bytes": 1, "sha256": "A" * 64}, {"bytes": 1, "sha256": 0}],
-)  # fmt: skip
-def test_what_is_no_record_is_refused(stored: Any) -> None:
-    with pytest.raises(ValueError, match="not its bytes and sha256"):
-        FileRecord.parse(stored)
+    ("stored", "wrong"),
+    [
+        (None, "Expected `object`, got `null`"),
+        (HASH, "Expected `object`, got `str`"),
+        ([1, HASH], "Expected `object`, got `array`"),
+        ({"bytes": 1}, "missing required field `sha256`"),
+        ({"bytes": 1, "sha256": HASH, "path": "/"}, "unknown field `path`"),
+        ({"bytes": "1", "sha256": HASH}, "Expected `int`, got `str`"),
+        ({"bytes": 1.0, "sha256": HASH}, "Expected `int`, got `float`"),
+        ({"bytes": True, "sha256": HASH}, "Expected `int`, got `bool`"),
+        ({"bytes": -1, "sha256": HASH}, "Expected `int` >= 0"),
+        ({"bytes": 1, "sha256": 0}, "Expected `str`, got `int`"),
+        ({"bytes": 1, "sha256": HASH[1:]}, "Expected `str` matching"),
+        ({"bytes": 1, "sha256": HASH + "\n"}, "Expected `str` matching"),
+        ({"bytes": 1, "sha256": "G" * 64}, "Expected `str` matching"),
+        ({"bytes": 1, "sha256": "A" * 64}, "Expected `str` matching"),
+    ],
+)
+def test_what_is_no_record_is_refused(stored: Any, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        msgspec.convert(stored, FileRecord)

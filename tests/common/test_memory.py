@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eagle_aot.common.shortage import shortage
+from eagle_aot.common.memory import shortage
 
 LOWER = "or export with a smaller --max-seq-len"
 CUDA = (

@@ -1,0 +1,118 @@
+"""The files of an artifact: their names, and what identifies each, its length and a SHA-256.
+
+A file of up to 64 MiB has the hash that `sha256sum` prints. A longer one is cut into parts of
+64 MiB, and its hash is that of its parts' hashes, one after another:
+
+    split -b 64M --filter='sha256sum | xxd -r -p' FILE | sha256sum
+
+One thread hashes about 1.5 GB a second; an artifact of 21 GB would keep its user waiting.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MANIFEST = "manifest.json"
+PROGRAM = "model.pte"
+WEIGHTS = "model.ptd"
+DRAFT_IDS = "draft_ids.safetensors"
+"""`target_ids` int64 [Vd]: the target's id of each of the drafter's; not there where they are the
+same."""
+LONGEST_NAME = 100  # of a file in an artifact
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+ARTIFACT_FILES = (*TOKENIZER_FILES, WEIGHTS, DRAFT_IDS, PROGRAM)
+"""All that an artifact may hold beside its manifest: no other file is read."""
+
+PART = 64 << 20  # bytes
+READ = 1 << 20  # bytes that a thread holds of its part
+MAX_THREADS = 16  # more wait for memory
+
+
+class FileRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """Length in bytes, and the hash as above in hexadecimal digits."""
+
+    bytes: Annotated[int, Meta(ge=0)]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+def tokenizer_files(directory: Path) -> list[Path]:
+    """The tokenizer's files in a checkpoint or artifact directory."""
+    return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
+
+
+def mismatch(directory: Path, name: str, size: int) -> str:
+    """What is wrong with a file, without reading it; empty where nothing is."""
+    if not is_plain(name):
+        return f"{directory / MANIFEST}: {name[:LONGEST_NAME]!r} is not a plain file name"
+    path = directory / name
+    if leads_out(directory, name):
+        return f"{path}: a link that leads out of the artifact"
+    if not path.is_file():
+        return f"{path}: missing"
+    if (found := path.stat().st_size) != size:
+        return f"{path}: has {found} bytes, {MANIFEST} says {size}"
+    return ""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name stays in the directory that it is looked for in."""
+    bare = name == os.path.basename(name) and name not in ("", ".", "..")
+    return bare and name.isprintable() and len(name) <= LONGEST_NAME
+
+
+def leads_out(directory: Path, name: str) -> bool:
+    """Whether a file of `directory` is a link to somewhere else."""
+    return os.path.dirname(os.path.realpath(directory / name)) != os.path.realpath(directory)
+
+
+def file_record(path: Path) -> FileRecord:
+    """Of one file. Raises OSError."""
+    return file_records([path])[path.name]
+
+
+def file_records(paths: Iterable[Path]) -> dict[str, FileRecord]:
+    """Records by file name, in the order given. Raises OSError."""
+    sizes = {path: path.stat().st_size for path in paths}
+    parts = [(path, at) for path, size in sizes.items() for at in range(0, max(size, 1), PART)]
+    digests: dict[Path, list[bytes]] = {path: [] for path in sizes}
+    with ThreadPoolExecutor(thread_count()) as pool:
+        for (path, _), digest in zip(parts, pool.map(_part_digest, parts), strict=True):
+            digests[path].append(digest)
+    return {p.name: FileRecord(size, _joined(digests[p])) for p, size in sizes.items()}
+
+
+def thread_count() -> int:
+    """As many as this process has cores, within reason."""
+    return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+
+
+def _part_digest(part: tuple[Path, int]) -> bytes:
+    path, start = part
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(READ))
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        left = PART
+        while left and (count := file.readinto(buffer[: min(READ, left)])):
+            digest.update(buffer[:count])
+            left -= count
+    return digest.digest()
+
+
+def _joined(digests: list[bytes]) -> str:
+    if len(digests) == 1:
+        return digests[0].hex()
+    return hashlib.sha256(b"".join(digests)).hexdigest()

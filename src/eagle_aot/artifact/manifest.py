@@ -1,0 +1,171 @@
+"""What an artifact says about itself, as typed models: `manifest.json`.
+
+Damage and mix-ups are found here, by the types and by the hashes of all other files. A forger, who
+would write hashes that fit, is not who this guards against.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from eagle_aot.artifact.files import (
+    ARTIFACT_FILES,
+    MANIFEST,
+    PROGRAM,
+    FileRecord,
+    file_records,
+    leads_out,
+    mismatch,
+)
+from eagle_aot.common.errors import ArtifactError
+from eagle_aot.common.strict_json import read_object
+
+SCHEMA_VERSION = 4
+
+
+class Device(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The GPU that native code was compiled for; `cuda` is the version it was compiled with."""
+
+    name: str
+    compute_capability: str
+    multiprocessors: int
+    cuda: str
+
+
+class CheckpointIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A directory's name and the files that were read there; None and none for random weights."""
+
+    directory: str | None
+    files: dict[str, FileRecord]
+
+
+class TargetIdentity(CheckpointIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a target, which has a name as well."""
+
+    name: str
+
+
+class RowRange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many rows a method takes."""
+
+    min_rows: int
+    max_rows: int
+
+
+class Stage(Struct, frozen=True, forbid_unknown_fields=True):
+    """Time, the peak of host memory up to its end, and the peak of GPU memory within it."""
+
+    name: str
+    seconds: float
+    host_peak_bytes: int
+    gpu_peak_bytes: int
+
+
+class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where an artifact comes from, what was decided, and what it consists of.
+
+    `versions` are those of Python and of the packages that made it. `device` is None for a program
+    that runs anywhere. `drafter` is the kind of the drafter; `methods` are the program's, in the
+    order of their use, and `caches` the buffers that they may write. `options` repeat the export,
+    `decisions` are what followed from them. `constants` are what the program publishes, by method.
+    `stages` is what the export cost. `self_test` is what the export found about the pair on text,
+    None where it was not asked. `files` are the records of every other file of the artifact; the
+    tokenizer's are the target's own files, unchanged.
+    """
+
+    schema_version: int
+    eagle_aot_version: str
+    versions: dict[str, str]
+    backend: str
+    device: Device | None
+    drafter: str
+    target: TargetIdentity
+    draft: CheckpointIdentity
+    options: dict[str, Any]
+    decisions: dict[str, Any]
+    constants: dict[str, bool | int | list[int]]
+    methods: list[str]
+    shapes: dict[str, RowRange]
+    caches: list[str]
+    stages: list[Stage]
+    self_test: dict[str, Any] | None
+    files: dict[str, FileRecord]
+
+    def write(self, directory: Path) -> None:
+        """Write `manifest.json` into `directory`. Raises ValueError for NaN and infinity."""
+        text = json.dumps(self.to_json(), indent=2) + "\n"
+        (directory / MANIFEST).write_text(text, encoding="utf-8")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON reads it back, with lists for tuples. Raises ValueError for NaN and infinity."""
+        text = json.dumps(self, default=structs.asdict, allow_nan=False)
+        values: dict[str, Any] = json.loads(text)
+        return values
+
+    @classmethod
+    def read(cls, directory: Path) -> "Manifest":
+        """Read and check the manifest of an artifact.
+
+        Raises ArtifactError when it is missing, unreadable, or of another schema version.
+        """
+        if not (directory / MANIFEST).is_file():
+            raise ArtifactError(f"{directory}: not an artifact (no {MANIFEST})")
+        if leads_out(directory, MANIFEST):
+            raise ArtifactError(f"{directory / MANIFEST}: a link that leads out of the artifact")
+        return cls.read_file(directory / MANIFEST)
+
+    @classmethod
+    def read_file(cls, path: Path) -> "Manifest":
+        """Read and check a manifest, wherever it lies. Raises ArtifactError."""
+        try:
+            stored = read_object(path)
+            version = msgspec.convert(stored, Versioned).schema_version
+            if version == SCHEMA_VERSION:
+                return msgspec.convert(stored, cls)
+        except (OSError, ValueError) as error:  # msgspec's are ValueErrors
+            raise ArtifactError(f"{path}: damaged ({error}): export again") from error
+        raise ArtifactError(
+            f"{path}: schema version {version}, this runner reads {SCHEMA_VERSION}: "
+            "export again with this version"
+        )
+
+    def verify(self, directory: Path) -> None:
+        """Raise ArtifactError unless the listed files are there, unchanged, and the only ones.
+
+        Other files in the directory are left alone, as long as nothing here would read them.
+        """
+        for _, problem in self._mismatches(directory):  # before anything is read
+            raise ArtifactError(f"{problem}: export again")
+        for problem in self.problems(directory).values():
+            raise ArtifactError(f"{problem}: export again")
+
+    def problems(self, directory: Path) -> dict[str, str]:
+        """What is wrong with the artifact's files, by name; a file that is not listed may be."""
+        problems = dict(self._mismatches(directory))
+        found = file_records(directory / name for name in self.files if name not in problems)
+        changed = {
+            name: f"{directory / name}: does not match its hash in {MANIFEST}"
+            for name, record in found.items()
+            if record != self.files[name]
+        }
+        return problems | changed
+
+    def _mismatches(self, directory: Path) -> Iterator[tuple[str, str]]:
+        """Names and problems that need no file to be read."""
+        for name in ARTIFACT_FILES:
+            needed = name == PROGRAM or (directory / name).exists()
+            if needed and name not in self.files:
+                yield name, f"{directory / name}: not listed in {MANIFEST}"
+        for name, record in self.files.items():
+            if problem := mismatch(directory, name, record.bytes):
+                yield name, problem
+
+
+class Versioned(Struct):
+    """What manifests of all versions have in common."""
+
+    schema_version: int

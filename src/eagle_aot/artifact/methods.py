@@ -1,0 +1,69 @@
+"""What a program publishes: its methods, and its constants, each a method of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from eagle_aot.artifact.files import PROGRAM
+from eagle_aot.common.errors import ArtifactError
+
+PREFILL = "prefill"
+TARGET_VERIFY = "target_verify"
+DRAFT_DECODE = "draft_decode"
+METHODS = (PREFILL, TARGET_VERIFY, DRAFT_DECODE)
+
+CACHE_MARK = ".kv_cache."
+"""In the name of every buffer that a method may write, and of no other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constants:
+    """What the program publishes about itself, each as a constant method of the `.pte`.
+
+    Lengths and sizes are counts of tokens, layers or elements; `sliding_window` is 0 for a target
+    without sliding layers; `max_rows` bounds the rows of a step over all its sequences, of which
+    the caches hold `max_batch_size`; `tail` is how many tokens of its path a row names by slot;
+    `flat_slots` are those of a sequence in a cache of all its positions; `eos_ids` stop generation.
+    """
+
+    max_seq_len: int
+    vocab_size: int
+    n_layers: int
+    min_prefill_chunk: int
+    max_prefill_chunk: int
+    sliding_window: int
+    chain_len: int
+    max_rows: int
+    max_batch_size: int
+    tail: int
+    flat_slots: int
+    draft_vocab_size: int
+    hidden_size: int
+    eos_ids: tuple[int, ...]
+    kv_cache: bool = True
+
+    def methods(self) -> dict[str, Any]:
+        """Constant method name -> value, as ExecuTorch stores it."""
+        values = asdict(self)
+        published = {method: values[name] for name, method in constant_methods().items()}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in published.items()}
+
+    @classmethod
+    def from_methods(cls, published: Mapping[str, Sequence[Any]]) -> "Constants":
+        """Read them back from the outputs of the constant methods.
+
+        Raises ArtifactError naming a constant that is missing or not the one value it should be.
+        """
+        values: dict[str, Any] = {}
+        for name, method in constant_methods().items():
+            outputs = published.get(method)
+            if outputs is None or (name != "eos_ids" and len(outputs) != 1):
+                raise ArtifactError(f"{PROGRAM}: constant {method} is missing: export again")
+            values[name] = tuple(outputs) if name == "eos_ids" else outputs[0]
+        return cls(**values)
+
+
+def constant_methods() -> dict[str, str]:
+    """Field of `Constants` -> name of its constant method."""
+    names = {field.name: f"get_{field.name}" for field in fields(Constants)}
+    return names | {"kv_cache": "use_kv_cache"}

@@ -1,0 +1,51 @@
+"""Stages: what they cost, and what a terminal shows of them."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from eagle_aot.artifact import Stage
+from eagle_aot.common.progress import Progress, line
+
+
+def test_stages_are_measured() -> None:
+    progress = Progress()
+    with progress.stage("load"):
+        pass
+    with pytest.raises(KeyError), progress.stage("lower"):
+        raise KeyError("a failure")
+    (stage,) = progress.stages
+    assert (stage.name, stage.gpu_peak_bytes) == ("load", 0)
+    assert 0 <= stage.seconds < 5 and 2**24 < stage.host_peak_bytes < 2**40
+
+
+def test_a_stage_may_become_the_next_one() -> None:
+    progress = Progress()
+    with pytest.raises(KeyError), progress.stage("lower") as begin:
+        begin("assemble")
+        raise KeyError("a failure")
+    with progress.stage("write") as begin:
+        begin("hash")
+    assert [stage.name for stage in progress.stages] == ["lower", "write", "hash"]
+
+
+def test_a_terminal_shows_each_stage_once() -> None:
+    progress = Progress()
+    progress.console = Console(file=(written := StringIO()), force_terminal=True, width=200)
+    with progress.stage("lower") as begin:
+        begin("assemble")
+    lines = [text for text in written.getvalue().splitlines() if "host peak" in text]
+    assert [text.split()[0].rpartition("K")[2] for text in lines] == ["lower", "assemble"]
+
+
+def test_nothing_is_shown_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
+    with Progress().stage("load"):
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+def test_gpu_memory_is_shown_where_there_is_some() -> None:
+    stage = Stage("lower", 61.25, 3 << 30, 0)
+    assert line(stage) == "lower                   61.2 s   host peak  3.00 GiB"
+    assert line(Stage("lower", 61.25, 3 << 30, 1 << 29)).endswith("GPU peak  0.50 GiB")
