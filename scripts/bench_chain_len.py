@@ -27,7 +27,7 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
-from eagle_aot.runtime_runner.runner import Result
+from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN, Result
 from eagle_aot.runtime_runner.stats import Stats
 from tiny_pair.stories import stories
 
@@ -69,7 +69,7 @@ def main(
     """Compare --chain-len auto with every fixed length of ARTIFACT, on easy and hard prompts."""
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
     sets = prompt_sets(runner, count)
-    lengths: list[ChainLen] = [*range(runner.constants.max_verify_window), AUTO]
+    lengths: list[ChainLen] = [*range(LONGEST_CHOSEN + 1), AUTO]
     lines, same = [], True
     with Progress(console=Console(stderr=True), transient=True) as progress:
         shown = progress.add_task("decoding", total=len(sets) * count)

@@ -15,8 +15,8 @@ from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.progress import Progress
-from eagle_aot.export.lengths import MAX_VERIFY_WINDOW
 from eagle_aot.runtime_runner.bench.settings import numbers
+from eagle_aot.targets.step import MAX_ROWS
 from verify_profile.measure import Results, check_lengths, measure
 from verify_profile.program import build, dummy_source, export_options, open_program
 from verify_profile.report import report, to_json
@@ -74,12 +74,12 @@ def main(
     with built_or_kept(program or keep) as directory:
         if program is None:
             source = dummy_source(target_model, dummy_layers)
-            check_lengths(wanted_rows, contexts, MAX_VERIFY_WINDOW, max_seq_len)
+            check_lengths(wanted_rows, contexts, MAX_ROWS, max_seq_len)
             build(source, directory, export_options(max_seq_len, attention, progress))
         with progress.stage("open"):
             executor, constants = open_program(directory)
         contexts = contexts or (constants.max_seq_len,)
-        check_lengths(wanted_rows, contexts, constants.max_verify_window, constants.max_seq_len)
+        check_lengths(wanted_rows, contexts, constants.max_rows, constants.max_seq_len)
         results = measure(executor, constants, wanted_rows, contexts, replays, progress)
         head = header(target_of(directory), commit)
     show(head, results, progress, as_json)

@@ -21,7 +21,7 @@ ARTIFACT = "_artifact"
 """How the names of fixtures that are exports end."""
 
 
-RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner"]
+RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner"]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -103,6 +103,14 @@ def exports(
             *("--backend", "xnnpack", "--no-self-test"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )
+    if "batch_artifact" in needed:
+        target_dir, head_dir = request.getfixturevalue("random_pair")
+        started["batch"] = Export(
+            directory / "batch",
+            *("--target-model", "gemma4-31b", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
+            *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "4"),
+            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
+        )
     if "qwen3_artifact" in needed:
         target_dir, head_dir = request.getfixturevalue("qwen3_pair")
         started["qwen3"] = Export(
@@ -149,6 +157,12 @@ def qwen3_artifact(exports: dict[str, Export], one_thread: None) -> Path:
 
 
 @pytest.fixture(scope="session")
+def batch_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+    """The random pair with caches for four sequences."""
+    return exports["batch"].wait()
+
+
+@pytest.fixture(scope="session")
 def cuda_artifact(exports: dict[str, Export]) -> Path:
     """The shipped pair for the GPU of this machine, with a context of 4608 tokens.
 
@@ -179,3 +193,8 @@ def random_runner(random_artifact: Path) -> Runner:
 @pytest.fixture(scope="session")
 def qwen3_runner(qwen3_artifact: Path) -> Runner:
     return load_artifact(qwen3_artifact)
+
+
+@pytest.fixture(scope="session")
+def batch_runner(batch_artifact: Path) -> Runner:
+    return load_artifact(batch_artifact)

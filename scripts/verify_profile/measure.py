@@ -13,6 +13,7 @@ from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.bench.timing import CudaClock, Series
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.target import no_moves
 from verify_profile.kernels import Kernel, kernels_of
 
 
@@ -74,7 +75,8 @@ def measure(
     comes after it."""
     clock = CudaClock()
     with progress.stage("record"):
-        forwards = [Forward(executor, TARGET_VERIFY, constants.vocab_size, n) for n in rows]
+        still = no_moves(1, constants.tail, executor.device)
+        forwards = [Forward(executor, constants, TARGET_VERIFY, (1, n), still) for n in rows]
     places = list(itertools.product(contexts, forwards))
     with progress.stage("time"):
         times = [graph_us(clock, forward, context, replays) for context, forward in places]

@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.adaptive.rounds import SameRound
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
-from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.stats import Stats
 from support.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
 from support.shuffled_lengths import Shuffled
@@ -74,13 +74,13 @@ def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
         if late:
             tiny.chosen_rounds.backlog.clear()
             for _ in range(8):
-                text += rounds[0].play().tolist()[1:]
+                text += rounds[0].play()[0].tolist()[1:]
             tiny.chosen_rounds.backlog.catch_up(len(prompt), text)
         else:
             while len(text) < 8:
-                accepted, *greedy = fixed.play().tolist()
+                accepted, *greedy = fixed.play()[0].tolist()
                 text += greedy[: accepted + 1]
-        proposed.append((text, tiny.drafter.propose(4).tolist()))
+        proposed.append((text, tiny.drafter.propose(tiny.running, 4).tokens.tolist()))
     assert proposed[0] == proposed[1]
 
 
@@ -122,7 +122,8 @@ def test_forced_acceptance_never_changes_the_tokens(
         plain = runner.generate(prompt, new_tokens, speculate=False).token_ids
         for chain_len in CHAIN_LENS:
             limits = Limits(room=new_tokens, stop_ids=frozenset())
-            round_ = Round(runner.verifier, ScriptedDrafter(len(prompt), plain, right), chain_len)
+            drafter = ScriptedDrafter(len(prompt), plain, right)
+            round_ = Round(runner.target, drafter, chain_len, Running([0], 16, "cpu"))
             output, stats = generate(SameRound(round_), prompt, limits, lambda run: None)
             assert output == plain, (name, len(prompt), chain_len)
             if name == "a = 0":

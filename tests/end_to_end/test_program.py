@@ -1,6 +1,7 @@
 """The three methods of the real `.pte`: rows, chunks, counts, and agreement with eager code."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -9,11 +10,16 @@ from torch import Tensor
 from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.round import rows
+from eagle_aot.runtime_runner.checks.rows import RowCheck
+from eagle_aot.runtime_runner.step import chain_rows
+from eagle_aot.runtime_runner.target import no_moves
 from eagle_aot.targets import TARGETS, load_target
+from support.eager_executor import EagerExecutor
 from tiny_pair.stories import final_answer, stories
 
 FIXTURES = ["tiny", "random_runner"]
+SITUATIONS = {"among 64", "32 in a bucket of 64", "as nodes of a tree", "behind a moved path"}
+FIRST = torch.zeros(1, dtype=torch.int64)
 
 
 def noise(runner: Runner, length: int, seed: int = 0) -> list[int]:
@@ -21,68 +27,97 @@ def noise(runner: Runner, length: int, seed: int = 0) -> list[int]:
     return [rng.randrange(runner.constants.vocab_size) for _ in range(length)]
 
 
-def prefilled(runner: Runner, tokens: list[int]) -> Tensor:
-    """Run a prompt in the runner's own chunks; returns all features [1, T, H]."""
-    chunks = runner.verifier.plan_prompt(len(tokens))
-    ids, positions = rows(tokens, 0)
-    return torch.cat(
-        [
-            runner.verifier.forward(ids[:, c.start : c.stop], positions[c.start : c.stop])[1]
-            for c in chunks
-        ],
-        dim=1,
-    )
+def ids(tokens: list[int]) -> Tensor:
+    return torch.tensor([tokens])
+
+
+def verify(runner: Runner, tokens: list[int], start: int) -> tuple[Tensor, Tensor]:
+    """Logits and features of a chain."""
+    step = chain_rows(ids(tokens), torch.tensor([start]), FIRST, runner.constants.tail)
+    logits, features = runner.target.verify(step, no_moves(1, runner.constants.tail, "cpu"))
+    return logits.clone(), features.clone()
+
+
+def prefilled(runner: Runner, tokens: list[int], lengths: Sequence[int]) -> Tensor:
+    """Run a prompt through `prefill` in chunks of these lengths; returns all features [1, T, H]."""
+    found, start = [], 0
+    for length in lengths:
+        part, places = ids(tokens[start : start + length]), torch.arange(start, start + length)
+        found.append(runner.executor.run(PREFILL, part, places, FIRST)[1].clone())
+        start += length
+    assert start == len(tokens)
+    return torch.cat(found, dim=1)
 
 
 @pytest.mark.parametrize("fixture", FIXTURES)
 def test_a_row_does_not_feel_its_neighbours(fixture: str, request: pytest.FixtureRequest) -> None:
+    """Nor the width of its bucket, nor where its path lies: bit for bit."""
     runner: Runner = request.getfixturevalue(fixture)
-    for context in (9, runner.constants.sliding_window + 5, 3 * runner.constants.sliding_window):
-        prefilled(runner, noise(runner, context))
-        window = noise(runner, 8, seed=context)
-        greedy, together = runner.executor.run(TARGET_VERIFY, *rows(window, context))
-        for i, token in enumerate(window):
-            one, alone = runner.executor.run(TARGET_VERIFY, *rows([token], context + i))
-            assert torch.equal(alone[0, 0], together[0, i])
-            assert one[0, 0] == greedy[0, i]
+    window = runner.constants.sliding_window
+    for context in (0, 17, window + 5, 120, 511, 900):
+        if context + runner.constants.max_rows <= runner.constants.max_seq_len:
+            found = list(RowCheck(runner, context).all())
+            assert {one.situation for one in found} >= SITUATIONS
+            assert [one for one in found if one.different] == []
+
+
+def test_nor_sequences_beside_it(batch_runner: Runner) -> None:
+    """Of four in one artifact, each at its own length."""
+    for context in (0, 17, 100):
+        found = list(RowCheck(batch_runner, context).all())
+        named = {one.situation for one in found}
+        assert named >= {*SITUATIONS, "sequence 3", "beside 3 other sequences"}
+        assert [one for one in found if one.different] == []
+
+
+def test_what_a_text_leaves_behind_is_never_seen(batch_runner: Runner) -> None:
+    """Every cache, after a longer text: the same bits as before."""
+    fresh = RowCheck(batch_runner, 20, seed=1)
+    for sequence in range(batch_runner.constants.max_batch_size):
+        fresh._fill(sequence, 0)
+        RowCheck(batch_runner, 100, seed=2 + sequence)
+        assert fresh._sequence(sequence).different == 0
 
 
 @pytest.mark.parametrize("fixture", FIXTURES)
-def test_chunks_give_exactly_what_one_chunk_gives(
+def test_chunks_of_any_length_give_the_same_bits(
     fixture: str, request: pytest.FixtureRequest
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    length = runner.constants.max_prefill_chunk  # two windows: the longest single chunk there is
-    assert length == 2 * runner.constants.sliding_window
-    tokens = noise(runner, length)
-    whole_next, whole = runner.executor.run(PREFILL, *rows(tokens, 0))
-    after_whole = runner.executor.run(TARGET_VERIFY, *rows(tokens[:3], length))[1]
-    chunks = runner.verifier.plan_prompt(length)
-    assert len(chunks) > 1
-    chunked = prefilled(runner, tokens)
-    after_chunked = runner.executor.run(TARGET_VERIFY, *rows(tokens[:3], length))[1]
-    assert torch.equal(whole, chunked)
-    assert torch.equal(after_whole, after_chunked)
-    assert runner.generate(tokens, 1).token_ids == whole_next[0].tolist()
+    tokens = noise(runner, 166)
+    expected = prefilled(runner, tokens, (83, 83))
+    after = verify(runner, tokens[:3], len(tokens))
+    for lengths in ((70, 96), (96, 70)):
+        assert torch.equal(prefilled(runner, tokens, lengths), expected)
+        again = verify(runner, tokens[:3], len(tokens))
+        assert all(map(torch.equal, again, after))
 
 
 def test_the_program_computes_what_eager_code_computes(tiny: Runner) -> None:
+    """Behind a text that leaves the sliding window, by each method, after another text."""
     spec = TARGETS["gemma4-tiny"]
     assert spec.draft_dir is not None
     target = load_target("gemma4-tiny", 256)
-    eager = Pair(target, load_draft(spec.draft_dir, target, 256))
-    prompt = tiny.tokenizer.encode(next(stories(9, "test")).question)[:64]
-    with torch.no_grad():
-        expected_next, expected = eager.prefill(*rows(prompt, 0))
-    found_next, found = tiny.executor.run(PREFILL, *rows(prompt, 0))
-    assert torch.equal(found_next, expected_next)
-    assert (found - expected).norm() < 1e-3 * expected.norm()
-    tokens, positions = rows([*prompt[1:], int(found_next)], 0)
-    with torch.no_grad():
-        expected_ids, expected_recurrent = eager.draft_decode(tokens, expected, positions)
-    ids, recurrent = tiny.executor.run(DRAFT_DECODE, tokens, found, positions)
-    assert torch.equal(ids, expected_ids)
-    assert (recurrent - expected_recurrent).norm() < 1e-3 * expected_recurrent.norm()
+    eager = EagerExecutor(Pair(target, load_draft(spec.draft_dir, target, 256)))
+    tiny.generate(noise(tiny, 200, seed=3), 8)
+    prompt = noise(tiny, 90, seed=4)
+    chunk = ids(prompt), torch.arange(len(prompt)), FIRST
+    agree(eager.run(PREFILL, *chunk), tiny.executor.run(PREFILL, *chunk))
+    tail = tiny.constants.tail
+    for start, count in ((90, 40), (130, 1), (131, 7), (138, 64)):
+        more = noise(tiny, count, seed=start)
+        step = chain_rows(ids(more), torch.tensor([start]), FIRST, tail).inputs
+        found = tiny.executor.run(TARGET_VERIFY, *step, no_moves(1, tail, "cpu"))
+        agree(eager.run(TARGET_VERIFY, *step, no_moves(1, tail, "cpu")), found)
+        slots = chain_rows(ids(more), torch.tensor([start - 90]), FIRST, tail).inputs
+        drafted = tiny.executor.run(DRAFT_DECODE, *slots, found[1])
+        agree(eager.run(DRAFT_DECODE, *slots, found[1]), drafted)
+
+
+def agree(expected: tuple[Tensor, ...], found: tuple[Tensor, ...]) -> None:
+    """Logits and features, as far as two orders of sums may differ."""
+    for one, other in zip(expected, found, strict=True):
+        assert (one - other).norm() < 2e-3 * one.norm()
 
 
 def test_target_forwards_are_rounds_plus_chunks(

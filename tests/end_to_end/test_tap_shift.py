@@ -3,14 +3,18 @@
 The boundaries themselves are checked against golden hidden states in `tests/targets`.
 """
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from eagle_aot.artifact import Constants
+from eagle_aot.artifact import Constants, tokenizer_files
 from eagle_aot.export import Pair, load_draft
+from eagle_aot.export.methods import Prefill
+from eagle_aot.export.publish.describe import write_draft_ids
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.targets import TARGETS, load_target
 from support.eager_executor import EagerExecutor
@@ -21,18 +25,21 @@ CONSTANTS = Constants(
     max_seq_len=256,
     vocab_size=1024,
     n_layers=6,
-    min_prefill_chunk=9,
-    max_prefill_chunk=128,
+    min_prefill_chunk=65,
+    max_prefill_chunk=96,
     sliding_window=64,
     chain_len=7,
-    max_verify_window=8,
+    max_rows=64,
+    max_batch_size=1,
+    tail=16,
+    flat_slots=352,
     draft_vocab_size=512,
     hidden_size=256,
     eos_ids=(1, 4),
 )
 
 
-def tau(tap_layers: Sequence[int] | None) -> float:
+def tau(tap_layers: Sequence[int] | None, directory: Path) -> float:
     """Tokens per round of the shipped pair on 24 held-out problems, eagerly."""
     spec = TARGETS["gemma4-tiny"]
     assert spec.target_dir is not None and spec.draft_dir is not None
@@ -40,19 +47,22 @@ def tau(tap_layers: Sequence[int] | None) -> float:
     pair = Pair(target, load_draft(spec.draft_dir, target, 256))
     if tap_layers is not None:
         target.set_eagle_tap_layers(tap_layers)
-    runner = Runner(spec.target_dir, EagerExecutor(pair), CONSTANTS)
+    write_draft_ids(pair.draft, directory)
+    for path in tokenizer_files(spec.target_dir):
+        shutil.copyfile(path, directory / path.name)
+    runner = Runner(directory, EagerExecutor(pair), CONSTANTS)
     generator = stories(3, "test")
     results = [runner.generate(next(generator).question, 128) for _ in range(24)]
     return sum(r.stats.emitted for r in results) / sum(r.stats.rounds for r in results)
 
 
-def test_the_head_reads_the_layers_it_was_trained_on() -> None:
-    assert tau(None) > FLOOR
+def test_the_head_reads_the_layers_it_was_trained_on(tmp_path: Path) -> None:
+    assert tau(None, tmp_path) > FLOOR
 
 
 @pytest.mark.parametrize("shifted", [(1, 3, 4), (3, 5, 6)])
-def test_taps_shifted_by_one_are_seen(shifted: tuple[int, ...]) -> None:
-    assert tau(shifted) < FLOOR
+def test_taps_shifted_by_one_are_seen(shifted: tuple[int, ...], tmp_path: Path) -> None:
+    assert tau(shifted, tmp_path) < FLOOR
 
 
 def test_features_are_those_of_the_boundaries_that_transformers_sees() -> None:
@@ -63,7 +73,8 @@ def test_features_are_those_of_the_boundaries_that_transformers_sees() -> None:
     tokens = torch.randint(5, 1024, (1, 40), generator=torch.Generator().manual_seed(0))
     oracle = AutoModelForCausalLM.from_pretrained(spec.target_dir, dtype=torch.float32)
     with torch.no_grad():
-        _, features = pair.prefill(tokens, torch.arange(40))
+        first = torch.zeros(1, dtype=torch.int64)
+        _, features = Prefill(pair.target, pair.draft)(tokens, torch.arange(40), first)
         boundaries = oracle(tokens, output_hidden_states=True).hidden_states
 
         def error(taps: Sequence[int]) -> float:

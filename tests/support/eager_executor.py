@@ -6,7 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle_aot.artifact import METHODS
 from eagle_aot.export import Pair
+from eagle_aot.export.drafters.eagle3.methods import DraftDecode
+from eagle_aot.export.methods import Prefill, TargetVerify
 from eagle_aot.runtime_runner.executors import Call
 
 
@@ -17,7 +20,11 @@ class EagerExecutor:
     device = torch.device("cpu")
 
     def __init__(self, pair: Pair) -> None:
-        self.pair = pair
+        modules = Prefill, TargetVerify, DraftDecode
+        self.methods = {
+            name: module(pair.target, pair.draft)
+            for name, module in zip(METHODS, modules, strict=True)
+        }
         self.calls: dict[str, int] = {}
 
     def constants(self) -> Mapping[str, Sequence[Any]]:
@@ -26,7 +33,7 @@ class EagerExecutor:
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         self.calls[method] = self.calls.get(method, 0) + 1
         with torch.no_grad():
-            outputs: tuple[Tensor, ...] = getattr(self.pair, method)(*inputs)
+            outputs: tuple[Tensor, ...] = self.methods[method](*inputs)
         return outputs
 
     def repeat(self, step: Call) -> Call:

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFT_DECODE, Constants
+from eagle_aot.artifact import PREFILL, Constants
 from eagle_aot.runtime_runner.executors import Call
 
-VOCAB, HIDDEN, WINDOW = 50, 4, 8
+VOCAB, HIDDEN, TAIL = 50, 4, 16
 CONSTANTS = Constants(
-    max_seq_len=256, vocab_size=VOCAB, n_layers=1, min_prefill_chunk=9, max_prefill_chunk=64,
-    sliding_window=32, chain_len=3, max_verify_window=WINDOW, draft_vocab_size=VOCAB,
+    max_seq_len=256, vocab_size=VOCAB, n_layers=1, min_prefill_chunk=65, max_prefill_chunk=96,
+    sliding_window=32, chain_len=3, max_rows=64, max_batch_size=1, tail=16, flat_slots=352, draft_vocab_size=VOCAB,
     hidden_size=HIDDEN, eos_ids=(),
 )  # fmt: skip
 
@@ -28,11 +28,11 @@ class LoggingExecutor:
         return {}
 
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        tokens, input_pos = inputs[0], inputs[-1]
-        assert tokens.shape == (1, len(input_pos))
-        assert (len(inputs) == 3) == (method == DRAFT_DECODE)
-        self.calls.append((method, tokens[0].tolist(), input_pos.tolist()))
-        return torch.randint(VOCAB, tokens.shape), torch.randn(*tokens.shape, HIDDEN)
+        tokens, positions = inputs[:2]
+        assert len(inputs) == (3 if method == PREFILL else 5)
+        self.calls.append((method, tokens[0].tolist(), positions.flatten().tolist()))
+        rows = 1 if method == PREFILL else tokens.shape[1]
+        return torch.randn(1, rows, VOCAB), torch.randn(*tokens.shape, HIDDEN)
 
     def repeat(self, step: Call) -> Call:
         self.repeated.append(step)

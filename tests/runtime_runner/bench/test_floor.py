@@ -20,7 +20,7 @@ from eagle_aot.runtime_runner.program.weight_table import Weight
 from support.cuda_files import Files, Method, entry
 
 WINDOW, MAX_SEQ_LEN = 32, 256
-RING, FLAT = 2 * WINDOW, MAX_SEQ_LEN + 8
+RING, FLAT = 2 * WINDOW, MAX_SEQ_LEN + 96
 VOCAB, HIDDEN = 100, 16
 KEYS = count()
 
@@ -50,8 +50,8 @@ def bytes_of(*weights: Weight, draft: tuple[Weight, ...] = (), window: int = WIN
 def constants_with(window: int = WINDOW) -> Constants:
     return Constants(
         max_seq_len=MAX_SEQ_LEN, vocab_size=VOCAB, n_layers=1, min_prefill_chunk=9,
-        max_prefill_chunk=64, sliding_window=window, chain_len=3, max_verify_window=8,
-        draft_vocab_size=VOCAB, hidden_size=HIDDEN, eos_ids=(),
+        max_prefill_chunk=64, sliding_window=window, chain_len=3, max_rows=64, max_batch_size=1,
+        tail=16, flat_slots=FLAT, draft_vocab_size=VOCAB, hidden_size=HIDDEN, eos_ids=(),
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_a_storage_is_read_once_even_if_two_weights_are_in_it() -> None:
 def test_equal_weights_are_read_once_and_caches_each(tmp_path: Path) -> None:
     weights = {
         "a.scale": torch.ones(8), "b.scale": torch.ones(8), "c.scale": torch.full((8,), 2.0),
-        "x.kv_cache.k": torch.zeros(1, 1, FLAT, 1), "x.kv_cache.v": torch.zeros(1, 1, FLAT, 1),
+        "x.kv_cache.k": torch.zeros(1, FLAT, 1), "x.kv_cache.v": torch.zeros(1, FLAT, 1),
     }  # fmt: skip
     target = {f"target.{name}": weight for name, weight in weights.items()}
     methods = {TARGET_VERIFY: target, DRAFT_DECODE: {"draft.scale": torch.ones(8)}}

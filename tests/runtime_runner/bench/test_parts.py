@@ -8,14 +8,19 @@ import pytest
 from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
 from eagle_aot.runtime_runner.bench.parts import Parts, WholeRound
 from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
+from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import HostClock
 from eagle_aot.runtime_runner.runner import Runner
-from support.logging_executor import CONSTANTS, VOCAB, WINDOW, LoggingExecutor
+from support.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 
 
 @pytest.fixture
 def runner() -> Runner:
     return Runner(Path(), LoggingExecutor(), CONSTANTS)
+
+
+def settings(chain_lens: str, rows: str = "1") -> Settings:
+    return Settings.parse("64", chain_lens, "2", 1, True, rows).fitted(CONSTANTS)
 
 
 def calls_of(runner: Runner) -> list[tuple[str, list[int], list[int]]]:
@@ -26,9 +31,9 @@ def calls_of(runner: Runner) -> list[tuple[str, list[int], list[int]]]:
 
 
 def test_there_is_a_part_for_every_figure(runner: Runner) -> None:
-    parts = Parts(runner, (1, 3))
+    parts = Parts(runner, settings("1,3", "1,2,16,64"))
     named = [(part.name, part.rows) for part in parts.forwards]
-    verify = [("verify", rows) for rows in range(2, 9)]
+    verify = [("verify", rows) for rows in (2, 4, 16, 64)]
     steps = [("draft step", 1), ("draft seed", 2), ("draft seed", 4)]
     assert named == [("plain decode", 1), *verify, *steps]
     assert [round_.chain_len for round_ in parts.rounds] == [0, 1, 3]
@@ -37,7 +42,7 @@ def test_there_is_a_part_for_every_figure(runner: Runner) -> None:
 
 
 def test_forwards_run_random_tokens_behind_the_context(runner: Runner) -> None:
-    parts = Parts(runner, (3,))
+    parts = Parts(runner, settings("3"))
     seen = set()
     for context in (40, 100, 100):
         parts.place(context)
@@ -60,18 +65,20 @@ def test_rounds_begin_at_the_context_every_time(runner: Runner) -> None:
     for _ in range(5):
         round_.timed.prepare()
         calls_of(runner)
-        accepted, *greedy = round_.timed.play().tolist()
+        accepted, *greedy = round_.timed.play()[0].tolist()
         calls = calls_of(runner)
         assert len(greedy) == 4 and 0 <= accepted <= 3
         assert [method for method, _, _ in calls] == [
             DRAFT_DECODE, DRAFT_DECODE, TARGET_VERIFY, DRAFT_DECODE,
         ]  # fmt: skip
-        assert calls[-2][2] == calls[-1][2] == [40, 41, 42, 43]
+        assert calls[-2][2] == [40, 41, 42, 43]
+        rest = [-1] * (3 - accepted)  # which were not accepted are padding
+        assert calls[-1][2] == [*range(40, 41 + accepted), *rest]
 
 
 def test_no_draft_leaves_the_cache(runner: Runner) -> None:
     """Rounds that are begun again where they began stay within the cache's slack."""
-    context, slots = CONSTANTS.max_seq_len - WINDOW, CONSTANTS.max_seq_len + 8
+    context, slots = CONSTANTS.max_seq_len - TAIL, CONSTANTS.flat_slots
     fill(runner, 7, context, 1)
     round_ = WholeRound(runner.round(7), VOCAB)
     round_.place(context)
@@ -92,5 +99,5 @@ def test_filling_covers_the_context_with_target_and_drafter(runner: Runner) -> N
 
 def test_the_longest_chunk_is_what_prompts_are_cut_into(runner: Runner) -> None:
     chunk = longest_chunk(runner, HostClock(), 1)
-    assert chunk.tokens == CONSTANTS.sliding_window
+    assert chunk.tokens == CONSTANTS.max_prefill_chunk
     assert {method for method, _, _ in calls_of(runner)} == {"prefill"}

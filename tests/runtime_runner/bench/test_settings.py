@@ -17,7 +17,7 @@ from eagle_aot.runtime_runner.bench.settings import (
 
 CONSTANTS = Constants(
     max_seq_len=1024, vocab_size=100, n_layers=1, min_prefill_chunk=9, max_prefill_chunk=64,
-    sliding_window=64, chain_len=4, max_verify_window=8, draft_vocab_size=100, hidden_size=16,
+    sliding_window=64, chain_len=4, max_rows=64, max_batch_size=1, tail=16, flat_slots=1120, draft_vocab_size=100, hidden_size=16,
     eos_ids=(),
 )  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_lists_are_sorted_and_distinct() -> None:
 
 def test_what_is_not_given_is_the_artifacts() -> None:
     settings = parse().fitted(CONSTANTS)
-    assert settings.contexts == (128, 512, 1016)
+    assert settings.contexts == (128, 512, 1008)
     assert settings.chain_lens == (1, 2, 3, 4, 5, 6, 7)
 
 
