@@ -25,6 +25,7 @@ from transformers import PreTrainedTokenizerFast as Tokenizer
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.layer import DraftLayer
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from tiny_pair.corpus import LENGTH_STEP, Batch, Corpus, corpus_of_rows, first_stories
 from tiny_pair.target import generate
 from tiny_pair.tokenizer import turn_end_id
@@ -93,7 +94,9 @@ def build_draft(
     target: Gemma4ForCausalLM, target_ids: Tensor, longest: int, device: torch.device
 ) -> Eagle3Draft:
     """A fresh head in float32 that shares the target's (frozen, unscaled) embedding rows."""
-    draft = Eagle3Draft(draft_config(target), max_seq_len=longest + TTT_STEPS).to(device)
+    draft = Eagle3Draft(draft_config(target), CacheSizes(longest + TTT_STEPS, torch.float32)).to(
+        device
+    )
     for parameter in draft.parameters():
         if parameter.ndim == 2:
             nn.init.normal_(parameter, std=0.02)

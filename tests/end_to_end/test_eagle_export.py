@@ -23,6 +23,7 @@ OPTIONS = {
     "--chain-len",
     "--max-seq-len",
     "--max-prefill",
+    "--max-batch-size",
     "--load-format",
     "--dummy-layers",
     "--quantize",
@@ -64,8 +65,10 @@ def test_targets_are_listed() -> None:
         (["--target-model", "gemma4-31b", "--target-dir", "/"], "--draft-dir is needed"),
         (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such directory"),
         (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
-        (["--target-model", "gemma4-tiny", "--chain-len", "0"], "must be in [1, 7]"),
-        (["--target-model", "gemma4-tiny", "--chain-len", "8"], "must be in [1, 7]"),
+        (["--target-model", "gemma4-tiny", "--chain-len", "0"], "must be in [1, 15]"),
+        (["--target-model", "gemma4-tiny", "--chain-len", "16"], "must be in [1, 15]"),
+        (["--target-model", "gemma4-tiny", "--max-batch-size", "0"], "must be in [1, 64]"),
+        (["--target-model", "gemma4-tiny", "--max-batch-size", "65"], "must be in [1, 64]"),
         (["--target-model", "gemma4-tiny", "--max-prefill", "9"], "raise --max-prefill"),
         (
             ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--attention", "splitk"],
@@ -131,7 +134,7 @@ def test_check_only_traces_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     target_dir, head_dir = random_pair
     pair = ("--target-dir", target_dir, "--draft-dir", head_dir)
-    result = export("--target-model", "gemma4-31b", *pair, "--max-seq-len", "64", "--check-only")
+    result = export("--target-model", "gemma4-31b", *pair, "--max-seq-len", "96", "--check-only")
     assert result.exit_code == 0, result.output
     assert [line.split(":")[0] for line in result.output.splitlines()] == [
         "prefill",

@@ -45,12 +45,12 @@ def tau(tap_layers: Sequence[int] | None, directory: Path) -> float:
     assert spec.target_dir is not None and spec.draft_dir is not None
     target = load_target("gemma4-tiny", CONSTANTS.max_seq_len)
     pair = Pair(target, load_draft(spec.draft_dir, target, 256))
-    if tap_layers is not None:
-        target.set_eagle_tap_layers(tap_layers)
     write_draft_ids(pair.draft, directory)
     for path in tokenizer_files(spec.target_dir):
         shutil.copyfile(path, directory / path.name)
     runner = Runner(directory, EagerExecutor(pair), CONSTANTS)
+    if tap_layers is not None:
+        target.set_eagle_tap_layers(tap_layers)
     generator = stories(3, "test")
     results = [runner.generate(next(generator).question, 128) for _ in range(24)]
     return sum(r.stats.emitted for r in results) / sum(r.stats.rounds for r in results)

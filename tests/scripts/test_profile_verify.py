@@ -135,7 +135,7 @@ def nodes(program: ExportedProgram) -> list[str]:
 
 
 def test_what_is_traced_is_the_method_of_an_artifact() -> None:
-    source, options = dummy_source("gemma4-tiny", 3), ExportOptions(backend=CUDA, max_seq_len=64)
+    source, options = dummy_source("gemma4-tiny", 3), ExportOptions(backend=CUDA, max_seq_len=96)
     whole = run_check(source, options)
     with narrowed():
         narrow = run_check(source, options)

@@ -1,5 +1,6 @@
 """The bytes that must be read, worked out by hand from small weight tables."""
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -148,38 +149,50 @@ def test_a_draft_head_whose_output_table_is_the_targets_embedding_reads_it_whole
     assert read.forward(DRAFT_DECODE, 3, 0) == VOCAB * 32
 
 
-def test_the_draft_head_looks_up_two_tables() -> None:
+def test_the_draft_head_looks_up_its_own_embedding() -> None:
     read = bytes_of(
         draft=(
             weight("draft.embed_tokens.weight", VOCAB, HIDDEN),
             weight("draft.lm_head.weight", 50, HIDDEN),
-            weight("draft.target_ids", 50, dtype=torch.int64),
         )
     )
-    assert read.forward(DRAFT_DECODE, 3, 0) == 50 * 32 + 3 * 32 + 3 * 8
+    assert read.forward(DRAFT_DECODE, 3, 0) == 50 * 32 + 3 * 32
 
 
 @pytest.mark.parametrize(
-    ("context", "rows", "slots"), [(0, 1, 1), (10, 4, 14), (200, 8, 208), (256, 8, FLAT)]
+    ("context", "rows", "slots"), [(0, 1, 1), (10, 4, 14), (200, 8, 208), (256, 120, FLAT)]
 )
 def test_a_flat_cache_is_read_up_to_the_last_row(context: int, rows: int, slots: int) -> None:
-    read = bytes_of(weight("target.layers.5.self_attn.kv_cache.k", 1, 2, FLAT, 4))
+    read = bytes_of(weight("target.layers.5.self_attn.kv_cache.k", 2, FLAT, 4))
     assert read.forward(TARGET_VERIFY, rows, context) == 2 * slots * 4 * 2
 
 
 @pytest.mark.parametrize(("context", "rows", "slots"), [(0, 1, 1), (20, 8, 28), (200, 8, WINDOW)])
 def test_a_ring_is_read_for_one_window(context: int, rows: int, slots: int) -> None:
-    read = bytes_of(weight("target.layers.0.self_attn.kv_cache.v", 1, 2, RING, 4))
+    read = bytes_of(weight("target.layers.0.self_attn.kv_cache.v", 2, RING, 4))
     assert read.forward(TARGET_VERIFY, rows, context) == 2 * slots * 4 * 2
 
 
+def test_each_sequence_of_a_forward_reads_its_own_share() -> None:
+    caches = (
+        weight("target.layers.0.self_attn.kv_cache.k", 2, 4 * RING, 4),
+        weight("target.layers.1.self_attn.kv_cache.k", 2, 4 * FLAT, 4),
+    )
+    methods = {TARGET_VERIFY: CudaMethod(TARGET_VERIFY, "library", caches, (), ())}
+    constants = replace(constants_with(), max_batch_size=4)
+    read = BytesToRead(methods, constants, lambda weight: weight.storage_key)
+    for sequences in (1, 3):
+        expected = sequences * (WINDOW + 208) * 2 * 4 * 2
+        assert read.forward(TARGET_VERIFY, 8, 200, sequences) == expected
+
+
 def test_without_a_window_every_cache_is_flat() -> None:
-    read = bytes_of(weight("target.layers.0.self_attn.kv_cache.v", 1, 1, FLAT, 4), window=0)
+    read = bytes_of(weight("target.layers.0.self_attn.kv_cache.v", 1, FLAT, 4), window=0)
     assert read.forward(TARGET_VERIFY, 1, 99) == 100 * 4 * 2
 
 
 def test_a_context_that_a_ring_would_hold_too_has_a_flat_cache() -> None:
-    read = bytes_of(weight("target.x.kv_cache.k", 1, 1, FLAT, 1), window=FLAT // 2)
+    read = bytes_of(weight("target.x.kv_cache.k", 1, FLAT, 1), window=FLAT // 2)
     assert read.forward(TARGET_VERIFY, 1, 199) == 200 * 2
 
 
@@ -202,8 +215,8 @@ def test_more_rows_and_more_context_never_read_less(rows: int, context: int) -> 
     read = bytes_of(
         weight("target.embed_tokens.weight", VOCAB, HIDDEN),
         weight("target.lm_head.weight", VOCAB, HIDDEN),
-        weight("target.layers.0.self_attn.kv_cache.k", 1, 2, RING, 4),
-        weight("target.layers.1.self_attn.kv_cache.k", 1, 2, FLAT, 4),
+        weight("target.layers.0.self_attn.kv_cache.k", 2, RING, 4),
+        weight("target.layers.1.self_attn.kv_cache.k", 2, FLAT, 4),
     )
     here = read.forward(TARGET_VERIFY, rows, context)
     assert here < read.forward(TARGET_VERIFY, rows + 1, context)

@@ -36,8 +36,16 @@ def test_the_head_says_what_was_measured_where() -> None:
 
 def test_forwards_stand_beside_plain_decoding_and_the_floor() -> None:
     text = rendered(made_up_results())
-    assert cells(text, "plain decode") == ["plain decode", "1", "11.000", "1.00", "5.000", "2.20"]
-    assert cells(text, "draft step") == ["draft step", "1", "1.000", "0.09", "-", "-"]
+    assert cells(text, "plain decode") == [
+        "plain decode",
+        "1",
+        "1",
+        "11.000",
+        "1.00",
+        "5.000",
+        "2.20",
+    ]
+    assert cells(text, "draft step") == ["draft step", "1", "1", "1.000", "0.09", "-", "-"]
 
 
 def test_rounds_promise_only_what_their_drafts_allow() -> None:

@@ -74,6 +74,7 @@ def test_json_holds_figures_and_ratios() -> None:
     (at,) = result["contexts"]
     assert at["parts"][2] == {
         "name": "verify",
+        "sequences": 1,
         "rows": 3,
         "ms": 13.2,
         "to_plain": pytest.approx(1.2),
@@ -82,7 +83,7 @@ def test_json_holds_figures_and_ratios() -> None:
         "to_floor": pytest.approx(13.2 / 5.4),
     }
     assert at["parts"][3] | {"to_plain": 0} == {
-        "name": "draft step", "rows": 1, "ms": 1.0, "to_plain": 0,
+        "name": "draft step", "sequences": 1, "rows": 1, "ms": 1.0, "to_plain": 0,
         "floor_bytes": None, "floor_ms": None, "to_floor": None,
     }  # fmt: skip
 

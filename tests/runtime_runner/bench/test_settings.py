@@ -17,15 +17,27 @@ from eagle_aot.runtime_runner.bench.settings import (
 
 CONSTANTS = Constants(
     max_seq_len=1024, vocab_size=100, n_layers=1, min_prefill_chunk=9, max_prefill_chunk=64,
-    sliding_window=64, chain_len=4, max_rows=64, max_batch_size=1, tail=16, flat_slots=1120, draft_vocab_size=100, hidden_size=16,
-    eos_ids=(),
+    sliding_window=64, chain_len=4, max_rows=64, max_batch_size=1,
+    tail=16, flat_slots=1120, draft_vocab_size=100, hidden_size=16, eos_ids=(),
 )  # fmt: skip
 
 
 def parse(
-    contexts: str | None = None, chain_lens: str = "all", tau: str = "2,3", repeats: int = 5
+    contexts: str | None = None,
+    chain_lens: str = "all",
+    tau: str = "2,3",
+    repeats: int = 5,
+    rows: str = "1",
+    batch_sizes: str = "1",
 ) -> Settings:
-    return Settings.parse(contexts, chain_lens, tau, repeats, True)
+    return Settings.parse(contexts, chain_lens, tau, repeats, True, rows, batch_sizes)
+
+
+def test_a_forward_is_as_long_as_a_step_may_be() -> None:
+    constants = replace(CONSTANTS, max_batch_size=4)
+    settings = parse(chain_lens="4", rows="1,8,64", batch_sizes="1,4").fitted(constants)
+    alone = [(1, 1), (1, 5), (1, 8), (1, 64)]
+    assert settings.shapes(64) == [*alone, (4, 1), (4, 5), (4, 8)]
 
 
 def test_lists_are_sorted_and_distinct() -> None:
@@ -72,9 +84,11 @@ def test_nonsense_is_refused(arguments: dict[str, str | int], message: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"contexts": "128,1017"}, "--contexts 1017: this artifact takes 1 to 1016"),
-        ({"contexts": "0"}, "--contexts 0: this artifact takes 1 to 1016"),
-        ({"chain_lens": "8"}, "--chain-lens 8: this artifact takes 1 to 7"),
+        ({"contexts": "128,1009"}, "--contexts 1009: this artifact takes 1 to 1008"),
+        ({"contexts": "0"}, "--contexts 0: this artifact takes 1 to 1008"),
+        ({"chain_lens": "16"}, "--chain-lens 16: this artifact takes 1 to 15"),
+        ({"rows": "65"}, "--rows 65: this artifact takes 1 to 64"),
+        ({"batch_sizes": "2"}, "--batch-sizes 2: this artifact takes 1 to 1"),
     ],
 )
 def test_what_the_artifact_does_not_reach_is_refused(
@@ -84,6 +98,6 @@ def test_what_the_artifact_does_not_reach_is_refused(
         parse(**arguments).fitted(CONSTANTS)  # type: ignore[arg-type]
 
 
-def test_a_smaller_window_takes_shorter_chains() -> None:
-    small = replace(CONSTANTS, max_verify_window=4)
+def test_a_shorter_tail_takes_shorter_chains() -> None:
+    small = replace(CONSTANTS, tail=4)
     assert parse().fitted(small).chain_lens == (1, 2, 3)
