@@ -163,9 +163,9 @@ def test_narrow_weights_are_split_so_that_the_gpu_is_full(
     assert choose_splits(features, columns // 128, 132) == splits
 
 
-@pytest.mark.parametrize("rows", [-1, 0, 9, 100])
-def test_a_limit_that_no_kernel_serves_is_refused(rows: int) -> None:
+@pytest.mark.parametrize("rows", [-1, 0])
+def test_a_limit_below_one_row_is_refused(rows: int) -> None:
     before = set_matvec_max_m(5)
-    with pytest.raises(ValueError, match=r"MATVEC_MAX_M must be in \[1, 8\]"):
+    with pytest.raises(ValueError, match="MATVEC_MAX_M must be at least 1"):
         set_matvec_max_m(rows)
     assert matvec_max_m() == 5 and before == 4
