@@ -17,7 +17,7 @@ Form = tuple[str, tuple[object, ...]]
 BATCH, ROWS, WIDTH = "batch", "rows", "width"
 INT64, FLOAT32, FEATURES = "int64", "float32", "features"
 
-STEP = {
+STEP: dict[str, Form] = {
     "tokens": (INT64, (BATCH, ROWS)),
     "positions": (INT64, (BATCH, ROWS)),
     "sequences": (INT64, (BATCH,)),

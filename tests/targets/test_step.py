@@ -181,9 +181,7 @@ def test_sequences_beside_one_another_equal_each_alone_round_after_round(
     moves: dict[int, list[int]] = {}
     for number, accepted in enumerate((8, 5, 0, 3)):
         texts = {
-            one: drawn_tree(
-                len(committed[one]), PARENTS, SCATTERED, 7 * one + number, committed[one]
-            )
+            one: drawn_tree(PARENTS, SCATTERED, 7 * one + number, committed[one])
             for one in reversed(range(sequences))
         }
         logits, taps = step(together, texts, moves=moves)
