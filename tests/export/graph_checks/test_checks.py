@@ -43,6 +43,23 @@ def write_scratch_too(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
     return write_target(toy, x, input_pos)
 
 
+def write_scratch_twice(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    toy.target.scratch.index_copy_(0, input_pos, x).index_copy_(0, input_pos, 2 * x)
+    return write_target(toy, x, input_pos)
+
+
+def write_twice(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
+    """As moves do, before rows are stored."""
+    toy.target.kv_cache.k.index_copy_(0, input_pos, 2 * x)
+    return write_target(toy, x, input_pos)
+
+
+def test_a_cache_may_be_written_more_than_once(good: Programs) -> None:
+    twice = trace("target_verify", write_twice)
+    check_graphs(good | {"target_verify": twice}, LENGTHS)
+    assert mutated_buffers(twice) == {"target.kv_cache.k"}
+
+
 def write_draft_too(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
     return write_target(toy, write_draft(toy, x, input_pos), input_pos)
 
@@ -64,6 +81,7 @@ def two_caches(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
     ("body", "message"),
     [
         (write_scratch_too, r"other buffers than its caches: \['target\.scratch'\]"),
+        (write_scratch_twice, r"other buffers than its caches: \['target\.scratch'\]"),
         (write_draft_too, r"other buffers than its caches: \['draft\.kv_cache\.k'\]"),
         (write_nothing, r"other buffers than its caches: \['target\.kv_cache\.k'\]"),
         (write_input, r"other buffers than its caches: \['flatten_1'\]"),

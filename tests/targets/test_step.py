@@ -1,0 +1,286 @@
+"""Steps of whole targets: trees, batches, padding and moves beside plain decoding."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.step import (
+    MAX_CHAIN_LEN,
+    MAX_ROWS,
+    MAX_TREE_DEPTH,
+    MIN_PREFILL,
+    PADDING_SLOTS,
+    SCRATCH_SLOTS,
+    TAIL,
+    PromptChunk,
+    Step,
+    chain_step,
+    chain_tail,
+    flat_slots,
+    longest_chunk,
+    one_row_of_rows,
+    ring_slots,
+    rows_of_sequences,
+)
+from eagle_aot.triton_kernels.sdpa_splitk import tiling
+from support.gemma_oracle import (
+    oracle_states,
+    random_gemma,
+    random_tokens,
+    save_text_layout,
+)
+from support.golden_cases import relative_error
+from support.sdpa_cases import Text, tree
+
+SETTINGS = settings(max_examples=12, deadline=None, derandomize=True, database=None)
+WINDOWS = [4, 8, 64]
+LONGEST = 320
+TIGHT = 5e-6  # float32 sums in another order, four layers deep
+TOLERANCE = 2e-5
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """By the window of their sliding layers."""
+    root = tmp_path_factory.mktemp("gemma")
+    return {
+        window: save_text_layout(random_gemma(sliding_window=window), root / str(window))
+        for window in WINDOWS
+    }
+
+
+def load(checkpoint: Path, sequences: int = 1) -> TapTarget:
+    target = load_target(checkpoint, LONGEST, max_batch_size=sequences)
+    target.set_eagle_tap_layers([1, 3])
+    return target
+
+
+@torch.no_grad()
+def prompt(target: TapTarget, tokens: Sequence[int], sequence: int = 0) -> None:
+    """Run a text in chunks that are long, short and of one row."""
+    done, sizes = 0, [90, 7, 1]
+    while done < len(tokens):
+        rows = torch.arange(done, min(done + sizes[0], len(tokens)))
+        chunk = PromptChunk(rows, torch.tensor([sequence]))
+        target.run(torch.tensor([tokens[done : done + len(rows)]]), chunk)
+        done += len(rows)
+        sizes = [*sizes[1:], sizes[0]]
+
+
+@torch.no_grad()
+def step(
+    target: TapTarget,
+    texts: dict[int, Text],
+    rows: int = 0,
+    moves: dict[int, list[int]] | None = None,
+    padding: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Run the rows of texts, by their sequence: logits [B, T, V] and taps [B, T, n * H].
+
+    Where a text has fewer rows there is padding, whose token is `padding`.
+    """
+    count = rows or max(len(text.rows) for text in texts.values())
+    tokens = torch.full((len(texts), count), padding)
+    positions, tail = torch.full_like(tokens, -1), torch.full((*tokens.shape, TAIL), -1)
+    moved = torch.full((len(texts), TAIL), -1)
+    for b, (sequence, text) in enumerate(texts.items()):
+        for row, run in enumerate(text.rows):
+            tokens[b, row] = run.token
+            positions[b, row] = text.position(row)
+            tail[b, row] = torch.tensor(text.tail(row))
+        sources = (moves or {}).get(sequence, [])
+        moved[b, TAIL - len(sources) :] = torch.tensor(sources)
+    return target.run(tokens, Step(positions, torch.tensor(list(texts)), tail, moved))
+
+
+def drawn_tree(
+    parents: Sequence[int], slots: Sequence[int], seed: int, committed: Sequence[int]
+) -> Text:
+    """Random rows that follow `parents`; `slots`, counted from the text's end, of all but row 0."""
+    shape = tree(len(committed), parents, [0, *slots])
+    tokens = random_tokens(len(parents), seed)[0].tolist()
+    rows = (replace(row, token=token) for row, token in zip(shape.rows, tokens, strict=True))
+    return Text(committed, tuple(rows))
+
+
+SCATTERED = [87, 20, 61, 16, 33, 40, 17, 86]
+PARENTS = [-1, 0, 0, 2, 1, 4, 3, 6, 7]
+
+
+@pytest.mark.parametrize("length", [1, 40, 130, 250])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_every_row_of_a_tree_is_what_transformers_computes_of_its_path(
+    checkpoints: dict[int, Path], window: int, length: int
+) -> None:
+    target, model = load(checkpoints[window]), random_gemma(sliding_window=window)
+    committed = random_tokens(length, seed=3)[0].tolist()
+    prompt(target, committed)
+    text = drawn_tree(PARENTS, SCATTERED, 4, committed)
+    logits, taps = step(target, {0: text})
+    for row in range(len(PARENTS)):
+        expected, states = oracle_states(model, torch.tensor([text.path(row)]))
+        assert relative_error(logits[0, row], expected[-1]) < TOLERANCE
+        assert relative_error(taps[0, row], torch.cat([states[1, -1], states[3, -1]])) < TOLERANCE
+
+
+@SETTINGS
+@given(data=st.data(), window=st.sampled_from(WINDOWS), length=st.integers(1, 200))
+def test_a_tree_with_its_paths_in_scattered_slots_equals_plain_decoding(
+    checkpoints: dict[int, Path], data: st.DataObject, window: int, length: int
+) -> None:
+    parents, depths = [-1], [0]
+    for row in range(1, data.draw(st.integers(1, MAX_ROWS))):
+        candidates = [r for r in range(row) if depths[r] < MAX_TREE_DEPTH]
+        parents.append(data.draw(st.sampled_from(candidates[-3:])))
+        depths.append(depths[parents[-1]] + 1)
+    slots = data.draw(st.permutations(range(TAIL, SCRATCH_SLOTS)))[: len(parents) - 1]
+    committed = random_tokens(length, seed=5)[0].tolist()
+    text = drawn_tree(parents, slots, 6, committed)
+    target, plain = load(checkpoints[window]), load(checkpoints[window])
+    prompt(target, committed)
+    prompt(plain, committed)
+    logits, taps = step(target, {0: text})
+    deepest = max(range(len(parents)), key=lambda row: depths[row])
+    for row in text.branch(deepest):
+        position = length + depths[text.rows.index(row)]
+        alone, alone_taps = plain_step(plain, row.token, position)
+        at = text.rows.index(row)
+        assert relative_error(logits[0, at], alone) < TIGHT
+        assert relative_error(taps[0, at], alone_taps) < TIGHT
+
+
+@torch.no_grad()
+def plain_step(target: TapTarget, token: int, position: int) -> tuple[Tensor, Tensor]:
+    """Plain decoding of one token of the first sequence: logits [V], taps [n * H]."""
+    logits, taps = target.run(torch.tensor([[token]]), chain_step(torch.tensor([position])))
+    return logits[0, 0], taps[0, 0]
+
+
+@pytest.mark.parametrize("sequences", [2, 4])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_sequences_beside_one_another_equal_each_alone_round_after_round(
+    checkpoints: dict[int, Path], window: int, sequences: int
+) -> None:
+    """At different lengths, in another order than their caches', each accepting its own path."""
+    together = load(checkpoints[window], sequences)
+    committed = [
+        random_tokens(length, seed=length)[0].tolist() for length in (130, 3, 40, 97)[:sequences]
+    ]
+    alone = [load(checkpoints[window]) for _ in committed]
+    for sequence, text in enumerate(committed):
+        prompt(together, text, sequence)
+        prompt(alone[sequence], text)
+    moves: dict[int, list[int]] = {}
+    for number, accepted in enumerate((8, 5, 0, 3)):
+        texts = {
+            one: drawn_tree(PARENTS, SCATTERED, 7 * one + number, committed[one])
+            for one in reversed(range(sequences))
+        }
+        logits, taps = step(together, texts, moves=moves)
+        for b, (one, text) in enumerate(texts.items()):
+            own = {0: moves[one]} if one in moves else None
+            by_itself, own_taps = step(alone[one], {0: text}, moves=own)
+            assert relative_error(logits[b], by_itself[0]) < TIGHT
+            assert relative_error(taps[b], own_taps[0]) < TIGHT
+        for one, text in texts.items():
+            row = (accepted + one) % len(PARENTS)
+            moves[one] = [node.slot for node in text.branch(row)]
+            committed[one] = text.path(row)
+    for one, target in enumerate(alone):  # after moves: as if the text had been a prompt
+        fresh = load(checkpoints[window])
+        prompt(fresh, committed[one])
+        text = drawn_tree([-1], [], 99, committed[one])
+        moved, _ = step(target, {0: text}, moves={0: moves[one]})
+        assert relative_error(moved, step(fresh, {0: text})[0]) < TIGHT
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_padding_changes_no_bit(checkpoints: dict[int, Path], window: int) -> None:
+    """Whatever its token; nor does a sequence that is all padding lose anything."""
+    found = []
+    for padding in (0, 50):
+        target = load(checkpoints[window], 2)
+        committed = [random_tokens(length, seed=1)[0].tolist() for length in (120, 30)]
+        for sequence, text in enumerate(committed):
+            prompt(target, text, sequence)
+        texts = {
+            0: drawn_tree(PARENTS[:3], SCATTERED, 2, committed[0]),
+            1: Text(committed[1], ()),
+        }
+        first, _ = step(target, texts, rows=8, padding=padding)
+        texts[1] = drawn_tree(PARENTS, SCATTERED, 3, committed[1])
+        second, _ = step(target, {1: texts[1]}, padding=padding)
+        found.append((first[0, :3], second))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    expected, _ = oracle_states(
+        random_gemma(sliding_window=window), torch.tensor([texts[1].path(8)])
+    )
+    assert relative_error(found[0][1][0, 8], expected[-1]) < TOLERANCE
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_the_next_user_of_a_cache_sees_nothing_of_the_last(
+    checkpoints: dict[int, Path], window: int
+) -> None:
+    used, fresh = load(checkpoints[window], 2), load(checkpoints[window], 2)
+    before = random_tokens(230, seed=8)[0].tolist()
+    prompt(used, before, 1)
+    step(used, {1: drawn_tree(PARENTS, SCATTERED, 9, before)})
+    committed = random_tokens(100, seed=10)[0].tolist()
+    text = drawn_tree(PARENTS, SCATTERED, 11, committed)
+    found = []
+    for target in (used, fresh):
+        prompt(target, committed, 1)
+        found.append(step(target, {1: text}))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+
+
+def test_a_step_of_a_target_of_one_sequence_reads_no_sequence_number(
+    checkpoints: dict[int, Path],
+) -> None:
+    """There is no other cache that it could mean."""
+    target = load(checkpoints[8])
+    caches = [module for module in target.modules() if isinstance(module, KVCache)]
+    assert caches and all(cache.sequences == 1 for cache in caches)
+    text = drawn_tree([-1, 0], SCATTERED, 1, [])
+    assert torch.equal(step(target, {0: text})[0], step(target, {5: text})[0])
+
+
+def test_tails_of_a_chain_are_the_slots_of_its_positions() -> None:
+    tail = chain_tail(torch.tensor([[0, 3], [15, 100]]))
+    assert tail.shape == (2, 2, TAIL)
+    assert tail[0, 0].tolist() == [-1] * 15 + [0]
+    assert tail[0, 1].tolist() == [-1] * 12 + [0, 1, 2, 3]
+    assert tail[1, 0].tolist() == list(range(16))
+    assert tail[1, 1].tolist() == list(range(85, 101))
+
+
+def test_rows_stand_one_after_another_and_come_back() -> None:
+    x = torch.arange(24).view(2, 3, 4)
+    flat = one_row_of_rows(x)
+    assert flat.shape == (1, 6, 4) and flat[0, 4].tolist() == x[1, 1].tolist()
+    assert torch.equal(rows_of_sequences(flat, x), x)
+    assert one_row_of_rows(x[:1]).shape == (1, 3, 4)
+    assert torch.equal(rows_of_sequences(x[:1], x[:1, :, 0]), x[:1])
+
+
+@pytest.mark.parametrize("window", [1, 4, 16, 95, 96, 97, 1024])
+def test_a_ring_has_room_for_a_window_and_the_rows_or_slots_of_any_forward(window: int) -> None:
+    spare = ring_slots(window) - window
+    assert spare >= longest_chunk(window) >= MIN_PREFILL  # or no prompt could be run at once
+    assert spare >= SCRATCH_SLOTS + PADDING_SLOTS >= TAIL + MAX_ROWS + PADDING_SLOTS
+
+
+def test_sizes_agree_with_one_another_and_with_the_kernels() -> None:
+    assert MAX_CHAIN_LEN == MAX_TREE_DEPTH == TAIL - 1
+    assert tiling.TAIL == TAIL
+    assert MIN_PREFILL == MAX_ROWS + 1
+    assert flat_slots(100) - 100 >= TAIL + MAX_ROWS + PADDING_SLOTS
