@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from eagle_aot.artifact import Constants, Manifest, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
@@ -13,12 +15,14 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog, RecordedBacklog
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen, ChainLength
 from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds, Rounds, SameRound
+from eagle_aot.runtime_runner.checks.step import check_shape, check_step
 from eagle_aot.runtime_runner.drafters import open_drafter
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.stats import Stats
-from eagle_aot.runtime_runner.target import TargetMethods
+from eagle_aot.runtime_runner.step import StepRows
+from eagle_aot.runtime_runner.target import Forward, TargetMethods, no_moves
 
 DEFAULT_MAX_NEW_TOKENS = 128
 BACKLOG_ROWS = 128  # at most
@@ -103,6 +107,19 @@ class Runner:
             executor=self.executor.name,
             stats=stats,
         )
+
+    def verify(self, step: StepRows, moves: Tensor | None = None) -> Forward:
+        """Run rows of your own making through the target, as `target_verify` takes them.
+
+        Checked on the host first: raises SettingError as `check_step` does, before anything is
+        stored. `moves` int64 [B, D], nothing where it is None.
+        """
+        check_step(step, self.constants)
+        batch, tail = len(step.sequences), self.constants.tail
+        if moves is None:
+            moves = no_moves(batch, tail, self.executor.device)
+        check_shape("moves", moves, (batch, tail))
+        return self.target.verify(step, moves)
 
     def round(self, chain_len: int) -> Round:
         """The round of `chain_len` drafts, 0 for plain decoding; made, and recorded, once."""

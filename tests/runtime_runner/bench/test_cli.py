@@ -101,7 +101,9 @@ def test_every_part_is_there_without_a_floor(measured: tuple[dict[str, Any], Pat
     for at in measured[0]["contexts"]:
         parts = {(part["name"], part["rows"]) for part in at["parts"]}
         drafts = {("draft step", 1), ("draft seed", 2), ("draft seed", 4)}
-        assert parts == {("plain decode", 1)} | {("verify", t) for t in (2, 4, 8, 16, 32, 64)} | drafts
+        assert (
+            parts == {("plain decode", 1)} | {("verify", t) for t in (2, 4, 8, 16, 32, 64)} | drafts
+        )
         assert all(part["ms"] > 0 and part["to_floor"] is None for part in at["parts"])
 
 
