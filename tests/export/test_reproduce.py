@@ -79,7 +79,7 @@ def test_recorded_options_are_asked_for_again(recorded: Manifest, pair: Source) 
         ({"max_seq_len": "all"}, "recorded options: Invalid value for '--max-seq-len'"),
         ({"backend": "--output-dir=/etc"}, "recorded options: Invalid value for '--backend'"),
         ({"tap_layers": [3, 2]}, "expected distinct, ascending boundaries"),
-        ({"chain_len": 99}, "--chain-len 99: must be in [1, 7]"),
+        ({"chain_len": 99}, "--chain-len 99: must be in [1, 15]"),
         ({"target_model": "gpt-5"}, "known targets"),
         ({"output_dir": "/etc"}, "its options are not those of this version's exports"),
         ({"help": True}, "its options are not those of this version's exports"),
