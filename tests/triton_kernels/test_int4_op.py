@@ -45,11 +45,11 @@ class Layer(nn.Module):
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales)
         self.register_buffer("zeros", zeros)
-        self.splits, self.row_tiles = splits, False
+        self.splits = splits
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.codes, self.scales, self.zeros
-        return int4_linear(x * 2, *weight, self.features, self.splits, self.row_tiles) + 1
+        return int4_linear(x * 2, *weight, self.features, self.splits) + 1
 
 
 def traced(layer: Layer, x: Tensor, low: int, high: int) -> ExportedProgram:
@@ -107,9 +107,14 @@ def test_on_a_cpu_it_is_the_reference(case: Case, splits: int) -> None:
         torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-def test_row_tiles_serve_any_range_by_the_operator_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+LIMIT = "eagle_aot.triton_kernels.int4_gemm.api.MATVEC_MAX_M"
+
+
+def test_a_raised_limit_serves_any_range_by_the_operator_for_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LIMIT, 40)
     layer, gated = Layer(splits=2), Case(48, 128, 32)
-    layer.row_tiles = True
     program = traced(layer, torch.zeros(1, 8, 128).bfloat16(), 1, 40)
     assert SMALL_M in operators(program) and LARGE_M not in operators(program)
     assert ranges(program) == [(1, 40)]
@@ -118,7 +123,7 @@ def test_row_tiles_serve_any_range_by_the_operator_for_few(monkeypatch: pytest.M
     monkeypatch.setattr("eagle_aot.triton_kernels.int4_gemm.api.int4_large_m", None)
     for splits in (1, 2):
         x, weight = gated.rows(9), tensors(gated.packed())
-        assert int4_gated_linear(x, *weight, splits, "silu", row_tiles=True).shape == (1, 9, 24)
+        assert int4_gated_linear(x, *weight, splits, "silu").shape == (1, 9, 24)
 
 
 class H100:
@@ -143,19 +148,24 @@ def kernel_calls(program: ExportedProgram) -> list[Node]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "splits", "row_tiles", "calls"),
+    ("rows", "splits", "limit", "calls"),
     [
-        *[((1, 8), 1, False, 1), ((1, 8), 3, False, 1), ((9, 16), 1, False, 1)],
-        *[((1, 40), 3, True, 4), ((1, 200), 1, True, 4), ((17, 300), 1, True, 2)],
+        *[((1, 8), 1, 8, 1), ((1, 8), 3, 8, 1), ((9, 16), 1, 8, 1)],
+        *[((1, 40), 3, 40, 4), ((1, 200), 1, 200, 4), ((17, 300), 1, 300, 2)],
     ],
 )
 def test_lowered_for_a_gpu_it_is_the_kernels_with_their_rows_unknown(
-    h100: None, rows: tuple[int, int], splits: int, row_tiles: bool, calls: int
+    h100: None,
+    rows: tuple[int, int],
+    splits: int,
+    limit: int,
+    calls: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever a kernel is believed to write is copied before each call: not the weight."""
     x = torch.zeros(1, rows[1], 384).bfloat16()
+    monkeypatch.setattr(LIMIT, limit)
     layer = Layer(Case(37, 384, 32), splits)
-    layer.row_tiles = row_tiles
     program = traced(layer, x, *rows)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     assert len(kernel_calls(opened)) == calls and ranges(opened) == [rows]
@@ -164,12 +174,14 @@ def test_lowered_for_a_gpu_it_is_the_kernels_with_their_rows_unknown(
         assert call.kwargs["tensors_to_clone"] == ["out_ptr"]
 
 
-def test_of_the_kernels_for_a_range_each_number_of_rows_launches_one(h100: None) -> None:
+def test_of_the_kernels_for_a_range_each_number_of_rows_launches_one(
+    h100: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All write one output, which a lowering copies between none of them."""
     from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
 
+    monkeypatch.setattr(LIMIT, 200)
     layer = Layer(Case(37, 384, 32))
-    layer.row_tiles = True
     program = traced(layer, torch.zeros(1, 200, 384).bfloat16(), 1, 200)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     calls = kernel_calls(opened)
