@@ -7,7 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from eagle_aot.artifact import CACHE_MARK, TOKENIZER_FILES, Manifest, RowRange
+from eagle_aot.artifact import CACHE_MARK, DRAFT_IDS, TOKENIZER_FILES, Manifest, RowRange
 from eagle_aot.export import Source
 from eagle_aot.export.cli import main
 from eagle_aot.targets import TARGETS
@@ -153,9 +153,9 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
     assert "names boundaries" in manifest.decisions["taps"]["source"]
     assert (manifest.backend, manifest.options["load_format"]) == ("xnnpack", "auto")
     assert manifest.shapes == {
-        "prefill": RowRange(min_rows=9, max_rows=128),
-        "target_verify": RowRange(min_rows=1, max_rows=8),
-        "draft_decode": RowRange(min_rows=1, max_rows=128),
+        "prefill": RowRange(min_rows=65, max_rows=96),
+        "target_verify": RowRange(min_rows=1, max_rows=64),
+        "draft_decode": RowRange(min_rows=1, max_rows=96),
     }
     assert (manifest.drafter, manifest.methods) == ("eagle3", list(manifest.shapes))
     assert {name.partition(".")[0] for name in manifest.caches} == {"draft", "target"}
@@ -178,7 +178,7 @@ def test_a_target_that_config_json_names_is_called_by_its_family(qwen3_artifact:
 def test_an_artifact_is_complete_and_nothing_else(tiny_artifact: Path) -> None:
     names = {path.name for path in tiny_artifact.iterdir()}
     assert {"model.pte", "manifest.json", "tokenizer.json", "chat_template.jinja"} <= names
-    assert names <= {"model.pte", "manifest.json", *TOKENIZER_FILES}
+    assert names <= {"model.pte", "manifest.json", DRAFT_IDS, *TOKENIZER_FILES}
     assert [path.name for path in tiny_artifact.parent.glob(".*")] == []
     listed = json.loads((tiny_artifact / "manifest.json").read_text())["files"]
     assert set(listed) == names - {"manifest.json"}

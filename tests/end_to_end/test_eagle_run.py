@@ -207,8 +207,8 @@ def test_stop_ids_can_be_added(tiny_artifact: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompt", "Tom", "--chain-len", "0"], "this artifact takes 1 to 7"),
-        (["--prompt", "Tom", "--chain-len", "8"], "this artifact takes 1 to 7"),
+        (["--prompt", "Tom", "--chain-len", "0"], "this artifact takes 1 to 15"),
+        (["--prompt", "Tom", "--chain-len", "16"], "this artifact takes 1 to 15"),
         (["--prompt", "Tom", "--max-new-tokens", "0"], "must be at least 1"),
         (["--prompt", "Tom " * 500], "the context 192: shorten the prompt"),
         (["--prompt-file", "/none"], "/none: cannot be read"),

@@ -33,7 +33,12 @@ def cuda_artifact(scene: Scene) -> Path:
     artifact = scene.artifact()
     for name in (PROGRAM, WEIGHTS):
         write(artifact / name, (SMALL / "cuda" / name).read_bytes())
-    device = {"name": "a GPU", "compute_capability": capability() or "9.0"}
+    device = {
+        "name": "a GPU",
+        "compute_capability": capability() or "9.0",
+        "multiprocessors": 132,
+        "cuda": "13.0",
+    }
     edit_json(artifact / MANIFEST, backend="cuda", device=device)
     edit_part(artifact / MANIFEST, "versions", torch=torch.__version__)
     rehash(artifact, PROGRAM, WEIGHTS)

@@ -146,9 +146,11 @@ def test_tables_go_to_stdout(tiny_artifact: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--contexts", "185"], "--contexts 185: this artifact takes 1 to 184"),
+        (["--contexts", "129"], "--contexts 129: this artifact takes 1 to 128"),
         (["--contexts", "long"], "--contexts 'long': expected numbers with commas between"),
-        (["--chain-lens", "8"], "--chain-lens 8: this artifact takes 1 to 7"),
+        (["--chain-lens", "16"], "--chain-lens 16: this artifact takes 1 to 15"),
+        (["--rows", "65"], "--rows 65: this artifact takes 1 to 64"),
+        (["--batch-sizes", "2"], "--batch-sizes 2: this artifact takes 1 to 1"),
         (["--tau", "0"], "--tau 0: a round emits at least 1 token"),
         (["--tau", "-1"], "--tau -1: a round emits at least 1 token"),
         (["--repeats", "0"], "--repeats 0: must be at least 1"),
