@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.bench.timing import Timed
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.step import StepRows, chain_rows
+from eagle_aot.runtime_runner.step import chain_rows
 from eagle_aot.runtime_runner.target import Target, no_moves
 
 
@@ -118,5 +118,5 @@ def some_features(target: Target, constants: Constants, device: torch.device) ->
     """What a drafter reads of a chain of random tokens, [1, D, H]."""
     tokens = torch.randint(constants.vocab_size, (1, constants.tail), device=device)
     first = torch.zeros(1, dtype=torch.int64, device=device)
-    step: StepRows = chain_rows(tokens, first, first, constants.tail)
+    step = chain_rows(tokens, first, first, constants.tail)
     return target.verify(step, no_moves(1, constants.tail, device)).features

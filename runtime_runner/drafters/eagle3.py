@@ -55,8 +55,7 @@ class Eagle3Drafter:
             # The slot of the bonus token's position pairs with the first draft.
             slot = torch.where(running.position < 0, -1, running.position + step)
             rows = chain_rows(draft, slot, sequences, self._tail)
-            drafts_behind, feature = self._run(rows, feature)
-            draft = drafts_behind
+            draft, feature = self._run(rows, feature)
             drafts.append(draft)
         return Draft(torch.cat(drafts, dim=1))
 
