@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.step import StepRows
+from eagle_aot.runtime_runner.step import StepRows, numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,13 @@ def accept(step: StepRows, choices: Tensor) -> Accepted:
 
     The drafts behind one token must differ, or the first of equals may not be the one that counts.
     """
-    rows, count = _chain(step, choices) if step.lineage is None else _tree(step, choices)
+    slots, first = step.tail[..., -1], step.positions[:, 0]
+    if step.lineage is None:
+        rows, count = _chain(step, choices)
+        return Accepted(count, rows, choices, slots, first, step.sequences)
+    rows, count = _tree(step, choices)
     return Accepted(
-        count=count,
-        rows=rows,
-        tokens=choices.gather(1, rows),
-        slots=step.tail[..., -1].gather(1, rows),
-        first=step.positions[:, 0],
-        sequences=step.sequences,
+        count, rows, choices.gather(1, rows), slots.gather(1, rows), first, step.sequences
     )
 
 
@@ -64,8 +63,10 @@ def committed(following: Tensor, input_pos: Tensor, sequence: Tensor) -> Accepte
 
 
 def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
+    rows = numbers(0, choices.shape[1], choices.device).expand_as(choices)
+    if choices.shape[1] == 1:
+        return rows, numbers(0, 1, choices.device).expand(len(choices))
     right = (step.tokens[:, 1:] == choices[:, :-1]).cumprod(dim=1)
-    rows = torch.arange(choices.shape[1], device=choices.device).expand_as(choices)
     return rows, right.sum(dim=1)
 
 

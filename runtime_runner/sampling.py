@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from eagle_aot.runtime_runner.step import numbers
+
 BLOCKS = 256
 """At most so many parts of a vocabulary are searched side by side."""
 
@@ -14,7 +16,7 @@ def greedy(logits: Tensor) -> Tensor:
     """
     vocab = logits.shape[-1]
     blocks = next(count for count in range(BLOCKS, 0, -1) if vocab % count == 0)
-    parts = logits.unflatten(-1, (blocks, vocab // blocks))
-    largest, within = parts.max(dim=-1)
-    block = largest.argmax(dim=-1, keepdim=True)
-    return (block * (vocab // blocks) + within.gather(-1, block)).squeeze(-1)
+    size = vocab // blocks
+    largest, within = logits.unflatten(-1, (blocks, size)).max(dim=-1)
+    winners = within + size * numbers(0, blocks, logits.device)
+    return winners.gather(-1, largest.argmax(dim=-1, keepdim=True)).squeeze(-1)

@@ -5,6 +5,7 @@ each, D the artifact's `tail`.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -45,17 +46,26 @@ def chain_rows(
     tokens int64 [B, T]; first int64 [B], where each sequence's first row stands, negative for a
     sequence that only fills its place; used int64 [B], how many rows count, all where it is None.
     """
-    step = torch.arange(tokens.shape[1], device=tokens.device)
-    count = tokens.shape[1] if used is None else used.unsqueeze(1)
-    live = (step < count) & (first >= 0).unsqueeze(1)
-    positions = torch.where(live, first.unsqueeze(1) + step, -1)
+    first = first.unsqueeze(1)
+    if tokens.shape[1] == 1:  # used or not: the first row always is
+        positions = first.clamp(min=-1)
+        return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
+    step = numbers(0, tokens.shape[1], tokens.device)
+    live = first >= 0 if used is None else (first >= 0) & (step < used.unsqueeze(1))
+    positions = torch.where(live, first + step, -1)
     return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
 
 
 def chain_tail(positions: Tensor, tail: int) -> Tensor:
     """Slots of the last D positions up to each one: int64 [B, T] -> [B, T, D]."""
-    back = torch.arange(1 - tail, 1, device=positions.device)
+    back = numbers(1 - tail, 1, positions.device)
     return (positions.unsqueeze(-1) + back).clamp(min=-1)
+
+
+@cache
+def numbers(start: int, end: int, device: torch.device) -> Tensor:
+    """int64 [end - start], ascending: one tensor, so that a recorded round need not make it."""
+    return torch.arange(start, end, device=device)
 
 
 def tree_rows(bonus: Tensor, first: Tensor, sequences: Tensor, draft: Draft, tail: int) -> StepRows:

@@ -10,7 +10,7 @@ from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_TILE, TILE_ROWS
 
-SPLITK = "eagle_aot::sdpa_splitk"
+SPLITK, STORE = "eagle_aot::sdpa_splitk", "eagle_aot::norm_rope_store"
 WRITES, TAKES = "aten::index_copy", "aten::index_select"
 VIEWS = ("aten::unflatten", "aten::view")
 
@@ -40,7 +40,7 @@ def _readers(cache: Node) -> Iterator[str]:
         name = operator_name(user)
         if (name == WRITES and user.args[0] is cache) or name in VIEWS:
             yield from _readers(user)
-        elif not _is_moved_within(user, cache):
+        elif name != STORE and not _is_moved_within(user, cache):
             yield str(name or user.target)
 
 

@@ -28,19 +28,28 @@ def check_mutated_buffers(name: str, program: ExportedProgram) -> None:
 def mutated_buffers(program: ExportedProgram) -> set[str]:
     """Names of the buffers a method writes in place."""
     buffers = program.graph_signature.inputs_to_buffers
-    written = (_first(node) for node in calls(program) if _is_write(node))
+    written = (_memory(into) for node in calls(program) for into in written_by(node))
     return {buffers.get(node.name, node.name) for node in written}
 
 
-def _is_write(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+def written_by(node: Node) -> list[Node]:
+    """Those of a call's arguments that it writes in place."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    schema = node.target._schema.arguments
+    written = (a for arg, a in zip(schema, node.args, strict=False) if is_written(arg))
+    return [a for a in written if isinstance(a, Node)]
 
 
-def _first(write: Node) -> Node:
-    """What a write is into; what it returns, into which the next may be, is the same memory."""
-    into = write.args[0]
-    assert isinstance(into, Node)
-    return _first(into) if _is_write(into) else into
+def is_written(argument: torch.Argument) -> bool:
+    """Whether an operator writes this one of its arguments."""
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _memory(node: Node) -> Node:
+    """What was written first; what an in-place operator returns is the same memory."""
+    returned = written_by(node)
+    return _memory(returned[0]) if returned else node
 
 
 def written_caches(programs: Mapping[str, ExportedProgram]) -> list[str]:

@@ -29,6 +29,5 @@ def methods_splitting_keys(attention: str, pair: Pair) -> frozenset[str]:
     if attention != SPLITK:
         return frozenset()
     cache, config = pair.draft.kv_cache, pair.draft.config
-    row = cache.k.new_empty(1, 1, config.num_heads, config.head_dim)
-    serves_draft = is_servable(row, cache.by_sequence(cache.k))
+    serves_draft = is_servable(config.num_heads, cache.k)
     return frozenset((TARGET_VERIFY, DRAFT_DECODE) if serves_draft else (TARGET_VERIFY,))

@@ -53,6 +53,8 @@ class DeviceWeights:
     def _load(self, weight: Weight, device: torch.device) -> Tensor:
         if not weight.storage_nbytes:
             return torch.empty(0, dtype=torch.uint8, device=device)
+        if weight.is_cache:  # all zero in the file too
+            return torch.zeros(weight.storage_nbytes, dtype=torch.uint8, device=device)
         host = torch.frombuffer(self._data.storage(weight.storage_key), dtype=torch.uint8)
         # A copy in either case: what a method may write must not be the mapped file.
         return host.to("cpu" if weight.device == "cpu" else device, copy=True)

@@ -147,13 +147,13 @@ class StepView:
 
     @cached_property
     def moves(self) -> tuple[Tensor, Tensor] | None:
-        """What is copied before, and to where: int64 [B * TAIL] each."""
+        """What is copied before, and to where: int64 [B, TAIL] each."""
         sources = self.step.moves
         if sources is None:
             return None
         back = torch.arange(-TAIL, 0, device=sources.device)
         targets = torch.where(sources < 0, -1, self.step.positions[:, :1] + back)
-        return self._places(sources).flatten(), self._places(targets).flatten()
+        return self._places(sources), self._places(targets)
 
     @cached_property
     def tail(self) -> Tensor:
@@ -188,15 +188,19 @@ class StepView:
         """Store `k`, `v` [1, B * T, kv_heads, head_dim] in a cache of the kind, after the moves."""
         for buffer, new in ((cache.k, k), (cache.v, v)):
             if self.moves is not None:
-                sources, targets = self.moves
+                sources, targets = (moves.flatten() for moves in self.moves)
                 buffer.index_copy_(1, targets, buffer.index_select(1, sources))
             buffer.index_copy_(1, self.own, new[0].transpose(0, 1))
+
+    def reads_with_splitk(self, heads: int, cache: KVCache) -> bool:
+        """Whether `heads` of queries attend to the cache through the operator for few rows."""
+        return self.step.splits_keys and is_servable(heads, cache.k)
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """`q` [1, B * T, heads, head_dim] over what was stored; same shape and dtype."""
         step = self.step
         k, v = cache.by_sequence(cache.k), cache.by_sequence(cache.v)
-        if step.splits_keys and is_servable(q, k):
+        if self.reads_with_splitk(q.shape[2], cache):
             rows = step.positions, step.sequences, step.tail
             apart = rows_of_sequences(q, step.positions)
             attended = sdpa_splitk(apart, k, v, *rows, scale, cache.window, cache.ring)

@@ -8,44 +8,35 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.pre_norm_config import SLIDING, PreNormConfig
 from eagle_aot.targets.decoder.residual import ResidualLayer, join
-from eagle_aot.targets.decoder.rope import RotaryEmbedding, apply_rotary
-from eagle_aot.targets.decoder.shared_input import SharedInput
+from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
 
 
-class PreNormAttention(SharedInput):
+class PreNormAttention(CachedAttention):
     """Grouped-query attention; `q_norm` and `k_norm` do nothing in families without them."""
-
-    sharers = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, config: PreNormConfig, kind: str, caches: CacheSizes) -> None:
         super().__init__()
         dtype = caches.dtype
-        self.head_dim, kv_heads = config.head_dim, config.num_key_value_heads
-        q_width, kv_width = config.num_attention_heads * self.head_dim, kv_heads * self.head_dim
+        self.heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim, self.scale = config.head_dim, config.head_dim**-0.5
+        q_width, kv_width = self.heads * self.head_dim, kv_heads * self.head_dim
         self.q_proj = linear(config.hidden_size, q_width, dtype)
         self.k_proj = linear(config.hidden_size, kv_width, dtype)
         self.v_proj = linear(config.hidden_size, kv_width, dtype)
         self.o_proj = linear(q_width, config.hidden_size, dtype)
         self.q_norm, self.k_norm = (self._head_norm(config, dtype) for _ in "qk")
+        self.v_norm = nn.Identity()
         window = config.sliding_window if kind == SLIDING else 0
         self.kv_cache = caches.cache(kv_heads, self.head_dim, window)
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """`x` [1, T, H] -> [1, T, H]; stores the rows' keys and values."""
-        raw_q, raw_k, raw_v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x))
-        q = apply_rotary(self.q_norm(raw_q), context.rotary)
-        k = apply_rotary(self.k_norm(raw_k), context.rotary)
-        context.view.store(self.kv_cache, k, raw_v)
-        attended = context.view.attend(self.kv_cache, q, self.head_dim**-0.5)
-        return self.o_proj(attended.flatten(2))
 
     def _head_norm(self, config: PreNormConfig, dtype: torch.dtype) -> nn.Module:
         if not config.qk_norm:

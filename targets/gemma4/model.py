@@ -9,38 +9,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.residual import ResidualLayer, join
 from eagle_aot.targets.decoder.rope import (
     RotaryEmbedding,
-    apply_rotary,
     default_inv_freq,
     proportional_inv_freq,
 )
-from eagle_aot.targets.decoder.shared_input import SharedInput
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
 
 
-class Gemma4Attention(SharedInput):
+class Gemma4Attention(CachedAttention):
     """Grouped-query attention with q, k and v norms; `v_proj` is None where keys are the values.
 
     They are so before the norms only: keys get a weight and are rotated, values are not. So both
     are stored, and both must be read.
     """
 
-    sharers = ("q_proj", "k_proj", "v_proj")
+    scale = 1.0
 
     def __init__(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> None:
         super().__init__()
         dtype = caches.dtype
+        self.heads = config.num_attention_heads
         self.head_dim, kv_heads = config.dims(layer)
         sliding = config.layer_types[layer] == SLIDING
-        q_width, kv_width = config.num_attention_heads * self.head_dim, kv_heads * self.head_dim
+        q_width, kv_width = self.heads * self.head_dim, kv_heads * self.head_dim
         self.q_proj = _linear(config.hidden_size, q_width, dtype)
         self.k_proj = _linear(config.hidden_size, kv_width, dtype)
         has_v_proj = sliding or not config.attention_k_eq_v
@@ -51,21 +51,6 @@ class Gemma4Attention(SharedInput):
         self.v_norm = RMSNorm(None, config.rms_norm_eps)
         window = config.sliding_window if sliding else 0
         self.kv_cache = caches.cache(kv_heads, self.head_dim, window)
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """`x` [1, T, H] -> [1, T, H]; stores the rows' keys and values."""
-        projected = self.project(x)  # without a v_proj the keys are the last
-        raw_q, raw_k, raw_v = projected[0], projected[1], projected[-1]
-        q = apply_rotary(self.q_norm(self._heads(raw_q)), context.rotary)
-        k = apply_rotary(self.k_norm(self._heads(raw_k)), context.rotary)
-        v = self.v_norm(self._heads(raw_v))
-        context.view.store(self.kv_cache, k, v)
-        attended = context.view.attend(self.kv_cache, q, scale=1.0)
-        return self.o_proj(attended.flatten(2))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """[1, T, heads * D] -> [1, T, heads, D]."""
-        return x.unflatten(-1, (-1, self.head_dim))
 
 
 class Gemma4Layer(ResidualLayer):

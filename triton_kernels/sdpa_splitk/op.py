@@ -109,10 +109,6 @@ def _check(q: Tensor, k: Tensor, tail: Tensor, window: int, ring: int) -> None:
     )
 
 
-def is_servable(q: Tensor, k: Tensor) -> bool:
-    """Whether the operator has a kernel for this kind of layer.
-
-    `q` [B, T, heads, D], `k` [kv_heads, S, slots, D]; of dtypes and static shapes only.
-    """
-    same = q.dtype == k.dtype and q.dtype in DTYPES
-    return same and is_tileable(q.shape[2], k.shape[0], q.shape[3])
+def is_servable(heads: int, k: Tensor) -> bool:
+    """Whether the operator has a kernel for `heads` of queries and keys `k` [kv_heads, ..., D]."""
+    return k.dtype in DTYPES and is_tileable(heads, k.shape[0], k.shape[-1])

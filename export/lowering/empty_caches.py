@@ -1,0 +1,65 @@
+"""Caches, which are all zero, that take neither memory nor disk while a program is lowered."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from executorch.backends.cuda import cuda_backend, cuda_weight_collector
+from torch import Tensor
+
+CHUNK = 2**24  # bytes
+
+
+@contextmanager
+def caches_kept_empty() -> Iterator[None]:
+    """Let the CUDA backend make zeros that no page of memory stands behind, and write holes.
+
+    For each method it makes every cache anew, and a file of it, until all methods are compiled: for
+    many sequences more than the weights.
+    """
+    write = cuda_weight_collector._write_tensor_storage
+
+    def write_storage(tensor: Tensor, path: str) -> bytes:
+        return write_holes(tensor, path) if is_zero(tensor) else write(tensor, path)
+
+    zeros = patch.object(cuda_backend, "_full_zeros_preserving_strides", untouched_zeros)
+    with zeros, patch.object(cuda_weight_collector, "_write_tensor_storage", write_storage):
+        yield
+
+
+def untouched_zeros(like: Tensor, device: str | torch.device) -> Tensor:
+    """Zeros of the shape, strides and dtype of `like`; on the host, in memory never written."""
+    ends = ((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    count = 1 + sum(ends)
+    memory = torch.from_numpy(np.zeros(count * like.itemsize, dtype=np.uint8))
+    return memory.to(device).view(like.dtype).as_strided(like.shape, like.stride())
+
+
+def is_zero(tensor: Tensor) -> bool:
+    """Whether the tensor lies on the host and its whole storage is zero."""
+    storage = tensor.untyped_storage()
+    if tensor.is_cuda or not storage.nbytes():
+        return False
+    return not torch.empty(0, dtype=torch.uint8).set_(storage).any()
+
+
+def write_holes(tensor: Tensor, path: str) -> bytes:
+    """Make a file of as many zeros as the storage has; returns their SHA-256."""
+    size = tensor.untyped_storage().nbytes()
+    with Path(path).open("wb") as file:
+        file.truncate(size)
+    return digest_of_zeros(size)
+
+
+@cache
+def digest_of_zeros(size: int) -> bytes:
+    """SHA-256 of so many zero bytes; a model's caches are of two or three sizes."""
+    digest, zeros = hashlib.sha256(), bytes(CHUNK)
+    for left in range(size, 0, -CHUNK):
+        digest.update(zeros[:left])
+    return digest.digest()

@@ -1,0 +1,54 @@
+"""Caches cost nothing while a program is lowered."""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+if not find_spec("triton"):
+    pytest.skip("the CUDA backend needs triton to import", allow_module_level=True)
+
+from executorch.backends.cuda import cuda_backend, cuda_weight_collector
+
+from eagle_aot.export.lowering.empty_caches import caches_kept_empty, untouched_zeros
+
+BYTES = 2**28
+
+
+def resident() -> int:
+    """Bytes of this process's memory."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return 4096 * int(pages)
+
+
+def test_zeros_take_no_memory() -> None:
+    like = torch.empty(2**10, BYTES // 2**11, dtype=torch.bfloat16, device="meta").t()
+    before = resident()
+    zeros = untouched_zeros(like, "cpu")
+    assert resident() - before < BYTES / 8
+    assert (zeros.shape, zeros.stride(), zeros.dtype) == (like.shape, like.stride(), like.dtype)
+    assert not zeros.any()
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_files_are_what_the_backend_writes(tmp_path: Path, value: int) -> None:
+    tensor = torch.full((3, 5_000_001), value, dtype=torch.uint8)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    wanted = cuda_weight_collector._write_tensor_storage(tensor, str(theirs))
+    with caches_kept_empty():
+        found = cuda_weight_collector._write_tensor_storage(tensor, str(ours))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert found == wanted == hashlib.sha256(ours.read_bytes()).digest()
+    assert (ours.stat().st_blocks == 0) is (value == 0), "only zeros are left out"
+
+
+def test_the_backend_makes_them_so() -> None:
+    emptied = torch.empty(4, 6, dtype=torch.float16).t()
+    wanted = cuda_backend._full_zeros_preserving_strides(emptied, "cpu")
+    with caches_kept_empty():
+        found = cuda_backend._full_zeros_preserving_strides(emptied, "cpu")
+        assert cuda_backend._full_zeros_preserving_strides is untouched_zeros
+    assert torch.equal(found, wanted) and found.stride() == wanted.stride()
+    assert found.untyped_storage().nbytes() == wanted.untyped_storage().nbytes()

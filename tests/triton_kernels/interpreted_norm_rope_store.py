@@ -1,0 +1,61 @@
+"""The kernel of norms, rotation and storing in Triton's interpreter, on a CPU.
+
+Run by `test_norm_rope_store.py` in a process of its own, because TRITON_INTERPRET must be set
+before triton is imported.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.triton_kernels.norm_rope_store import kernel, norm_rope_store_reference
+from support.interpreted_kernels import compute_as_a_gpu
+from support.norm_rope_cases import CASES, Case, assert_close, copied, row_alone
+
+
+@pytest.fixture(autouse=True)
+def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Arithmetic as there, the kernel unwrapped, and fresh memory NaN."""
+    compute_as_a_gpu(monkeypatch)
+    monkeypatch.setattr(kernel, "wrap_triton", lambda interpreted: interpreted)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def launch(arguments: list[Any]) -> Tensor:
+    parts, cos, sin, q_weight, k_weight, k, v, own, sources, targets, *rest = arguments
+    weights = q_weight, k_weight
+    return kernel.launch(parts, (cos, sin), weights, (k, v), own, (sources, targets), *rest)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_normalises_rotates_and_stores(case: Case) -> None:
+    before = case.arguments()
+    after = copied(before)
+    assert_close(case, launch(after), after, before)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_rounds_where_the_reference_does(case: Case) -> None:
+    """But for sums in another order: a few numbers, one step apart."""
+    ours, theirs = case.arguments(), case.arguments()
+    queries = launch(ours), norm_rope_store_reference(*theirs)
+    for a, b in (queries, *zip(ours[5:7], theirs[5:7], strict=True)):
+        assert (a != b).float().mean() < 0.01
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
+    together = case.arguments()
+    queries = launch(together)
+    for row in range(case.rows):
+        alone = row_alone(case, case.arguments(), row)
+        assert torch.equal(launch(alone)[0, 0], queries[0, row])
+        for cache, whole in zip(alone[5:7], together[5:7], strict=True):
+            slot = alone[7][0]
+            assert torch.equal(cache[:, slot], whole[:, slot])

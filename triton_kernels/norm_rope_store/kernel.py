@@ -1,0 +1,240 @@
+"""Heads normalised, rotated and stored on a GPU, in one launch.
+
+A head's queries need no order: a program each for every few rows of them. A head's keys, or its
+values, of one sequence are one program's alone: what is moved has been read before a row is stored.
+
+Importing this module needs triton.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.library import wrap_triton
+
+TILE = 4
+"""Rows that a program has in hand at a time."""
+
+WARPS = 4
+
+
+@triton.jit
+def head_values(
+    parts_ptr: tl.tensor,
+    row: tl.tensor,
+    rows: tl.tensor,
+    column: tl.tensor,
+    inside: tl.tensor,
+    SPLITS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DTYPE: tl.constexpr,
+) -> tl.tensor:
+    """float32 [TILE, D]: the sum of parts, rounded as a product is."""
+    total = tl.zeros((row + column).shape, tl.float32)
+    for split in tl.static_range(SPLITS):
+        part = parts_ptr + (split * rows + row) * WIDTH + column
+        total += tl.load(part, mask=inside, other=0.0).to(tl.float32)
+    return total.to(DTYPE).to(tl.float32)
+
+
+@triton.jit
+def inverse_rms(x: tl.tensor, D: tl.constexpr, EPS: tl.constexpr) -> tl.tensor:
+    """Of x [TILE, D] by row: [TILE, 1]."""
+    return tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / D + EPS)
+
+
+@triton.jit
+def rotated(
+    parts_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    cos_ptr: tl.tensor,
+    sin_ptr: tl.tensor,
+    first: tl.tensor,
+    row: tl.tensor,
+    rows: tl.tensor,
+    inside: tl.tensor,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    EPS: tl.constexpr,
+    DTYPE: tl.constexpr,
+) -> tl.tensor:
+    """float32 [TILE, D] of the head whose columns begin at `first`.
+
+    A column turns with the one half a head away, which is read once more.
+    """
+    column = tl.arange(0, D)[None, :]
+    other = (column + D // 2) % D
+    x = head_values(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, DTYPE)
+    y = head_values(parts_ptr, row, rows, first + other, inside, SPLITS, WIDTH, DTYPE)
+    if HAS_NORM:
+        factor = inverse_rms(x, D, EPS)
+        x = (x * factor * tl.load(weight_ptr + column).to(tl.float32)).to(DTYPE).to(tl.float32)
+        y = (y * factor * tl.load(weight_ptr + other).to(tl.float32)).to(DTYPE).to(tl.float32)
+    cos = tl.load(cos_ptr + row * D + column, mask=inside, other=0.0)
+    sin = tl.load(sin_ptr + row * D + column, mask=inside, other=0.0)
+    return x * cos + y * sin
+
+
+@triton.jit
+def move(
+    cache_ptr: tl.tensor,
+    sources_ptr: tl.tensor,
+    targets_ptr: tl.tensor,
+    D: tl.constexpr,
+    MOVES: tl.constexpr,
+) -> None:
+    """Copy entries within a head's cache; all are read before this program writes any."""
+    entry, column = tl.arange(0, MOVES)[:, None], tl.arange(0, D)[None, :]
+    source, target = tl.load(sources_ptr + entry), tl.load(targets_ptr + entry)
+    differs = (source != target) & (column < D)
+    x = tl.load(cache_ptr + source * D + column, mask=differs, other=0.0)
+    tl.debug_barrier()
+    tl.store(cache_ptr + target * D + column, x, mask=differs)
+
+
+@triton.jit
+def store_head(
+    cache_ptr: tl.tensor,
+    parts_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    cos_ptr: tl.tensor,
+    sin_ptr: tl.tensor,
+    own_ptr: tl.tensor,
+    sources_ptr: tl.tensor,
+    targets_ptr: tl.tensor,
+    sequence: tl.tensor,
+    first: tl.tensor,
+    count: tl.tensor,
+    rows: tl.tensor,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPLITS: tl.constexpr,
+    MOVES: tl.constexpr,
+    IS_KEY: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    EPS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """A sequence's `count` rows of the head whose columns begin at `first`, behind its moves."""
+    dtype: tl.constexpr = cache_ptr.dtype.element_ty
+    step, column = tl.arange(0, TILE)[:, None], tl.arange(0, D)[None, :]
+    if MOVES:
+        entries = sequence * MOVES
+        move(cache_ptr, sources_ptr + entries, targets_ptr + entries, D, MOVES)
+    for start in range(0, count, TILE):
+        row = sequence * count + start + step
+        inside = (start + step < count) & (column < D)
+        slot = tl.load(own_ptr + row, mask=start + step < count, other=0)
+        if IS_KEY:
+            x = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, inside,
+                        D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
+        else:
+            x = head_values(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, dtype)
+            if HAS_NORM:
+                x *= inverse_rms(x, D, EPS)
+        tl.store(cache_ptr + slot * D + column, x.to(dtype), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "batch"])
+def norm_rope_store_kernel(
+    parts_ptr: tl.tensor,
+    cos_ptr: tl.tensor,
+    sin_ptr: tl.tensor,
+    q_weight_ptr: tl.tensor,
+    k_weight_ptr: tl.tensor,
+    own_ptr: tl.tensor,
+    sources_ptr: tl.tensor,
+    targets_ptr: tl.tensor,
+    q_ptr: tl.tensor,
+    k_cache_ptr: tl.tensor,
+    v_cache_ptr: tl.tensor,
+    rows: tl.tensor,
+    batch: tl.tensor,
+    SLOTS: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPLITS: tl.constexpr,
+    MOVES: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    NORM_VALUES: tl.constexpr,
+    EPS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """Programs in turn: queries by head and tile, then keys and values by head and sequence."""
+    dtype: tl.constexpr = q_ptr.dtype.element_ty
+    program = tl.program_id(0)
+    queries = tl.cdiv(rows, TILE) * HEADS
+    if program < queries:
+        head = program % HEADS
+        row = program // HEADS * TILE + tl.arange(0, TILE)[:, None]
+        column = tl.arange(0, D)[None, :]
+        inside = (row < rows) & (column < D)
+        x = rotated(parts_ptr, q_weight_ptr, cos_ptr, sin_ptr, head * D, row, rows, inside,
+                    D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
+        tl.store(q_ptr + (row * HEADS + head) * D + column, x.to(dtype), mask=inside)
+    else:
+        program -= queries
+        head = program // 2 % KV_HEADS
+        sequence = program // 2 // KV_HEADS
+        cache = head.to(tl.int64) * SLOTS * D
+        if program % 2 == 0:
+            store_head(k_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, own_ptr,
+                       sources_ptr, targets_ptr, sequence, (HEADS + head) * D, rows // batch, rows,
+                       D, WIDTH, SPLITS, MOVES, True, HAS_NORM, EPS, TILE)  # fmt: skip
+        else:
+            first = WIDTH - (KV_HEADS - head) * D
+            store_head(v_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, own_ptr,
+                       sources_ptr, targets_ptr, sequence, first, rows // batch, rows,
+                       D, WIDTH, SPLITS, MOVES, False, NORM_VALUES, EPS, TILE)  # fmt: skip
+
+
+def launch(
+    parts: Tensor,
+    angles: tuple[Tensor, Tensor],
+    weights: tuple[Tensor | None, Tensor | None],
+    caches: tuple[Tensor, Tensor],
+    own: Tensor,
+    moves: tuple[Tensor | None, Tensor | None],
+    heads: int,
+    norm_values: bool,
+    eps: float,
+) -> Tensor:
+    """A call of the kernel: arguments and result as for `op.norm_rope_store`."""
+    (cos, sin), (q_weight, k_weight), (k_cache, v_cache) = angles, weights, caches
+    sources, targets = moves
+    kv_heads, slots, head_dim = k_cache.shape
+    splits, _, rows, width = parts.shape
+    q = k_cache.new_empty(1, rows, heads, head_dim)
+    batch, moved = (1, 0) if sources is None else sources.shape
+    programs = triton.cdiv(rows, TILE) * heads + 2 * kv_heads * batch
+    wrap_triton(norm_rope_store_kernel)[(programs,)](
+        parts.contiguous(),
+        cos.contiguous(),
+        sin.contiguous(),
+        cos if q_weight is None else q_weight,
+        cos if k_weight is None else k_weight,
+        own,
+        own if sources is None else sources,
+        own if targets is None else targets,
+        q,
+        k_cache,
+        v_cache,
+        rows,
+        batch,
+        SLOTS=slots,
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        D=head_dim,
+        WIDTH=width,
+        SPLITS=splits,
+        MOVES=moved,
+        HAS_NORM=q_weight is not None,
+        NORM_VALUES=norm_values,
+        EPS=eps,
+        TILE=TILE,
+        num_warps=WARPS,
+    )
+    return q
