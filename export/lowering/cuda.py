@@ -31,7 +31,7 @@ from torch.fx.experimental import proxy_tensor
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device
 from eagle_aot.export.lowering.backend import ASSEMBLE, multiprocessors
 from eagle_aot.export.lowering.empty_caches import caches_kept_empty
-from eagle_aot.export.lowering.in_place import written_in_place
+from eagle_aot.export.lowering.in_place import writes_unwrapped
 from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
 
 CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
@@ -47,7 +47,13 @@ def lower(
     Inputs and outputs stay on the device. Must run within `workspace`, and be written there: the
     program's weights are files of it.
     """
-    with quiet_tuning(), announced(begin), mutations_memoised(), caches_kept_empty():
+    with (
+        quiet_tuning(),
+        announced(begin),
+        mutations_memoised(),
+        caches_kept_empty(),
+        writes_unwrapped(),
+    ):
         edge = to_edge_transform_and_lower(
             programs,
             partitioner={name: [CudaPartitioner(compile_specs(name))] for name in programs},
@@ -79,10 +85,7 @@ def compile_specs(method: str) -> list[CompileSpec]:
 
 @contextmanager
 def announced(begin: Callable[[str], None]) -> Iterator[None]:
-    """Tell `begin` of each method that is compiled; the backend first moves it to the GPU.
-
-    There what the lowering wrapped is unwrapped.
-    """
+    """Tell `begin` of each method that is compiled; the backend first moves it to the GPU."""
     move = CudaBackend.move_program_to_device
 
     def announce_and_move(
@@ -90,7 +93,7 @@ def announced(begin: Callable[[str], None]) -> Iterator[None]:
     ) -> ExportedProgram:
         forget_last_trace()
         begin(f"lower {CudaBackend.method_name_from_compile_specs(specs)}")
-        return written_in_place(move(program, device, specs))
+        return move(program, device, specs)
 
     with patch.object(CudaBackend, "move_program_to_device", announce_and_move):
         yield
