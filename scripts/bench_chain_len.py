@@ -26,7 +26,7 @@ from bench_header import header, title_lines
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN, Result
 from eagle_aot.runtime_runner.stats import Stats
 from tiny_pair.stories import stories
@@ -69,7 +69,7 @@ def main(
     """Compare --chain-len auto with every fixed length of ARTIFACT, on easy and hard prompts."""
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
     sets = prompt_sets(runner, count)
-    lengths: list[ChainLen] = [*range(LONGEST_CHOSEN + 1), AUTO]
+    lengths: list[ChainLen] = [*range(LONGEST_CHOSEN + 1), AUTO_LENGTH]
     lines, same = [], True
     with Progress(console=Console(stderr=True), transient=True) as progress:
         shown = progress.add_task("decoding", total=len(sets) * count)
@@ -121,7 +121,7 @@ def report(name: str, results: dict[ChainLen, list[Result]]) -> Iterator[Line]:
     """A line for each chain length; ratios are of tokens per second."""
     totals = {k: Stats.total(result.stats for result in found) for k, found in results.items()}
     plain = totals[0].decode_seconds
-    best = min(stats.decode_seconds for length, stats in totals.items() if length != AUTO)
+    best = min(stats.decode_seconds for length, stats in totals.items() if length != AUTO_LENGTH)
     for length, stats in totals.items():
         yield Line(
             prompts=name,
@@ -151,11 +151,11 @@ def show(artifact: Path, lines: list[Line], same: bool, commit: str | None, as_j
             f"{line.tokens / line.seconds:.0f}",
             f"{line.of_plain:.3f}",
             f"{line.of_best:.3f}",
-            " ".join(map(str, line.rounds_by_chain_len)) if line.chain_len == AUTO else "",
-            end_section=line.chain_len == AUTO,
+            " ".join(map(str, line.rounds_by_chain_len)) if line.chain_len == AUTO_LENGTH else "",
+            end_section=line.chain_len == AUTO_LENGTH,
         )
     console.print(table)
-    chosen = [line for line in lines if line.chain_len == AUTO]
+    chosen = [line for line in lines if line.chain_len == AUTO_LENGTH]
     reached = all(min(line.of_plain, line.of_best) >= LIMIT for line in chosen)
     console.print(f"auto reaches {LIMIT} of plain and of the best K on every set: {reached}")
     console.print(f"all outputs identical: {same}")

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.adaptive.rounds import SameRound
+from eagle_aot.runtime_runner.adaptive.schedule import ConstantSchedule
 from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.generate import Limits, generate
@@ -125,7 +125,7 @@ def with_script(
     round_ = Round(runner.target, drafter, chain_len, running)
     round_.play = executor.repeat(round_.step)
     limits = Limits(room=len(plain), stop_ids=frozenset(runner.constants.eos_ids))
-    return generate(SameRound(round_), prompt, limits, lambda run: None)
+    return generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
 
 
 GENERATORS = {"head": with_head, "scripted": with_script}

@@ -2,7 +2,7 @@
 
 import click
 
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 
 
 def numbers(context: click.Context, option: click.Parameter, value: str) -> list[int]:
@@ -15,6 +15,6 @@ def numbers(context: click.Context, option: click.Parameter, value: str) -> list
 
 def chain_lengths(context: click.Context, option: click.Parameter, value: str) -> list[ChainLen]:
     """`1,4,auto` as chain lengths: the callback of an option."""
-    fixed = [part for part in value.split(",") if part.strip() != AUTO]
-    chosen: list[ChainLen] = [AUTO] if len(fixed) < value.count(",") + 1 else []
+    fixed = [part for part in value.split(",") if part.strip() != AUTO_LENGTH]
+    chosen: list[ChainLen] = [AUTO_LENGTH] if len(fixed) < value.count(",") + 1 else []
     return [*(numbers(context, option, ",".join(fixed)) if fixed else []), *chosen]

@@ -60,7 +60,9 @@ def test_rounds_of_any_length_follow_one_another(
     fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    monkeypatch.setattr(runner.chosen_rounds, "_chooser", Shuffled(runner.chosen_rounds.costs))
+    monkeypatch.setattr(
+        runner.adaptive_schedule, "_chooser", Shuffled(runner.adaptive_schedule.costs)
+    )
     for prompt in mixed_prompts(runner)[1::4]:
         plain = runner.generate(prompt, 40, speculate=False)
         assert runner.generate(prompt, 40, "auto").token_ids == plain.token_ids, len(prompt)

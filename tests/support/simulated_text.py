@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import cast
 from unittest.mock import patch
 
-from eagle_aot.runtime_runner.adaptive import rounds
+from eagle_aot.runtime_runner.adaptive import schedule
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds
+from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.round import Round, Running
 from support.toy import TAIL, ToyTarget
 
@@ -83,11 +83,11 @@ def chosen_price(
     `costs` are what rounds really cost; the chooser sees them times `noise`.
     """
     simulation = Simulation(costs, text)
-    chosen = ChosenRounds(simulation.rounds, cast(Backlog, simulation), chooser)
-    with patch.object(rounds, "time", SimpleNamespace(perf_counter=lambda: simulation.now)):
-        chosen.begin(0)
+    adaptive = AdaptiveSchedule(simulation.rounds, cast(Backlog, simulation), chooser)
+    with patch.object(schedule, "time", SimpleNamespace(perf_counter=lambda: simulation.now)):
+        adaptive.begin(0)
         while (left := len(text) - simulation.place) > 0:
-            round_ = chosen.choose(left)
+            round_ = adaptive.choose(left)
             accepted = simulation.play(round_.chain_len, noise())
-            chosen.observe(round_, accepted, [0] * min(accepted + 1, left))
+            adaptive.observe(round_, accepted, [0] * min(accepted + 1, left))
     return simulation.price

@@ -1,17 +1,22 @@
-"""Which round comes next."""
+"""Which round comes next: how many drafts each round of a text has."""
 
 import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, PLAIN_RUN, ChainLen, ChainLength
+from eagle_aot.runtime_runner.adaptive.chain_length import (
+    AUTO_LENGTH,
+    PLAIN_RUN,
+    ChainLen,
+    ChainLength,
+)
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.round import Round
 
 
-class Rounds(Protocol):
-    """The rounds of a text, one after the other."""
+class Schedule(Protocol):
+    """Hands out the rounds of a text, one after the other."""
 
     @property
     def chain_len(self) -> ChainLen:
@@ -27,7 +32,7 @@ class Rounds(Protocol):
         """What came of it: drafts accepted, and the tokens before the text's end."""
 
 
-class SameRound:
+class ConstantSchedule:
     """One round, over and over."""
 
     def __init__(self, round_: Round) -> None:
@@ -47,14 +52,14 @@ class SameRound:
         """Nothing is learned."""
 
 
-class ChosenRounds:
+class AdaptiveSchedule:
     """Rounds of every chain length over one cursor, and what chooses between them.
 
     They are chosen in runs, within which nothing is asked: after each forward the host's caches
     hold other things, so that choosing costs a small model more than it wins.
     """
 
-    chain_len: ChainLen = AUTO
+    chain_len: ChainLen = AUTO_LENGTH
 
     def __init__(self, rounds: Sequence[Round], backlog: Backlog, chooser: ChainLength) -> None:
         """`rounds[K]` has K drafts; the drafter of `rounds[0]` is `backlog`."""
