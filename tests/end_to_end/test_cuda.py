@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
-from check_artifact import tokens, with_script
+from check_artifact import tokens
 from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.checks.lossless import with_script
 from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
@@ -77,7 +78,7 @@ def test_scripted_drafts_never_change_the_tokens(
     prompt = tokens(runner, context, seed=context)
     plain = runner.generate(prompt, 60, speculate=False).token_ids
     for chain_len in CHAIN_LENS:
-        output, stats = with_script(runner, prompt, plain, chain_len)
+        output, stats = with_script(runner, prompt, plain, chain_len, 60)
         assert output == plain, chain_len
         assert stats.accepted > 0
 
