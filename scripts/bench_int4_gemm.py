@@ -21,7 +21,7 @@ from rich.table import Table
 from bench_header import header, title_lines
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
+from eagle_aot.runtime_runner.bench.memory import read_bandwidth
 from eagle_aot.runtime_runner.bench.settings import numbers
 from eagle_aot.runtime_runner.bench.timing import CudaClock
 from int4_bench.linears import dense, dequantised, few_rows, many_rows, parts_of, peers

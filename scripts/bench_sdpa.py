@@ -11,7 +11,7 @@ from rich.table import Table
 from bench_header import Header, header, title_lines
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
+from eagle_aot.runtime_runner.bench.memory import read_bandwidth
 from eagle_aot.runtime_runner.bench.timing import CudaClock
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import TAIL, choose_tiling
 from number_list import numbers

@@ -11,7 +11,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.runtime_runner.bench.host_copies import QUIET
+from eagle_aot.runtime_runner.bench.samples import QUIET
 from eagle_aot.runtime_runner.executors import Call
 
 REPLAYS = 5

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from eagle_aot.artifact import TARGET_VERIFY, Constants
 from eagle_aot.common.progress import Progress
-from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
 from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors
-from eagle_aot.runtime_runner.bench.parts import Forward
+from eagle_aot.runtime_runner.bench.memory import read_bandwidth
+from eagle_aot.runtime_runner.bench.parts import RepeatedForward
 from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.bench.timing import CudaClock, Series
@@ -76,7 +76,9 @@ def measure(
     clock = CudaClock()
     with progress.stage("record"):
         still = no_moves(1, constants.tail, executor.device)
-        forwards = [Forward(executor, constants, TARGET_VERIFY, (1, n), still) for n in rows]
+        forwards = [
+            RepeatedForward(executor, constants, TARGET_VERIFY, (1, n), still) for n in rows
+        ]
     places = list(itertools.product(contexts, forwards))
     with progress.stage("time"):
         times = [graph_us(clock, forward, context, replays) for context, forward in places]
@@ -98,7 +100,7 @@ def measure(
     return Results(read_bandwidth=bandwidth, verifies=verifies)
 
 
-def graph_us(clock: CudaClock, forward: Forward, context: int, replays: int) -> float:
+def graph_us(clock: CudaClock, forward: RepeatedForward, context: int, replays: int) -> float:
     """The median of `replays` replays, each on other random tokens and timed by itself."""
     forward.place(context)
     series = Series(clock, forward.timed, calls=1)
@@ -107,13 +109,13 @@ def graph_us(clock: CudaClock, forward: Forward, context: int, replays: int) -> 
     return 1e3 * series.ms
 
 
-def kernels_at(forward: Forward, context: int) -> list[Kernel]:
+def kernels_at(forward: RepeatedForward, context: int) -> list[Kernel]:
     """The kernels of one replay behind `context` tokens."""
     forward.place(context)
     return kernels_of(forward.timed.play)
 
 
-def floor_of(floors: Floors, forward: Forward, context: int) -> Floor:
+def floor_of(floors: Floors, forward: RepeatedForward, context: int) -> Floor:
     """Every weight once, and of the caches what may be attended."""
     floor = floors.forward(TARGET_VERIFY, forward.rows, context)
     assert floor is not None  # the bytes of an AotiExecutor's program are known

@@ -8,9 +8,9 @@ from eagle_aot.runtime_runner.bench.results import (
     AtContext,
     Floor,
     Part,
-    Prefill,
+    PrefillTime,
     Results,
-    Round,
+    RoundTimes,
     Setup,
 )
 
@@ -21,7 +21,7 @@ def made_up_context(context: int = 512) -> AtContext:
     2 ms."""
     return AtContext(
         context=context,
-        prefill=Prefill(tokens=context, ms=256.0),
+        prefill=PrefillTime(tokens=context, ms=256.0),
         parts=(
             Part(name=PLAIN, rows=1, ms=11.0, floor=Floor(bytes=10_000_000, ms=5.0)),
             Part(name=VERIFY, rows=2, ms=12.0, floor=Floor(bytes=10_400_000, ms=5.2)),
@@ -30,14 +30,14 @@ def made_up_context(context: int = 512) -> AtContext:
             Part(name=SEED, rows=3, ms=2.0, floor=None),
         ),
         rounds=(
-            Round(
+            RoundTimes(
                 chain_len=0,
                 wall_ms=12.0,
                 host_ms=0.5,
                 launch_ms=0.25,
                 floor=Floor(bytes=10_000_000, ms=5.0),
             ),
-            Round(
+            RoundTimes(
                 chain_len=2,
                 wall_ms=18.0,
                 host_ms=1.0,
@@ -62,7 +62,7 @@ def made_up_results(*contexts: AtContext) -> Results:
         ),
         read_bandwidth=2e9,
         peak_memory={"target weights": 8_000_000_000, "workspace": 500_000_000},
-        chunk=Prefill(tokens=128, ms=32.0),
+        chunk=PrefillTime(tokens=128, ms=32.0),
         host_copies={0: 1.0, 2: None},
         contexts=contexts or (made_up_context(),),
     )

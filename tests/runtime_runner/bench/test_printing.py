@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.runtime_runner import runner
-from eagle_aot.runtime_runner.bench import measure, plot
+from eagle_aot.runtime_runner.bench import measure
 from eagle_aot.runtime_runner.bench.cli import main
 from eagle_aot.runtime_runner.bench.results import Results
+from eagle_aot.runtime_runner.plots import rounds
 from support.made_up_results import made_up_results
 from support.refusals import refuses
 
@@ -34,7 +35,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     loaded: list[Any] = []
     monkeypatch.setattr(runner, "load_artifact", lambda path, *_, **__: loaded.append(path))
     monkeypatch.setattr(measure, "Bench", MadeUpBench)
-    monkeypatch.setattr(plot, "plot", no_room)
+    monkeypatch.setattr(rounds, "plot_rounds", no_room)
     return loaded
 
 

@@ -7,8 +7,8 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from eagle_aot.runtime_runner.bench.plot import bar_label, draw_context, plot
-from eagle_aot.runtime_runner.bench.results import Round
+from eagle_aot.runtime_runner.bench.results import RoundTimes
+from eagle_aot.runtime_runner.plots.rounds import bar_label, draw_context, plot_rounds
 from support.made_up_results import made_up_context, made_up_results
 
 
@@ -30,13 +30,13 @@ def test_bars_say_what_drafts_must_be_worth() -> None:
     plain, round_ = at.rounds
     assert bar_label(at, plain) == "12.00 ms"
     assert bar_label(at, round_) == "18.00 ms, pays above tau 1.50"
-    dear = Round(chain_len=1, wall_ms=24.0, host_ms=None, launch_ms=None, floor=None)
+    dear = RoundTimes(chain_len=1, wall_ms=24.0, host_ms=None, launch_ms=None, floor=None)
     assert bar_label(at, dear) == "24.00 ms, cannot pay"
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_picture_grows_with_the_contexts(tmp_path: Path, count: int) -> None:
     path = tmp_path / "round.png"
-    plot(made_up_results(*(made_up_context(512 * (i + 1)) for i in range(count))), path)
+    plot_rounds(made_up_results(*(made_up_context(512 * (i + 1)) for i in range(count))), path)
     height, width, _ = imread(path).shape
     assert width == 1500 and height > 150 * count

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle_aot.runtime_runner.bench.results import AtContext, Results, Round
+from eagle_aot.runtime_runner.bench.results import AtContext, Results, RoundTimes
 from eagle_aot.runtime_runner.plots.picture import save_picture
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LEGEND = {  # Okabe and Ito's colours, which colour-blind readers can tell apart
 }
 
 
-def plot(results: Results, path: Path) -> None:
+def plot_rounds(results: Results, path: Path) -> None:
     """Write a PNG with one stacked bar per context and chain length."""
     from matplotlib.figure import Figure  # an optional dependency
 
@@ -66,7 +66,7 @@ def draw_context(axes: "Axes", at: AtContext) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def bar_label(at: AtContext, round_: Round) -> str:
+def bar_label(at: AtContext, round_: RoundTimes) -> str:
     """The round's time, and what its drafts must be worth."""
     total, break_even = f"{round_.wall_ms:.2f} ms", at.break_even_tau(round_)
     if round_.chain_len == 0:
