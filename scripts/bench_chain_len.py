@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench_header import header, title_lines
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN, Result
 from eagle_aot.runtime_runner.stats import Stats
+from shared.header import header, title_lines
 from tiny_pair.stories import stories
 
 SEED = 20261121

@@ -15,7 +15,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.checks.lossless import HEAD_AND_SCRIPT, Comparison, compare
 from eagle_aot.runtime_runner.checks.rows import RowCheck
-from number_list import numbers
+from shared.number_list import numbers
 
 console = Console(width=100)
 

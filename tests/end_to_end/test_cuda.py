@@ -14,8 +14,8 @@ from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.stats import Stats
-from support.mixed_prompts import CHAIN_LENS, mixed_prompts
-from support.shuffled_lengths import Shuffled
+from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
+from support.runner.shuffled_lengths import Shuffled
 from tiny_pair.stories import final_answer, stories
 
 

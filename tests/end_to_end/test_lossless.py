@@ -16,8 +16,8 @@ from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.stats import Stats
-from support.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
-from support.shuffled_lengths import Shuffled
+from support.runner.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
+from support.runner.shuffled_lengths import Shuffled
 from tiny_pair.stories import stories
 
 

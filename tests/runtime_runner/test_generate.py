@@ -12,7 +12,7 @@ from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate,
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.runner import finish_reason
 from eagle_aot.runtime_runner.stats import Stats
-from support.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
+from support.runner.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
 
 
 def one() -> Running:

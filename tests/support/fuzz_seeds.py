@@ -19,10 +19,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
 from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS, file_record
-from support.cuda_files import Files, sample_files
+from support.files.cuda import Files, sample_files
+from support.files.gguf import GgufModel, random_q4_k
+from support.files.int4 import awq, gptq, rounded, write_linear
 from support.gemma_oracle import random_gemma, save_text_layout, write_config
-from support.gguf_files import GgufModel, random_q4_k
-from support.head_files import (
+from support.heads.files import (
     HeadShape,
     head_tensors,
     safeailab_config,
@@ -30,7 +31,6 @@ from support.head_files import (
     target_mask,
     write_head,
 )
-from support.int4_files import awq, gptq, rounded, write_linear
 from support.pre_norm_oracle import LLAMA3_ROPE, YARN_ROPE, random_pre_norm
 
 SMALL = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16}

@@ -8,7 +8,7 @@ import torch
 from eagle_aot.runtime_runner.bench import memory
 from eagle_aot.runtime_runner.bench.memory import all_parts, peak_memory
 from eagle_aot.runtime_runner.bench.timing import HostClock
-from support.logging_executor import LoggingExecutor
+from support.runner.logging_executor import LoggingExecutor
 
 
 def test_the_bandwidth_is_bytes_over_the_fastest_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from eagle_aot.runtime_runner.bench import measure
 from eagle_aot.runtime_runner.bench.cli import main
 from eagle_aot.runtime_runner.bench.results import Results
 from eagle_aot.runtime_runner.plots import rounds
-from support.made_up_results import made_up_results
 from support.refusals import refuses
+from support.runner.made_up_results import made_up_results
 
 
 class MadeUpBench:

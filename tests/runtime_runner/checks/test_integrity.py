@@ -15,7 +15,7 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.runtime_runner import load_artifact, runner
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, plain
 from eagle_aot.runtime_runner.cli import main
-from support.artifact_files import write_artifact
+from support.files.artifact import write_artifact
 from support.refusals import refuses
 
 H100 = Device(name="a GPU", compute_capability="9.0", multiprocessors=132, cuda="13.0")

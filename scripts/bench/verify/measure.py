@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.verify.kernels import Kernel, kernels_of
 from eagle_aot.artifact import TARGET_VERIFY, Constants
 from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors
@@ -14,7 +15,6 @@ from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.bench.timing import CudaClock, Series
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.target import no_moves
-from verify_profile.kernels import Kernel, kernels_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

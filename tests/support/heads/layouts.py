@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from support.head_files import (
+from support.heads.files import (
     HeadShape,
     Tensors,
     head_tensors,

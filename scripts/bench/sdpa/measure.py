@@ -7,11 +7,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bench.sdpa.layers import Cache, Caches, Layer, Queries, last_rows
+from bench.sdpa.peers import PEERS, Attention, NotServed
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_reference, sdpa_splitk
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling
-from graph_timing import median_us
-from sdpa_bench.layers import Cache, Caches, Layer, Queries, last_rows
-from sdpa_bench.peers import PEERS, Attention, NotServed
+from shared.graph_timing import median_us
 
 
 class Launch(Protocol):

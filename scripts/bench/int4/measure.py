@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from bench.int4.linears import Linear, dense
+from bench.int4.shapes import Shape
 from eagle_aot.targets.int4 import Int4Weight
-from graph_timing import copies_past_l2, median_us
-from int4_bench.linears import Linear, dense
-from int4_bench.shapes import Shape
+from shared.graph_timing import copies_past_l2, median_us
 
 CHECKED_ROWS = 4096
 """Of a product are compared with float32: enough to see every fault, and small next to a table."""

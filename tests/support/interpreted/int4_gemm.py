@@ -1,8 +1,4 @@
-"""The INT4 kernels in Triton's interpreter, on a CPU.
-
-Run by `test_int4_kernel.py` in a process of its own, because TRITON_INTERPRET must be set before
-triton is imported.
-"""
+"""The INT4 kernels in Triton's interpreter, on a CPU: run by `test_int4_kernel.py`."""
 
 from collections.abc import Iterator
 
@@ -12,14 +8,14 @@ from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import PackedInt4, large_m, small_m
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import numbers_of_tiles
-from support.int4_cases import (
+from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.kernels.int4_cases import (
     Case,
     assert_float32_sums,
     assert_rounded_weight,
     float64_gated,
     tensors,
 )
-from support.interpreted_kernels import compute_as_a_gpu
 
 FLOAT32_SLACK = 1e-5
 WIDTHS = 8, 16, 32, 64

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from support.head_files import HeadShape, Tensors
+from support.heads.files import HeadShape, Tensors
 
 EPS = 1e-6
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from bench.sdpa.layers import Cache, Queries
 from eagle_aot.triton_kernels.sdpa_splitk import visible_slots
-from sdpa_bench.layers import Cache, Queries
 
 Attention = Callable[[Cache], Tensor]
 """Queries bound: a cache in, [B, rows, heads, D] or [B, heads, rows, D] out."""

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from bench.sdpa.layers import Layer
+from bench.sdpa.measure import Bench, first_line
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
     Tiling,
     choose_tiling,
     ring_splits,
     row_tile,
 )
-from sdpa_bench.layers import Layer
-from sdpa_bench.measure import Bench, first_line
 
 SHARED_MEMORY = 227 << 10
 PROCESSORS = 132

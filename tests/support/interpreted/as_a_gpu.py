@@ -1,10 +1,7 @@
-"""Triton's interpreter made to compute as a GPU does.
-
-For test modules that run in a process of their own, because TRITON_INTERPRET must be set before
-triton is imported.
-"""
+"""Triton's interpreter made to compute as a GPU does."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +18,23 @@ def compute_as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", ordered_dot)
     monkeypatch.setattr(interpreter, "_convert_float", rounding(interpreter._convert_float))
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_once_patched)
+
+
+PATCHED: set[str] = set()
+"""Modules whose functions see an interpreted language for good."""
+
+
+def call_once_patched(function: interpreter.InterpretedFunction, *args: Any, **named: Any) -> Any:
+    """Call a function from within a kernel.
+
+    The interpreter would patch triton.language anew for each such call, which takes it longer than
+    most functions do, though it never undoes that, and a kernel's launch patches its own.
+    """
+    if function.fn.__module__ not in PATCHED:
+        interpreter._patch_lang(function.fn)
+        PATCHED.add(function.fn.__module__)
+    return function.rewrite()(*args, **named)
 
 
 def ordered_dot(

@@ -8,12 +8,12 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from bench_header import Header, title_lines
+from bench.verify.kernels import DENSE, Kernel, class_of, shares
+from bench.verify.measure import Results, Verify
 from eagle_aot.artifact import Stage
 from eagle_aot.common.progress import line
 from eagle_aot.runtime_runner.bench.report import gigabytes, table_of
-from verify_profile.kernels import DENSE, Kernel, class_of, shares
-from verify_profile.measure import Results, Verify
+from shared.header import Header, title_lines
 
 LONGEST = 25
 NOTES = (

@@ -1,8 +1,4 @@
-"""The residual norm in Triton's interpreter, on a CPU.
-
-Run by `test_residual_norm.py` in a process of its own, because TRITON_INTERPRET must be set before
-triton is imported.
-"""
+"""The residual norm in Triton's interpreter, on a CPU: run by `test_residual_norm.py`."""
 
 from collections.abc import Iterator
 
@@ -10,8 +6,8 @@ import pytest
 import torch
 
 from eagle_aot.triton_kernels.residual_norm import kernel, residual_norm_reference
-from support.interpreted_kernels import compute_as_a_gpu
-from support.residual_cases import CASES, Case, assert_close, assert_rounded_alike
+from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.kernels.residual_cases import CASES, Case, assert_close, assert_rounded_alike
 
 
 @pytest.fixture(autouse=True)
