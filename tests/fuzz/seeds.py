@@ -1,6 +1,6 @@
-"""Small valid files of every kind that is read, which `tests/fuzz/campaign.py` damages.
+"""Small valid files of every kind that is read, which `campaign.py` damages.
 
-`python tests/fuzz_seeds.py DIRECTORY` writes them; those of the repository lie in
+`PYTHONPATH=tests python -m fuzz.seeds DIRECTORY` writes them; those of the repository lie in
 `tests/data/fuzz/seeds`, one folder per reader.
 """
 
