@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from eagle_aot.common.command import eagle_command
@@ -71,14 +71,14 @@ def main(
     sets = prompt_sets(runner, count)
     lengths: list[ChainLen] = [*range(LONGEST_CHOSEN + 1), AUTO_LENGTH]
     lines, same = [], True
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        shown = progress.add_task("decoding", total=len(sets) * count)
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task("decoding", total=len(sets) * count)
         for name, prompts in sets.items():
             results: dict[ChainLen, list[Result]] = {length: [] for length in lengths}
             for number, prompt in enumerate(prompts):
                 for length in rotated(lengths, number):
                     results[length].append(decode(runner, prompt, length, max_new_tokens))
-                progress.advance(shown)
+                bar.advance(shown)
             same &= all(tokens(found) == tokens(results[0]) for found in results.values())
             lines += report(name, results)
     show(artifact, lines, same, commit, as_json)
