@@ -70,7 +70,8 @@ def main(
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
     sets = prompt_sets(runner, count)
     lengths: list[ChainLen] = [*range(LONGEST_CHOSEN + 1), AUTO_LENGTH]
-    lines, same = [], True
+    lines: list[Line] = []
+    same = True
     with Bar(console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("decoding", total=len(sets) * count)
         for name, prompts in sets.items():
