@@ -1,27 +1,41 @@
 """`eagle-run`: generate text from an artifact."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import SettingError
-from eagle_aot.common.prompts import read_prompts
+from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.plots.picture import check_plot
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.report import statistics, summary, total, totals
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Result, Runner
 
 BESIDE_VERIFY = {"verify", "as_json"}
 BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
+
+
+def chain_length(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> ChainLen | None:
+    """What --chain-len says: the option's callback."""
+    if value is None:
+        return None
+    try:
+        return AUTO_LENGTH if value == AUTO_LENGTH else int(value)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{value!r} is neither a whole number nor {AUTO_LENGTH}"
+        ) from error
 
 
 @eagle_command
@@ -32,8 +46,8 @@ BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "
               help='One {"prompt": "..."} or {"token_ids": [...]} per line.')  # fmt: skip
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap the prompt in the chat template.")
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, metavar="N")
-@click.option("--chain-len", callback=lambda context, option, value: chain_length(value),
-              metavar="K", help="Drafts per round, or auto; default: the artifact's.")  # fmt: skip
+@click.option("--chain-len", callback=chain_length, metavar="K",
+              help="Drafts per round, or auto; default: the artifact's.")  # fmt: skip
 @click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
@@ -48,106 +62,118 @@ BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "
               help="Compare drafts with what the export found, and outputs with plain decoding's, "
                    "on built-in prompts or those of --prompts-jsonl.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
-def main(
-    artifact: Path,
-    prompt: str | None,
-    prompt_file: Path | None,
-    prompts_jsonl: Path | None,
-    raw_prompt: bool,
-    max_new_tokens: int,
-    chain_len: ChainLen | None,
-    no_speculation: bool,
-    executor: str,
-    no_cuda_graph: bool,
-    stop_id: tuple[int, ...],
-    as_json: bool,
-    picture: Path | None,
-    quiet: bool,
-    self_test: bool,
-    verify: bool,
-) -> None:
+def main(self_test: bool, verify: bool, **given: Any) -> None:
     """Generate greedily from ARTIFACT, speculating with its draft head."""
+    options = Options(**given)
     if verify:
-        if others := given_options(but=BESIDE_VERIFY):
-            raise click.UsageError(f"--verify runs nothing: leave out {others[0]}")
-        show_verification(artifact, as_json)
-        return
-    if self_test:
-        if others := given_options(but=BESIDE_SELF_TEST):
-            raise click.UsageError(
-                "--self-test goes with --prompts-jsonl, --executor, --no-cuda-graph and --json: "
-                f"leave out {others[0]}"
-            )
-        show_self_test(artifact, prompts_jsonl, executor, not no_cuda_graph, as_json)
-        return
-    if picture is not None:
-        check_plot(picture)
-    if picture is not None and no_speculation:
-        raise click.UsageError("--plot shows what drafts were worth: leave out --no-speculation")
-    if sum(source is not None for source in (prompt, prompt_file, prompts_jsonl)) != 1:
-        raise click.UsageError("give one of --prompt, --prompt-file and --prompts-jsonl")
-    prompts = read_prompts(prompt, prompt_file, prompts_jsonl)
-    from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
+        check_files(options)
+    elif self_test:
+        check_drafts(options)
+    else:
+        generate(options)
 
-    runner = load_artifact(artifact, executor, cuda_graphs=not no_cuda_graph)
-    results = []
-    for one in prompts:
-        stream = None if as_json or not isinstance(one, str) else TextStream(runner)
-        result = runner.generate(
-            one,
-            max_new_tokens,
-            chain_len,
-            not no_speculation,
-            raw_prompt=raw_prompt,
-            stop_ids=stop_id,
-            on_tokens=stream or ignore,
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What stands on the command line beside the mode."""
+
+    artifact: Path
+    prompt: str | None
+    prompt_file: Path | None
+    prompts_jsonl: Path | None
+    raw_prompt: bool
+    max_new_tokens: int
+    chain_len: ChainLen | None
+    no_speculation: bool
+    executor: str
+    no_cuda_graph: bool
+    stop_id: tuple[int, ...]
+    as_json: bool
+    picture: Path | None
+    quiet: bool
+
+    def load(self) -> "Runner":
+        """The artifact, opened."""
+        from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
+
+        return load_artifact(self.artifact, self.executor, cuda_graphs=not self.no_cuda_graph)
+
+
+def check_files(options: Options) -> None:
+    """`--verify`: print what was found, then raise what is wrong first."""
+    from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
+
+    if others := given_options(but=BESIDE_VERIFY):
+        raise click.UsageError(f"--verify runs nothing: leave out {others[0]}")
+    found = check_integrity(options.artifact)
+    click.echo(json.dumps(found.to_json()) if options.as_json else "\n".join(report(found)))
+    found.raise_first()
+
+
+def check_drafts(options: Options) -> None:
+    """`--self-test`: print what was found, then raise what should not be."""
+    if others := given_options(but=BESIDE_SELF_TEST):
+        raise click.UsageError(
+            "--self-test goes with --prompts-jsonl, --executor, --no-cuda-graph and --json: "
+            f"leave out {others[0]}"
         )
-        results.append(result)
-        if as_json:
-            click.echo(json.dumps(result.to_json()))
-        else:
-            finish(result, stream, quiet)
-    if prompts_jsonl is not None:
-        summarise(results, as_json, quiet)
-    if picture is not None:
-        draw(results, artifact, picture)
-
-
-def show_self_test(
-    artifact: Path, prompts_jsonl: Path | None, executor: str, cuda_graphs: bool, as_json: bool
-) -> None:
-    """Print what was found, then raise what should not be."""
     from eagle_aot.artifact import Manifest
     from eagle_aot.runtime_runner.checks import self_test
-    from eagle_aot.runtime_runner.runner import load_artifact
 
-    prompts = self_test_prompts(prompts_jsonl)
-    runner = load_artifact(artifact, executor, cuda_graphs=cuda_graphs)
-    found = self_test.self_test(runner, Manifest.read(artifact), prompts)
-    if as_json:
+    prompts = self_test_prompts(options.prompts_jsonl)
+    runner = options.load()
+    found = self_test.self_test(runner, Manifest.read(options.artifact), prompts)
+    if options.as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
         self_test.show(found, Console(stderr=True))
     found.raise_warning()
 
 
-def show_verification(artifact: Path, as_json: bool) -> None:
-    """Print what was found, then raise what is wrong first."""
-    from eagle_aot.runtime_runner.checks.integrity import report, verify_artifact
+def generate(options: Options) -> None:
+    """Without a mode: answer every prompt, then say what all of them cost."""
+    prompts = prompts_of(options)
+    runner = options.load()
+    results = [answer(runner, prompt, options) for prompt in prompts]
+    if options.prompts_jsonl is not None and options.as_json:
+        click.echo(json.dumps(summary(results)))
+    elif options.prompts_jsonl is not None and not options.quiet:
+        Console(stderr=True).print("\nIn all", totals(results), sep="\n")
+    if options.picture is not None:
+        draw(results, options.artifact, options.picture)
 
-    found = verify_artifact(artifact)
-    click.echo(json.dumps(found.to_json()) if as_json else "\n".join(report(found)))
-    found.raise_first()
+
+def prompts_of(options: Options) -> list[Prompt]:
+    """What is to be answered, once nothing else is wrong with the options."""
+    if options.picture is not None:
+        check_plot(options.picture)
+        if options.no_speculation:
+            raise click.UsageError(
+                "--plot shows what drafts were worth: leave out --no-speculation"
+            )
+    sources = options.prompt, options.prompt_file, options.prompts_jsonl
+    if sum(source is not None for source in sources) != 1:
+        raise click.UsageError("give one of --prompt, --prompt-file and --prompts-jsonl")
+    return read_prompts(*sources)
 
 
-def chain_length(value: str | None) -> ChainLen | None:
-    """What --chain-len says."""
-    if value is None:
-        return None
-    try:
-        return AUTO if value == AUTO else int(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} is neither a whole number nor {AUTO}") from error
+def answer(runner: "Runner", prompt: Prompt, options: Options) -> "Result":
+    """Generate from one prompt and print it: as JSON, as it comes, or as ids."""
+    stream = None if options.as_json or not isinstance(prompt, str) else TextStream(runner)
+    result = runner.generate(
+        prompt,
+        options.max_new_tokens,
+        options.chain_len,
+        not options.no_speculation,
+        raw_prompt=options.raw_prompt,
+        stop_ids=options.stop_id,
+        on_tokens=stream or ignore,
+    )
+    if options.as_json:
+        click.echo(json.dumps(result.to_json()))
+    else:
+        finish(result, stream, options.quiet)
+    return result
 
 
 class TextStream:
@@ -183,64 +209,6 @@ def finish(result: "Result", stream: TextStream | None, quiet: bool) -> None:
         Console(stderr=True).print(statistics(result))
 
 
-def statistics(result: "Result") -> Table:
-    """What the generation cost, as a table of two columns."""
-    new_tokens = f"{len(result.token_ids)} (finish: {result.finish_reason})"
-    return table_of(
-        ("new tokens", new_tokens), *rows_of(result.stats), ("executor", result.executor)
-    )
-
-
-def summarise(results: Sequence["Result"], as_json: bool, quiet: bool) -> None:
-    """All requests together: one more JSON object, or a table on stderr."""
-    stats = total(results)
-    prompt_tokens = sum(result.prompt_tokens for result in results)
-    new_tokens = sum(len(result.token_ids) for result in results)
-    if as_json:
-        counts = {
-            "requests": len(results),
-            "prompt_tokens": prompt_tokens,
-            "new_tokens": new_tokens,
-        }
-        click.echo(json.dumps({"summary": counts | stats.to_json()}))
-    elif not quiet:
-        heads = ("requests", str(len(results))), ("new tokens", str(new_tokens))
-        Console(stderr=True).print("\nIn all", table_of(*heads, *rows_of(stats)), sep="\n")
-
-
-def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
-    """What a person wants to know of a generation, or of several."""
-    speed, rate = stats.tokens_per_second, stats.acceptance_rate
-    by_position = ", ".join(percent(a) for a in stats.acceptance_by_position)
-    yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"
-    yield "rounds", str(stats.rounds)
-    if stats.chain_len == AUTO:
-        yield "chain length", f"{AUTO}: {chosen(stats)}"
-    yield "tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"
-    yield "drafts accepted", "-" if rate is None else f"{percent(rate)} of {stats.drafted}"
-    yield "acceptance by position", by_position or "-"
-    yield "decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"
-
-
-def chosen(stats: Stats) -> str:
-    """Which chain lengths were chosen, the most frequent first."""
-    counts = sorted(((n, k) for k, n in enumerate(stats.rounds_by_chain_len) if n), reverse=True)
-    return ", ".join(f"{k} in {n} rounds" for n, k in counts) or "-"
-
-
-def percent(share: float) -> str:
-    """Without decimals."""
-    return f"{100 * share:.0f} %"
-
-
-def table_of(*rows: tuple[str, str]) -> Table:
-    """Names and values side by side."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in rows:
-        table.add_row(f"[bold]{name}[/bold]", value)
-    return table
-
-
 def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
     """Write the picture; without a round there is nothing to show."""
     from eagle_aot.runtime_runner.plots.acceptance import plot_acceptance
@@ -251,8 +219,3 @@ def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
     requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
     title = f"{artifact.name}, K = {stats.chain_len}, {requests}, {stats.rounds} rounds"
     plot_acceptance(stats, title, picture)
-
-
-def total(results: Sequence["Result"]) -> Stats:
-    """Of all requests."""
-    return Stats.total([result.stats for result in results])

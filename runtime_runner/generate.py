@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from eagle_aot.runtime_runner.acceptance import committed
-from eagle_aot.runtime_runner.adaptive.rounds import Rounds
+from eagle_aot.runtime_runner.adaptive.schedule import Schedule
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.sampling import greedy
 from eagle_aot.runtime_runner.stats import Stats
@@ -22,22 +22,22 @@ class Limits:
 
 
 def generate(
-    rounds: Rounds,
+    schedule: Schedule,
     prompt: Sequence[int],
     limits: Limits,
     on_tokens: Callable[[list[int]], None],
 ) -> tuple[list[int], Stats]:
     """Greedy continuation of `prompt`, the same for every drafter and every chain length."""
-    stats = Stats(chain_len=rounds.chain_len)
+    stats = Stats(chain_len=schedule.chain_len)
     started = time.perf_counter()
-    output = [prefill(rounds.begin(len(prompt)), prompt, stats)]
+    output = [prefill(schedule.begin(len(prompt)), prompt, stats)]
     on_tokens(output[:])
     prefilled = time.perf_counter()
     while output[-1] not in limits.stop_ids and (left := limits.room - len(output)) > 0:
-        round_ = rounds.choose(left)
+        round_ = schedule.choose(left)
         accepted, *tokens = round_.play()[0].tolist()  # the round's one copy to the host
         run = cut_behind_stop(tokens[: accepted + 1][:left], limits.stop_ids)
-        rounds.observe(round_, accepted, run)
+        schedule.observe(round_, accepted, run)
         stats.add_round(round_.chain_len, min(accepted, len(run)), len(run))
         output += run
         on_tokens(run)

@@ -13,8 +13,8 @@ from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog, RecordedBacklog
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen, ChainLength
-from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds, Rounds, SameRound
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
+from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule, ConstantSchedule, Schedule
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
 from eagle_aot.runtime_runner.drafters import open_drafter
 from eagle_aot.runtime_runner.executors import Executor, open_program
@@ -97,8 +97,8 @@ class Runner:
         self._check_prompt(ids)
         room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
         stops = frozenset((*self.constants.eos_ids, *self._check_stop_ids(stop_ids)))
-        rounds = self._rounds_of(chain_len if speculate and room > 1 else 0)
-        output, stats = generate(rounds, ids, Limits(room=room, stop_ids=stops), on_tokens)
+        schedule = self._schedule(chain_len if speculate and room > 1 else 0)
+        output, stats = generate(schedule, ids, Limits(room=room, stop_ids=stops), on_tokens)
         return Result(
             prompt_tokens=len(ids),
             token_ids=output,
@@ -128,7 +128,7 @@ class Runner:
         return self._rounds[chain_len]
 
     @cached_property
-    def chosen_rounds(self) -> ChosenRounds:
+    def adaptive_schedule(self) -> AdaptiveSchedule:
         """Rounds of every chain length and what chooses between them, which learns from text to
         text. What they cost is measured here, which takes about four seconds."""
         constants = self.constants
@@ -139,14 +139,18 @@ class Runner:
         self._prefill_something()
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         costs = measure_costs(rounds, backlog, positions)
-        return ChosenRounds(rounds, backlog, ChainLength(costs))
+        return AdaptiveSchedule(rounds, backlog, ChainLength(costs))
 
     def _backlog(self, rows: int) -> Backlog:
         recorded = self.executor.device.type == "cuda"
         return (RecordedBacklog if recorded else Backlog)(self.drafter, rows, self.running)
 
-    def _rounds_of(self, chain_len: ChainLen) -> Rounds:
-        return self.chosen_rounds if chain_len == AUTO else SameRound(self.round(chain_len))
+    def _schedule(self, chain_len: ChainLen) -> Schedule:
+        return (
+            self.adaptive_schedule
+            if chain_len == AUTO_LENGTH
+            else ConstantSchedule(self.round(chain_len))
+        )
 
     def _make(self, chain_len: int, drafter: Drafter | None) -> Round:
         """Recorded on a GPU. What is recorded starts from a state that exists and kernels that
@@ -167,8 +171,8 @@ class Runner:
 
     def _chain_len(self, chain_len: ChainLen | None) -> ChainLen:
         longest = self.constants.tail - 1
-        if chain_len == AUTO:
-            return AUTO
+        if chain_len == AUTO_LENGTH:
+            return AUTO_LENGTH
         chosen = self.constants.chain_len if chain_len is None else chain_len
         if not 1 <= chosen <= longest:
             raise SettingError(f"chain length {chosen}: this artifact takes 1 to {longest}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 
 
 @dataclass(kw_only=True, slots=True)
@@ -117,7 +117,7 @@ COUNTS = [name for name in Stats.__dataclass_fields__ if name != "chain_len"]
 
 def _length(chain_len: ChainLen) -> float:
     """What changes from round to round goes before all that does not."""
-    return math.inf if chain_len == AUTO else chain_len
+    return math.inf if chain_len == AUTO_LENGTH else chain_len
 
 
 def _sum(values: list[Any]) -> Any:

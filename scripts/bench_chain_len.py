@@ -19,16 +19,16 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress as Bar
 from rich.table import Table
 
-from bench_header import header, title_lines
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO, ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN, Result
 from eagle_aot.runtime_runner.stats import Stats
+from shared.header import header, title_lines
 from tiny_pair.stories import stories
 
 SEED = 20261121
@@ -69,16 +69,17 @@ def main(
     """Compare --chain-len auto with every fixed length of ARTIFACT, on easy and hard prompts."""
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
     sets = prompt_sets(runner, count)
-    lengths: list[ChainLen] = [*range(LONGEST_CHOSEN + 1), AUTO]
-    lines, same = [], True
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        shown = progress.add_task("decoding", total=len(sets) * count)
+    lengths: list[ChainLen] = [*range(LONGEST_CHOSEN + 1), AUTO_LENGTH]
+    lines: list[Line] = []
+    same = True
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task("decoding", total=len(sets) * count)
         for name, prompts in sets.items():
             results: dict[ChainLen, list[Result]] = {length: [] for length in lengths}
             for number, prompt in enumerate(prompts):
                 for length in rotated(lengths, number):
                     results[length].append(decode(runner, prompt, length, max_new_tokens))
-                progress.advance(shown)
+                bar.advance(shown)
             same &= all(tokens(found) == tokens(results[0]) for found in results.values())
             lines += report(name, results)
     show(artifact, lines, same, commit, as_json)
@@ -121,7 +122,7 @@ def report(name: str, results: dict[ChainLen, list[Result]]) -> Iterator[Line]:
     """A line for each chain length; ratios are of tokens per second."""
     totals = {k: Stats.total(result.stats for result in found) for k, found in results.items()}
     plain = totals[0].decode_seconds
-    best = min(stats.decode_seconds for length, stats in totals.items() if length != AUTO)
+    best = min(stats.decode_seconds for length, stats in totals.items() if length != AUTO_LENGTH)
     for length, stats in totals.items():
         yield Line(
             prompts=name,
@@ -151,11 +152,11 @@ def show(artifact: Path, lines: list[Line], same: bool, commit: str | None, as_j
             f"{line.tokens / line.seconds:.0f}",
             f"{line.of_plain:.3f}",
             f"{line.of_best:.3f}",
-            " ".join(map(str, line.rounds_by_chain_len)) if line.chain_len == AUTO else "",
-            end_section=line.chain_len == AUTO,
+            " ".join(map(str, line.rounds_by_chain_len)) if line.chain_len == AUTO_LENGTH else "",
+            end_section=line.chain_len == AUTO_LENGTH,
         )
     console.print(table)
-    chosen = [line for line in lines if line.chain_len == AUTO]
+    chosen = [line for line in lines if line.chain_len == AUTO_LENGTH]
     reached = all(min(line.of_plain, line.of_best) >= LIMIT for line in chosen)
     console.print(f"auto reaches {LIMIT} of plain and of the best K on every set: {reached}")
     console.print(f"all outputs identical: {same}")

@@ -18,15 +18,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench_header import header, title_lines
+from bench.int4.linears import dense, dequantised, few_rows, many_rows, parts_of, peers
+from bench.int4.measure import Timed, measure, random_weight
+from bench.int4.shapes import SHAPES, Shape
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
+from eagle_aot.runtime_runner.bench.memory import read_bandwidth
 from eagle_aot.runtime_runner.bench.settings import numbers
 from eagle_aot.runtime_runner.bench.timing import CudaClock
-from int4_bench.linears import dense, dequantised, few_rows, many_rows, parts_of, peers
-from int4_bench.measure import Timed, measure, random_weight
-from int4_bench.shapes import SHAPES, Shape
+from shared.header import header, title_lines
 
 Times = dict[str, Timed]
 PROJECT = {"kernel": parts_of, "linear": few_rows}

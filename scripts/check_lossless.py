@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,31 +10,13 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.command import eagle_command
-from eagle_aot.common.prompts import Prompt, read_prompts
-from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.common.prompts import read_prompts
+from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.checks.lossless import check_lossless
 from eagle_aot.targets import TapTarget, load_target
-from number_list import chain_lengths
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """The first token that differs, None where an output has ended before it.
-
-    `prompt` counts from 1, `position` from 0 within the output; `nats` is what the target gives the
-    plain token more than the other one, None where that is not known.
-    """
-
-    prompt: int
-    chain_len: ChainLen
-    position: int
-    plain: int | None
-    speculative: int | None
-    plain_text: str | None = None
-    speculative_text: str | None = None
-    nats: float | None = None
+from shared.number_list import chain_lengths
 
 
 @eagle_command
@@ -67,81 +48,18 @@ def main(
     prompts = read_prompts(None, None, prompts_jsonl)
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
     eager = None if target is None else load_target(target, runner.constants.max_seq_len)
-    check = Check(runner, chain_lens, max_new_tokens, raw_prompt, eager)
-    differences = list(check.all(prompts))
-    report(check, len(prompts), differences, as_json)
-    sys.exit(1 if differences else 0)
-
-
-class Check:
-    """Plain decoding once and speculative decoding with every chain length, of each prompt."""
-
-    def __init__(
-        self,
-        runner: Runner,
-        chain_lens: Sequence[ChainLen],
-        max_new_tokens: int,
-        raw: bool,
-        target: TapTarget | None = None,
-    ) -> None:
-        self.runner, self.target = runner, target
-        self.chain_lens, self.max_new_tokens, self.raw = chain_lens, max_new_tokens, raw
-        self.tokens = 0  # compared
-
-    def all(self, prompts: Sequence[Prompt]) -> Iterator[Difference]:
-        """What differs. A bar shows the way where stderr is a terminal."""
-        console = Console(stderr=True)
-        shown = track(prompts, "prompts", console=console, disable=not console.is_terminal)
-        for number, prompt in enumerate(shown, start=1):
-            yield from self.one(number, prompt)
-
-    def one(self, number: int, prompt: Prompt) -> Iterator[Difference]:
-        """What differs of one prompt."""
-        how = {"max_new_tokens": self.max_new_tokens, "raw_prompt": self.raw}
-        plain = self.runner.generate(prompt, speculate=False, **how).token_ids
-        for chain_len in self.chain_lens:
-            found = self.runner.generate(prompt, chain_len=chain_len, **how).token_ids
-            self.tokens += len(plain)
-            if found != plain:
-                yield self.difference(number, prompt, chain_len, plain, found)
-
-    def difference(
-        self, number: int, prompt: Prompt, chain_len: ChainLen, plain: list[int], found: list[int]
-    ) -> Difference:
-        """The first one of two outputs that are not the same."""
-        pairs = zip(plain, found, strict=False)
-        place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(plain), len(found)))
-        ours, theirs = (ids[place] if place < len(ids) else None for ids in (plain, found))
-        return Difference(
-            prompt=number,
-            chain_len=chain_len,
-            position=place,
-            plain=ours,
-            speculative=theirs,
-            plain_text=self.text(ours),
-            speculative_text=self.text(theirs),
-            nats=self.nats(prompt, plain[:place], ours, theirs),
-        )
-
-    def text(self, token: int | None) -> str | None:
-        """Of one token, where the artifact has a tokenizer."""
-        if token is None or not tokenizer_files(self.runner.directory):
-            return None
-        return self.runner.tokenizer.decode([token])
-
-    def nats(
-        self, prompt: Prompt, before: list[int], plain: int | None, other: int | None
-    ) -> float | None:
-        """How much more likely the plain token is behind the prompt and what both share."""
-        if self.target is None or plain is None or other is None:
-            return None
-        ids = self.runner.tokenizer.encode(prompt, self.raw) if isinstance(prompt, str) else prompt
-        logits = last_logits(self.target, [*ids, *before])
-        return float(logits[plain] - logits[other])
+    logits = None if eager is None else partial(last_logits, eager)
+    console = Console(stderr=True)
+    shown = track(prompts, "prompts", console=console, disable=not console.is_terminal)
+    found = check_lossless(
+        runner, shown, chain_lens, max_new_tokens, raw_prompt=raw_prompt, logits=logits
+    )
+    click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+    sys.exit(1 if found.differences else 0)
 
 
 @torch.no_grad()
-def last_logits(target: TapTarget, ids: Sequence[int]) -> torch.Tensor:
+def last_logits(target: TapTarget, ids: list[int]) -> torch.Tensor:
     """Behind `ids`, float32 [vocabulary], in chunks that a sliding window takes."""
     target.reset_cache()
     longest = target.sliding_window or len(ids)
@@ -150,24 +68,6 @@ def last_logits(target: TapTarget, ids: Sequence[int]) -> torch.Tensor:
         positions = torch.arange(first, first + chunk.shape[1])
         logits, _ = target.forward_logits_taps(chunk, positions, last_logits_only=True)
     return logits[0, -1].float()
-
-
-def report(check: Check, prompts: int, differences: list[Difference], as_json: bool) -> None:
-    """For a program, or a line per difference and one of all."""
-    compared = prompts * len(check.chain_lens)
-    identical = compared - len(differences)
-    if as_json:
-        counts = {"prompts": prompts, "compared": compared, "identical": identical}
-        found = [asdict(difference) for difference in differences]
-        click.echo(json.dumps(counts | {"tokens": check.tokens, "differences": found}))
-        return
-    for one in differences:
-        gap = "" if one.nats is None else f", {one.nats:.4f} nats apart"
-        click.echo(
-            f"prompt {one.prompt}, K = {one.chain_len}, token {one.position}: plain {one.plain} "
-            f"{one.plain_text!r}, speculative {one.speculative} {one.speculative_text!r}{gap}"
-        )
-    click.echo(f"{identical} of {compared} outputs identical, {check.tokens} tokens compared")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.runner import Result
 from eagle_aot.runtime_runner.stats import Stats
-from number_list import numbers
+from shared.number_list import numbers
 from tiny_pair.stories import Story, final_answer, stories
 
 SEED = 20261121  # any; the split is by the question's text

@@ -10,16 +10,16 @@ import click
 import torch
 from rich.console import Console
 
-from bench_header import Header, header
+from bench.verify.measure import Results, check_lengths, measure
+from bench.verify.program import build, dummy_source, export_options, open_program
+from bench.verify.report import report, to_json
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.settings import numbers
 from eagle_aot.targets.step import MAX_ROWS
-from verify_profile.measure import Results, check_lengths, measure
-from verify_profile.program import build, dummy_source, export_options, open_program
-from verify_profile.report import report, to_json
+from shared.header import Header, header
 
 REPORT_WIDTH = 200  # columns, where stdout is no terminal: kernels have long names
 

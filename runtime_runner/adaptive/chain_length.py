@@ -7,7 +7,7 @@ from eagle_aot.runtime_runner.adaptive.drift import Drift
 from eagle_aot.runtime_runner.adaptive.estimate import AcceptanceEstimate, runs
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 
-AUTO: Final = "auto"
+AUTO_LENGTH: Final = "auto"
 ChainLen = int | Literal["auto"]
 
 SHARE = 0.006  # of the time, that looking for something better than plain decoding may cost

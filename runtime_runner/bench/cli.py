@@ -51,9 +51,9 @@ def main(
     On random text, with tau as given: what drafts are worth on your own text is what eagle-run
     reports.
     """
-    from eagle_aot.runtime_runner.bench.plot import plot
     from eagle_aot.runtime_runner.bench.settings import Settings
     from eagle_aot.runtime_runner.plots.picture import check_plot
+    from eagle_aot.runtime_runner.plots.rounds import plot_rounds
 
     graphs = not no_cuda_graph
     settings = Settings.parse(contexts, chain_lens, tau, repeats, graphs, rows, batch_sizes)
@@ -71,13 +71,12 @@ def main(
     results = Bench(runner, settings, progress, in_use_before).run()
     show(results, as_json)
     if picture is not None:
-        plot(results, picture)
+        plot_rounds(results, picture)
 
 
 def show(results: Results, as_json: bool) -> None:
     """Print them, as one JSON object or for a person."""
-    from eagle_aot.runtime_runner.bench.report import report
-    from eagle_aot.runtime_runner.bench.to_json import to_json
+    from eagle_aot.runtime_runner.bench.report import report, to_json
 
     if as_json:
         click.echo(json.dumps(to_json(results)))

@@ -6,14 +6,12 @@ import torch
 
 from eagle_aot import __version__
 from eagle_aot.common.progress import Progress
-from eagle_aot.runtime_runner.bench.bandwidth import read_bandwidth
 from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
-from eagle_aot.runtime_runner.bench.host_copies import host_copies
-from eagle_aot.runtime_runner.bench.memory import peak_memory
+from eagle_aot.runtime_runner.bench.memory import peak_memory, read_bandwidth
 from eagle_aot.runtime_runner.bench.parts import Parts
 from eagle_aot.runtime_runner.bench.prefill import fill, fill_others, longest_chunk
 from eagle_aot.runtime_runner.bench.results import Results, Setup
-from eagle_aot.runtime_runner.bench.samples import Samples
+from eagle_aot.runtime_runner.bench.samples import Samples, host_copies
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import clock_for
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor

@@ -1,18 +1,40 @@
-"""Peak memory by what it is for."""
+"""The device's memory: how fast it is read, and what it is full of at the peak."""
 
 from collections.abc import Mapping
 
 import torch
 
 from eagle_aot.common.memory import host_peak_bytes
-from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.bench.timing import Clock, Timed, time_on_device
+from eagle_aot.runtime_runner.executors import Call, Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+
+BUFFER_BYTES = {"cuda": 1 << 30, "cpu": 256 << 20}  # far larger than any cache
+COLUMNS = 1 << 14
+TRIES = 8
+CALLS = 4
 
 WORKSPACE = "workspace"
 KEPT = "kept for reuse by PyTorch"
 CONTEXT = "CUDA's context and other processes"
 REST = "kernels, graphs and all else"
 PROCESS = "process"
+
+
+def read_bandwidth(clock: Clock, device: torch.device) -> float:
+    """Bytes per second: the best of plain reductions over random numbers."""
+    buffer = torch.rand(BUFFER_BYTES[device.type] // 4 // COLUMNS, COLUMNS, device=device)
+    reductions: tuple[Call, ...] = (
+        lambda: buffer.sum(),
+        lambda: buffer.amax(),
+        lambda: buffer.sum(dim=1),
+    )
+    fastest = min(
+        time_on_device(clock, Timed(reduction, lambda: None), CALLS)
+        for reduction in reductions
+        for _ in range(TRIES)
+    )
+    return 1e3 * buffer.nbytes / fastest
 
 
 def bytes_in_use() -> int:

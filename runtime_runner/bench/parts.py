@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner.step import chain_rows
 from eagle_aot.runtime_runner.target import Target, no_moves
 
 
-class Forward:
+class RepeatedForward:
     """One forward of a method over a fixed number of rows at the end of a context.
 
     It overwrites the same cache slots every time, so it may be repeated.
@@ -93,13 +93,13 @@ class Parts:
         ]
         method = executor, constants, TARGET_VERIFY
         self.forwards = [
-            Forward(*method, shape, no_moves(shape[0], constants.tail, executor.device))
+            RepeatedForward(*method, shape, no_moves(shape[0], constants.tail, executor.device))
             for shape in settings.shapes(constants.max_rows)
         ]
         features = some_features(runner.target, constants, executor.device)
         for rows in (1, *(chain_len + 1 for chain_len in settings.chain_lens)):
             own = features[:, :rows].clone()
-            self.forwards.append(Forward(executor, constants, DRAFT_DECODE, (1, rows), own))
+            self.forwards.append(RepeatedForward(executor, constants, DRAFT_DECODE, (1, rows), own))
 
     def place(self, context: int) -> None:
         """Run everything at the end of the first `context` tokens, which are in the caches."""

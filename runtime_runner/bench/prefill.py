@@ -5,7 +5,7 @@ import statistics
 import torch
 
 from eagle_aot.runtime_runner.bench.parts import fill_randomly
-from eagle_aot.runtime_runner.bench.results import Prefill
+from eagle_aot.runtime_runner.bench.results import PrefillTime
 from eagle_aot.runtime_runner.bench.timing import Clock, HostSpan, Series, Timed
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.round import Round, Running
@@ -23,14 +23,14 @@ def fill_others(runner: Runner, sequences: int, context: int) -> None:
         prefill(Round(runner.target, None, 0, running), prompt, Stats(chain_len=0))
 
 
-def fill(runner: Runner, chain_len: int, context: int, repeats: int) -> Prefill:
+def fill(runner: Runner, chain_len: int, context: int, repeats: int) -> PrefillTime:
     """Fill target and drafter with `context` random tokens, ready for rounds of `chain_len`.
 
     Wall time, which is the median of a few times, after one that does not count.
     """
     fill_once(runner, chain_len, context)
     times = [fill_once(runner, chain_len, context) for _ in range(min(FILLS, repeats))]
-    return Prefill(tokens=context, ms=statistics.median(times))
+    return PrefillTime(tokens=context, ms=statistics.median(times))
 
 
 def fill_once(runner: Runner, chain_len: int, context: int) -> float:
@@ -42,7 +42,7 @@ def fill_once(runner: Runner, chain_len: int, context: int) -> float:
     return span.milliseconds()
 
 
-def longest_chunk(runner: Runner, clock: Clock, repeats: int) -> Prefill:
+def longest_chunk(runner: Runner, clock: Clock, repeats: int) -> PrefillTime:
     """The longest chunk that a prompt is cut into, in the target alone, from position 0 on."""
     constants, target, device = runner.constants, runner.target, runner.executor.device
     chunk = max(target.plan_prompt(constants.max_seq_len), key=len)
@@ -55,4 +55,4 @@ def longest_chunk(runner: Runner, clock: Clock, repeats: int) -> Prefill:
     series = Series(clock, timed)
     for _ in range(repeats):
         series.sample()
-    return Prefill(tokens=len(chunk), ms=series.ms)
+    return PrefillTime(tokens=len(chunk), ms=series.ms)

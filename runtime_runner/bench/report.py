@@ -1,11 +1,20 @@
-"""Results as a person reads them on a terminal."""
+"""Results as a person reads them on a terminal, and as the one object of `--json`."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from eagle_aot.runtime_runner.bench.results import AtContext, Floor, Part, Prefill, Results, Round
+from eagle_aot.runtime_runner.bench.results import (
+    AtContext,
+    Floor,
+    Part,
+    PrefillTime,
+    Results,
+    RoundTimes,
+)
 
 UNKNOWN = "-"
 
@@ -58,7 +67,7 @@ def rounds_table(results: Results, at: AtContext) -> Table:
     return table
 
 
-def round_cells(results: Results, at: AtContext, round_: Round) -> Iterator[str]:
+def round_cells(results: Results, at: AtContext, round_: RoundTimes) -> Iterator[str]:
     """One line of the table of rounds. Plain decoding has no tau but 1."""
     plain = round_.chain_len == 0
     copies = results.host_copies[round_.chain_len]
@@ -74,7 +83,7 @@ def round_cells(results: Results, at: AtContext, round_: Round) -> Iterator[str]
         yield projection(at, round_, 1.0 if plain else tau)
 
 
-def projection(at: AtContext, round_: Round, tau: float) -> str:
+def projection(at: AtContext, round_: RoundTimes, tau: float) -> str:
     """Tokens per second at `tau`, and how many times plain decoding's."""
     speed = round_.tokens_per_second(tau)
     if speed is None:
@@ -83,7 +92,7 @@ def projection(at: AtContext, round_: Round, tau: float) -> str:
     return f"{text} ({tau / at.break_even_tau(round_):.2f}x)" if round_.chain_len else text
 
 
-def speed_of(prefill: Prefill) -> str:
+def speed_of(prefill: PrefillTime) -> str:
     """`512 tokens in 20.0 ms: 25,600 tokens/s`."""
     return (
         f"{prefill.tokens:,} tokens in {prefill.ms:,.1f} ms: "
@@ -113,3 +122,74 @@ def table_of(first: str, *others: str) -> Table:
 def gigabytes(count: int) -> str:
     """Bytes in GB, in MB where there is less than one."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def to_json(results: Results) -> dict[str, Any]:
+    """All figures and their ratios. Times are milliseconds; null is what cannot be known here."""
+    return {
+        **asdict(results.setup),
+        "read_gb_per_second": results.read_bandwidth / 1e9,
+        "peak_memory_bytes": results.peak_memory,
+        "prefill_chunk": prefill_json(results.chunk),
+        "contexts": [context_json(results, at) for at in results.contexts],
+    }
+
+
+def context_json(results: Results, at: AtContext) -> dict[str, Any]:
+    """Everything at one context."""
+    return {
+        "context": at.context,
+        "prefill": prefill_json(at.prefill),
+        "parts": [part_json(at, part) for part in at.parts],
+        "rounds": [round_json(results, at, round_) for round_ in at.rounds],
+    }
+
+
+def prefill_json(prefill: PrefillTime) -> dict[str, Any]:
+    """A prefill and its speed."""
+    return asdict(prefill) | {"tokens_per_second": prefill.tokens_per_second}
+
+
+def part_json(at: AtContext, part: Part) -> dict[str, Any]:
+    """A forward."""
+    return {
+        "name": part.name,
+        "sequences": part.sequences,
+        "rows": part.rows,
+        "ms": part.ms,
+        "to_plain": part.ms / at.plain.ms,
+        **floor_json(part.floor, part.ms),
+    }
+
+
+def round_json(results: Results, at: AtContext, round_: RoundTimes) -> dict[str, Any]:
+    """A round, where its time goes, and what it promises."""
+    break_even = at.break_even_tau(round_)
+    return {
+        "chain_len": round_.chain_len,
+        "wall_ms": round_.wall_ms,
+        "device_ms": round_.device_ms,
+        "host_ms": round_.host_ms,
+        "launch_ms": round_.launch_ms,
+        "breakdown_ms": asdict(at.breakdown(round_)),
+        "to_plain": round_.device_ms / at.plain.ms,
+        **floor_json(round_.floor, round_.device_ms),
+        "host_copies": results.host_copies[round_.chain_len],
+        "break_even_tau": break_even,
+        "projections": [
+            {
+                "tau": tau,
+                "tokens_per_second": speed,
+                "speedup": None if speed is None else tau / break_even,
+            }
+            for tau in ((1.0,) if round_.chain_len == 0 else results.setup.taus)
+            for speed in (round_.tokens_per_second(tau),)
+        ],
+    }
+
+
+def floor_json(floor: Floor | None, ms: float) -> dict[str, Any]:
+    """The floor of something that took `ms`."""
+    if floor is None:
+        return {"floor_bytes": None, "floor_ms": None, "to_floor": None}
+    return {"floor_bytes": floor.bytes, "floor_ms": floor.ms, "to_floor": ms / floor.ms}

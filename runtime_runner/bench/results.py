@@ -17,7 +17,7 @@ class Floor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prefill:
+class PrefillTime:
     """Running `tokens` tokens of a prompt."""
 
     tokens: int
@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Round:
+class RoundTimes:
     """A round of `chain_len` drafts, 0 for plain decoding: its median wall time until the host has
     its tokens; how much of that lies outside the device's span, which is getting the device started
     and fetching the tokens; and the time until the host has launched all of it. The latter two are
@@ -85,9 +85,9 @@ class AtContext:
     slots included."""
 
     context: int
-    prefill: Prefill
+    prefill: PrefillTime
     parts: tuple[Part, ...]
-    rounds: tuple[Round, ...]
+    rounds: tuple[RoundTimes, ...]
 
     def part(self, name: str, rows: int) -> Part:
         """The one of that name and number of rows, of a single sequence."""
@@ -100,15 +100,15 @@ class AtContext:
         return self.part(PLAIN, 1)
 
     @property
-    def plain_round(self) -> Round:
+    def plain_round(self) -> RoundTimes:
         """Plain decoding as the loop does it: what speculation has to beat."""
         return next(round_ for round_ in self.rounds if round_.chain_len == 0)
 
-    def break_even_tau(self, round_: Round) -> float:
+    def break_even_tau(self, round_: RoundTimes) -> float:
         """Tokens that a round must emit on average to be as fast as plain decoding."""
         return round_.wall_ms / self.plain_round.wall_ms
 
-    def breakdown(self, round_: Round) -> Breakdown:
+    def breakdown(self, round_: RoundTimes) -> Breakdown:
         """The parts add up to the round's wall time."""
         k = round_.chain_len
         verify = (self.part(VERIFY, k + 1) if k else self.plain).ms
@@ -145,6 +145,6 @@ class Results:
     setup: Setup
     read_bandwidth: float
     peak_memory: dict[str, int]
-    chunk: Prefill
+    chunk: PrefillTime
     host_copies: dict[int, float | None]
     contexts: tuple[AtContext, ...]

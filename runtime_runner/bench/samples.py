@@ -1,8 +1,13 @@
-"""The samples taken behind one context, and the figures they come to."""
+"""What is taken of the parts of a round behind one context: samples, and copies to the host."""
+
+import os
+
+import torch
+from torch.profiler import ProfilerActivity, profile
 
 from eagle_aot.runtime_runner.bench.floor import Floors
-from eagle_aot.runtime_runner.bench.parts import Forward, Parts, WholeRound
-from eagle_aot.runtime_runner.bench.results import AtContext, Part, Prefill, Round
+from eagle_aot.runtime_runner.bench.parts import Parts, RepeatedForward, WholeRound
+from eagle_aot.runtime_runner.bench.results import AtContext, Part, PrefillTime, RoundTimes
 from eagle_aot.runtime_runner.bench.timing import (
     Clock,
     Series,
@@ -11,6 +16,10 @@ from eagle_aot.runtime_runner.bench.timing import (
     time_on_host,
     time_to_launch,
 )
+
+TO_HOST = "Memcpy DtoH"
+COUNTED = 10  # rounds
+QUIET = "KINETO_LOG_LEVEL", "99"  # else the profiler reports each of its stages on stderr
 
 
 class RoundSeries:
@@ -49,7 +58,7 @@ class RoundSeries:
 class Samples:
     """All parts of a round, timed in turn."""
 
-    def __init__(self, clock: Clock, parts: Parts, prefill: Prefill) -> None:
+    def __init__(self, clock: Clock, parts: Parts, prefill: PrefillTime) -> None:
         """Warms all parts up behind the context that `prefill` filled the caches with."""
         self._prefill = prefill
         self._context = prefill.tokens
@@ -73,7 +82,7 @@ class Samples:
             rounds=tuple(self._round(*taken, floors) for taken in self._rounds),
         )
 
-    def _part(self, forward: Forward, series: Series, floors: Floors) -> Part:
+    def _part(self, forward: RepeatedForward, series: Series, floors: Floors) -> Part:
         return Part(
             name=forward.name,
             rows=forward.rows,
@@ -82,11 +91,26 @@ class Samples:
             floor=floors.forward(forward.method, forward.rows, self._context, forward.sequences),
         )
 
-    def _round(self, round_: WholeRound, series: RoundSeries, floors: Floors) -> Round:
-        return Round(
+    def _round(self, round_: WholeRound, series: RoundSeries, floors: Floors) -> RoundTimes:
+        return RoundTimes(
             chain_len=round_.chain_len,
             wall_ms=series.wall.ms,
             host_ms=series.host_ms,
             launch_ms=series.launch_ms,
             floor=floors.round(round_.chain_len, self._context),
         )
+
+
+def host_copies(timed: Timed) -> float | None:
+    """Copies from the GPU to the host per call whose result is read; None where none is seen.
+
+    The profiler slows down what comes after it: time first, count then.
+    """
+    os.environ.setdefault(*QUIET)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(COUNTED):
+            timed.prepare()
+            timed.play().tolist()
+        torch.cuda.synchronize()
+    copies = sum(event.name.startswith(TO_HOST) for event in profiler.events())
+    return copies / COUNTED if copies else None

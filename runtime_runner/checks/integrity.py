@@ -19,7 +19,7 @@ SHOWN = ("target", "draft", "options", "decisions", "self_test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verification:
+class Integrity:
     """What was found: nothing native has been loaded.
 
     `problems` are the files' by name; `misfit` says why this machine cannot run the artifact.
@@ -62,12 +62,12 @@ class Verification:
         }
 
 
-def verify_artifact(directory: Path) -> Verification:
+def check_integrity(directory: Path) -> Integrity:
     """Read, hash and compare. Raises ArtifactError when there is no manifest to compare with."""
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)
-    return Verification(
+    return Integrity(
         directory=directory,
         manifest=manifest,
         problems=manifest.problems(directory),
@@ -99,7 +99,7 @@ def must_match(manifest: Manifest) -> list[str]:
     return [] if manifest.backend == ANYWHERE else ["torch"]
 
 
-def report(found: Verification) -> Iterator[str]:
+def report(found: Integrity) -> Iterator[str]:
     """The same as lines for a reader."""
     manifest, stored = found.manifest, found.manifest.to_json()
     yield row("made by", f"eagle-aot {manifest.eagle_aot_version}, this is {__version__}")
@@ -118,7 +118,7 @@ def report(found: Verification) -> Iterator[str]:
         yield from outline(what, stored[what])
 
 
-def version_row(name: str, recorded: str, found: Verification) -> str:
+def version_row(name: str, recorded: str, found: Integrity) -> str:
     """What was used, what is here, and whether a difference matters."""
     here = found.versions.get(name, "unknown")
     if here == recorded:

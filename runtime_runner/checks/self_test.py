@@ -17,6 +17,7 @@ from eagle_aot.common.errors import ArtifactError, EagleError, PairingError
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS, by_position, identity, number
 from eagle_aot.common.text import one_line, printable
+from eagle_aot.runtime_runner.checks.lossless import compare
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.stats import Stats
 
@@ -71,11 +72,10 @@ def self_test(runner: Runner, manifest: Manifest, prompts: Sequence[Prompt]) -> 
     tokens: list[int] = []
     parts, differing = [], []
     for place, ids in fitting(runner, prompts):
-        plain = runner.generate(ids, MAX_NEW_TOKENS, speculate=False)
-        drafted = runner.generate(ids, MAX_NEW_TOKENS, CHAIN_LEN)
-        parts.append(drafted.stats)
-        tokens += plain.token_ids[1:]  # the first one is no draft's to predict
-        if drafted.token_ids != plain.token_ids:
+        (found,) = compare(runner, ids, [CHAIN_LEN], MAX_NEW_TOKENS)
+        parts.append(found.stats)
+        tokens += found.plain[1:]  # the first one is no draft's to predict
+        if not found.identical:
             differing.append(place)
     stats = Stats.total(parts) if parts else None
     recorded = manifest.self_test

@@ -9,7 +9,11 @@ predicts x_{e+2}. Step s is the s-th slot of the chain that starts at e: (embedd
 output of step s-1) at position e+s; it attends to the committed slots <= e and to the steps 1..s of
 its own chain, and predicts x_{e+s+2}. Its label is the target's distribution at position e+s+1.
 
-Shapes: B rows, T positions (= anchors), H hidden, V target and Vd draft vocabulary, D head width.
+The layers are the head's own and attention that of the export's self-test, which runs the same
+chains. `Eagle3Draft.run` cannot be trained through: its caches keep no gradients, and hold one text
+where here every anchor has a chain of its own.
+
+Shapes: B rows, T positions (= anchors), H hidden, Vd draft vocabulary.
 """
 
 from collections.abc import Iterator
@@ -25,11 +29,12 @@ from transformers import PreTrainedTokenizerFast as Tokenizer
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.layer import DraftLayer
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.self_test.chain import LayerChains
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from tiny_pair.corpus import LENGTH_STEP, Batch, Corpus, corpus_of_rows, first_stories
 from tiny_pair.target import generate
 from tiny_pair.tokenizer import turn_end_id
-from tiny_pair.training import Budget, Progress, autocast, train
+from tiny_pair.training import Budget, TrainingProgress, autocast, train
 
 # Boundaries: hidden states after 2, 4 and 5 of the target's six decoder layers.
 TAP_LAYERS = (2, 4, 5)
@@ -58,7 +63,7 @@ class HeadResult:
     """A trained head and how it fared: accuracy by step and `tau`, tokens per verify round."""
 
     draft: Eagle3Draft
-    progress: Progress
+    progress: TrainingProgress
     accuracy_by_step: list[float]
     tau: float
 
@@ -163,38 +168,15 @@ def chain_logits(draft: Eagle3Draft, tokens: Tensor, taps: Tensor, steps: int) -
     `tokens` int64 [B, T], `taps` [B, T, taps * H]. Entry e of step s predicts x_{e+s+2}; the last
     s + 2 entries have nothing to predict.
     """
-    layer, scale = draft.layers[0], draft.config.head_dim**-0.5
+    layer, chains = draft.layers[0], LayerChains(draft.config.head_dim**-0.5)
     assert isinstance(layer, DraftLayer)
     feature = draft.fuse(taps)
     anchors = torch.arange(tokens.shape[1], device=tokens.device)
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
     for step in range(steps):
         embedding = draft.embed(_shift(tokens, step + 1))
-        residual, *projected = layer.project(embedding, feature, anchors + step)
-        q, k, v = (t.transpose(1, 2) for t in projected)
-        keys.append(_repeat_heads(k, q))
-        values.append(_repeat_heads(v, q))
-        attended = _attend(q * scale, keys, values)
-        feature = layer.finish(residual, attended.transpose(1, 2))
+        residual, q, k, v = layer.project(embedding, feature, anchors + step)
+        feature = layer.finish(residual, chains.attend(q, k, v, anchors))
         yield draft.logits(feature)
-
-
-def _attend(q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """Attention of one step; all tensors [B, heads, T, D], `keys` and `values` one per step.
-
-    Step 0's keys are the committed slots, seen causally; of every later step an anchor sees the one
-    slot of its own chain.
-    """
-    width = q.shape[-2]
-    causal = torch.ones(width, width, dtype=torch.bool, device=q.device).tril()
-    committed = (q @ keys[0].transpose(-1, -2)).masked_fill(~causal, float("-inf"))
-    chain = [(q * key).sum(-1, keepdim=True) for key in keys[1:]]
-    weights = torch.cat((committed, *chain), dim=-1).float().softmax(-1).to(values[0].dtype)
-    attended = weights[..., :width] @ values[0]
-    for i, value in enumerate(values[1:]):
-        attended = attended + weights[..., width + i, None] * value
-    return attended
 
 
 def _loss_of_next(
@@ -247,11 +229,6 @@ def _shift(x: Tensor, by: int) -> Tensor:
     shifted = torch.zeros_like(x)
     shifted[:, : x.shape[1] - by] = x[:, by:]
     return shifted
-
-
-def _repeat_heads(kv: Tensor, q: Tensor) -> Tensor:
-    """[B, kv_heads, T, D] -> [B, heads, T, D], for grouped queries."""
-    return kv.repeat_interleave(q.shape[1] // kv.shape[1], dim=1)
 
 
 def _ids_of_digits(tokenizer: Tokenizer) -> list[int]:

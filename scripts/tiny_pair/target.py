@@ -20,7 +20,7 @@ from tiny_pair import quantise
 from tiny_pair.corpus import Batch, Corpus, first_stories
 from tiny_pair.stories import Story, final_answer
 from tiny_pair.tokenizer import VOCAB_SIZE, chat_frame, generation_config
-from tiny_pair.training import Budget, Progress, autocast, place, train
+from tiny_pair.training import Budget, TrainingProgress, autocast, place, train
 
 # Every special case of the large Gemma-4 models, at 1/5000 of their size.
 GEOMETRY: dict[str, Any] = {
@@ -66,7 +66,7 @@ class TargetResult:
 
     model: Gemma4ForCausalLM
     tensors: dict[str, Tensor]
-    progress: Progress
+    progress: TrainingProgress
     accuracy_full_precision: float
     accuracy: float
 

@@ -27,7 +27,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """Where a training stands; `fraction` grows from 0 to 1 and drives every schedule.
 
     Being the larger of the share of steps and the share of time, it ends a training within its
@@ -77,7 +77,7 @@ def train(
     budget: Budget,
     loss_of_next_batch: Callable[[], tuple[Tensor, int]],
     on_fraction: Callable[[float], None] = lambda fraction: None,
-) -> Progress:
+) -> TrainingProgress:
     """Minimises the loss over the budget; master weights and optimiser state are float32.
 
     `loss_of_next_batch` returns a scalar loss and the number of tokens it read; `on_fraction` is
@@ -85,7 +85,7 @@ def train(
     """
     optimiser = _optimiser(model, budget.learning_rate)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    progress = Progress(budget, name)
+    progress = TrainingProgress(budget, name)
     for _ in _with_bar(progress):
         on_fraction(progress.fraction)
         for group in optimiser.param_groups:
@@ -123,7 +123,7 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def _with_bar(progress: Progress) -> Iterator[None]:
+def _with_bar(progress: TrainingProgress) -> Iterator[None]:
     """Counts until the budget is spent, under a progress bar where there is a terminal."""
     console = progress.console
     with Bar(console=console, disable=not console.is_terminal, transient=True) as bar:

@@ -26,7 +26,7 @@ from eagle_aot.artifact import (
     file_record,
 )
 from eagle_aot.common.errors import ArtifactError
-from support.artifact_files import CONSTANTS, write_artifact
+from support.files.artifact import CONSTANTS, write_artifact
 
 PUBLISHED = {
     "get_max_seq_len",

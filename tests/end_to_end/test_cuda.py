@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
-from check_artifact import tokens, with_script
+from check_artifact import tokens
 from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.checks.lossless import with_script
 from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.stats import Stats
-from support.mixed_prompts import CHAIN_LENS, mixed_prompts
-from support.shuffled_lengths import Shuffled
+from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
+from support.runner.shuffled_lengths import Shuffled
 from tiny_pair.stories import final_answer, stories
 
 
@@ -60,7 +61,9 @@ def test_rounds_of_any_length_follow_one_another(
     fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    monkeypatch.setattr(runner.chosen_rounds, "_chooser", Shuffled(runner.chosen_rounds.costs))
+    monkeypatch.setattr(
+        runner.adaptive_schedule, "_chooser", Shuffled(runner.adaptive_schedule.costs)
+    )
     for prompt in mixed_prompts(runner)[1::4]:
         plain = runner.generate(prompt, 40, speculate=False)
         assert runner.generate(prompt, 40, "auto").token_ids == plain.token_ids, len(prompt)
@@ -75,7 +78,7 @@ def test_scripted_drafts_never_change_the_tokens(
     prompt = tokens(runner, context, seed=context)
     plain = runner.generate(prompt, 60, speculate=False).token_ids
     for chain_len in CHAIN_LENS:
-        output, stats = with_script(runner, prompt, plain, chain_len)
+        output, stats = with_script(runner, prompt, plain, chain_len, 60)
         assert output == plain, chain_len
         assert stats.accepted > 0
 

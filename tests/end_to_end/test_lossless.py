@@ -11,13 +11,13 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.adaptive.rounds import SameRound
+from eagle_aot.runtime_runner.adaptive.schedule import ConstantSchedule
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.stats import Stats
-from support.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
-from support.shuffled_lengths import Shuffled
+from support.runner.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
+from support.runner.shuffled_lengths import Shuffled
 from tiny_pair.stories import stories
 
 
@@ -53,7 +53,9 @@ def test_nor_does_any_order_of_chain_lengths(
     fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    monkeypatch.setattr(runner.chosen_rounds, "_chooser", Shuffled(runner.chosen_rounds.costs))
+    monkeypatch.setattr(
+        runner.adaptive_schedule, "_chooser", Shuffled(runner.adaptive_schedule.costs)
+    )
     lengths = set()
     for prompt in mixed_prompts(runner)[1::4]:
         plain = runner.generate(prompt, 40, speculate=False)
@@ -66,16 +68,16 @@ def test_nor_does_any_order_of_chain_lengths(
 def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
     """Behind plain rounds that the head caught up on, it drafts what it drafts without them."""
     prompt = tiny.tokenizer.encode(next(stories(6, "test")).question, raw=False)
-    rounds, fixed = tiny.chosen_rounds.rounds, tiny.round(1)
+    rounds, fixed = tiny.adaptive_schedule.rounds, tiny.round(1)
     proposed = []
     for late in (False, True):
         prefill(fixed, prompt, Stats(chain_len=1))
         text: list[int] = []
         if late:
-            tiny.chosen_rounds.backlog.clear()
+            tiny.adaptive_schedule.backlog.clear()
             for _ in range(8):
                 text += rounds[0].play()[0].tolist()[1:]
-            tiny.chosen_rounds.backlog.catch_up(len(prompt), text)
+            tiny.adaptive_schedule.backlog.catch_up(len(prompt), text)
         else:
             while len(text) < 8:
                 accepted, *greedy = fixed.play()[0].tolist()
@@ -124,7 +126,7 @@ def test_forced_acceptance_never_changes_the_tokens(
             limits = Limits(room=new_tokens, stop_ids=frozenset())
             drafter = ScriptedDrafter(len(prompt), plain, right)
             round_ = Round(runner.target, drafter, chain_len, Running([0], 16, "cpu"))
-            output, stats = generate(SameRound(round_), prompt, limits, lambda run: None)
+            output, stats = generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
             assert output == plain, (name, len(prompt), chain_len)
             if name == "a = 0":
                 assert stats.rounds == new_tokens - 1

@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.step import chain_rows
 from eagle_aot.runtime_runner.target import no_moves
 from eagle_aot.targets import TARGETS, load_target
-from support.eager_executor import EagerExecutor
+from support.runner.eager_executor import EagerExecutor
 from tiny_pair.stories import final_answer, stories
 
 FIXTURES = ["tiny", "random_runner"]

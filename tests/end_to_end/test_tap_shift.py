@@ -17,7 +17,7 @@ from eagle_aot.export.methods import Prefill
 from eagle_aot.export.publish.describe import write_draft_ids
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.targets import TARGETS, load_target
-from support.eager_executor import EagerExecutor
+from support.runner.eager_executor import EagerExecutor
 from tiny_pair.stories import stories
 
 FLOOR = 7.35  # tokens per round at K = 7, of at most 8

@@ -10,7 +10,7 @@ from eagle_aot.common.errors import CheckpointNotFoundError, SettingError, Unsup
 from eagle_aot.export import Source
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout, write_config
-from support.head_files import HeadShape, write_speculators
+from support.heads.files import HeadShape, write_speculators
 from support.pre_norm_oracle import random_pre_norm, save
 
 

@@ -18,7 +18,7 @@ from eagle_aot.export.methods import Prefill, TargetVerify
 from eagle_aot.targets import TARGETS, TapTarget, load_target
 from eagle_aot.targets.step import MAX_CHAIN_LEN, TAIL, chain_tail
 from support.gemma_oracle import VOCAB, oracle_states, random_gemma, random_tokens, save_text_layout
-from support.head_files import (
+from support.heads.files import (
     HeadShape,
     head_tensors,
     safeailab_config,

@@ -13,7 +13,7 @@ from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
-from support.head_files import HeadShape, write_speculators
+from support.heads.files import HeadShape, write_speculators
 
 
 @pytest.fixture

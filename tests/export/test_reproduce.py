@@ -26,7 +26,7 @@ from eagle_aot.export.reproduce import (
     recorded_arguments,
 )
 from eagle_aot.targets import TARGETS
-from support.artifact_files import write_artifact
+from support.files.artifact import write_artifact
 from support.refusals import refuses
 
 TINY = TARGETS["gemma4-tiny"]

@@ -13,7 +13,7 @@ from eagle_aot.export.drafters.eagle3.describe import describe_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.publish.describe import read_eos_ids
 from eagle_aot.export.reproduce import recorded_arguments
-from eagle_aot.runtime_runner.checks.integrity import report, verify_artifact
+from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, check_weights
@@ -88,7 +88,7 @@ def read_tokenizer(directory: Path) -> None:
 
 def read_manifest(directory: Path) -> None:
     """An artifact's manifest: told, as the options of another export, and held against files."""
-    found = verify_artifact(directory)
+    found = check_integrity(directory)
     json.dumps(found.to_json())
     "\n".join(report(found))
     recorded_arguments(found.manifest, eagle_export, directory)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.step import Draft, rows_behind
-from support.toy import TAIL
+from support.runner.toy import TAIL
 
 
 def accepted(drafts: list[int], choices: list[int], parents: list[int] | None = None) -> Accepted:

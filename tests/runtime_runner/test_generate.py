@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from eagle_aot.runtime_runner.adaptive.rounds import ChosenRounds, SameRound
+from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule, ConstantSchedule
 from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate, prefill
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.runner import finish_reason
 from eagle_aot.runtime_runner.stats import Stats
-from support.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
+from support.runner.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
 
 
 def one() -> Running:
@@ -48,7 +48,7 @@ def test_every_drafter_gives_the_plain_text(
     runs: list[list[int]] = []
     limits = Limits(room=room, stop_ids=stop_ids)
     round_ = Round(target, drafter, chain_len, one())
-    output, stats = generate(SameRound(round_), prompt, limits, runs.append)
+    output, stats = generate(ConstantSchedule(round_), prompt, limits, runs.append)
     assert output == expected == [token for run in runs for token in run]
     assert target.forwards == stats.rounds + stats.prefill_chunks == stats.target_forwards
     assert stats.emitted == len(output) - 1
@@ -62,7 +62,7 @@ def test_no_drafter_is_one_token_per_forward() -> None:
     target = ToyTarget(3, 16, 9)
     limits = Limits(room=12, stop_ids=frozenset())
     output, stats = generate(
-        SameRound(Round(target, None, 4, one())), [1, 2, 3], limits, lambda run: None
+        ConstantSchedule(Round(target, None, 4, one())), [1, 2, 3], limits, lambda run: None
     )
     assert output == plain_text([1, 2, 3], 3, 12)
     assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)
@@ -76,7 +76,7 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
     text = prompt + plain_text(prompt, 1, 12)
     limits = Limits(room=12, stop_ids=frozenset())
     round_ = Round(ToyTarget(1, 16, 9), RecordingDrafter(text, right), 4, one())
-    _, stats = generate(SameRound(round_), prompt, limits, lambda run: None)
+    _, stats = generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
     assert (stats.rounds, stats.accepted) == (rounds, accepted)
 
 
@@ -123,7 +123,7 @@ def test_chosen_lengths_give_the_plain_text(
         drafters: list[Drafter] = [backlog, *[drafter] * 7]
         rounds = [Round(target, d, k, running) for k, d in enumerate(drafters)]
         limits = Limits(room=room, stop_ids=frozenset())
-        chosen = ChosenRounds(rounds, backlog, chooser)
+        chosen = AdaptiveSchedule(rounds, backlog, chooser)
         output, stats = generate(chosen, prompt, limits, lambda run: None)
         assert output == expected
         assert sum(stats.rounds_by_chain_len) == stats.rounds
@@ -158,7 +158,7 @@ def test_every_tree_gives_the_plain_text(
     drafter = TreeDrafter([*prompt, *expected], pattern, parents)
     round_ = Round(ToyTarget(seed, 16, 9), drafter, len(parents), one())
     limits = Limits(room=room, stop_ids=frozenset())
-    output, stats = generate(SameRound(round_), prompt, limits, lambda run: None)
+    output, stats = generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
     assert output == expected
     if all(pattern) and room > 2:
         assert stats.rounds < room - 1

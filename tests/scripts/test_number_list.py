@@ -4,7 +4,7 @@ import click
 import pytest
 
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
-from number_list import chain_lengths
+from shared.number_list import chain_lengths
 
 OPTION = click.Option(["--chain-lens"])
 

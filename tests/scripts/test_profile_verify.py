@@ -11,17 +11,17 @@ import pytest
 from rich.console import Console
 from torch.export import ExportedProgram
 
-from bench_header import Header
+from bench.verify.kernels import ATTENTION, CLASSES, DENSE, INT4, REST, class_of, shares, summed
+from bench.verify.measure import Results, Verify, check_lengths
+from bench.verify.program import dummy_source, export_options, narrowed
+from bench.verify.report import report, to_json
 from eagle_aot.artifact import TARGET_VERIFY, Stage
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, run_check
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.runtime_runner.bench.results import Floor
-from verify_profile.kernels import ATTENTION, CLASSES, DENSE, INT4, REST, class_of, shares, summed
-from verify_profile.measure import Results, Verify, check_lengths
-from verify_profile.program import dummy_source, export_options, narrowed
-from verify_profile.report import report, to_json
+from shared.header import Header
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "profile_verify.py"
 

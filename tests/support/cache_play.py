@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, view_of
 from eagle_aot.targets.step import MAX_ROWS, TAIL, PromptChunk, Step, one_row_of_rows
-from support.sdpa_cases import Forward, Layer, Row, Text, entries, forward
+from support.kernels.sdpa_cases import Forward, Layer, Row, Text, entries, forward
 
 LONGEST = 400
 """Tokens of a text, at most."""

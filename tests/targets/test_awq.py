@@ -16,7 +16,7 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.awq import check_config, read_weight
-from support.int4_files import Tensors, awq, dense, rounded, write_linear
+from support.files.int4 import Tensors, awq, dense, rounded, write_linear
 
 CONFIG: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_k
+from support.files.gguf import GgufModel, random_q4_k
+from support.files.int4 import dense
 from support.gemma_oracle import write_config
-from support.gguf_files import GgufModel, random_q4_k
-from support.int4_files import dense
 
 UP = "model.layers.0.mlp.up_proj.weight"
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.gptq import check_config, read_weight
-from support.int4_files import Rounded, dense, gptq, rounded, write_linear
+from support.files.int4 import Rounded, dense, gptq, rounded, write_linear
 
 CONFIG: dict[str, Any] = {
     "quant_method": "gptq",

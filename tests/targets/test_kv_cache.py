@@ -22,7 +22,7 @@ from eagle_aot.targets.step import (
     ring_slots,
 )
 from support.cache_play import LONGEST, CachePlay, Tree
-from support.sdpa_cases import Layer
+from support.kernels.sdpa_cases import Layer
 
 SETTINGS = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 WINDOWS = [0, 4, 11, 64]

@@ -19,7 +19,7 @@ from eagle_aot.targets.int4 import (
 from eagle_aot.targets.int4.packed_linear import PackedModule
 from eagle_aot.targets.int4.weight import random_int4
 from eagle_aot.triton_kernels.int4_gemm import activate, pack
-from support.int4_cases import Case
+from support.kernels.int4_cases import Case
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 GROUPS = [32, 64, 128, 256]

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 
 from eagle_aot.targets import load_target
 from eagle_aot.targets.int4 import Int4Linear
+from support.files.gguf import GgufModel
+from support.files.int4 import Tensors, awq, gptq, rounded
 from support.gemma_oracle import oracle_states, random_tokens, run_in_chunks, write_config
-from support.gguf_files import GgufModel
 from support.golden_cases import relative_error
-from support.int4_files import Tensors, awq, gptq, rounded
 from support.pre_norm_oracle import random_pre_norm, save
 
 GEOMETRY = {"hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": False}

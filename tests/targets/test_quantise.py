@@ -21,7 +21,7 @@ from eagle_aot.targets.int4.quantise import (
     Scheme,
     quantise,
 )
-from support.int4_files import dense
+from support.files.int4 import dense
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
 SHAPES = {

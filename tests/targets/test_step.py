@@ -38,7 +38,7 @@ from support.gemma_oracle import (
     save_text_layout,
 )
 from support.golden_cases import relative_error
-from support.sdpa_cases import Text, tree
+from support.kernels.sdpa_cases import Text, tree
 
 SETTINGS = settings(max_examples=12, deadline=None, derandomize=True, database=None)
 WINDOWS = [4, 8, 64]

@@ -16,8 +16,8 @@ from torchao.prototype.safetensors.safetensors_support import flatten_tensor_sta
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
+from support.files.int4 import dense
 from support.gemma_oracle import write_config
-from support.int4_files import dense
 
 INT4 = QuantConfig(bits=4, group_size=32, symmetric=False, method="min_max")
 INT8 = QuantConfig(bits=8, group_size=32, symmetric=True, method="min_max")

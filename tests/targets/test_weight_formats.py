@@ -24,6 +24,8 @@ from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.gemma4 import load_gemma4
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES, quantise
+from support.files.gguf import GgufModel
+from support.files.int4 import Tensors, awq, dense, gptq, rounded
 from support.gemma_oracle import (
     oracle_states,
     random_gemma,
@@ -32,9 +34,7 @@ from support.gemma_oracle import (
     save_text_layout,
     write_config,
 )
-from support.gguf_files import GgufModel
 from support.golden_cases import relative_error
-from support.int4_files import Tensors, awq, dense, gptq, rounded
 
 LINEARS = 26
 GROUP = 32

@@ -18,7 +18,7 @@ from eagle_aot.triton_kernels.int4_gemm import (
     matvec_max_m,
     set_matvec_max_m,
 )
-from support.int4_cases import Case, float64_gated, tensors
+from support.kernels.int4_cases import Case, float64_gated, tensors
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 CASE = Case(80, 384, 32)

@@ -9,7 +9,7 @@ from eagle_aot.triton_kernels.int4_gemm import (
     pack,
 )
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
-from support.int4_cases import (
+from support.kernels.int4_cases import (
     Case,
     assert_float32_sums,
     assert_rounded_weight,

@@ -1,10 +1,6 @@
 """The INT4 kernels without a GPU: interpreted, and compiled for one."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +14,7 @@ from triton.compiler import ASTSource  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm import large_m, small_m  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, blocks_per_step  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES  # noqa: E402
+from support.interpreted import run_interpreted  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
@@ -27,15 +24,7 @@ SHARED_MEMORY = 227 * 1024
 # Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
 def test_interpreted_they_compute_the_product_row_by_row() -> None:
-    suite = Path(__file__).with_name("interpreted_int4_gemm.py")
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", str(suite)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=suite.parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
+    run_interpreted("int4_gemm")
 
 
 def compiled(

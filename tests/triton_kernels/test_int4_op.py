@@ -18,7 +18,7 @@ from eagle_aot.triton_kernels.int4_gemm import (
     matvec_max_m,
     set_matvec_max_m,
 )
-from support.int4_cases import Case, tensors
+from support.kernels.int4_cases import Case, tensors
 
 SMALL_M = torch.ops.eagle_aot.int4_small_m.default
 LARGE_M = torch.ops.eagle_aot.int4_large_m.default

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.triton_kernels.int4_gemm import pack, packable_group, unpack
-from support.int4_cases import Case
+from support.kernels.int4_cases import Case
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 

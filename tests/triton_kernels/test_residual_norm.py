@@ -1,10 +1,5 @@
 """The residual norm without a GPU: its reference, its operator, its kernel interpreted."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +8,8 @@ from torch.export import Dim
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.residual import join
 from eagle_aot.triton_kernels.residual_norm import residual_norm, residual_norm_reference
-from support.residual_cases import CASES, EPS, Case, assert_close
+from support.interpreted import run_interpreted
+from support.kernels.residual_cases import CASES, EPS, Case, assert_close
 
 OPERATOR = torch.ops.eagle_aot.residual_norm.default
 
@@ -76,12 +72,4 @@ def test_traced_it_is_one_node_for_any_number_of_rows() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
 def test_interpreted_it_computes_row_by_row() -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    suite = Path(__file__).with_name("interpreted_residual_norm.py")
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", str(suite)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=suite.parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
+    run_interpreted("residual_norm")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from eagle_aot.triton_kernels.residual_norm import residual_norm
-from support.residual_cases import CASES, Case, assert_close
+from support.kernels.residual_cases import CASES, Case, assert_close
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

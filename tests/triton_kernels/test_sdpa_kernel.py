@@ -1,9 +1,7 @@
 """The attention kernels without a GPU: interpreted, compiled, and how keys are dealt out."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     spread,
     tile_rows,
 )
+from support.interpreted import run_interpreted  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 << 10
@@ -43,15 +42,7 @@ SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=
 # Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernels")
 def test_interpreted_they_compute_attention_row_by_row() -> None:
-    suite = Path(__file__).with_name("interpreted_sdpa_splitk.py")
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", str(suite)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=suite.parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
+    run_interpreted("sdpa_splitk")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from eagle_aot.triton_kernels.sdpa_splitk import (
     sdpa_splitk,
     visible_slots,
 )
-from support.sdpa_cases import Layer, Text, chain, forward, relative_error, tree
+from support.kernels.sdpa_cases import Layer, Text, chain, forward, relative_error, tree
 
 SPLITK = torch.ops.eagle_aot.sdpa_splitk.default
 SETTINGS = settings(max_examples=100, deadline=None, derandomize=True, database=None)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from support.sdpa_cases import Forward, Layer, Text, chain, forward, relative_error, tree
+from support.kernels.sdpa_cases import Forward, Layer, Text, chain, forward, relative_error, tree
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

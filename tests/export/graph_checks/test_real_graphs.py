@@ -11,7 +11,7 @@ from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.targets import TARGETS
 from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
-from support.head_files import HeadShape, write_speculators
+from support.heads.files import HeadShape, write_speculators
 from support.int4_graphs import int4_calls
 
 

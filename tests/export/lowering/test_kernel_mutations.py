@@ -19,8 +19,8 @@ from eagle_aot.targets.step import chain_tail
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from support.int4_cases import Case, tensors
-from support.residual_cases import Case as ResidualCase
+from support.kernels.int4_cases import Case, tensors
+from support.kernels.residual_cases import Case as ResidualCase
 
 
 @dataclass

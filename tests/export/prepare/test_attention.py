@@ -24,7 +24,7 @@ from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.step import chain_step
 from support.gemma_oracle import random_tokens, run_in_chunks
 from support.golden_cases import relative_error
-from support.head_files import HeadShape, write_speculators
+from support.heads.files import HeadShape, write_speculators
 
 TINY = Source.find("gemma4-tiny", None, None, "dummy")
 ATEN = torch.ops.aten

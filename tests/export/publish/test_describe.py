@@ -11,7 +11,7 @@ from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import Source
 from eagle_aot.export.publish.describe import copy_tokenizer, identity, read_eos_ids
 from eagle_aot.targets import TARGETS
-from support.head_files import HeadShape, write_speculators
+from support.heads.files import HeadShape, write_speculators
 
 
 def write_configs(directory: Path, generation: Any, config: Any) -> None:

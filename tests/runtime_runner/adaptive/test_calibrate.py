@@ -12,7 +12,7 @@ from eagle_aot.runtime_runner.adaptive import calibrate
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs, medians
 from eagle_aot.runtime_runner.round import Round, Running
-from support.toy import TAIL, RecordingDrafter, ToyTarget
+from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 
 
 class Clock:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.adaptive.chain_length import SHARE, START, ChainLength
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from support.simulated_text import LONGEST, Rates, chosen_price, fixed_price, right_drafts
+from support.runner.simulated_text import LONGEST, Rates, chosen_price, fixed_price, right_drafts
 
 LENGTH = 6000  # tokens
 

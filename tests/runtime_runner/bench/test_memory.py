@@ -1,7 +1,23 @@
-"""Peak memory by part."""
+"""The read bandwidth, on a device whose time is scripted, and peak memory by part."""
 
+import itertools
+
+import pytest
+import torch
+
+from eagle_aot.runtime_runner.bench import memory
 from eagle_aot.runtime_runner.bench.memory import all_parts, peak_memory
-from support.logging_executor import LoggingExecutor
+from eagle_aot.runtime_runner.bench.timing import HostClock
+from support.runner.logging_executor import LoggingExecutor
+
+
+def test_the_bandwidth_is_bytes_over_the_fastest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 4 * memory.COLUMNS * 16
+    monkeypatch.setitem(memory.BUFFER_BYTES, "cpu", size)
+    times = itertools.chain((9.0, 3.0, 2.0, 4.0), itertools.repeat(5.0))
+    monkeypatch.setattr(memory, "time_on_device", lambda clock, timed, calls: next(times))
+    found = memory.read_bandwidth(HostClock(), torch.device("cpu"))
+    assert found == pytest.approx(size / 2e-3)
 
 
 def test_parts_add_up_to_what_is_in_use() -> None:

@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import HostClock
 from eagle_aot.runtime_runner.runner import Runner
-from support.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
+from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.runtime_runner import runner
-from eagle_aot.runtime_runner.bench import measure, plot
+from eagle_aot.runtime_runner.bench import measure
 from eagle_aot.runtime_runner.bench.cli import main
 from eagle_aot.runtime_runner.bench.results import Results
-from support.made_up_results import made_up_results
+from eagle_aot.runtime_runner.plots import rounds
 from support.refusals import refuses
+from support.runner.made_up_results import made_up_results
 
 
 class MadeUpBench:
@@ -34,7 +35,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     loaded: list[Any] = []
     monkeypatch.setattr(runner, "load_artifact", lambda path, *_, **__: loaded.append(path))
     monkeypatch.setattr(measure, "Bench", MadeUpBench)
-    monkeypatch.setattr(plot, "plot", no_room)
+    monkeypatch.setattr(rounds, "plot_rounds", no_room)
     return loaded
 
 

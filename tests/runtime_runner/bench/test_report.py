@@ -6,7 +6,7 @@ from rich.console import Console
 
 from eagle_aot.runtime_runner.bench.report import report
 from eagle_aot.runtime_runner.bench.results import Results
-from support.made_up_results import made_up_context, made_up_results
+from support.runner.made_up_results import made_up_context, made_up_results
 
 
 def rendered(results: Results) -> str:

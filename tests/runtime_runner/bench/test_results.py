@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.bench.results import VERIFY, AtContext, Part, Round
-from eagle_aot.runtime_runner.bench.to_json import to_json
-from support.made_up_results import made_up_context, made_up_results
+from eagle_aot.runtime_runner.bench.report import to_json
+from eagle_aot.runtime_runner.bench.results import VERIFY, AtContext, Part, RoundTimes
+from support.runner.made_up_results import made_up_context, made_up_results
 
 MS = st.floats(0.001, 1000)
 
@@ -57,13 +57,13 @@ def test_the_parts_add_up_to_the_wall_time(
     times = iter((verify, verify, verify, step, seed))
     made_up = made_up_context()
     parts = tuple(replace(part, ms=next(times)) for part in made_up.parts)
-    round_ = Round(chain_len=chain_len, wall_ms=wall, host_ms=host, launch_ms=host, floor=None)
+    round_ = RoundTimes(chain_len=chain_len, wall_ms=wall, host_ms=host, launch_ms=host, floor=None)
     at = replace(made_up, parts=parts, rounds=(round_,))
     assert sum(asdict(at.breakdown(round_)).values()) == pytest.approx(wall)
 
 
 def test_where_the_host_is_the_device_all_time_is_the_devices() -> None:
-    round_ = Round(chain_len=1, wall_ms=7.0, host_ms=None, launch_ms=None, floor=None)
+    round_ = RoundTimes(chain_len=1, wall_ms=7.0, host_ms=None, launch_ms=None, floor=None)
     assert round_.device_ms == 7.0
 
 

@@ -1,14 +1,20 @@
-"""What a round's samples come to, on a device and a host whose time is scripted."""
+"""What a round's samples come to, on a device and a host whose time is scripted, and its copies to
+the host in a profile that is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.bench import timing
-from eagle_aot.runtime_runner.bench.samples import RoundSeries
+from eagle_aot.runtime_runner.bench import samples, timing
+from eagle_aot.runtime_runner.bench.samples import RoundSeries, host_copies
 from eagle_aot.runtime_runner.bench.timing import HostClock, Timed
 
 COPY = 0.5  # milliseconds from the device's last kernel until the host has its tokens
+PER_ROUND = ("Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)", "gemm")
 
 
 class Machine:
@@ -100,3 +106,22 @@ def test_where_the_host_is_the_device_nothing_is_launched() -> None:
     series.sample()
     assert series.wall.ms > 0
     assert series.launch_ms is series.host_ms is None
+
+
+@pytest.mark.parametrize(("seen", "copies"), [(PER_ROUND, 1.0), (PER_ROUND[1:], None)])
+def test_copies_to_the_host_are_counted_per_round(
+    monkeypatch: pytest.MonkeyPatch, seen: tuple[str, ...], copies: float | None
+) -> None:
+    events: list[SimpleNamespace] = []
+
+    @contextmanager
+    def profile(activities: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(events=lambda: events)
+
+    def play() -> torch.Tensor:
+        events.extend(SimpleNamespace(name=name) for name in seen)
+        return torch.tensor([1])
+
+    monkeypatch.setattr(samples, "profile", profile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert host_copies(Timed(play, lambda: None, moves=True)) == copies

@@ -13,9 +13,9 @@ from eagle_aot.artifact import PROGRAM, WEIGHTS, Device, Manifest, TargetIdentit
 from eagle_aot.artifact.versions import PACKAGES, installed_versions
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.runtime_runner import load_artifact, runner
-from eagle_aot.runtime_runner.checks.integrity import plain, verify_artifact
+from eagle_aot.runtime_runner.checks.integrity import check_integrity, plain
 from eagle_aot.runtime_runner.cli import main
-from support.artifact_files import write_artifact
+from support.files.artifact import write_artifact
 from support.refusals import refuses
 
 H100 = Device(name="a GPU", compute_capability="9.0", multiprocessors=132, cuda="13.0")
@@ -103,7 +103,7 @@ def test_an_artifact_for_another_machine_is_intact_and_does_not_run_here(tmp_pat
     lines = {line.split()[0]: line for line in result.stdout.splitlines()}
     assert lines["torch"].endswith("differs: must be of one minor version")
     assert lines["triton"].endswith("differs")
-    found = verify_artifact(tmp_path).to_json()
+    found = check_integrity(tmp_path).to_json()
     assert (found["intact"], found["runs_here"]) == (True, False)
 
 
@@ -122,7 +122,7 @@ def test_a_gpus_generation_and_torchs_minor_version_decide(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     write_artifact(tmp_path, backend="cuda", device=H100, versions={"torch": version})
-    found = verify_artifact(tmp_path)
+    found = check_integrity(tmp_path)
     assert found.problems == {}
     assert found.misfit is None if message is None else message in str(found.misfit)
 

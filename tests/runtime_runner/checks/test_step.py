@@ -14,7 +14,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.checks.step import check_step
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.step import Draft, StepRows, chain_rows, tree_rows
-from support.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
+from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 
 BATCH = replace(CONSTANTS, max_batch_size=4)
 

@@ -13,7 +13,7 @@ from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights, check_room
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, Weight, check_weights
-from support.cuda_files import (
+from support.files.cuda import (
     CPU,
     EXTREMES,
     Edit,

@@ -10,7 +10,7 @@ import pytest
 from executorch.exir import schema
 
 from eagle_aot.runtime_runner.program.pte import IDENTIFIER, SEGMENTS, Program
-from support.cuda_files import Files, refusal
+from support.files.cuda import Files, refusal
 
 REFUSED = "damaged (its lists are longer than the file, or than any model needs): export again"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.program.flatbuffer import Table
 from eagle_aot.runtime_runner.program.untrusted_file import MAX_DESCRIPTION, UntrustedBytes
-from support.cuda_files import EXTREMES, Edit, damaged, edits, plausible_bytes, refusal
+from support.files.cuda import EXTREMES, Edit, damaged, edits, plausible_bytes, refusal
 
 PATH = Path("a.pte")
 NAME = b"TEST"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from eagle_aot.artifact import WEIGHTS
 from eagle_aot.runtime_runner.program.ptd import TensorData
-from support.cuda_files import (
+from support.files.cuda import (
     EXTREMES,
     Edit,
     damaged,

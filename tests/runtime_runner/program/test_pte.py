@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, check_weights
-from support.cuda_files import (
+from support.files.cuda import (
     EXTREMES,
     Edit,
     Files,

@@ -27,7 +27,7 @@ from eagle_aot.runtime_runner.program.weight_table import (
     Weight,
     read_weight_table,
 )
-from support.cuda_files import (
+from support.files.cuda import (
     CPU,
     CUDA,
     EXTREMES,

@@ -10,14 +10,14 @@ from click.testing import CliRunner, Result
 from eagle_aot.export.cli import main
 from eagle_aot.targets.registry import TINY_DIR
 from support.gemma_oracle import random_gemma, save_text_layout
-from support.head_files import (
+from support.heads.files import (
     HeadShape,
     head_tensors,
     safeailab_config,
     write_head,
     write_speculators,
 )
-from support.head_layouts import IDS, TRAINERS, Writer, specforge
+from support.heads.layouts import IDS, TRAINERS, Writer, specforge
 from support.refusals import refuses
 
 SHAPE = HeadShape()

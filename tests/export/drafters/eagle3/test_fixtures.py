@@ -14,7 +14,7 @@ from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.targets import TapTarget, load_target
 from support.gemma_oracle import random_gemma, save_text_layout
-from support.head_files import (
+from support.heads.files import (
     HeadShape,
     head_tensors,
     safeailab_config,
@@ -22,7 +22,7 @@ from support.head_files import (
     write_head,
     write_speculators,
 )
-from support.head_layouts import IDS, midlayer, nemo, safeailab
+from support.heads.layouts import IDS, midlayer, nemo, safeailab
 
 SHAPE = HeadShape()
 FULL = HeadShape(draft_vocab=96, own_embedding=False)

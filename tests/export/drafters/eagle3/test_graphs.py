@@ -9,7 +9,7 @@ from eagle_aot.artifact import DRAFT_DECODE
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
 from support.gemma_oracle import random_gemma, save_text_layout
-from support.head_files import HeadShape, head_tensors, safeailab_config, write_head
+from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 3.0}
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 16}

@@ -10,7 +10,7 @@ from eagle_aot.common.errors import CheckpointError, PairingError, SettingError
 from eagle_aot.export import load_draft
 from eagle_aot.targets import TapTarget, load_target
 from support.gemma_oracle import random_gemma, save_text_layout
-from support.head_files import (
+from support.heads.files import (
     HeadShape,
     head_tensors,
     safeailab_config,

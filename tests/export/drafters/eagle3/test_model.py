@@ -12,8 +12,8 @@ from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.targets.step import SCRATCH_SLOTS
 from support.golden_cases import relative_error
-from support.head_files import HeadShape, head_tensors, write_speculators
-from support.head_reference import ReferenceHead
+from support.heads.files import HeadShape, head_tensors, write_speculators
+from support.heads.reference import ReferenceHead
 
 SLOTS = 17
 PLAIN = HeadShape()

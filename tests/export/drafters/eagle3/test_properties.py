@@ -12,8 +12,8 @@ from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.targets.checkpoint import Checkpoint
 from support.golden_cases import relative_error
-from support.head_files import HeadShape, head_tensors, write_speculators
-from support.head_reference import ReferenceHead
+from support.heads.files import HeadShape, head_tensors, write_speculators
+from support.heads.reference import ReferenceHead
 
 SLOTS = 6
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm")

@@ -19,7 +19,7 @@ from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4 import Biased, Int4Linear
 from eagle_aot.targets.int4.packed_linear import PackedModule
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
-from support.head_files import (
+from support.heads.files import (
     HeadShape,
     head_tensors,
     safeailab_config,

@@ -9,9 +9,9 @@ import torch
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import load_draft
 from support.golden_cases import relative_error
-from support.head_files import HeadShape, head_tensors, safeailab_config, write_head
-from support.head_layouts import modelopt_config
-from support.head_reference import ReferenceHead
+from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
+from support.heads.layouts import modelopt_config
+from support.heads.reference import ReferenceHead
 
 SHAPE = HeadShape()
 

@@ -14,8 +14,8 @@ from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.targets import TapTarget, load_target
 from support.gemma_oracle import random_gemma, save_text_layout
-from support.head_files import HeadShape, head_tensors
-from support.head_layouts import DEEP, TRAINERS, Writer, safeailab_shards, speculators, tensors_of
+from support.heads.files import HeadShape, head_tensors
+from support.heads.layouts import DEEP, TRAINERS, Writer, safeailab_shards, speculators, tensors_of
 
 SHAPE = HeadShape()
 TAPS = (0, 1, 3)

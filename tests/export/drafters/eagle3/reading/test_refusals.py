@@ -12,7 +12,7 @@ from eagle_aot.common.errors import CheckpointError, PairingError, UnsupportedEr
 from eagle_aot.export import load_draft
 from eagle_aot.targets import TapTarget, load_target
 from support.gemma_oracle import random_gemma, save_text_layout
-from support.head_files import (
+from support.heads.files import (
     HeadShape,
     Tensors,
     head_tensors,

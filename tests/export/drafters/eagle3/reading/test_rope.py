@@ -14,7 +14,7 @@ from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.reading.rope import read_head_rope
 from eagle_aot.targets.config_section import ConfigSection
 from support.golden_cases import relative_error
-from support.head_files import HeadShape, head_tensors, safeailab_config, write_head
+from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
 
 HEAD_DIM = 16
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 2048}

@@ -20,7 +20,7 @@ from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record
 from eagle_aot.export.pipeline import run_self_test
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from faults.heads import FAULTS, write_faulty_head
-from support.artifact_files import write_artifact
+from support.files.artifact import write_artifact
 from support.refusals import refuses
 
 TINY = ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--max-seq-len", "128"]

@@ -1,0 +1,75 @@
+"""What generations cost, as `eagle-run` shows it."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
+from eagle_aot.runtime_runner.stats import Stats
+
+if TYPE_CHECKING:
+    from eagle_aot.runtime_runner.runner import Result
+
+
+def statistics(result: "Result") -> Table:
+    """Of one generation, as a table of two columns."""
+    new_tokens = f"{len(result.token_ids)} (finish: {result.finish_reason})"
+    return table_of(
+        ("new tokens", new_tokens), *rows_of(result.stats), ("executor", result.executor)
+    )
+
+
+def totals(results: Sequence["Result"]) -> Table:
+    """Of all requests together, as a table of two columns."""
+    new_tokens = sum(len(result.token_ids) for result in results)
+    heads = ("requests", str(len(results))), ("new tokens", str(new_tokens))
+    return table_of(*heads, *rows_of(total(results)))
+
+
+def summary(results: Sequence["Result"]) -> dict[str, Any]:
+    """Of all requests together, as the last object of `--json`."""
+    counts = {
+        "requests": len(results),
+        "prompt_tokens": sum(result.prompt_tokens for result in results),
+        "new_tokens": sum(len(result.token_ids) for result in results),
+    }
+    return {"summary": counts | total(results).to_json()}
+
+
+def total(results: Sequence["Result"]) -> Stats:
+    """Of all requests."""
+    return Stats.total([result.stats for result in results])
+
+
+def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
+    """What a person wants to know of a generation, or of several."""
+    speed, rate = stats.tokens_per_second, stats.acceptance_rate
+    by_position = ", ".join(percent(a) for a in stats.acceptance_by_position)
+    yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"
+    yield "rounds", str(stats.rounds)
+    if stats.chain_len == AUTO_LENGTH:
+        yield "chain length", f"{AUTO_LENGTH}: {chosen(stats)}"
+    yield "tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"
+    yield "drafts accepted", "-" if rate is None else f"{percent(rate)} of {stats.drafted}"
+    yield "acceptance by position", by_position or "-"
+    yield "decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"
+
+
+def chosen(stats: Stats) -> str:
+    """Which chain lengths were chosen, the most frequent first."""
+    counts = sorted(((n, k) for k, n in enumerate(stats.rounds_by_chain_len) if n), reverse=True)
+    return ", ".join(f"{k} in {n} rounds" for n, k in counts) or "-"
+
+
+def percent(share: float) -> str:
+    """Without decimals."""
+    return f"{100 * share:.0f} %"
+
+
+def table_of(*rows: tuple[str, str]) -> Table:
+    """Names and values side by side."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in rows:
+        table.add_row(f"[bold]{name}[/bold]", value)
+    return table

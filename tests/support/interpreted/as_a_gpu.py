@@ -1,0 +1,74 @@
+"""Triton's interpreter made to compute as a GPU does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+def compute_as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter leaves three things to numpy in which it differs from every GPU.
+
+    It multiplies the bit patterns of bfloat16, truncates to bfloat16 instead of rounding, and a
+    BLAS product sums a row in an order that depends on the row's place.
+    """
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", ordered_dot)
+    monkeypatch.setattr(interpreter, "_convert_float", rounding(interpreter._convert_float))
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_once_patched)
+
+
+PATCHED: set[str] = set()
+"""Modules whose functions see an interpreted language for good."""
+
+
+def call_once_patched(function: interpreter.InterpretedFunction, *args: Any, **named: Any) -> Any:
+    """Call a function from within a kernel.
+
+    The interpreter would patch triton.language anew for each such call, which takes it longer than
+    most functions do, though it never undoes that, and a kernel's launch patches its own.
+    """
+    if function.fn.__module__ not in PATCHED:
+        interpreter._patch_lang(function.fn)
+        PATCHED.add(function.fn.__module__)
+    return function.rewrite()(*args, **named)
+
+
+def ordered_dot(
+    _: object,
+    a: interpreter.TensorHandle,
+    b: interpreter.TensorHandle,
+    d: interpreter.TensorHandle,
+    *__: object,
+) -> interpreter.TensorHandle:
+    """A product whose sums run along k in one order, wherever in the tile a row lies."""
+    product = np.einsum("mk,kn->mn", float32(a), float32(b))
+    return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+
+
+def float32(handle: interpreter.TensorHandle) -> np.ndarray:
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle.data.astype(np.float32)
+    return (handle.data.astype(np.uint32) << 16).view(np.float32)
+
+
+def rounding(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    def convert(data: np.ndarray, source: tl.dtype, target: tl.dtype, mode: object) -> np.ndarray:
+        if (source, target) != (tl.float32, tl.bfloat16):
+            return original(data, source, target, mode)
+        rounded = torch.from_numpy(np.ascontiguousarray(data)).bfloat16()
+        return rounded.view(torch.int16).numpy().view(np.uint16)
+
+    return convert
+
+
+class H100Driver:
+    """What Triton asks of a driver when it analyses a kernel; no GPU need be there."""
+
+    def get_current_target(self) -> object:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)

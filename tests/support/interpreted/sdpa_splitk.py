@@ -1,0 +1,246 @@
+"""The attention kernels in Triton's interpreter, on a CPU: run by `test_sdpa_kernel.py`."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eagle_aot.triton_kernels.sdpa_splitk import kernel
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling, ring_splits, row_tile, tile_rows
+from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.kernels.sdpa_cases import Forward, Layer, Text, chain, forward, relative_error, tree
+
+ERROR = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
+
+LAYERS = [
+    Layer(4, 2, 64, 0, torch.float32),
+    Layer(3, 3, 16, 0, torch.float32),  # every head its own keys
+    Layer(7, 1, 32, 0, torch.float32),  # rows of a group that are no power of two
+    Layer(8, 2, 128, 0, torch.bfloat16),
+    Layer(2, 1, 256, 0, torch.float16),
+    Layer(2, 1, 512, 0, torch.bfloat16),
+    Layer(4, 2, 64, 24, torch.float32),
+    Layer(2, 1, 16, 37, torch.float32),  # chunks and tiles that end inside the ring
+    Layer(2, 1, 16, 9, torch.float32),  # a window that ends in the tail
+    Layer(4, 2, 64, 64, torch.bfloat16),
+]
+FLAT, RING = LAYERS[0], LAYERS[6]
+HUGE = 6e4  # in half precision too
+SETTINGS = settings(max_examples=30, deadline=None, derandomize=True, database=None)
+
+FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
+"""Parents of a tree's rows: branches of three lengths."""
+
+SCATTERED = [5, 9, 0, 60, 3, 2, 1, 7]
+"""Their slots behind the committed text."""
+
+BEHIND = [0, 1, 15, 16, 17, 60, 79, 80, 511]
+"""Lengths of committed text: around a tail's, and around where chunks become longer."""
+
+FEWER = [0, 17, 79]
+"""Of these: at the beginning, behind a first tail, and across a longer chunk's beginning."""
+
+PLACES = [
+    (layer, behind)
+    for layer in LAYERS
+    for behind in (BEHIND if layer.window or layer is LAYERS[2] else FEWER)
+]
+"""Layers without a window meet a length alike, so one of them is enough for all lengths."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def as_on_a_gpu() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        compute_as_a_gpu(patch)
+        # torch 2.11 wraps compiled kernels only
+        patch.setattr(kernel, "wrap_triton", lambda interpreted: interpreted)
+        # The interpreter takes milliseconds for each program.
+        patch.setattr(kernel, "COMBINE_D", 128)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh_memory_holds_nan() -> Iterator[None]:
+    """What a kernel allocates and forgets to write is seen."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def tiling(layer: Layer, **changes: int) -> Tiling:
+    """Small chunks: of 16 keys up to the committed key 63, then of 32, 48, ..."""
+    rows = row_tile(layer.heads // layer.kv_heads)
+    tiles = replace(Tiling(rows, 16, 16, 4, 4, 2), **changes)
+    if not layer.window:
+        return tiles
+    held = tile_rows(tiles, layer.heads // layer.kv_heads)
+    return replace(tiles, splits=ring_splits(layer.window, tiles.chunk, held))
+
+
+def attend(case: Forward, **changes: int) -> Tensor:
+    return kernel.launch(*case.arguments, tiling(case.layer, **changes))
+
+
+def alone(layer: Layer, text: Text, row: int) -> Tensor:
+    """A row as plain decoding runs it, [heads, D]."""
+    return attend(forward(layer, text.only(row)))[0, 0]
+
+
+def test_fresh_memory_holds_nan() -> None:
+    assert torch.ones(2).new_empty(100, dtype=torch.bfloat16).isnan().all()
+
+
+@pytest.mark.parametrize(("layer", "behind"), PLACES, ids=str)
+def test_a_chain_is_attention_and_each_row_what_it_is_alone(layer: Layer, behind: int) -> None:
+    """Behind and around the ends of tails, of chunks and of rings."""
+    text = chain(behind, 8)
+    case = forward(layer, text)
+    output = attend(case)
+    assert output.shape == case.q.shape and output.dtype == case.q.dtype
+    assert relative_error(output, case.expected()) < ERROR[layer.dtype]
+    assert all(torch.equal(alone(layer, text, row), output[0, row]) for row in (0, 7))
+    some = attend(forward(layer, text.some(2, 7)))
+    assert torch.equal(some, output[:, 2:7])
+
+
+@pytest.mark.parametrize(("layer", "behind"), PLACES, ids=str)
+def test_a_node_of_a_tree_is_what_it_is_alone(layer: Layer, behind: int) -> None:
+    """Wherever its path lies."""
+    text = tree(behind, FEW, SCATTERED)
+    case = forward(layer, text)
+    output = attend(case)
+    assert relative_error(output, case.expected()) < ERROR[layer.dtype]
+    assert all(torch.equal(alone(layer, text, row), output[0, row]) for row in (3, 5))
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_row_does_not_feel_other_sequences_nor_padding(layer: Layer) -> None:
+    """Texts of three lengths, in caches in another order, with rows that are missing."""
+    texts = chain(70, 3), tree(130, FEW, SCATTERED, 300), chain(4, 1, 900), chain(0, 2, 1000)
+    case = forward(layer, *texts, rows=10, caches=[3, 0, 4, 1], number_of_caches=6)
+    output = attend(case)
+    for b, text in enumerate(texts):
+        rows = len(text.rows)
+        assert torch.equal(attend(forward(layer, text))[0], output[b, :rows])
+        assert relative_error(output[b, :rows], case.expected()[b, :rows]) < ERROR[layer.dtype]
+        assert not output[b, rows:].any()
+
+
+@pytest.mark.parametrize("layer", [FLAT, LAYERS[3], RING], ids=str)
+def test_a_long_text(layer: Layer) -> None:
+    text = tree(4096, FEW, SCATTERED)
+    case = forward(layer, text, slots=4200)
+    output = attend(case)
+    assert relative_error(output, case.expected()) < ERROR[layer.dtype]
+    plain = forward(layer, text.only(5), slots=4100)
+    assert torch.equal(attend(plain)[0, 0], output[0, 5])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_rows_beyond_a_tile_are_further_tiles(layer: Layer) -> None:
+    """Bit for bit what each row is alone, on both sides of where chunks become longer."""
+    text = chain(45, 40)
+    case = forward(layer, text)
+    together = attend(case)
+    assert relative_error(together, case.expected()) < ERROR[layer.dtype]
+    for first, behind in ((0, 9), (3, 20), (19, 20), (39, 40)):
+        some = attend(forward(layer, text.some(first, behind)))
+        assert torch.equal(some, together[:, first:behind])
+
+
+@st.composite
+def trees(draw: st.DrawFn, behind: int) -> Text:
+    """Rows no deeper than a tail reaches, in slots that are all different."""
+    parents: list[int] = []
+    for row in range(draw(st.integers(1, 20))):
+        parents.append(draw(st.integers(-1, row - 1)))
+    depths = [0] * len(parents)
+    for row, parent in enumerate(parents):
+        if parent >= 0 and depths[parent] == 15:
+            parents[row] = -1
+        depths[row] = depths[parents[row]] + 1 if parents[row] >= 0 else 0
+    slots = draw(st.permutations(range(64)))[: len(parents)]
+    return tree(behind, parents, slots, draw(st.integers(0, 100)))
+
+
+@SETTINGS
+@given(
+    layer=st.sampled_from([FLAT, RING, LAYERS[7], LAYERS[8]]),
+    behind=st.lists(st.integers(0, 300), min_size=1, max_size=2),
+    data=st.data(),
+)
+def test_any_row_is_what_it_is_alone(layer: Layer, behind: list[int], data: st.DataObject) -> None:
+    texts = [data.draw(trees(n)) for n in behind]
+    case = forward(layer, *texts, rows=max(len(text.rows) for text in texts) + 1)
+    output = attend(case)
+    assert relative_error(output, case.expected()) < ERROR[layer.dtype]
+    b = data.draw(st.integers(0, len(texts) - 1))
+    row = data.draw(st.integers(0, len(texts[b].rows) - 1))
+    assert torch.equal(alone(layer, texts[b], row), output[b, row])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_the_width_of_a_tile_changes_no_bit(layer: Layer) -> None:
+    """Nor do so few chunks that a tree's rows just have two lengths of them."""
+    case = forward(layer, tree(200, [*range(-1, 14), *FEW]))
+    narrow = attend(case)
+    assert torch.equal(attend(case, row_tile=64), narrow)
+    if not layer.window:
+        few = attend(case, splits=1)
+        assert relative_error(few, case.expected()) < ERROR[layer.dtype]
+
+
+@pytest.mark.parametrize("layer", LAYERS[:6], ids=str)
+def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
+    text = chain(70, 3)
+    outputs = [attend(forward(layer, text, slots=slots)) for slots in (73, 128, 1000)]
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("hidden", [HUGE, math.inf])
+def test_what_no_row_sees_changes_no_bit(layer: Layer, hidden: float) -> None:
+    text = tree(150, FEW, SCATTERED)
+    clean = attend(forward(layer, text, rows=9))
+    assert torch.equal(attend(forward(layer, text, rows=9, hidden=hidden)), clean)
+
+
+@pytest.mark.parametrize("rows", [3, 11])
+def test_rows_and_heads_outside_the_output_are_not_touched(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Outputs at the start of a buffer: whatever follows keeps its NaN."""
+    layer = Layer(7, 1, 32, 0, torch.float32)
+    case = forward(layer, chain(20, rows))
+    buffer = torch.full((4096,), torch.nan)
+    allocate = Tensor.new_empty
+
+    def from_buffer(x: Tensor, shape: int | tuple[int, ...], **options: object) -> Tensor:
+        if shape != (1, rows, 7, 32):
+            return allocate(x, shape, **options)
+        return buffer[: rows * 7 * 32].view(shape)
+
+    monkeypatch.setattr(Tensor, "new_empty", from_buffer)
+    output = attend(case)
+    assert output.data_ptr() == buffer.data_ptr()
+    assert not output.isnan().any() and buffer[rows * 7 * 32 :].isnan().all()
+
+
+def test_values_of_zero_add_up_to_zero() -> None:
+    """Partial sums are divided by their largest element, which is none."""
+    case = forward(Layer(4, 2, 64, 0, torch.bfloat16), chain(100, 2), hidden=0.0)
+    output = attend(replace(case, v=torch.zeros_like(case.v)))
+    assert not output.any() and not output.isnan().any()
+
+
+def test_sums_far_from_one_keep_their_precision() -> None:
+    """Between chunks they are kept in half precision, which reaches from 6e-8 to 65504."""
+    case = forward(Layer(2, 1, 32, 0, torch.bfloat16), chain(100, 1))
+    for factor in (2.0**-30, 2.0**30):
+        output = attend(replace(case, v=case.v * factor))
+        assert relative_error(output / factor, case.expected()) < 6e-3

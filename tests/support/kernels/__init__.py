@@ -1,0 +1,1 @@
+"""Inputs of kernels, and what must come out of them."""

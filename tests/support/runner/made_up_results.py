@@ -1,0 +1,68 @@
+"""Results with round numbers, as a GPU might have given them."""
+
+from eagle_aot.runtime_runner.bench.results import (
+    PLAIN,
+    SEED,
+    STEP,
+    VERIFY,
+    AtContext,
+    Floor,
+    Part,
+    PrefillTime,
+    Results,
+    RoundTimes,
+    Setup,
+)
+
+
+def made_up_context(context: int = 512) -> AtContext:
+    """Verifying T rows takes 10 + T ms, a draft step 1 ms, a seed 2 ms; plain rounds take 12 ms,
+    rounds of two drafts 18 ms, of which 0.5 and 1 ms are the host's; launching takes 0.25 and
+    2 ms."""
+    return AtContext(
+        context=context,
+        prefill=PrefillTime(tokens=context, ms=256.0),
+        parts=(
+            Part(name=PLAIN, rows=1, ms=11.0, floor=Floor(bytes=10_000_000, ms=5.0)),
+            Part(name=VERIFY, rows=2, ms=12.0, floor=Floor(bytes=10_400_000, ms=5.2)),
+            Part(name=VERIFY, rows=3, ms=13.2, floor=Floor(bytes=10_800_000, ms=5.4)),
+            Part(name=STEP, rows=1, ms=1.0, floor=None),
+            Part(name=SEED, rows=3, ms=2.0, floor=None),
+        ),
+        rounds=(
+            RoundTimes(
+                chain_len=0,
+                wall_ms=12.0,
+                host_ms=0.5,
+                launch_ms=0.25,
+                floor=Floor(bytes=10_000_000, ms=5.0),
+            ),
+            RoundTimes(
+                chain_len=2,
+                wall_ms=18.0,
+                host_ms=1.0,
+                launch_ms=2.0,
+                floor=Floor(bytes=13_600_000, ms=6.8),
+            ),
+        ),
+    )
+
+
+def made_up_results(*contexts: AtContext) -> Results:
+    """A run over some contexts, one by default."""
+    return Results(
+        setup=Setup(
+            artifact="made-[up]-$pair$",
+            executor="aoti",
+            cuda_graphs=True,
+            device="a GPU",
+            versions={"torch": "2.11.0"},
+            repeats=20,
+            taus=(2.0, 3.0, 4.0),
+        ),
+        read_bandwidth=2e9,
+        peak_memory={"target weights": 8_000_000_000, "workspace": 500_000_000},
+        chunk=PrefillTime(tokens=128, ms=32.0),
+        host_copies={0: 1.0, 2: None},
+        contexts=contexts or (made_up_context(),),
+    )
