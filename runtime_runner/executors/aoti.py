@@ -40,7 +40,7 @@ class AotiExecutor:
         check_weights(self._program, data)
         self.methods = {name: self._find(directory, name) for name in METHODS}
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.weights = DeviceWeights(data, self.methods.values(), self.device)
+        self.weights = DeviceWeights(data, self.methods.values(), self.device, manifest.caches)
         self._compiled = {m.name: self._load(directory, m) for m in self.methods.values()}
         self._cuda_graphs = cuda_graphs
         self._graph_pool: Any = torch.cuda.graph_pool_handle()
