@@ -6,7 +6,7 @@ of the blobs and their total size.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from eagle_aot.runtime_runner.program.plan import CudaMethod, Plan
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.weight_table import Weight, read_weight_table
 
-__all__ = ["CudaMethod", "Program", "Weight", "check_weights"]
+__all__ = ["CudaMethod", "Program", "Weight", "check_caches", "check_weights"]
 
 IDENTIFIER = b"ET12"
 HEADER = b"eh00"
@@ -89,3 +89,11 @@ def check_weights(program: Program, data: TensorData) -> None:
                     f"{data.path}: {key!r} has {length} bytes, {program.path.name} expects "
                     f"{weight.storage_nbytes}: export again"
                 )
+
+
+def check_caches(program: Program, caches: Collection[str]) -> None:
+    """Raise ArtifactError unless all `caches` are weights of the program: as something else they
+    might share memory."""
+    weights = {weight.fqn for method in program.methods.values() for weight in method.weights}
+    for name in sorted(set(caches) - weights):
+        raise ArtifactError(f"{program.path}: has no cache {name!r}: export again")

@@ -1,4 +1,4 @@
-"""Small valid files of every kind that is read, which `tests/fuzz/campaign.py` damages.
+"""Small valid files of every kind that is read, which `tests/fuzz` damages.
 
 `python tests/fuzz_seeds.py DIRECTORY` writes them; those of the repository lie in
 `tests/data/fuzz/seeds`, one folder per reader.

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import Program, check_weights
+from eagle_aot.runtime_runner.program.pte import Program, check_caches, check_weights
 from support.cuda_files import (
     Edit,
     Files,
@@ -358,6 +358,13 @@ def test_storages_that_are_missing_or_of_another_length(pair: Path) -> None:
     assert line == (
         f"{pair / WEIGHTS}: '{key}' has 100 bytes, {PROGRAM} expects 96: export again"
     )  # fmt: skip
+
+
+def test_caches_that_are_no_weights_of_the_program(path: Path, whole: bytes) -> None:
+    program = read(path, whole)
+    check_caches(program, ["draft.kv_cache.k", "target.kv_cache.v"])
+    line = refusal(lambda: check_caches(program, ["draft.kv_cache.k", "draft.kv_cache.v"]), path)
+    assert line == f"{path}: has no cache 'draft.kv_cache.v': export again"
 
 
 @settings(max_examples=500, deadline=None)
