@@ -27,8 +27,7 @@ class Rope:
     """Base and scaling of one decoder's rotary embedding; what a type does not use has no effect.
 
     `context` is the number of positions that the unscaled frequencies were trained on,
-    `attention_factor` multiplies cosines and sines. `partial_rotary_factor` is the share of the
-    pairs that turn where the type is `proportional`; the others keep their values.
+    `attention_factor` multiplies cosines and sines.
     """
 
     theta: float
@@ -41,7 +40,6 @@ class Rope:
     beta_slow: float = 1.0
     attention_factor: float = 1.0
     truncate: bool = True
-    partial_rotary_factor: float = 1.0
 
     def embedding(self, head_dim: int) -> "RotaryEmbedding":
         """The module that turns positions into tables."""
@@ -64,6 +62,14 @@ class Rope:
         config.max_position_embeddings = self.context
         config.rope_parameters = asdict(self) | {"rope_theta": self.theta} | stated | changes
         return library.ROPE_INIT_FUNCTIONS[config.rope_parameters["rope_type"]](config)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProportionalRope(Rope):
+    """Only this share of the pairs turns; the others keep their values."""
+
+    rope_type: str = PROPORTIONAL
+    partial_rotary_factor: float = 1.0
 
 
 class RotaryEmbedding(nn.Module):

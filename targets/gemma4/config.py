@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
-from eagle_aot.targets.decoder.rope import DEFAULT, PROPORTIONAL, Rope
+from eagle_aot.targets.decoder.rope import DEFAULT, PROPORTIONAL, ProportionalRope, Rope
 
 MODEL_TYPES = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # What transformers assumes where config.json has no rope_parameters.
 SLIDING_ROPE = Rope(theta=1e4)
-FULL_ROPE = Rope(theta=1e6, rope_type=PROPORTIONAL, partial_rotary_factor=0.25)
+FULL_ROPE = ProportionalRope(theta=1e6, partial_rotary_factor=0.25)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,9 +168,8 @@ def _full_rope(text: ConfigSection) -> Rope:
     turning = section.number("partial_rotary_factor", 1.0)
     if turning > 1.0:
         raise CheckpointError(f"{text.where}: partial_rotary_factor is more than 1")
-    return Rope(
+    return ProportionalRope(
         theta=section.number("rope_theta"),
-        rope_type=PROPORTIONAL,
         factor=section.number("factor", 1.0),
         partial_rotary_factor=turning,
     )

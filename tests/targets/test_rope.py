@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.decoder.rope import PROPORTIONAL, Rope, read_rope
+from eagle_aot.targets.decoder.rope import PROPORTIONAL, ProportionalRope, Rope, read_rope
 from support.pre_norm_oracle import LLAMA3_ROPE, YARN_ROPE
 from support.rope_oracle import attention_factor, frequencies
 
@@ -70,7 +70,7 @@ def test_frequencies_are_those_of_the_papers(
 @pytest.mark.parametrize("factor", [1.0, 8.0])
 def test_only_a_share_of_proportional_pairs_turns(share: float, factor: float) -> None:
     stated = {"partial_rotary_factor": share, "factor": factor}
-    found = Rope(theta=1e6, rope_type=PROPORTIONAL, **stated).inv_freq(64)
+    found = ProportionalRope(theta=1e6, **stated).inv_freq(64)
     expected = frequencies(stated | {"rope_type": PROPORTIONAL, "rope_theta": 1e6}, 64, 1)
     torch.testing.assert_close(found, expected.float(), rtol=2e-6, atol=0)
 
