@@ -12,8 +12,6 @@ from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.targets import llama, qwen3
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
-from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig
-from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.decoder.weights import fill_dummy
 from eagle_aot.targets.gemma4 import (
@@ -24,6 +22,8 @@ from eagle_aot.targets.gemma4 import (
     load_gemma4,
 )
 from eagle_aot.targets.gemma4.config import MODEL_TYPES as GEMMA4_MODEL_TYPES
+from eagle_aot.targets.pre_norm.config import PreNormConfig
+from eagle_aot.targets.pre_norm.model import PreNormDecoder
 from eagle_aot.targets.protocol import TapTarget
 
 TINY_DIR = Path(__file__).resolve().parent / "tiny"

@@ -6,7 +6,7 @@ are left out: next to weights they are nothing.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.bench.results import Floor
@@ -22,13 +22,19 @@ Place = Callable[[Weight], Hashable]  # which storage on the device a weight lie
 
 
 class BytesToRead:
-    """Of the parts of a round, from the weight tables of a program's methods."""
+    """Of the parts of a round, from the weight tables of a program's methods; `caches` are the
+    names of those that are caches."""
 
     def __init__(
-        self, methods: Mapping[str, CudaMethod], constants: Constants, place: Place
+        self,
+        methods: Mapping[str, CudaMethod],
+        constants: Constants,
+        place: Place,
+        caches: Collection[str],
     ) -> None:
         self._methods = methods
         self._place = place
+        self._caches = caches
         self._window = constants.sliding_window
         self._batch, self._flat_slots = constants.max_batch_size, constants.flat_slots
 
@@ -57,7 +63,7 @@ class BytesToRead:
         self, weight: Weight, rows: int, context: int, sequences: int, has_output_table: bool
     ) -> int:
         whole = math.prod(weight.sizes) * weight.dtype.itemsize
-        if weight.is_cache:
+        if weight.fqn in self._caches:
             slots = weight.sizes[1]
             read = self._slots_read(slots // self._batch, context + rows)
             return whole // slots * read * sequences
@@ -98,5 +104,6 @@ class Floors:
 def bytes_to_read(executor: Executor, constants: Constants) -> BytesToRead | None:
     """What an executor's program must read; None where the executor does not know its weights."""
     if isinstance(executor, AotiExecutor):
-        return BytesToRead(executor.methods, constants, executor.weights.place)
+        weights = executor.weights
+        return BytesToRead(executor.methods, constants, weights.place, weights.caches)
     return None

@@ -19,7 +19,7 @@ from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.executors.cuda_graph import record
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import CudaMethod, Program, check_weights
+from eagle_aot.runtime_runner.program.pte import CudaMethod, Program, check_caches, check_weights
 
 ALIGNMENT = 16  # bytes, which compiled kernels assume of every input
 
@@ -38,9 +38,10 @@ class AotiExecutor:
         self._program = Program.open(directory / PROGRAM)
         data = TensorData.open(directory / WEIGHTS)
         check_weights(self._program, data)
+        check_caches(self._program, manifest.caches)
         self.methods = {name: self._find(directory, name) for name in METHODS}
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.weights = DeviceWeights(data, self.methods.values(), self.device)
+        self.weights = DeviceWeights(data, self.methods.values(), self.device, manifest.caches)
         self._compiled = {m.name: self._load(directory, m) for m in self.methods.values()}
         self._cuda_graphs = cuda_graphs
         self._graph_pool: Any = torch.cuda.graph_pool_handle()

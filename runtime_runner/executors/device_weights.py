@@ -1,6 +1,6 @@
 """Weights and caches of a CUDA program, once on the device."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
@@ -14,14 +14,19 @@ class DeviceWeights:
     """One tensor of bytes per storage, shared by all methods that name it.
 
     The file keeps equal bytes once. Weights that are equal may stay one storage on the device;
-    caches, which are all zero in the file, must not.
+    `caches`, the names of what methods write, are all zero in the file and must not.
     """
 
     def __init__(
-        self, data: TensorData, methods: Iterable[CudaMethod], device: torch.device
+        self,
+        data: TensorData,
+        methods: Iterable[CudaMethod],
+        device: torch.device,
+        caches: Collection[str],
     ) -> None:
         """Raises UnsupportedError when the device has too little memory left."""
         self._data = data
+        self.caches = frozenset(caches)
         weights: dict[str | int, Weight] = {}
         for weight in (w for method in methods for w in method.weights):
             weights.setdefault(self.place(weight), weight)
@@ -29,7 +34,7 @@ class DeviceWeights:
         self._storages = {place: self._load(w, device) for place, w in weights.items()}
         self._parts: dict[str, int] = {}
         for weight in weights.values():
-            name = part(weight)
+            name = f"{weight.owner} {'cache' if weight.fqn in self.caches else 'weights'}"
             self._parts[name] = self._parts.get(name, 0) + weight.storage_nbytes
 
     def tensor(self, weight: Weight) -> Tensor:
@@ -47,22 +52,17 @@ class DeviceWeights:
 
     def place(self, weight: Weight) -> str | int:
         """Which storage on the device a weight lies in."""
-        private = weight.is_cache or weight.device == "cpu"
+        private = weight.fqn in self.caches or weight.device == "cpu"
         return weight.storage_key if private else self._data.segment(weight.storage_key)
 
     def _load(self, weight: Weight, device: torch.device) -> Tensor:
         if not weight.storage_nbytes:
             return torch.empty(0, dtype=torch.uint8, device=device)
-        if weight.is_cache:  # all zero in the file too
+        if weight.fqn in self.caches:
             return torch.zeros(weight.storage_nbytes, dtype=torch.uint8, device=device)
         host = torch.frombuffer(self._data.storage(weight.storage_key), dtype=torch.uint8)
         # A copy in either case: what a method may write must not be the mapped file.
         return host.to("cpu" if weight.device == "cpu" else device, copy=True)
-
-
-def part(weight: Weight) -> str:
-    """Whose weight or cache it is, by its name."""
-    return f"{weight.owner} {'cache' if weight.is_cache else 'weights'}"
 
 
 def check_room(needed: int, device: torch.device) -> None:

@@ -1,135 +1,145 @@
-"""Reading FlatBuffers tables (flatbuffers.dev/internals) from bytes that may be damaged.
+"""FlatBuffers tables by the numbers of their fields, and the blobs beside them.
 
-A table begins with the distance back to its vtable: u16 own length, u16 length of the table, then
-per field the u16 offset of its value in the table, 0 if absent. Strings, vectors and tables inside
-a table are stored as a u32 distance forward. Fields are numbered in the order of the schema; a
-union takes two numbers, its kind and its value.
+A schema numbers the fields of a table in the order of their declaration; a union takes two numbers,
+its kind and its value.
 """
 
+import mmap
 import struct
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from eagle_aot.runtime_runner.program.untrusted_file import UntrustedBytes
+from flatbuffers.table import Table as Fields
 
-SMALLEST_TABLE = 8  # bytes: the way to its vtable and one value
+from eagle_aot.common.errors import ArtifactError
+
+# Of both schemas of ExecuTorch: the first field of their root, and the newest that is read here.
+VERSION, NEWEST = 0, 0
+# Fields of DataSegment and NamedData, which both define alike.
+OFFSET, SIZE = 0, 1
+KEY, SEGMENT_INDEX = 0, 1
+
+DAMAGE = (struct.error, LookupError, TypeError, ValueError)
+"""What reading raises where numbers point elsewhere; flatbuffers says TypeError."""
+
+
+class UnreadableError(Exception):
+    """A sound file that says what this runner does not read."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[memoryview]:
+    """A whole file, copy-on-write: a tensor may share its memory, and the file stays.
+
+    Raises ArtifactError, in one line, for a file that is missing or that the block cannot read.
+    """
+    if not path.is_file():  # a pipe or a device would keep us waiting
+        raise ArtifactError(f"{path}: missing: export again")
+    try:
+        with path.open("rb") as file:
+            yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error}): export again") from error
+    except UnreadableError as error:
+        raise ArtifactError(f"{path}: {error}: export again") from error
+    except DAMAGE as error:
+        raise ArtifactError(f"{path}: damaged ({error}): export again") from error
+
+
+def part(data: memoryview, start: int, length: int) -> memoryview:
+    """The `length` bytes from `start`. Raises IndexError unless they are there."""
+    if start + length > len(data):
+        raise IndexError(f"points at byte {start + length} of {len(data)}")
+    return data[start : start + length]
 
 
 class Table:
-    """One table. Absent numbers read as 0 and absent vectors as empty, as the format defines."""
+    """One table. Absent numbers read as 0 and absent vectors as empty, as the format defines.
 
-    def __init__(self, data: UntrustedBytes, start: int) -> None:
-        self.data = data
-        self._start = start
-        (back,) = data.unpack("i", start)
-        self._vtable = start - back
-        self._vtable_length, self._length = data.unpack("HH", self._vtable)
-        data.require(self._vtable, self._vtable_length)
-        data.require(start, self._length)
+    What lies outside the buffer raises one of DAMAGE.
+    """
+
+    def __init__(self, data: memoryview, start: int) -> None:
+        self._data = data
+        self._fields = Fields(data, start)
 
     @classmethod
-    def root(cls, data: UntrustedBytes, identifier: bytes) -> "Table":
-        """The root table of a buffer that must carry the identifier (bytes 4 to 8)."""
-        offset, found = data.unpack("I4s", 0)
+    def root(cls, data: memoryview, identifier: bytes) -> "Table":
+        """The root of one of ExecuTorch's files. Raises UnreadableError for any other."""
+        offset, found = struct.unpack_from("<I4s", data)
         if found != identifier:
-            data.refuse(f"not a {identifier.decode()} file (it begins with {found!r})")
-        return cls(data, offset)
-
-    def require_version(self, field: int, newest: int) -> None:
-        """Refuse a schema version that this reader does not know."""
-        version = self.number(field, "I")
-        if version > newest:
-            self.data.refuse(f"of schema version {version}, this runner reads {newest}")
+            raise UnreadableError(f"not a {identifier.decode()} file (it begins with {found!r})")
+        table = cls(data, offset)
+        if (version := table.number(VERSION, "I")) > NEWEST:
+            raise UnreadableError(f"of schema version {version}, this runner reads {NEWEST}")
+        return table
 
     def number(self, field: int, kind: str) -> Any:
         """A scalar in the notation of `struct`: q, I, b, d, ?."""
-        width = struct.calcsize("<" + kind)
-        place = self._place(field, width)
-        if place is None:
-            return struct.unpack("<" + kind, bytes(width))[0]
-        return self.data.unpack(kind, place)[0]
+        place = self._place(field)
+        return struct.unpack_from(f"<{kind}", self._data if place else bytes(8), place)[0]
 
     def text(self, field: int) -> str:
         """A string, which must be there."""
-        start, length = self._list(field, 1, required=True)
-        return self.data.text(start, length)
+        return str(self._fields.String(self._required(field)), "utf-8")
 
     def table(self, field: int) -> "Table":
         """A table, which must be there."""
-        place = self._place(field, 4)
-        return self._absent(field) if place is None else Table(self.data, self._follow(place))
+        return Table(self._data, self._fields.Indirect(self._required(field)))
 
     def union(self, field: int) -> "tuple[int, Table]":
         """Kind and value of a union, which must be there; `field` is the number of its kind."""
-        return self.number(field, "B") or self._absent(field), self.table(field + 1)
+        return self.number(field, "B"), self.table(field + 1)
 
     def numbers(self, field: int, kind: str) -> tuple[Any, ...]:
         """A vector of scalars in the notation of `struct`."""
-        start, count = self._list(field, struct.calcsize("<" + kind))
-        return self.data.unpack(f"{count}{kind}", start)
+        if not (offset := self._fields.Offset(4 + 2 * field)):
+            return ()
+        layout = f"<{self._fields.VectorLen(offset)}{kind}"
+        return struct.unpack_from(layout, self._data, self._fields.Vector(offset))
 
-    def blob(self, field: int) -> UntrustedBytes:
-        """A vector of bytes, which is not gone through here."""
-        return self.data.part(*self._vector(field, 1))
-
-    def tables(self, field: int) -> "Tables":
+    def tables(self, field: int) -> "list[Table]":
         """A vector of tables."""
-        return Tables(self.data, *self._list(field, 4))
+        distances = self.numbers(field, "I")
+        start = self._fields.Vector(self._fields.Offset(4 + 2 * field)) if distances else 0
+        return [Table(self._data, start + 4 * i + far) for i, far in enumerate(distances)]
 
-    def _place(self, field: int, length: int) -> int | None:
-        """Where the value of a field is, or None."""
-        slot = 4 + 2 * field
-        if slot + 2 > self._vtable_length:
-            return None
-        (offset,) = self.data.unpack("H", self._vtable + slot)
-        if offset == 0:
-            return None
-        if offset + length > self._length:
-            self.data.refuse(f"damaged (field {field} leaves its table at {self._start})")
-        return self._start + offset
+    def _place(self, field: int) -> int:
+        """Where the value of a field is, 0 where it is absent."""
+        offset: int = self._fields.Offset(4 + 2 * field)
+        return offset and self._fields.Pos + offset
 
-    def _follow(self, place: int) -> int:
-        (distance,) = self.data.unpack("I", place)
-        return place + distance
-
-    def _vector(self, field: int, width: int, required: bool = False) -> tuple[int, int]:
-        """Start of the first element and their number; u32 number, then the elements."""
-        place = self._place(field, 4)
-        if place is None:
-            return self._absent(field) if required else (0, 0)
-        start = self._follow(place)
-        (count,) = self.data.unpack("I", start)
-        self.data.require(start + 4, count * width)
-        return start + 4, count
-
-    def _list(self, field: int, width: int, required: bool = False) -> tuple[int, int]:
-        """A vector that is gone through."""
-        start, count = self._vector(field, width, required)
-        self.data.spend(count * width)
-        return start, count
-
-    def _absent(self, field: int) -> NoReturn:
-        self.data.refuse(f"damaged (field {field} is missing from the table at {self._start})")
+    def _required(self, field: int) -> int:
+        place = self._place(field)
+        if not place:
+            raise LookupError(f"field {field} is missing from the table at {self._fields.Pos}")
+        return place
 
 
-class Tables:
-    """A vector of tables, each of them read when asked for."""
+class Segments:
+    """Blobs by number, and the keys that name them; several keys may name one blob."""
 
-    def __init__(self, data: UntrustedBytes, start: int, count: int) -> None:
-        self._data = data
-        self._start = start
-        self._count = count
+    def __init__(
+        self, path: Path, area: memoryview, segments: list[Table], named: list[Table]
+    ) -> None:
+        """`segments` lie in `area`, where their offsets start."""
+        self.path = path
+        self.parts = [part(area, s.number(OFFSET, "Q"), s.number(SIZE, "Q")) for s in segments]
+        self.keys = {entry.text(KEY): entry.number(SEGMENT_INDEX, "I") for entry in named}
+        for index in self.keys.values():
+            self.parts[index]
 
-    def __len__(self) -> int:
-        return self._count
+    def segment(self, key: str) -> int:
+        """The number of the blob behind a key: equal numbers mean the same bytes.
 
-    def __iter__(self) -> Iterator[Table]:
-        return (self.at(index, "entry") for index in range(self._count))
+        Raises ArtifactError when there is no such key.
+        """
+        if key not in self.keys:
+            raise ArtifactError(f"{self.path}: holds no blob named {key!r}: export again")
+        return self.keys[key]
 
-    def at(self, index: int, what: str) -> Table:
-        """One of them; an index outside the vector is refused, calling it `what`."""
-        if not 0 <= index < self._count:
-            self._data.refuse(f"damaged ({what} {index} of {self._count})")
-        self._data.spend(SMALLEST_TABLE)  # a hostile list may name one table a million times
-        place = self._start + 4 * index
-        return Table(self._data, place + self._data.unpack("I", place)[0])
+    def storage(self, key: str) -> memoryview:
+        """The blob behind a key, writable without changing the file. Raises ArtifactError."""
+        return self.parts[self.segment(key)]

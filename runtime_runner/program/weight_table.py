@@ -7,18 +7,14 @@ strides[rank]. A string is its u32 length and UTF-8 bytes.
 """
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from eagle_aot.artifact import CACHE_MARK
-from eagle_aot.runtime_runner.program.untrusted_file import UntrustedBytes, shown
+from eagle_aot.runtime_runner.program.flatbuffer import UnreadableError, part
 
 MAGIC = b"ETCUDAFQN3"
-SMALLEST_ENTRY = 36  # two empty strings and a scalar's description
-LARGEST = 2**63 - 1  # bytes; what PyTorch can count
 DTYPES = {  # ExecuTorch's scalar types, schema/scalar_type.fbs
     0: torch.uint8,
     1: torch.int8,
@@ -53,82 +49,55 @@ class Weight:
         """Whose weight it is: `target` or `draft`."""
         return self.fqn.partition(".")[0]
 
-    @property
-    def is_cache(self) -> bool:
-        """Whether methods write it."""
-        return CACHE_MARK in self.fqn
 
-
-def read_weight_table(payload: UntrustedBytes) -> tuple[str, tuple[Weight, ...]]:
-    """Library key and weights. Raises ArtifactError when the payload is damaged."""
-    payload.spend(len(payload))
+def read_weight_table(payload: memoryview) -> tuple[str, tuple[Weight, ...]]:
+    """Library key and weights. Raises UnreadableError for another format, and one of DAMAGE for
+    what cannot be true."""
     cursor = _Cursor(payload)
-    if cursor.unpack(f"{len(MAGIC)}s") != (MAGIC,):
-        payload.refuse("its CUDA methods are of another version of ExecuTorch")
+    if bytes(payload[: len(MAGIC)]) != MAGIC:
+        raise UnreadableError("its CUDA methods are of another version of ExecuTorch")
+    cursor.unpack(f"{len(MAGIC)}s")
     library = cursor.text()
     (count,) = cursor.unpack("I")
-    payload.require(cursor.position, count * SMALLEST_ENTRY)
-    weights = {weight.fqn: weight for weight in _entries(cursor, count)}
-    if len(weights) != count:
-        payload.refuse("a weight is listed twice")
-    if cursor.position != len(payload):
-        payload.refuse("damaged (a weight table goes on behind its last entry)")
-    return library, tuple(weights.values())
+    return library, tuple(_weight(cursor) for _ in range(count))
 
 
 class _Cursor:
     """Reads one value after the other."""
 
-    def __init__(self, data: UntrustedBytes) -> None:
-        self.data = data
-        self.position = 0
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._position = 0
 
     def unpack(self, layout: str) -> tuple[Any, ...]:
-        values = self.data.unpack(layout, self.position)
-        self.position += struct.calcsize("<" + layout)
+        values = struct.unpack_from(f"<{layout}", self._data, self._position)
+        self._position += struct.calcsize(f"<{layout}")
         return values
 
     def text(self) -> str:
         (length,) = self.unpack("I")
-        text = self.data.text(self.position, length)
-        self.position += length
+        text = str(part(self._data, self._position, length), "utf-8")
+        self._position += length
         return text
 
 
-def _entries(cursor: _Cursor, count: int) -> Iterator[Weight]:
-    for _ in range(count):
-        fqn, key = cursor.text(), cursor.text()
-        nbytes, dtype, device, offset, rank = cursor.unpack("QiiqI")
-        sizes, strides = cursor.unpack(f"{rank}q"), cursor.unpack(f"{rank}q")
-        if dtype not in DTYPES:
-            cursor.data.refuse(f"weight {shown(fqn)} has the unknown dtype {dtype}")
-        if device not in DEVICES:
-            cursor.data.refuse(f"weight {shown(fqn)} is on the unknown device {device}")
-        weight = Weight(
-            fqn, key, nbytes, DTYPES[dtype], DEVICES[device], offset, sizes, strides
-        )  # fmt: skip
-        if not _fits(weight):
-            cursor.data.refuse(f"weight {shown(fqn)} does not fit in its storage")
-        yield weight
+def _weight(cursor: _Cursor) -> Weight:
+    fqn, key = cursor.text(), cursor.text()
+    nbytes, dtype, device, offset, rank = cursor.unpack("QiiqI")
+    sizes, strides = cursor.unpack(f"{rank}q"), cursor.unpack(f"{rank}q")
+    if dtype not in DTYPES or device not in DEVICES:
+        raise UnreadableError(f"weight {fqn!r} has the unknown dtype {dtype} or device {device}")
+    weight = Weight(fqn, key, nbytes, DTYPES[dtype], DEVICES[device], offset, sizes, strides)
+    if not _fits(weight):
+        raise ValueError(f"weight {fqn!r} does not fit in its storage")
+    return weight
 
 
 def _fits(weight: Weight) -> bool:
-    """Whether the view is sound: nothing negative, nothing outside its storage, all countable."""
-    if min((weight.storage_offset, *weight.sizes, *weight.strides)) < 0:
-        return False
-    item = weight.dtype.itemsize
+    """Whether all of a view lies in its storage, which PyTorch would let grow."""
     reached = weight.storage_offset
     if 0 not in weight.sizes:
         pairs = zip(weight.sizes, weight.strides, strict=True)
         reached += 1 + sum((size - 1) * stride for size, stride in pairs)
-    return reached * item <= weight.storage_nbytes and _countable(weight.sizes, item)
-
-
-def _countable(sizes: tuple[int, ...], item: int) -> bool:
-    """Whether PyTorch can count the bytes of a dense tensor of these sizes, zeros left out."""
-    total = item
-    for size in sizes:
-        total *= max(size, 1)
-        if total > LARGEST:  # here already: the product of a hostile list is itself huge
-            return False
-    return True
+    natural = min((weight.storage_offset, *weight.sizes, *weight.strides)) >= 0
+    return natural and reached * weight.dtype.itemsize <= weight.storage_nbytes

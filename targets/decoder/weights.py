@@ -23,6 +23,7 @@ WEIGHT = ".weight"
 CODES_PER_WORD = 8
 """INT4 codes in an int32, in every format of linears that are stored as several tensors."""
 
+LM_HEAD = "lm_head.weight"
 LAYERS = "layers."
 """How the names of decoder layers begin: only their linears are quantised on load."""
 
@@ -77,6 +78,22 @@ def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
                 )
         else:
             raise CheckpointError(f"{checkpoint.directory}: tensor {stored!r} is missing")
+
+
+def stored_again(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
+    """Names that a checkpoint with tied tables holds and a decoder does not need.
+
+    Quantised releases store the table a second time. Raises CheckpointError where it is another.
+    """
+    if LM_HEAD not in checkpoint:
+        return ()
+    table = checkpoint.tensor(f"{prefix}embed_tokens.weight")
+    if not torch.equal(table, checkpoint.tensor(LM_HEAD)):
+        raise CheckpointError(
+            f"{checkpoint.directory}: config.json ties the embeddings, "
+            "but lm_head.weight differs from embed_tokens.weight"
+        )
+    return (LM_HEAD,)
 
 
 def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:

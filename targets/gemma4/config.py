@@ -4,14 +4,13 @@ from dataclasses import dataclass, replace
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
+from eagle_aot.targets.decoder.rope import DEFAULT, PROPORTIONAL, ProportionalRope, Rope
 
 MODEL_TYPES = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # What transformers assumes where config.json has no rope_parameters.
-DEFAULT_ROPE = {
-    SLIDING: {"rope_theta": 1e4},
-    FULL: {"rope_theta": 1e6, "partial_rotary_factor": 0.25},
-}
+SLIDING_ROPE = Rope(theta=1e4)
+FULL_ROPE = ProportionalRope(theta=1e6, partial_rotary_factor=0.25)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,10 +32,8 @@ class Gemma4Config:
     sliding_window: int
     attention_k_eq_v: bool
     rms_norm_eps: float
-    sliding_rope_theta: float
-    full_rope_theta: float
-    full_rotary_fraction: float
-    full_rope_factor: float
+    sliding_rope: Rope
+    full_rope: Rope
     final_logit_softcapping: float | None
     tie_word_embeddings: bool
 
@@ -67,10 +64,6 @@ class Gemma4Config:
         layer_types = _layer_types(text)
         global_head_dim, global_kv_heads = _global_dims(text, layer_types)
         _check_heads(text, global_head_dim, global_kv_heads)
-        sliding_rope = _rope(text, SLIDING, "default")
-        full_rope = _rope(text, FULL, "proportional")
-        if full_rope.number("partial_rotary_factor", 1.0) > 1.0:
-            raise CheckpointError(f"{text.where}: partial_rotary_factor is more than 1")
         capped = text.has("final_logit_softcapping")
         return cls(
             vocab_size=text.count("vocab_size"),
@@ -85,10 +78,8 @@ class Gemma4Config:
             sliding_window=text.count("sliding_window"),
             attention_k_eq_v=text.flag("attention_k_eq_v"),
             rms_norm_eps=text.number("rms_norm_eps"),
-            sliding_rope_theta=sliding_rope.number("rope_theta"),
-            full_rope_theta=full_rope.number("rope_theta"),
-            full_rotary_fraction=full_rope.number("partial_rotary_factor", 1.0),
-            full_rope_factor=full_rope.number("factor", 1.0),
+            sliding_rope=_sliding_rope(text),
+            full_rope=_full_rope(text),
             final_logit_softcapping=text.number("final_logit_softcapping") if capped else None,
             tie_word_embeddings=text.flag("tie_word_embeddings", True),
         )
@@ -164,13 +155,31 @@ def _check_heads(text: ConfigSection, global_head_dim: int, global_kv_heads: int
             )
 
 
-def _rope(text: ConfigSection, kind: str, expected: str) -> ConfigSection:
+def _sliding_rope(text: ConfigSection) -> Rope:
     if not text.has("rope_parameters"):
-        return ConfigSection(DEFAULT_ROPE[kind], text.where)
+        return SLIDING_ROPE
+    return Rope(theta=_rope_section(text, SLIDING, DEFAULT).number("rope_theta"))
+
+
+def _full_rope(text: ConfigSection) -> Rope:
+    if not text.has("rope_parameters"):
+        return FULL_ROPE
+    section = _rope_section(text, FULL, PROPORTIONAL)
+    turning = section.number("partial_rotary_factor", 1.0)
+    if turning > 1.0:
+        raise CheckpointError(f"{text.where}: partial_rotary_factor is more than 1")
+    return ProportionalRope(
+        theta=section.number("rope_theta"),
+        factor=section.number("factor", 1.0),
+        partial_rotary_factor=turning,
+    )
+
+
+def _rope_section(text: ConfigSection, kind: str, expected: str) -> ConfigSection:
+    """The parameters of one kind of layer, whose type must be the `expected` one."""
     section = text.section("rope_parameters").section(kind)
-    rope_type = section.text("rope_type", "default")
-    if rope_type != expected:
-        raise UnsupportedError(f"{text.where}: rope_type {rope_type!r} on {kind} layers")
+    if (found := section.text("rope_type", DEFAULT)) != expected:
+        raise UnsupportedError(f"{text.where}: rope_type {found!r} on {kind} layers")
     return section
 
 
@@ -187,10 +196,8 @@ GEMMA4_31B = Gemma4Config(
     sliding_window=1024,
     attention_k_eq_v=True,
     rms_norm_eps=1e-6,
-    sliding_rope_theta=1e4,
-    full_rope_theta=1e6,
-    full_rotary_fraction=0.25,
-    full_rope_factor=1.0,
+    sliding_rope=SLIDING_ROPE,
+    full_rope=FULL_ROPE,
     final_logit_softcapping=30.0,
     tie_word_embeddings=True,
 )

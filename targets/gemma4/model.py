@@ -14,11 +14,7 @@ from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.residual import ResidualLayer, join
-from eagle_aot.targets.decoder.rope import (
-    RotaryEmbedding,
-    default_inv_freq,
-    proportional_inv_freq,
-)
+from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
 
@@ -116,15 +112,8 @@ class Gemma4Target(TapDecoder):
         self.register_buffer("embed_scale", scale, persistent=False)
         self.rotary = nn.ModuleDict(
             {
-                SLIDING: RotaryEmbedding(
-                    default_inv_freq(config.head_dim, config.sliding_rope_theta)
-                ),
-                FULL: RotaryEmbedding(
-                    proportional_inv_freq(
-                        config.global_head_dim, config.full_rope_theta, config.full_rotary_fraction
-                    )
-                    / config.full_rope_factor
-                ),
+                SLIDING: config.sliding_rope.embedding(config.head_dim),
+                FULL: config.full_rope.embedding(config.global_head_dim),
             }
         )
 

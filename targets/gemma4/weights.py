@@ -7,8 +7,7 @@ import torch
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
-from eagle_aot.targets.decoder.tied_table import LM_HEAD, stored_again
-from eagle_aot.targets.decoder.weights import check_sizes, load_weights
+from eagle_aot.targets.decoder.weights import LM_HEAD, check_sizes, load_weights, stored_again
 from eagle_aot.targets.gemma4.config import Gemma4Config
 from eagle_aot.targets.gemma4.model import Gemma4Target
 

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from eagle_aot.targets.decoder.pre_norm_weights import load_pre_norm
 from eagle_aot.targets.llama.config import (
     LLAMA_3_1_8B,
     LLAMA_3_2_1B,
@@ -10,6 +9,7 @@ from eagle_aot.targets.llama.config import (
     MODEL_TYPE,
     read_config,
 )
+from eagle_aot.targets.pre_norm.weights import load_pre_norm
 
 __all__ = ["LLAMA_3_1_8B", "LLAMA_3_2_1B", "LLAMA_3_3_70B", "MODEL_TYPE", "load_llama"]
 

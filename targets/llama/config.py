@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.decoder.pre_norm_config import FULL, PreNormConfig, read_pre_norm
-from eagle_aot.targets.decoder.rope_scaling import LLAMA3, Rope
+from eagle_aot.targets.decoder.rope import LLAMA3, Rope
+from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig, read_pre_norm
 
 MODEL_TYPE = "llama"
 

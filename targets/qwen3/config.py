@@ -2,8 +2,8 @@
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
-from eagle_aot.targets.decoder.pre_norm_config import FULL, SLIDING, PreNormConfig, read_pre_norm
-from eagle_aot.targets.decoder.rope_scaling import Rope
+from eagle_aot.targets.decoder.rope import Rope
+from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig, read_pre_norm
 
 MODEL_TYPE = "qwen3"
 HEAD_DIM = 128  # where config.json is silent; it need not be hidden size / heads

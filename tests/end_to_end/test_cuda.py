@@ -7,7 +7,6 @@ import pytest
 from torch.profiler import ProfilerActivity, profile
 
 from check_artifact import tokens
-from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.checks.lossless import with_script
 from eagle_aot.runtime_runner.checks.rows import RowCheck
@@ -119,6 +118,6 @@ def test_weights_and_caches_lie_on_the_device_once(recorded: Runner) -> None:
     parts = executor.weights.bytes_by_part()
     stored = {w.storage_key: w for m in executor.methods.values() for w in m.weights}.values()
     assert set(parts) == {"target weights", "target cache", "draft weights", "draft cache"}
-    caches = sum(w.storage_nbytes for w in stored if CACHE_MARK in w.fqn)
+    caches = sum(w.storage_nbytes for w in stored if w.fqn in executor.weights.caches)
     assert parts["target cache"] + parts["draft cache"] == caches
     assert sum(parts.values()) <= sum(w.storage_nbytes for w in stored)

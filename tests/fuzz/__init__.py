@@ -1,1 +1,1 @@
-"""Damaged files for every reader, and a child process to read them in."""
+"""Damaged files for every reader, read in processes that may die."""

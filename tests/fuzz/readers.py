@@ -15,15 +15,16 @@ from eagle_aot.export.publish.describe import read_eos_ids
 from eagle_aot.export.reproduce import recorded_arguments
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
+from eagle_aot.runtime_runner.program.flatbuffer import opened
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, check_weights
-from eagle_aot.runtime_runner.program.untrusted_file import UntrustedBytes
 from eagle_aot.runtime_runner.program.weight_table import read_weight_table
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.formats import format_of
 
 CONTEXT = 32  # tokens
+CACHES = ("target.kv_cache.k", "target.kv_cache.v", "draft.kv_cache.k")
 TOKENS = torch.tensor([[3, 1, 4, 1]])
 
 
@@ -33,7 +34,10 @@ def read_cuda_program(directory: Path) -> None:
     data = TensorData.open(directory / WEIGHTS)
     check_weights(program, data)
     methods = list(program.methods.values())
-    weights = DeviceWeights(data, methods, torch.device("cpu"))
+    caches = [
+        weight.fqn for method in methods for weight in method.weights if ".kv_cache." in weight.fqn
+    ]
+    weights = DeviceWeights(data, methods, torch.device("cpu"), caches)
     for method in methods:
         program.named_data(method.library_key)
         for weight in method.weights:
@@ -42,7 +46,8 @@ def read_cuda_program(directory: Path) -> None:
 
 def read_table(directory: Path) -> None:
     """A CUDA delegate's table of weights."""
-    read_weight_table(UntrustedBytes.of_file(directory / "table"))
+    with opened(directory / "table") as payload:
+        read_weight_table(payload)
 
 
 def read_target(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small valid files of every kind that is read, which `campaign.py` damages.
+"""Small valid files of every kind that is read, which `tests/fuzz` damages.
 
 `PYTHONPATH=tests python -m fuzz.seeds DIRECTORY` writes them; those of the repository lie in
 `tests/data/fuzz/seeds`, one folder per reader.

@@ -1,51 +1,89 @@
 """Seeds are good, what fuzzing found stays fixed, and no damage of a fixed seed gets through."""
 
+import ctypes
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from eagle_aot.common.errors import EagleError
-from fuzz.damage import damaged
+from fuzz.damage import damaged_folder
 from fuzz.readers import READERS
+from fuzz.sandbox import READ, REFUSED, outcome, outcome_apart
 
 FUZZ = Path(__file__).resolve().parents[1] / "data" / "fuzz"
 SEEDS, CASES = FUZZ / "seeds", FUZZ / "cases"
-EACH = 12  # damaged files per reader
+FINDINGS = Path("fuzz-findings")
 KNOWN = sorted(path for path in CASES.glob("*/*") if path.is_dir())
+CAMPAIGN = settings.get_profile("campaign")
+IS_CAMPAIGN = settings.default is CAMPAIGN
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_seeds_are_good(reader: str) -> None:
-    READERS[reader](SEEDS / reader)
+    assert outcome(READERS[reader], SEEDS / reader) == READ
 
 
 @pytest.mark.parametrize("case", KNOWN, ids=lambda path: path.name)
 def test_what_was_found_is_refused_in_words(case: Path, tmp_path: Path) -> None:
     reader = case.parent.name
-    directory = Path(shutil.copytree(SEEDS / reader, tmp_path / "case"))
-    for file in case.iterdir():
-        shutil.copyfile(file, directory / file.name)
-    with pytest.raises(EagleError):
-        READERS[reader](directory)
+    shutil.copytree(SEEDS / reader, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(case, tmp_path, dirs_exist_ok=True)
+    assert outcome(READERS[reader], tmp_path) == REFUSED
+
+
+@pytest.fixture
+def outcomes() -> Iterator[list[str]]:
+    """What became of the damaged files of one reader."""
+    found: list[str] = []
+    yield found
+    assert REFUSED in found
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_damage_is_refused_or_harmless(reader: str, tmp_path: Path) -> None:
-    random, refused = Random(reader), 0
-    for number in range(EACH):
-        directory = Path(shutil.copytree(SEEDS / reader, tmp_path / str(number)))
-        file = random.choice(sorted(directory.iterdir()))
-        content = file.read_bytes()
-        file.write_bytes(damaged(file.name, content, content, random))
-        try:
-            READERS[reader](directory)
-        except EagleError:
-            refused += 1
-    assert refused > 0
+@settings(CAMPAIGN if IS_CAMPAIGN else settings.get_profile("suite"))
+@given(data=st.data())
+def test_damage_is_refused_or_harmless(
+    reader: str, data: st.DataObject, outcomes: list[str], tmp_path: Path
+) -> None:
+    """A campaign reads in processes that may die."""
+    name, content = data.draw(damaged_folder(SEEDS / reader))
+    directory = tmp_path / "case"
+    shutil.rmtree(directory, ignore_errors=True)  # an earlier case may still have its file mapped
+    shutil.copytree(SEEDS / reader, directory)
+    (directory / name).unlink()
+    (directory / name).write_bytes(content)
+    outcomes.append((outcome_apart if IS_CAMPAIGN else outcome)(READERS[reader], directory))
+    if outcomes[-1] not in (READ, REFUSED):
+        keep(FINDINGS / reader, name, content, outcomes[-1])
+        pytest.fail(f"{FINDINGS / reader / name}: {outcomes[-1]}", pytrace=False)
+
+
+def keep(place: Path, name: str, content: bytes, error: str) -> None:
+    """Write a finding down; what Hypothesis makes smaller replaces it."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / name).write_bytes(content)
+    (place / "error.txt").write_text(error + "\n")
 
 
 def test_seeds_cover_every_reader() -> None:
     assert set(READERS) == {path.name for path in SEEDS.iterdir()}
     assert sum(f.stat().st_size for f in FUZZ.rglob("*") if f.is_file()) < 2e5
+
+
+@pytest.mark.parametrize(
+    ("reader", "found"),
+    [
+        (lambda directory: ctypes.string_at(0), "died with -11"),
+        (lambda directory: time.sleep(9), "hangs"),
+        (lambda directory: bytes(2**36), "MemoryError at test_fuzz.py"),
+        (lambda directory: None, READ),
+    ],
+)
+def test_a_reader_that_dies_is_a_finding(reader: object, found: str, tmp_path: Path) -> None:
+    assert callable(reader)
+    assert outcome_apart(reader, tmp_path, seconds=0.3).startswith(found)

@@ -1,15 +1,11 @@
 """Norms, rotation and storing without a GPU: reference, operator, interpreted kernel."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store, norm_rope_store_reference
-from support.norm_rope_cases import CASES, Case, assert_close, copied
+from support.interpreted import run_interpreted
+from support.kernels.norm_rope_cases import CASES, Case, assert_close, copied
 
 OPERATOR = torch.ops.eagle_aot.norm_rope_store.default
 
@@ -35,12 +31,4 @@ def test_the_operator_is_the_reference(case: Case) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
 def test_interpreted_it_computes_row_by_row() -> None:
     pytest.importorskip("triton", reason="triton is not installed")
-    suite = Path(__file__).with_name("interpreted_norm_rope_store.py")
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", str(suite)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=suite.parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
+    run_interpreted("norm_rope_store")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store, norm_rope_store_reference
-from support.norm_rope_cases import CASES, Case, assert_close, copied, row_alone
+from support.kernels.norm_rope_cases import CASES, Case, assert_close, copied, row_alone
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

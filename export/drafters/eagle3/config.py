@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.targets.decoder.rope_scaling import Rope
+from eagle_aot.targets.decoder.rope import Rope
 
 UNSCALED = Rope(theta=10000.0)
 

@@ -12,8 +12,8 @@ from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
-from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
 from eagle_aot.targets.gemma4 import Gemma4Target
+from eagle_aot.targets.pre_norm.model import PreNormDecoder
 
 MIN_LAYERS = 3
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.verify.kernels import Kernel, kernels_of
 from eagle_aot.artifact import TARGET_VERIFY, Constants
 from eagle_aot.common.progress import Progress
-from eagle_aot.runtime_runner.bench.floor import BytesToRead, Floors
+from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.memory import read_bandwidth
 from eagle_aot.runtime_runner.bench.parts import RepeatedForward
 from eagle_aot.runtime_runner.bench.results import Floor
@@ -86,7 +86,7 @@ def measure(
         bandwidth = read_bandwidth(clock, executor.device)
     with progress.stage("profile"):
         kernels = [kernels_at(forward, context) for context, forward in places]
-    floors = Floors(BytesToRead(executor.methods, constants, executor.weights.place), bandwidth)
+    floors = Floors(bytes_to_read(executor, constants), bandwidth)
     verifies = [
         Verify(
             context=context,

@@ -63,7 +63,7 @@ def open_program(directory: Path) -> tuple[aoti.AotiExecutor, Constants]:
     with narrowed():
         executor = aoti.AotiExecutor(directory, manifest)
     for weight in executor.methods[TARGET_VERIFY].weights:
-        if weight.is_cache:
+        if weight.fqn in executor.weights.caches:
             executor.weights.tensor(weight).normal_()
     return executor, Constants.from_methods(executor.constants())
 

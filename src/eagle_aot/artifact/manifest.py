@@ -1,7 +1,6 @@
 """What an artifact says about itself, as typed models: `manifest.json`.
 
-Damage and mix-ups are found here, by the types and by the hashes of all other files. A forger, who
-would write hashes that fit, is not who this guards against.
+Damage and mix-ups are found here, by the types and by the hashes of all other files.
 """
 
 import json

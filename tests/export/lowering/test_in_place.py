@@ -20,8 +20,8 @@ from torch._inductor import compile_fx
 from eagle_aot.export.lowering.in_place import writes_unwrapped, written_in_place
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from support.interpreted_kernels import H100Driver
-from support.norm_rope_cases import Case
+from support.kernels.h100 import H100Driver
+from support.kernels.norm_rope_cases import Case
 
 CASE = Case(1, 8, 4, 2, 64)
 KERNEL = torch.ops.higher_order.triton_kernel_wrapper_mutation

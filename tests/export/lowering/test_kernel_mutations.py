@@ -19,6 +19,7 @@ from eagle_aot.targets.step import chain_tail
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
+from support.kernels.h100 import H100Driver
 from support.kernels.int4_cases import Case, tensors
 from support.kernels.residual_cases import Case as ResidualCase
 
@@ -150,15 +151,6 @@ class Twice(nn.Module):
         return *whole, *norms, sdpa_splitk(q, cache, cache, *step, 1.0, 0, 0)
 
 
-class H100:
-    """What Triton asks of a driver when it compiles; no GPU need be there."""
-
-    def get_current_target(self) -> object:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
 def traced() -> ExportedProgram:
     x = torch.zeros(1, 8, 128, dtype=torch.bfloat16)
     q, positions = torch.zeros(1, 8, 4, 64, dtype=torch.bfloat16), torch.arange(8).unsqueeze(0)
@@ -187,7 +179,7 @@ def opened(
 
 def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton", reason="triton is not installed")
-    monkeypatch.setattr(triton.runtime.driver, "_active", H100())
+    monkeypatch.setattr(triton.runtime.driver, "_active", H100Driver())
     program = traced()
     expected, each = opened(program, nullcontext())
     found, once = opened(program, mutations_memoised())

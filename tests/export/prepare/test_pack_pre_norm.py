@@ -10,11 +10,11 @@ from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets import llama, qwen3
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm
-from eagle_aot.targets.decoder.pre_norm_config import FULL, PreNormConfig
-from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
 from eagle_aot.targets.decoder.weights import fill_dummy
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig
+from eagle_aot.targets.pre_norm.model import PreNormDecoder
 from support.gemma_oracle import run_in_chunks
 
 SMALL = {

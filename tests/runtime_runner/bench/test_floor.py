@@ -24,6 +24,8 @@ WINDOW, MAX_SEQ_LEN = 32, 256
 RING, FLAT = 2 * WINDOW, MAX_SEQ_LEN + 96
 VOCAB, HIDDEN = 100, 16
 KEYS = count()
+OWNERS = (*(f"target.layers.{i}.self_attn" for i in (0, 1, 5)), "target.x")
+CACHES = frozenset(f"{owner}.kv_cache.{kind}" for owner in OWNERS for kind in "kv")
 
 
 def weight(
@@ -45,7 +47,7 @@ def bytes_of(*weights: Weight, draft: tuple[Weight, ...] = (), window: int = WIN
         name: CudaMethod(name, "library", table, (), ())
         for name, table in ((TARGET_VERIFY, weights), (DRAFT_DECODE, draft))
     }
-    return BytesToRead(methods, constants_with(window), lambda weight: weight.storage_key)
+    return BytesToRead(methods, constants_with(window), lambda weight: weight.storage_key, CACHES)
 
 
 def constants_with(window: int = WINDOW) -> Constants:
@@ -66,7 +68,7 @@ def loaded(directory: Path, methods: dict[str, dict[str, torch.Tensor]]) -> Aoti
     executor = AotiExecutor.__new__(AotiExecutor)
     executor.methods = dict(Program.open(directory / PROGRAM).methods)
     data = TensorData.open(directory / WEIGHTS)
-    executor.weights = DeviceWeights(data, executor.methods.values(), torch.device("cpu"))
+    executor.weights = DeviceWeights(data, executor.methods.values(), torch.device("cpu"), CACHES)
     return executor
 
 
@@ -180,7 +182,7 @@ def test_each_sequence_of_a_forward_reads_its_own_share() -> None:
     )
     methods = {TARGET_VERIFY: CudaMethod(TARGET_VERIFY, "library", caches, (), ())}
     constants = replace(constants_with(), max_batch_size=4)
-    read = BytesToRead(methods, constants, lambda weight: weight.storage_key)
+    read = BytesToRead(methods, constants, lambda weight: weight.storage_key, CACHES)
     for sequences in (1, 3):
         expected = sequences * (WINDOW + 208) * 2 * 4 * 2
         assert read.forward(TARGET_VERIFY, 8, 200, sequences) == expected

@@ -28,6 +28,7 @@ from support.files.cuda import (
 
 HOST = torch.device("cpu")
 GIB = 2**30
+CACHES = ("target.kv_cache.k", "target.kv_cache.v", "draft.kv_cache.k", "t.kv_cache.k")
 
 
 class Loaded:
@@ -40,7 +41,7 @@ class Loaded:
         check_weights(program, data)
         self.path = data.path
         self.methods = program.methods
-        self.weights = DeviceWeights(data, program.methods.values(), HOST)
+        self.weights = DeviceWeights(data, program.methods.values(), HOST, CACHES)
 
     def weight(self, method: str, fqn: str) -> Weight:
         return next(w for w in self.methods[method].weights if w.fqn == fqn)
@@ -188,7 +189,7 @@ def make_all(program_path: Path, weights_path: Path) -> None:
     """Make every tensor of two files."""
     program, data = Program.open(program_path), TensorData.open(weights_path)
     check_weights(program, data)
-    loaded = DeviceWeights(data, program.methods.values(), HOST)
+    loaded = DeviceWeights(data, program.methods.values(), HOST, CACHES)
     for method in program.methods.values():
         for weight in method.weights:
             assert loaded.tensor(weight).shape == weight.sizes
@@ -216,7 +217,7 @@ def test_writing_does_not_reach_a_second_load(tmp_path: Path) -> None:
     files.write(tmp_path)
     methods = Program.open(tmp_path / PROGRAM).methods
     data = TensorData.open(tmp_path / WEIGHTS)
-    first, second = (DeviceWeights(data, methods.values(), HOST) for _ in range(2))
+    first, second = (DeviceWeights(data, methods.values(), HOST, CACHES) for _ in range(2))
     (weight,) = methods["forward"].weights
     first.tensor(weight).fill_(1)
     assert not second.tensor(weight).any()
@@ -258,10 +259,10 @@ def test_room_is_asked_for_before_anything_is_loaded(
     sample_files().write(tmp_path)
     methods = Program.open(tmp_path / PROGRAM).methods
     data = TensorData.open(tmp_path / WEIGHTS)
-    needed = sum(DeviceWeights(data, methods.values(), HOST).bytes_by_part().values())
+    needed = sum(DeviceWeights(data, methods.values(), HOST, CACHES).bytes_by_part().values())
     free_memory(monkeypatch, needed - 1, GIB)
     with pytest.raises(UnsupportedError, match="weights and caches take"):
-        DeviceWeights(data, methods.values(), torch.device("cuda", 0))
+        DeviceWeights(data, methods.values(), torch.device("cuda", 0), CACHES)
 
 
 def test_other_devices_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ GPU takes part: a library is any bytes.
 import gc
 import hashlib
 import itertools
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -211,7 +210,7 @@ def refusal(read: Callable[[], object], *paths: Path) -> str | None:
             line = str(error)
     if line is not None:
         assert line.startswith(tuple(f"{path}: " for path in paths)), line
-        assert line.isprintable() and len(line) < 600, line
+        assert line.isprintable(), line
     return line
 
 
@@ -263,13 +262,6 @@ def damaged(data: bytes, other: bytes, damage: Iterable[Edit]) -> bytes:
     return data
 
 
-def plausible_bytes() -> st.SearchStrategy[bytes]:
-    """Anything, and words small enough to be offsets and lengths in a small file."""
-    words = st.lists(st.integers(-64, 64), max_size=64)
-    packed = words.map(lambda numbers: struct.pack(f"<{len(numbers)}i", *numbers))
-    return st.binary(max_size=256) | packed
-
-
 def orders(count: int) -> list[tuple[int, ...]]:
     return list(itertools.permutations(range(count)))
 
@@ -298,7 +290,6 @@ def sample_files(inline: bool = False) -> Files:
     weights[on_cpu.storage_key] = torch.tensor(3)
     constants: dict[str, Sequence[Any]] = {
         "get_window": [8],
-        "get_name": ["Ada"],
-        "get_flags": [True, 0.5],
+        "get_flags": [True, False],
     }
     return Files([verify, draft], weights, constants, inline)

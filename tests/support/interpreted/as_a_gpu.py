@@ -63,12 +63,3 @@ def rounding(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         return rounded.view(torch.int16).numpy().view(np.uint16)
 
     return convert
-
-
-class H100Driver:
-    """What Triton asks of a driver when it analyses a kernel; no GPU need be there."""
-
-    def get_current_target(self) -> object:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)

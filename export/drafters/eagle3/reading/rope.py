@@ -9,13 +9,14 @@ from torch import Tensor
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.norms import cast
-from eagle_aot.targets.decoder.rope import Rotary, RotaryEmbedding
-from eagle_aot.targets.decoder.rope_scaling import (
+from eagle_aot.targets.decoder.rope import (
     DEFAULT,
     LINEAR,
     LLAMA3,
     YARN,
     Rope,
+    Rotary,
+    RotaryEmbedding,
     check_whole_heads,
     read_rope,
     rope_base,

@@ -1,4 +1,4 @@
-"""Rotary embeddings of heads against those of transformers."""
+"""Rotary embeddings of heads against the formulas of the papers, in float64."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.export import load_draft
@@ -15,8 +13,10 @@ from eagle_aot.export.drafters.eagle3.reading.rope import read_head_rope
 from eagle_aot.targets.config_section import ConfigSection
 from support.golden_cases import relative_error
 from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
+from support.rope_oracle import tables
 
 HEAD_DIM = 16
+TRAINED = 32  # positions
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 2048}
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default"},
@@ -36,21 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def oracle(rope: dict[str, Any], theta: float, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """transformers' cosines and sines [T, 1, HEAD_DIM]."""
-    config = LlamaConfig(
-        head_dim=HEAD_DIM,
-        hidden_size=64,
-        num_attention_heads=4,
-        max_position_embeddings=32,
-        rope_parameters=rope | {"rope_theta": theta},
-    )
-    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), positions[None])
-    return cos[0][:, None], sin[0][:, None]
-
-
 def ours(rope: dict[str, Any], theta: float, positions: Tensor) -> tuple[Tensor, Tensor]:
-    config = {"rope_parameters": rope | {"rope_theta": theta}, "max_position_embeddings": 32}
+    config = {"rope_parameters": rope | {"rope_theta": theta}, "max_position_embeddings": TRAINED}
     found = read_head_rope(ConfigSection(config, Path("config.json")))
     cos, signed_sin = found.embedding(HEAD_DIM)(positions)
     half = HEAD_DIM // 2
@@ -60,13 +47,14 @@ def ours(rope: dict[str, Any], theta: float, positions: Tensor) -> tuple[Tensor,
 @pytest.mark.parametrize("theta", [10000.0, 150000.0])
 @pytest.mark.parametrize("positions", [range(5), range(20, 60), [4000]], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_turns_as_in_transformers(
+def test_every_variant_turns_as_in_its_paper(
     variant: str, positions: range | list[int], theta: float
 ) -> None:
     input_pos = torch.tensor(list(positions))
-    expected = oracle(VARIANTS[variant], theta, input_pos)
-    for found, wanted in zip(ours(VARIANTS[variant], theta, input_pos), expected, strict=True):
-        torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
+    rope = VARIANTS[variant] | {"rope_theta": theta}
+    expected = tables(rope, HEAD_DIM, TRAINED, input_pos).float()
+    found = torch.stack(ours(VARIANTS[variant], theta, input_pos))
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "default"])

@@ -12,10 +12,10 @@ from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
-from eagle_aot.targets.decoder.pre_norm_config import SLIDING, PreNormConfig
 from eagle_aot.targets.decoder.residual import ResidualLayer, join
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
+from eagle_aot.targets.pre_norm.config import SLIDING, PreNormConfig
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
 

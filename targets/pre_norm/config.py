@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
-from eagle_aot.targets.decoder.rope_scaling import Rope, read_rope
+from eagle_aot.targets.decoder.rope import Rope, read_rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

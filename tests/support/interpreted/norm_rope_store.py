@@ -1,8 +1,4 @@
-"""The kernel of norms, rotation and storing in Triton's interpreter, on a CPU.
-
-Run by `test_norm_rope_store.py` in a process of its own, because TRITON_INTERPRET must be set
-before triton is imported.
-"""
+"""Norms, rotation and storing in Triton's interpreter: run by `test_norm_rope_store.py`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +8,8 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.norm_rope_store import kernel, norm_rope_store_reference
-from support.interpreted_kernels import compute_as_a_gpu
-from support.norm_rope_cases import CASES, Case, assert_close, copied, row_alone
+from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.kernels.norm_rope_cases import CASES, Case, assert_close, copied, row_alone
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,9 @@ import torch
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
-from eagle_aot.targets.decoder.pre_norm_config import PreNormConfig
-from eagle_aot.targets.decoder.pre_norm_decoder import PreNormDecoder
-from eagle_aot.targets.decoder.tied_table import stored_again
-from eagle_aot.targets.decoder.weights import check_sizes, load_weights
+from eagle_aot.targets.decoder.weights import check_sizes, load_weights, stored_again
+from eagle_aot.targets.pre_norm.config import PreNormConfig
+from eagle_aot.targets.pre_norm.model import PreNormDecoder
 
 PREFIX = "model."
 COMPUTED = ".rotary_emb.inv_freq"

@@ -1,4 +1,4 @@
-"""Scaled rotary frequencies: transformers' numbers, from every spelling of a config."""
+"""Rotary frequencies: those of the papers, from every spelling of a config."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from torch._subclasses import FakeTensorMode
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.decoder.rope_scaling import Rope, read_rope
+from eagle_aot.targets.decoder.rope import PROPORTIONAL, ProportionalRope, Rope, read_rope
 from support.pre_norm_oracle import LLAMA3_ROPE, YARN_ROPE
+from support.rope_oracle import attention_factor, frequencies
 
 
 def read(**config: Any) -> Rope:
@@ -21,7 +21,7 @@ def read(**config: Any) -> Rope:
 
 
 PARAMETERS = st.one_of(
-    st.fixed_dictionaries({"rope_type": st.just("linear")}),
+    st.fixed_dictionaries({"rope_type": st.sampled_from(["default", "linear"])}),
     st.fixed_dictionaries(
         {
             "rope_type": st.just("llama3"),
@@ -51,7 +51,7 @@ PARAMETERS = st.one_of(
     context=st.sampled_from([64, 2048, 8192]),
     head_dim=st.sampled_from([16, 64, 128]),
 )
-def test_frequencies_are_those_of_transformers(
+def test_frequencies_are_those_of_the_papers(
     parameters: dict[str, Any], factor: float, theta: float, context: int, head_dim: int
 ) -> None:
     common = {
@@ -59,13 +59,26 @@ def test_frequencies_are_those_of_transformers(
         "rope_theta": theta,
         "original_max_position_embeddings": context,
     }
-    config = LlamaConfig(
-        head_dim=head_dim, max_position_embeddings=8192, rope_parameters=parameters | common
-    )
-    expected, attention = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config)
-    rope = read(rope_parameters=parameters | common, max_position_embeddings=8192)
+    stated = parameters | common
+    rope = read(rope_parameters=stated, max_position_embeddings=8192)
+    expected = frequencies(stated, head_dim, context).float()
     torch.testing.assert_close(rope.inv_freq(head_dim), expected, rtol=2e-6, atol=1e-9)
-    assert rope.attention_factor == pytest.approx(attention)
+    assert rope.attention_factor == pytest.approx(attention_factor(stated))
+
+
+@pytest.mark.parametrize("share", [0.25, 0.3, 1.0])
+@pytest.mark.parametrize("factor", [1.0, 8.0])
+def test_only_a_share_of_proportional_pairs_turns(share: float, factor: float) -> None:
+    stated = {"partial_rotary_factor": share, "factor": factor}
+    found = ProportionalRope(theta=1e6, **stated).inv_freq(64)
+    expected = frequencies(stated | {"rope_type": PROPORTIONAL, "rope_theta": 1e6}, 64, 1)
+    torch.testing.assert_close(found, expected.float(), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["default", "linear", "llama3", "yarn", "proportional"])
+def test_frequencies_without_memory(kind: str) -> None:
+    with FakeTensorMode():
+        assert Rope(theta=1e4, rope_type=kind, context=64).embedding(16).inv_freq.shape == (8,)
 
 
 def test_tables_are_multiplied_with_the_attention_factor() -> None:
@@ -126,3 +139,8 @@ def test_an_odd_value_is_named(changes: dict[str, Any], message: str) -> None:
 def test_a_base_without_a_logarithm_to_divide_by_is_named() -> None:
     with pytest.raises(CheckpointError, match=r"rope_theta 1\.0 is not above 1"):
         read(rope_parameters=YARN_ROPE | {"rope_theta": 1.0})
+
+
+def test_numbers_that_no_logarithm_takes_are_named() -> None:
+    with pytest.raises(CheckpointError, match=r"config.json: odd numbers of a yarn rope \(math"):
+        read(rope_parameters=YARN_ROPE | {"beta_fast": 1e308})
