@@ -1,124 +1,104 @@
-"""Where a pair comes from."""
+"""From directories to a pair on the host, and what is known of where it comes from."""
 
+import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from pathlib import Path
+from typing import cast
 
 import torch
+from torch import nn
 
-from eagle_aot.common.errors import CheckpointNotFoundError, ExportError, SettingError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.common.memory import shortage
-from eagle_aot.export.drafters.eagle3.dummy import dummy_draft
-from eagle_aot.export.drafters.eagle3.load import load_draft
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.quant import DRAFT_QUANTS, NONE, quantise_draft
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.protocol import Drafter, Facts
+from eagle_aot.export.drafters.quant import quantise_draft
+from eagle_aot.export.drafters.registry import OF_DUMMIES, kind_of_checkpoint
+from eagle_aot.export.lowering.backend import CUDA, DTYPES
 from eagle_aot.export.pair import Pair
-from eagle_aot.targets import TapTarget, get_target, model_type
+from eagle_aot.export.source import Source
+from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
-from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
-AUTO, DUMMY = "auto", "dummy"
 DUMMY_SEED = 0  # the same command gives the same weights
+DENSE = "dense"
+
+Formats = dict[str, dict[str, int]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """A line of the target table and two directories, None where random weights need none."""
+@dataclass(frozen=True, slots=True)
+class LoadedPair:
+    """A pair as its checkpoints hold it, and what they say.
 
-    target_model: str
-    target_dir: Path | None = None
-    draft_dir: Path | None = None
-    load_format: str = AUTO
-    dummy_layers: int | None = None
-    tap_layers: tuple[int, ...] | None = None
-    quantize: str | None = None
-    draft_quant: str = NONE
+    `reading` is how the drafter's files were understood; `linears` how many linears of each name
+    are held in which format. `source` knows all else, in its `provenance`.
+    """
 
-    @classmethod
-    def find(
-        cls,
-        target_model: str,
-        target_dir: Path | None,
-        draft_dir: Path | None,
-        load_format: str,
-        dummy_layers: int | None = None,
-        tap_layers: tuple[int, ...] | None = None,
-        quantize: str | None = None,
-        draft_quant: str = NONE,
-    ) -> "Source":
-        """The pair as asked for, completed from the table, checked before anything is loaded.
+    pair: Pair
+    source: Source
+    reading: Facts
+    linears: Formats
 
-        `target_model` "auto" becomes the `model_type` in the directory's config.json. A head is
-        only taken from the table together with its target. `tap_layers` are boundaries that
-        overrule what the head's checkpoint says; `quantize` names a scheme for the target's dense
-        linears, `draft_quant` one of `DRAFT_QUANTS` for the head's. Raises SettingError for an
-        unknown target or scheme or a directory that must be named, CheckpointNotFoundError for one
-        that does not exist, UnsupportedError for a target that is known and refused.
-        """
-        if target_model == AUTO_TARGET and target_dir is not None and load_format != DUMMY:
-            target_model = model_type(Checkpoint(target_dir))
-        spec = get_target(target_model)
-        if load_format == DUMMY and (target_dir or draft_dir):
-            raise SettingError(
-                f"--load-format dummy builds the geometry of {target_model}: "
-                "leave out --target-dir and --draft-dir"
-            )
-        if load_format == DUMMY and spec.dummy is None:
-            raise SettingError(
-                f"--load-format dummy: {target_model} has no geometry of its own, "
-                "name a target of --list-targets"
-            )
-        if load_format == DUMMY and tap_layers is not None:
-            raise SettingError("--tap-layers: a dummy taps where public heads do")
-        if load_format == DUMMY and quantize is not None:
-            raise SettingError("--quantize: a dummy is INT4 already")
-        if quantize is not None and quantize not in SCHEMES:
-            raise SettingError(f"--quantize {quantize}: known are {', '.join(SCHEMES)}")
-        if draft_quant not in DRAFT_QUANTS:
-            raise SettingError(f"--draft-quant {draft_quant}: known are {', '.join(DRAFT_QUANTS)}")
-        if load_format != DUMMY and dummy_layers is not None:
-            raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
-        if target_dir is None:
-            target_dir, draft_dir = spec.target_dir, draft_dir or spec.draft_dir
-        for flag, directory in (("--target-dir", target_dir), ("--draft-dir", draft_dir)):
-            if directory is None and load_format != DUMMY:
-                raise SettingError(f"{flag} is needed: {target_model} is read from a directory")
-            if directory is not None and not directory.is_dir():
-                raise CheckpointNotFoundError(f"{flag} {directory}: no such directory")
-        return cls(
-            target_model=target_model,
-            target_dir=target_dir,
-            draft_dir=draft_dir,
-            load_format=load_format,
-            dummy_layers=dummy_layers,
-            tap_layers=tap_layers,
-            quantize=quantize,
-            draft_quant=draft_quant,
-        )
 
-    def load(self, caches: CacheSizes) -> Pair:
-        """Target and head on the host, checked against each other."""
-        load = self._load_dummy if self.load_format == DUMMY else self._load_checkpoints
-        try:
-            target, draft = load(caches)
-            quantise_draft(draft, target, self.draft_quant)
-        except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
-            reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
-            raise ExportError(f"loading failed: {reason}") from error
-        return Pair(target, draft)
+def load_pair(source: Source, caches: CacheSizes) -> LoadedPair:
+    """Target and drafter on the host, checked against each other."""
+    load = _load_dummy if source.is_dummy else _load_checkpoints
+    try:
+        target, draft, reading = load(source, caches)
+        quantise_draft(cast(nn.Module, draft), target, source.draft_quant)
+    except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
+        reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
+        raise ExportError(f"loading failed: {reason}") from error
+    pair = Pair(target, draft)
+    return LoadedPair(pair, source, reading, linear_formats(pair))
 
-    def _load_dummy(self, caches: CacheSizes) -> tuple[TapTarget, Eagle3Draft]:
-        spec = get_target(self.target_model)
-        assert spec.dummy is not None
-        torch.manual_seed(DUMMY_SEED)
-        target = spec.dummy(caches, self.dummy_layers)
-        return target, dummy_draft(spec, target, caches)
 
-    def _load_checkpoints(self, caches: CacheSizes) -> tuple[TapTarget, Eagle3Draft]:
-        assert self.target_dir is not None and self.draft_dir is not None
-        scheme = None if self.quantize is None else SCHEMES[self.quantize]
-        checkpoint = Checkpoint(self.target_dir, scheme)
-        target = get_target(self.target_model).load(checkpoint, caches)
-        sizes = caches.max_seq_len, caches.dtype, self.tap_layers, caches.sequences
-        return target, load_draft(self.draft_dir, target, *sizes)
+def load_by_gpu(source: Source, caches: CacheSizes) -> LoadedPair:
+    """The same, but a GPU draws a dummy's numbers: a host takes minutes for 30 billion."""
+    if not source.is_dummy or caches.dtype != DTYPES[CUDA]:
+        return load_pair(source, caches)
+    with torch.device(CUDA):
+        loaded = load_pair(source, caches)
+    loaded.pair.cpu()
+    torch.cuda.empty_cache()  # compilers may take room in processes of their own
+    return loaded
+
+
+def _load_dummy(source: Source, caches: CacheSizes) -> tuple[TapTarget, Drafter, Facts]:
+    spec = get_target(source.target_model)
+    assert spec.dummy is not None
+    torch.manual_seed(DUMMY_SEED)
+    target = spec.dummy(caches, source.dummy_layers)
+    return target, *OF_DUMMIES.dummy(spec, target, caches)
+
+
+def _load_checkpoints(source: Source, caches: CacheSizes) -> tuple[TapTarget, Drafter, Facts]:
+    assert source.target_dir is not None and source.draft_dir is not None
+    scheme = None if source.quantize is None else SCHEMES[source.quantize]
+    checkpoint = Checkpoint(source.target_dir, scheme)
+    target = get_target(source.target_model).load(checkpoint, caches)
+    files = HeadCheckpoint(source.draft_dir)
+    return target, *kind_of_checkpoint(files).load(files, target, caches, source.tap_layers)
+
+
+def linear_formats(pair: Pair) -> Formats:
+    """How many linears of each name are held in which format.
+
+    Layer numbers in names are `*`; formats are dense, int4-g32, int8-g32 and the like.
+    """
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, module in pair.named_modules():
+        if isinstance(module, nn.Linear | Int4Linear):
+            whole = name.removesuffix(".linear")  # of a linear with a bias beside it
+            found[re.sub(r"\.\d+(?=\.|$)", ".*", whole)][format_of(module)] += 1
+    return {name: dict(formats) for name, formats in found.items()}
+
+
+def format_of(linear: nn.Linear | Int4Linear) -> str:
+    """How a linear holds its weight."""
+    if isinstance(linear, nn.Linear):
+        return DENSE
+    return f"int{4 * linear.digits}-g{linear.group_size}"

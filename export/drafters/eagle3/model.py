@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.common.errors import SettingError
+from eagle_aot.common.errors import PairingError, SettingError
 from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
 from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
+from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, StepView
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.step import Step, chain_step, one_row_of_rows, rows_of_sequences
+
+KIND = "eagle3"
+"""As an artifact names what drafts for it."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """A layer's attention: q [B, T, heads, D], k and v [B, T, kv_heads, D] -> as q, unscaled."""
@@ -32,8 +36,7 @@ class Eagle3Draft(nn.Module):
     whose checkpoint has no embedding refuses to embed (`has_embedding`).
     """
 
-    kind = "eagle3"
-    """As an artifact names what drafts for it."""
+    kind = KIND
     target_ids: Tensor
 
     def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:
@@ -57,6 +60,38 @@ class Eagle3Draft(nn.Module):
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size))
         self.kv_cache = caches.cache(config.num_kv_heads, config.head_dim)
         self.positions = PositionGuard(caches.max_seq_len)
+
+    @property
+    def tap_layers(self) -> tuple[int, ...]:
+        """The boundaries that `fuse` reads, lowest first."""
+        return self.config.tap_layers
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self.config.hidden_size
+
+    @property
+    def default_chain_len(self) -> int | None:
+        """Drafts a round that its checkpoint proposes."""
+        return self.config.default_chain_len
+
+    def check_target(self, target: TapTarget) -> None:
+        """Raise PairingError unless widths and vocabulary are the target's, and nothing lacks."""
+        config, load_so = self.config, "load it with load_draft(path, target=...)"
+        if config.target_hidden_size != target.hidden_size:
+            raise PairingError(
+                f"the head reads taps of width {config.target_hidden_size}, "
+                f"the target's hidden size is {target.hidden_size}"
+            )
+        if config.vocab_size != target.vocab_size:
+            raise PairingError(
+                f"the head embeds {config.vocab_size} tokens, the target has {target.vocab_size}"
+            )
+        if not self.has_embedding:
+            raise PairingError(f"the head has no embedding: {load_so}")
+        if not config.tap_layers:
+            raise PairingError(f"the head names no tap layers: {load_so}")
 
     def fuse(self, taps: Tensor) -> Tensor:
         """Concatenated taps [B, T, num_taps * Ht], lowest boundary first -> feature [B, T, H]."""
