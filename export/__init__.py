@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eagle_aot.export.drafters.registry import load_draft
-    from eagle_aot.export.load import LoadedPair, load_pair
+    from eagle_aot.export.loading.load import LoadedPair, load_pair
+    from eagle_aot.export.loading.source import Source
     from eagle_aot.export.options import ExportOptions
     from eagle_aot.export.pair import Pair
     from eagle_aot.export.pipeline import export_pair, run_check, run_export
-    from eagle_aot.export.source import Source
 
 __all__ = [
     "ExportOptions",
@@ -28,11 +28,11 @@ __all__ = [
 
 _HOME = {
     "ExportOptions": "options",
-    "LoadedPair": "load",
+    "LoadedPair": "loading.load",
     "Pair": "pair",
-    "Source": "source",
+    "Source": "loading.source",
     "load_draft": "drafters.registry",
-    "load_pair": "load",
+    "load_pair": "loading.load",
 }
 
 

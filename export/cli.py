@@ -3,18 +3,15 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
 
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PairingError
-
-if TYPE_CHECKING:
-    from eagle_aot.export import ExportOptions, Source
+from eagle_aot.export.asked import Asked
 
 SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32, 64, 128)]
 """The names in `targets/int4/quantise.py`, which imports torch."""
@@ -23,76 +20,6 @@ DRAFT_QUANTS = ["none", "int8", "int4"]
 """The names in `drafters/quant.py`, which imports torch."""
 
 BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_json"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """A command line, by the names of the options."""
-
-    target_model: str | None
-    target_dir: Path | None
-    draft_dir: Path | None
-    output_dir: Path | None
-    backend: str
-    attention: str | None
-    chain_len: int | None
-    max_seq_len: int | None
-    max_prefill: int
-    max_batch_size: int
-    load_format: str
-    dummy_layers: int | None
-    quantize: str | None
-    draft_quant: str
-    check_only: bool
-    tap_layers: str | None
-    describe_draft: Path | None
-    self_test: bool
-    no_self_test: bool
-    self_test_prompts: Path | None
-    reproduce: Path | None
-    as_json: bool
-    list_targets: bool
-
-    @property
-    def taps(self) -> tuple[int, ...] | None:
-        """Boundaries that are named. Raises SettingError."""
-        from eagle_aot.export.drafters.taps import parse_tap_layers
-
-        return parse_tap_layers(self.tap_layers)
-
-    @property
-    def source(self) -> "Source":
-        """What to load. Raises EagleError, or click's for a target that is not named."""
-        from eagle_aot.export import Source
-
-        if self.target_model is None:
-            raise click.UsageError("--target-model is needed (see --list-targets)")
-        return Source.find(
-            self.target_model,
-            self.target_dir,
-            self.draft_dir,
-            self.load_format,
-            self.dummy_layers,
-            self.taps,
-            self.quantize,
-            self.draft_quant,
-        )
-
-    @property
-    def options(self) -> "ExportOptions":
-        """How to export it. Raises SettingError."""
-        from eagle_aot.export import ExportOptions
-
-        return ExportOptions(
-            backend=self.backend,
-            attention=self.attention,
-            chain_len=self.chain_len,
-            max_seq_len=self.max_seq_len,
-            max_prefill=self.max_prefill,
-            max_batch_size=self.max_batch_size,
-            no_self_test=self.no_self_test,
-            self_test_prompts=self.self_test_prompts,
-        )
 
 
 @eagle_command

@@ -6,8 +6,8 @@ from typing import Any
 
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.lengths import check_chain_len, check_max_batch_size
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import AUTO
-from eagle_aot.export.source import Source
 
 DEFAULT_MAX_PREFILL = 512
 UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "progress")

@@ -15,7 +15,8 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, check_chain_len, method_lengths
-from eagle_aot.export.load import LoadedPair, load_by_gpu, load_pair
+from eagle_aot.export.loading.load import LoadedPair, load_by_gpu, load_pair
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import (
     AUTO,
     CUDA,
@@ -35,8 +36,7 @@ from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.export.publish.describe import describe, publish, write_draft_ids
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
-from eagle_aot.export.self_test import pairing_record, self_test
-from eagle_aot.export.source import Source
+from eagle_aot.export.self_test.run import pairing_record, self_test
 from eagle_aot.targets import get_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 

@@ -16,9 +16,9 @@ from eagle_aot.export.differences import (
     told,
 )
 from eagle_aot.export.drafters.taps import parse_tap_layers
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.options import EXPORT_OPTIONS, SOURCE_OPTIONS, ExportOptions, command_line
 from eagle_aot.export.pipeline import run_export
-from eagle_aot.export.source import Source
 
 
 def read_recorded(path: Path) -> Manifest:

@@ -1,9 +1,8 @@
-"""A head's weight files: what targets come in, and pickled shards."""
+"""A drafter's weight files: what targets come in, and pickled shards."""
 
 from pathlib import Path
 
-from eagle_aot.common.errors import CheckpointNotFoundError
-from eagle_aot.targets.checkpoint import Checkpoint, read_json
+from eagle_aot.targets.checkpoint import Checkpoint, read_json, shard, weight_files
 from eagle_aot.targets.config_section import ConfigSection
 
 BIN_INDEX = "pytorch_model.bin.index.json"
@@ -18,16 +17,14 @@ class HeadCheckpoint(Checkpoint):
 
     def files(self) -> list[Path]:
         """The weight files, in the order of their names."""
-        index = self.directory / BIN_INDEX
-        if not index.is_file() or any(self.directory.glob("*.safetensors")):
-            return super().files()
-        shards = ConfigSection(read_json(index), index).section("weight_map")
-        return [self._shard(name) for name in sorted({shards.text(k) for k in shards.values})]
+        return head_files(self.directory)
 
-    def _shard(self, name: str) -> Path:
-        path = self.directory / name
-        if Path(name).name != name or path.suffix != ".bin" or not path.is_file():
-            raise CheckpointNotFoundError(
-                f"{self.directory / BIN_INDEX}: shard {name!r} is missing"
-            )
-        return path
+
+def head_files(directory: Path) -> list[Path]:
+    """The same without opening them. Raises CheckpointNotFoundError."""
+    index = directory / BIN_INDEX
+    if not index.is_file() or any(directory.glob("*.safetensors")):
+        return weight_files(directory)
+    shards = ConfigSection(read_json(index), index).section("weight_map")
+    names = sorted({shards.text(key) for key in shards.values})
+    return [shard(directory, name, BIN_INDEX, ".bin") for name in names]

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from eagle_aot.export.load import LoadedPair
+from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.prepare.attention import SPLITK, STOCK

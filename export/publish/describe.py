@@ -24,10 +24,10 @@ from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.options import ExportOptions, record_options
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.source import Source
 from eagle_aot.targets.step import TAIL, flat_slots
 
 

@@ -14,14 +14,14 @@ from eagle_aot.artifact import TARGET_VERIFY, Constants, Manifest
 from eagle_aot.common.progress import Progress
 from eagle_aot.export import methods, pipeline
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.load import load_by_gpu
+from eagle_aot.export.loading.load import load_by_gpu
+from eagle_aot.export.loading.source import DUMMY, Source
 from eagle_aot.export.lowering.backend import CUDA, DTYPES, check_cuda
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.pipeline import export_pair
 from eagle_aot.export.publish.output_dir import check_output_dir
-from eagle_aot.export.source import DUMMY, Source
 from eagle_aot.runtime_runner.executors import aoti
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 

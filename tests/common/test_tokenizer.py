@@ -12,7 +12,7 @@ from tokenizers import models
 
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.export.provenance import find_tokenizer
+from eagle_aot.export.loading.provenance import find_tokenizer
 from eagle_aot.targets import TARGETS
 
 OUTSIDE = "/etc/hostname"

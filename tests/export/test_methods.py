@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.export.lengths import method_lengths
-from eagle_aot.export.load import load_pair
+from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.methods import export_methods, matvec_max_m_raised, method_specs
-from eagle_aot.export.source import Source
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, FlatKVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.triton_kernels.int4_gemm import api

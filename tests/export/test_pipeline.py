@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export import ExportOptions, Source, load, pipeline, run_check
+from eagle_aot.export import ExportOptions, Source, pipeline, run_check
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
+from eagle_aot.export.loading import load
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 

@@ -17,8 +17,8 @@ from eagle_aot.export import ExportOptions, Source
 from eagle_aot.export import reproduce as module
 from eagle_aot.export.cli import main
 from eagle_aot.export.differences import compare_artifacts, differences
+from eagle_aot.export.loading.provenance import identity
 from eagle_aot.export.options import record_options
-from eagle_aot.export.provenance import identity
 from eagle_aot.export.reproduce import check_checkpoints, read_recorded, recorded_arguments
 from eagle_aot.targets import TARGETS
 from support.artifact_files import write_artifact

@@ -12,7 +12,7 @@ from eagle_aot.export.cli import main as eagle_export
 from eagle_aot.export.drafters.eagle3.describe import describe_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.provenance import read_eos_ids
+from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.reproduce import recorded_arguments
 from eagle_aot.runtime_runner.checks.integrity import report, verify_artifact
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export.load import load_pair
+from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.export.source import Source
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.weights import replace_linear

@@ -10,7 +10,7 @@ import pytest
 from eagle_aot.artifact import TOKENIZER_FILES, CheckpointIdentity
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import Source
-from eagle_aot.export.provenance import Provenance, identity, read_eos_ids
+from eagle_aot.export.loading.provenance import Provenance, identity, read_eos_ids
 from eagle_aot.targets import TARGETS
 from support.head_files import HeadShape, write_speculators
 

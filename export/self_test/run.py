@@ -11,14 +11,14 @@ from eagle_aot.common.errors import ArtifactError, ExportError, PromptError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.self_test import identity, self_test_prompts
-from eagle_aot.export.device import moved
 from eagle_aot.export.drafters.registry import kind_of
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, announce, unknown
-from eagle_aot.export.load import LoadedPair
+from eagle_aot.export.loading.load import LoadedPair
+from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.prepare.fold import fold_int4
-from eagle_aot.export.provenance import Provenance
+from eagle_aot.export.self_test.device import moved
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.int4 import Int4Linear
 

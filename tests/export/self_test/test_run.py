@@ -12,12 +12,13 @@ from torch import nn
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import ExportError, PromptError
-from eagle_aot.export import ExportOptions, Source, load_pair, provenance
-from eagle_aot.export import self_test as module
+from eagle_aot.export import ExportOptions, Source, load_pair
 from eagle_aot.export.cli import main
-from eagle_aot.export.device import moved
+from eagle_aot.export.loading import provenance
 from eagle_aot.export.pipeline import run_self_test
-from eagle_aot.export.self_test import pairing_record
+from eagle_aot.export.self_test import run as module
+from eagle_aot.export.self_test.device import moved
+from eagle_aot.export.self_test.run import pairing_record
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from faults.heads import FAULTS, write_faulty_head
 from support.artifact_files import write_artifact

@@ -1,4 +1,4 @@
-"""From directories to a pair on the host, and what is known of where it comes from."""
+"""From a source to a pair on the host."""
 
 import re
 from collections import Counter, defaultdict
@@ -14,9 +14,9 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Drafter, Facts
 from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.drafters.registry import OF_DUMMIES, kind_of_checkpoint
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import CUDA, DTYPES
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.source import Source
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes

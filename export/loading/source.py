@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.export.drafters.quant import DRAFT_QUANTS, NONE
-from eagle_aot.export.provenance import Provenance
+from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.quantise import SCHEMES

@@ -7,7 +7,7 @@ from pathlib import Path
 from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
-from eagle_aot.export.drafters.files import BIN_INDEX, HeadCheckpoint
+from eagle_aot.export.drafters.files import BIN_INDEX, head_files
 from eagle_aot.targets.checkpoint import INDEX, read_json
 from eagle_aot.targets.config_section import ConfigSection
 
@@ -82,7 +82,7 @@ def identity(directory: Path | None) -> CheckpointIdentity:
 def checkpoint_records(directory: Path) -> dict[str, FileRecord]:
     """Config, indices and weights by file name. A target's tokenizer is in the artifact."""
     beside = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
-    return file_records([*beside, *HeadCheckpoint(directory).files()])
+    return file_records([*beside, *head_files(directory)])
 
 
 def find_tokenizer(target_dir: Path | None) -> list[Path]:
