@@ -163,10 +163,10 @@ class Eagle3Draft(nn.Module):
 
         Returns (logits float32 [B, T, Vd], recurrent feature [B, T, H]).
         """
-        view, wiring = StepView(step, self.kv_cache), self.config.wiring
+        view, places = StepView(step, self.kv_cache), step.row_positions
         attends = [self._cached(cache, view) for cache in self._caches()]
-        rows = one_row_of_rows(embedding), one_row_of_rows(feature)
-        output = self.stream(*rows, step.row_positions, attends, wiring)
+        rows, wiring = (one_row_of_rows(embedding), one_row_of_rows(feature)), self.config.wiring
+        output = self.stream(*rows, places, attends, wiring)
         logits, recurrent = self.read_out(output, wiring)
         return rows_of_sequences(logits, feature), rows_of_sequences(recurrent, feature)
 
