@@ -70,15 +70,16 @@ def form_of(example: Tensor, varies: Mapping[int, str]) -> Form:
     return str(example.dtype).removeprefix("torch."), sizes
 
 
-def caches_of(model: nn.Module, name: str) -> frozenset[str]:
-    """The buffers of all caches of a model that is called `name` in a method's module.
+def caches_of(pair: nn.Module, owner: str) -> frozenset[str]:
+    """The buffers of all caches of a pair's `owner`, "target" or "draft".
 
     ExecuTorch's CUDA backend knows a cache, which takes no room while it compiles, by `kv_cache` in
     its name alone: modules of caches are called that.
     """
-    caches = [path for path, module in model.named_modules() if isinstance(module, KVCache)]
+    caches = [path for path, module in pair.named_modules() if isinstance(module, KVCache)]
     assert all(path.endswith("kv_cache") for path in caches), caches
-    return frozenset(f"{name}.{path}.{buffer}" for path in caches for buffer in ("k", "v"))
+    own = [path for path in caches if path.startswith(f"{owner}.")]
+    return frozenset(f"{path}.{buffer}" for path in own for buffer in ("k", "v"))
 
 
 def prompt_inputs(rows: int) -> dict[str, Input]:

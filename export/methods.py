@@ -61,7 +61,7 @@ def method_specs(
     With `splits_keys` those of few rows attend through the operator made for them, as far as it
     serves a drafter's caches.
     """
-    caches, batch = caches_of(pair.target_module, "target"), lengths.max_batch_size
+    caches, batch = caches_of(pair, "target"), lengths.max_batch_size
     prefill = MethodSpec(
         module=Prefill(pair),
         inputs=prompt_inputs(lengths.max_prefill),

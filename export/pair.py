@@ -22,16 +22,6 @@ class Pair(nn.Module):
         self.target: TapTarget = target
         self.draft: Drafter = draft
 
-    @property
-    def target_module(self) -> nn.Module:
-        """The target, as what it also is."""
-        return self.get_submodule("target")
-
-    @property
-    def draft_module(self) -> nn.Module:
-        """The drafter, as what it also is."""
-        return self.get_submodule("draft")
-
     def reset_cache(self) -> None:
         """Forget all sequences."""
         self.target.reset_cache()

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import Manifest
+from eagle_aot.artifact import Constants, Manifest
 from eagle_aot.common.errors import EagleError, ExportError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.progress import Progress
@@ -22,6 +22,7 @@ from eagle_aot.export.lowering.backend import (
     CUDA,
     DTYPES,
     XNNPACK,
+    Lowering,
     choose_backend,
     lowering,
     multiprocessors,
@@ -106,11 +107,7 @@ def export_pair(
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:
-        with compiler.workspace(directory / WORKSPACE):
-            with progress.stage("lower") as begin, stated("lowering failed"):
-                program = compiler.lower(programs, constants.methods(), begin)
-            with progress.stage("write"):
-                compiler.write(program, directory)
+        write_program(compiler, programs, constants, directory, progress)
         provenance.copy_tokenizer(directory)
         write_draft_ids(pair.draft, directory)
         manifest = describe(
@@ -131,8 +128,7 @@ def export_pair(
 
 def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
     """The options with everything named that was left to backend, target or drafter."""
-    backend = choose_backend(options.backend)
-    pair = loaded.pair
+    backend, pair = choose_backend(options.backend), loaded.pair
     chain_len = options.chain_len or pair.draft.default_chain_len or DEFAULT_CHAIN_LEN
     check_chain_len(chain_len)
     return replace(
@@ -161,6 +157,21 @@ def trace(
     with progress.stage("check graphs"):
         check_graphs(programs, methods, max_batch_size)
     return programs
+
+
+def write_program(
+    compiler: Lowering,
+    programs: dict[str, ExportedProgram],
+    constants: Constants,
+    directory: Path,
+    progress: Progress,
+) -> None:
+    """Lower the methods and write the program's files."""
+    with compiler.workspace(directory / WORKSPACE):
+        with progress.stage("lower") as begin, stated("lowering failed"):
+            program = compiler.lower(programs, constants.methods(), begin)
+        with progress.stage("write"):
+            compiler.write(program, directory)
 
 
 @contextmanager

@@ -24,11 +24,11 @@ def check_signature(
     if len(outputs) != len(method.outputs):
         wanted = " and ".join(method.outputs)
         raise ExportError(f"{name}: returns {len(outputs)} tensors, expected {wanted}")
+    rows = _rows(nodes, method)
     forms = [*method.forms.items(), *method.outputs.items()]
-    (rows,) = (tensor.shape[-1] for tensor in tensors(nodes["tokens"]))
     for node, (role, form) in zip([*inputs, *outputs], forms, strict=True):
         (tensor,) = tensors(nodes[node])
-        if not _fits(tensor, form, str(rows), max_batch_size):
+        if not _fits(tensor, form, rows, max_batch_size):
             raise ExportError(
                 f"{name}: {role} is {str(tensor.dtype).removeprefix('torch.')} "
                 f"{[str(size) for size in tensor.shape]}, expected {form[0]} {list(form[1])}"
@@ -55,6 +55,18 @@ def _features(program: ExportedProgram, method: MethodSpec) -> Iterator[Tensor]:
     for role, node in (*given, *returned):
         if role == FEATURES:
             yield from tensors(nodes[str(node)])
+
+
+def _rows(nodes: Mapping[str, Node], method: MethodSpec) -> str:
+    """How the graph calls the number of rows, of which every method has some."""
+    name, at = next(
+        (name, at)
+        for name, (_, varies) in method.inputs.items()
+        for at, counts in varies.items()
+        if counts == ROWS
+    )
+    (tensor,) = tensors(nodes[name])
+    return str(tensor.shape[at])
 
 
 def _nodes(program: ExportedProgram) -> dict[str, Node]:

@@ -98,4 +98,4 @@ class Source:
     @cached_property
     def provenance(self) -> Provenance:
         """What its directories hold beside weights, each read once."""
-        return Provenance(self.target_dir, None if self.is_dummy else self.draft_dir, self.is_dummy)
+        return Provenance(self.target_dir, self.draft_dir, self.is_dummy)
