@@ -7,27 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eagle_aot.export.drafters.eagle3.load import load_draft
-    from eagle_aot.export.load import Source
+    from eagle_aot.export.drafters.registry import load_draft
+    from eagle_aot.export.loading.load import LoadedPair, load_pair
+    from eagle_aot.export.loading.source import Source
     from eagle_aot.export.options import ExportOptions
     from eagle_aot.export.pair import Pair
     from eagle_aot.export.pipeline import export_pair, run_check, run_export
 
 __all__ = [
     "ExportOptions",
+    "LoadedPair",
     "Pair",
     "Source",
     "export_pair",
     "load_draft",
+    "load_pair",
     "run_check",
     "run_export",
 ]
 
 _HOME = {
-    "Pair": "pair",
     "ExportOptions": "options",
-    "Source": "load",
-    "load_draft": "drafters.eagle3.load",
+    "LoadedPair": "loading.load",
+    "Pair": "pair",
+    "Source": "loading.source",
+    "load_draft": "drafters.registry",
+    "load_pair": "loading.load",
 }
 
 

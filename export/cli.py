@@ -2,23 +2,22 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 from rich.console import Console
 
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PairingError
-
-if TYPE_CHECKING:
-    from eagle_aot.export import ExportOptions, Source
+from eagle_aot.export.asked import Asked
 
 SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32, 64, 128)]
 """The names in `targets/int4/quantise.py`, which imports torch."""
 
 DRAFT_QUANTS = ["none", "int8", "int4"]
-"""The names in `draft_quant.py`, which imports torch."""
+"""The names in `drafters/quant.py`, which imports torch."""
 
 BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_json"}
 
@@ -68,92 +67,64 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
 @click.option("--json", "as_json", is_flag=True,
               help="What is shown as one JSON object.")  # fmt: skip
 @click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
-def main(
-    target_model: str | None,
-    target_dir: Path | None,
-    draft_dir: Path | None,
-    output_dir: Path | None,
-    backend: str,
-    attention: str | None,
-    chain_len: int | None,
-    max_seq_len: int | None,
-    max_prefill: int,
-    max_batch_size: int,
-    load_format: str,
-    dummy_layers: int | None,
-    quantize: str | None,
-    draft_quant: str,
-    check_only: bool,
-    tap_layers: str | None,
-    describe_draft: Path | None,
-    self_test: bool,
-    no_self_test: bool,
-    self_test_prompts: Path | None,
-    reproduce: Path | None,
-    as_json: bool,
-    list_targets: bool,
-) -> None:
+def main(**options: Any) -> None:
     """Export a target model and its EAGLE-3 draft head to one ExecuTorch program."""
-    from eagle_aot.export import ExportOptions, Source, run_check, run_export  # imports torch
-    from eagle_aot.export.drafters.eagle3.reading.taps import parse_tap_layers
+    asked = Asked(**options)
+    if not (asked.list_targets or asked.reproduce):
+        check_usage(asked)
+    mode = next((mode for name, mode in MODES.items() if getattr(asked, name)), export)
+    mode(asked)
+
+
+def check_usage(asked: Asked) -> None:
+    """Refuse options that say nothing together."""
+    if asked.as_json and asked.describe_draft is None and not asked.self_test:
+        raise click.UsageError("--json goes with --describe-draft, --self-test and --reproduce")
+    if asked.no_self_test and (asked.self_test or asked.self_test_prompts is not None):
+        raise click.UsageError("--no-self-test leaves nothing for --self-test options to say")
+
+
+def export(asked: Asked) -> None:
+    """Write an artifact; say where it is and how large."""
+    from eagle_aot.export import run_export
     from eagle_aot.export.lowering.backend import choose_backend
 
-    if list_targets:
-        print_targets()
-        return
-    if reproduce is not None:
-        print_reproduction(reproduce, target_dir, draft_dir, output_dir, as_json)
-        return
-    if as_json and describe_draft is None and not self_test:
-        raise click.UsageError("--json goes with --describe-draft, --self-test and --reproduce")
-    if no_self_test and (self_test or self_test_prompts is not None):
-        raise click.UsageError("--no-self-test leaves nothing for --self-test options to say")
-    if describe_draft is not None:
-        print_draft(describe_draft, target_dir, target_model, tap_layers, as_json)
-        return
-    if target_model is None:
-        raise click.UsageError("--target-model is needed (see --list-targets)")
-    source = Source.find(target_model, target_dir, draft_dir, load_format, dummy_layers,
-                         parse_tap_layers(tap_layers), quantize, draft_quant)  # fmt: skip
-    options = ExportOptions(
-        backend=backend,
-        attention=attention,
-        chain_len=chain_len,
-        max_seq_len=max_seq_len,
-        max_prefill=max_prefill,
-        max_batch_size=max_batch_size,
-        no_self_test=no_self_test,
-        self_test_prompts=self_test_prompts,
-    )
-    if self_test:
-        show_self_test(source, options, as_json)
-        return
-    if check_only:
-        for name, program in run_check(source, options).items():
-            click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
-        return
-    backend = choose_backend(backend)
-    output_dir = output_dir or Path(f"{source.target_model}-{backend}")
+    source, options = asked.source, asked.options
+    backend = choose_backend(asked.backend)
+    output_dir = asked.output_dir or Path(f"{source.target_model}-{backend}")
     run_export(source, output_dir, options)
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
-    click.echo(f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, load format {load_format}")
+    click.echo(
+        f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, load format {asked.load_format}"
+    )
 
 
-def show_self_test(source: "Source", options: "ExportOptions", as_json: bool) -> None:
+def check_only(asked: Asked) -> None:
+    """One line per method whose graph keeps the contract."""
+    from eagle_aot.export import run_check
+
+    for name, program in run_check(asked.source, asked.options).items():
+        click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
+
+
+def show_self_test(asked: Asked) -> None:
     """The ranking and the finding; a warning is what was asked for, so it is a failure here."""
-    from eagle_aot.export.drafters.eagle3.self_test.report import show
+    from eagle_aot.export.drafters.verdict import announce
     from eagle_aot.export.pipeline import run_self_test
 
-    verdict = run_self_test(source, options)
-    if as_json:
+    verdict = run_self_test(asked.source, asked.options)
+    if asked.as_json:
         click.echo(json.dumps(verdict.to_json(), allow_nan=False))
     else:
-        show(verdict, Console(stderr=True))
+        console = Console(stderr=True)
+        verdict.show(console)
+        if not verdict.is_warning:
+            announce(verdict, console)
     if verdict.is_warning:
         raise PairingError(f"self-test: {verdict.message}")
 
 
-def print_targets() -> None:
+def print_targets(asked: Asked) -> None:
     """One line per target: name and what it is."""
     from eagle_aot.targets import TARGETS
 
@@ -161,40 +132,44 @@ def print_targets() -> None:
         click.echo(f"{name:<16} {spec.summary}")
 
 
-def print_reproduction(
-    recorded: Path,
-    target_dir: Path | None,
-    draft_dir: Path | None,
-    output_dir: Path | None,
-    as_json: bool,
-) -> None:
+def print_reproduction(asked: Asked) -> None:
     """Repeat an export with all its options; say where, and what differs."""
     from eagle_aot.export.reproduce import reproduce
 
+    assert asked.reproduce is not None
     if others := given_options(but=BESIDE_REPRODUCE):
         raise click.UsageError(
             f"--reproduce takes its options from the manifest: leave out {others[0]}"
         )
-    place, found = reproduce(recorded, main, target_dir, draft_dir, output_dir)
-    if as_json:
+    directories = asked.target_dir, asked.draft_dir, asked.output_dir
+    place, found = reproduce(asked.reproduce, main, *directories)
+    if asked.as_json:
         click.echo(json.dumps({"output_dir": str(place), **found.to_json()}))
         return
     verdict = "every file is the same, bit for bit" if found.identical else "not the same"
     click.echo("\n".join([*found.report(), f"{place}{os.sep}: {verdict}"]))
 
 
-def print_draft(
-    directory: Path,
-    target_dir: Path | None,
-    target_model: str | None,
-    tap_layers: str | None,
-    as_json: bool,
-) -> None:
-    """How a head is understood, for a reader or for a program."""
-    from eagle_aot.export.drafters.eagle3.describe import describe_draft, report
-    from eagle_aot.export.drafters.eagle3.reading.taps import parse_tap_layers
-    from eagle_aot.export.drafters.eagle3.target import TargetFacts
+def print_draft(asked: Asked) -> None:
+    """How a drafter's checkpoint is understood, for a reader or for a program."""
+    from eagle_aot.export.drafters.files import HeadCheckpoint
+    from eagle_aot.export.drafters.registry import kind_of_checkpoint
+    from eagle_aot.export.drafters.target_facts import TargetFacts
 
-    target = TargetFacts.find(target_dir, target_model)
-    description = describe_draft(directory, target, parse_tap_layers(tap_layers))
-    click.echo(json.dumps(description) if as_json else "\n".join(report(description)))
+    assert asked.describe_draft is not None
+    target = TargetFacts.find(asked.target_dir, asked.target_model)
+    taps, checkpoint = asked.taps, HeadCheckpoint(asked.describe_draft)
+    kind = kind_of_checkpoint(checkpoint)
+    description = kind.describe(checkpoint, target, taps)
+    lines = json.dumps(description) if asked.as_json else "\n".join(kind.report(description))
+    click.echo(lines)
+
+
+MODES: dict[str, Callable[[Asked], None]] = {
+    "list_targets": print_targets,
+    "reproduce": print_reproduction,
+    "describe_draft": print_draft,
+    "self_test": show_self_test,
+    "check_only": check_only,
+}
+"""What is done instead of an export where an option of that name is given; the first one wins."""

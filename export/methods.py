@@ -1,6 +1,6 @@
-"""What is traced: an artifact's methods, with their example inputs and ranges of length."""
+"""What is traced: the target's methods, and those that its drafter brings."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -8,32 +8,28 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from eagle_aot.artifact import PREFILL, TARGET_VERIFY
-from eagle_aot.export.drafters.eagle3.methods import draft_methods
-from eagle_aot.export.drafters.protocol import BATCH, ROWS, MethodSpec
+from eagle_aot.export.drafters.registry import kind_of
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.pair import Pair
-from eagle_aot.targets.step import (
-    TAIL,
-    PromptChunk,
-    Step,
-    chain_tail,
-    one_row_of_rows,
-    rows_of_sequences,
+from eagle_aot.export.method_spec import (
+    ALL_ROWS,
+    BATCH,
+    LAST_ROW,
+    ROWS,
+    MethodSpec,
+    caches_of,
+    moves_input,
+    prompt_inputs,
+    step_inputs,
 )
+from eagle_aot.export.pair import Method, Pair
+from eagle_aot.targets.step import PromptChunk, Step, one_row_of_rows, rows_of_sequences
 from eagle_aot.triton_kernels.int4_gemm import set_matvec_max_m
 
-TYPICAL_ROWS = 8
-"""Of a step's sequence: what methods are traced and tuned at."""
 
-# One module per method, all over the same children: weights and caches keep one name (`target.*`,
-# `draft.*`) in every method and can be shared between them. They only compute: choosing tokens,
-# accepting drafts, stopping and budgets belong to the runner.
-
-
-class Prefill(Pair):
+class Prefill(Method):
     """A prompt's chunk: tokens int64 [1, T], input_pos int64 [T], sequence int64 [1].
 
-    Returns logits float32 [1, 1, V] of the last row and the fused feature of every row [1, T, H].
+    Returns logits float32 [1, 1, V] of the last row and the feature of every row [1, T, H].
     """
 
     def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,13 +38,11 @@ class Prefill(Pair):
         return logits, self.draft.fuse(taps)
 
 
-class TargetVerify(Pair):
+class TargetVerify(Method):
     """Decided tokens and their drafts: tokens int64 [B, T] of a `Step`.
 
-    Returns logits float32 [B, T, V] and fused features [B, T, H]. T = 1 is plain decoding.
+    Returns logits float32 [B, T, V] and features [B, T, H]. T = 1 is plain decoding.
     """
-
-    splits_keys = False
 
     def forward(
         self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, moves: Tensor
@@ -60,38 +54,42 @@ class TargetVerify(Pair):
 
 
 def method_specs(
-    pair: Pair, lengths: MethodLengths, splits_keys: Collection[str] = ()
+    pair: Pair, lengths: MethodLengths, splits_keys: bool = False
 ) -> dict[str, MethodSpec]:
     """All methods of an artifact, in the order of their use.
 
-    Those named in `splits_keys` attend through the operator for few rows.
+    With `splits_keys` those of few rows attend through the operator made for them, as far as it
+    serves a drafter's caches.
     """
+    caches, batch = caches_of(pair, "target"), lengths.max_batch_size
     prefill = MethodSpec(
-        module=Prefill(pair.target, pair.draft),
+        module=Prefill(pair),
         inputs=prompt_inputs(lengths.max_prefill),
+        outputs=LAST_ROW,
+        writes=caches,
         min_rows=lengths.min_prefill,
         max_rows=lengths.max_prefill,
         few_rows=False,
     )
-    verify = TargetVerify(pair.target, pair.draft)
-    verify.splits_keys = TARGET_VERIFY in splits_keys
-    rounds = MethodSpec(
-        module=verify,
-        inputs=(*step_inputs(lengths.max_batch_size), moves_input(lengths.max_batch_size)),
+    verify = MethodSpec(
+        module=TargetVerify(pair, splits_keys),
+        inputs=step_inputs(batch) | moves_input(batch),
+        outputs=ALL_ROWS,
+        writes=caches,
         min_rows=1,
         max_rows=lengths.max_rows,
         few_rows=True,
+        splits_keys=splits_keys,
     )
-    drafting = draft_methods(pair, lengths, splits_keys, step_inputs(lengths.max_batch_size))
-    return {PREFILL: prefill, TARGET_VERIFY: rounds, **drafting}
+    drafting = kind_of(pair.draft).methods(pair, lengths, splits_keys)
+    return {PREFILL: prefill, TARGET_VERIFY: verify, **drafting}
 
 
 def export_methods(
-    pair: Pair, lengths: MethodLengths, splits_keys: Collection[str] = ()
+    specs: Mapping[str, MethodSpec], max_batch_size: int
 ) -> dict[str, ExportedProgram]:
     """Trace every method. Raises what `torch.export` raises."""
-    specs = method_specs(pair, lengths, splits_keys)
-    return {name: trace_method(spec, lengths.max_batch_size) for name, spec in specs.items()}
+    return {name: trace_method(spec, max_batch_size) for name, spec in specs.items()}
 
 
 def trace_method(spec: MethodSpec, max_batch_size: int) -> ExportedProgram:
@@ -100,37 +98,13 @@ def trace_method(spec: MethodSpec, max_batch_size: int) -> ExportedProgram:
     if max_batch_size > 1:
         dims[BATCH] = Dim("batch", min=1, max=max_batch_size)
     shapes = tuple(
-        {at: dims[counts] for at, counts in varying.items() if counts in dims}
-        for _, varying in spec.inputs
+        {at: dims[counts] for at, counts in varies.items() if counts in dims}
+        for _, varies in spec.inputs.values()
     )
-    examples = tuple(example for example, _ in spec.inputs)
+    examples = tuple(example for example, _ in spec.inputs.values())
     most = max_batch_size * spec.max_rows if spec.few_rows else spec.min_rows - 1
     with torch.no_grad(), matvec_max_m_raised(most):
         return torch.export.export(spec.module, examples, dynamic_shapes=shapes, strict=False)
-
-
-def prompt_inputs(rows: int) -> tuple[tuple[Tensor, dict[int, str]], ...]:
-    """tokens, input_pos and sequence of a chunk of so many rows."""
-    tokens = torch.zeros(1, rows, dtype=torch.int64)
-    sequence = torch.zeros(1, dtype=torch.int64)
-    return (tokens, {1: ROWS}), (torch.arange(rows), {0: ROWS}), (sequence, {})
-
-
-def step_inputs(batch: int) -> tuple[tuple[Tensor, dict[int, str]], ...]:
-    """tokens, positions, sequences and tail of a step of so many sequences."""
-    positions = torch.arange(TYPICAL_ROWS).expand(batch, -1).contiguous()
-    by_row = {0: BATCH, 1: ROWS}
-    return (
-        (torch.zeros_like(positions), by_row),
-        (positions, by_row),
-        (torch.arange(batch), {0: BATCH}),
-        (chain_tail(positions), by_row),
-    )
-
-
-def moves_input(batch: int) -> tuple[Tensor, dict[int, str]]:
-    """moves of a step of so many sequences."""
-    return torch.full((batch, TAIL), -1), {0: BATCH}
 
 
 @contextmanager

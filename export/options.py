@@ -6,7 +6,7 @@ from typing import Any
 
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.lengths import check_chain_len, check_max_batch_size
-from eagle_aot.export.load import Source
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import AUTO
 
 DEFAULT_MAX_PREFILL = 512

@@ -1,23 +1,26 @@
-"""A target and its draft head."""
+"""A target and what drafts for it."""
 
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
 from eagle_aot.common.errors import PairingError
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.targets import TapTarget
 
 
 class Pair(nn.Module):
     """Modules that an artifact is made of; their tensors are called `target.*` and `draft.*`."""
 
-    def __init__(self, target: TapTarget, draft: Eagle3Draft) -> None:
-        """Raises PairingError when the head cannot read this target."""
+    def __init__(self, target: TapTarget, draft: Drafter) -> None:
+        """Raises PairingError when the drafter cannot read this target."""
         super().__init__()
-        check_pair(target, draft)
-        target.set_eagle_tap_layers(draft.config.tap_layers)
-        self.target = target
-        self.draft = draft
+        if not isinstance(target, TapTarget) or not isinstance(target, nn.Module):
+            raise PairingError(f"{type(target).__name__} is not a TapTarget module")
+        draft.check_target(target)
+        check_draft_ids(draft, target)
+        target.set_eagle_tap_layers(draft.tap_layers)
+        self.target: TapTarget = target
+        self.draft: Drafter = draft
 
     def reset_cache(self) -> None:
         """Forget all sequences."""
@@ -25,26 +28,23 @@ class Pair(nn.Module):
         self.draft.reset_cache()
 
 
-def check_pair(target: TapTarget, draft: Eagle3Draft) -> None:
-    """Raise PairingError unless the head's widths and vocabulary are the target's."""
-    if not isinstance(target, TapTarget) or not isinstance(target, nn.Module):
-        raise PairingError(f"{type(target).__name__} is not a TapTarget module")
-    config = draft.config
-    if config.target_hidden_size != target.hidden_size:
-        raise PairingError(
-            f"the head reads taps of width {config.target_hidden_size}, "
-            f"the target's hidden size is {target.hidden_size}"
-        )
-    if config.vocab_size != target.vocab_size:
-        raise PairingError(
-            f"the head embeds {config.vocab_size} tokens, the target has {target.vocab_size}"
-        )
-    if not draft.has_embedding:
-        raise PairingError("the head has no embedding: load it with load_draft(path, target=...)")
-    if not config.tap_layers:
-        raise PairingError(
-            "the head names no tap layers: load it with load_draft(path, target=...)"
-        )
+class Method(nn.Module):
+    """Base: a method of a pair's artifact, over the same children as all others.
+
+    So weights and caches keep one name (`target.*`, `draft.*`) in every method and can be shared
+    between them. Methods only compute: choosing tokens, accepting drafts, stopping and budgets
+    belong to the runner.
+    """
+
+    def __init__(self, pair: Pair, splits_keys: bool = False) -> None:
+        super().__init__()
+        self.target: TapTarget = pair.target
+        self.draft: Drafter = pair.draft
+        self.splits_keys = splits_keys
+
+
+def check_draft_ids(draft: Drafter, target: TapTarget) -> None:
+    """Raise PairingError where the drafter proposes ids that the target does not have."""
     low, high = _id_range(draft.target_ids)
     if low < 0 or high >= target.vocab_size:
         raise PairingError(

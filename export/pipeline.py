@@ -1,48 +1,43 @@
 """From checkpoints to an artifact, step by step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import Manifest
+from eagle_aot.artifact import Constants, Manifest
 from eagle_aot.common.errors import EagleError, ExportError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.progress import Progress
-from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record, self_test
-from eagle_aot.export.drafters.eagle3.self_test.verdict import RANDOM, Verdict, unknown
-from eagle_aot.export.graph_checks import check_graphs, written_caches
+from eagle_aot.export.drafters.verdict import RANDOM, Verdict, unknown
+from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, check_chain_len, method_lengths
-from eagle_aot.export.load import DUMMY, Source
+from eagle_aot.export.loading.load import LoadedPair, load_by_gpu, load_pair
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import (
     AUTO,
     CUDA,
     DTYPES,
     XNNPACK,
+    Lowering,
     choose_backend,
     lowering,
     multiprocessors,
 )
-from eagle_aot.export.methods import export_methods
+from eagle_aot.export.method_spec import MethodSpec
+from eagle_aot.export.methods import export_methods, method_specs
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.prepare.attention import choose_attention, methods_splitting_keys
+from eagle_aot.export.prepare.attention import SPLITK, choose_attention
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.export.publish.decisions import describe_decisions, linear_formats
-from eagle_aot.export.publish.describe import (
-    check_tokenizer,
-    copy_tokenizer,
-    describe,
-    publish,
-    read_eos_ids,
-    write_draft_ids,
-)
+from eagle_aot.export.publish.decisions import describe_decisions
+from eagle_aot.export.publish.describe import describe, publish, write_draft_ids
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
+from eagle_aot.export.self_test.run import pairing_record, self_test
 from eagle_aot.targets import get_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
@@ -57,21 +52,10 @@ def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Mani
     backend = choose_backend(options.backend)
     choose_attention(options.attention, backend)
     check_output_dir(output_dir)
-    check_tokenizer(source)  # before the minutes of work, not after
+    source.provenance.check_tokenizer()  # before the minutes of work, not after
     with options.progress.stage("load"):
-        pair = load_pair(source, _caches(source, options, backend))
-    return export_pair(pair, output_dir, source=source, options=options)
-
-
-def load_pair(source: Source, caches: CacheSizes) -> Pair:
-    """The pair on the host. A GPU draws a dummy's numbers: a host takes minutes for 30 billion."""
-    if source.load_format != DUMMY or caches.dtype != DTYPES[CUDA]:
-        return source.load(caches)
-    with torch.device(CUDA):
-        pair = source.load(caches)
-    pair.cpu()
-    torch.cuda.empty_cache()  # compilers may take room in processes of their own
-    return pair
+        loaded = load_by_gpu(source, _caches(source, options, backend))
+    return export_pair(loaded, output_dir, options=options)
 
 
 def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgram]:
@@ -82,77 +66,59 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
     """
     backend = CUDA if options.backend == AUTO else options.backend
     attention = choose_attention(options.attention, backend)
-    fake = source.load_format == DUMMY
-    with FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext():
+    with FakeTensorMode(allow_non_fake_inputs=True) if source.is_dummy else nullcontext():
         with options.progress.stage("load"):
-            pair = source.load(_caches(source, options, backend))
-        lengths = _lengths(pair, options)
-        return trace(pair, lengths, backend, attention, options.progress)
+            loaded = load_pair(source, _caches(source, options, backend))
+        lengths = _lengths(loaded.pair, options)
+        prepared = prepare(loaded.pair, backend, options.progress)
+        methods = method_specs(prepared, lengths, attention == SPLITK)
+        return trace(methods, lengths.max_batch_size, options.progress)
 
 
 def run_self_test(source: Source, options: ExportOptions) -> Verdict:
-    """Load the pair as for an export and rank the readings of its head. Raises EagleError."""
+    """Load the pair as for an export and let its drafter be tested. Raises EagleError."""
     backend = choose_backend(options.backend)
-    if source.load_format == DUMMY:
+    if source.is_dummy:
         return unknown(RANDOM)
     with options.progress.stage("load"):
-        pair = load_pair(source, _caches(source, options, backend))
-    return self_test(pair, source, backend, options)
+        loaded = load_pair(source, _caches(source, options, backend))
+    return self_test(loaded, backend, options)
 
 
 def export_pair(
-    pair: Pair,
-    output_dir: str | Path,
-    *,
-    source: Source,
-    options: ExportOptions | None = None,
+    loaded: LoadedPair, output_dir: str | Path, *, options: ExportOptions | None = None
 ) -> Manifest:
     """Write the artifact of a loaded pair into `output_dir`.
 
-    `source` says where the pair came from: its identity and tokenizer go into the artifact. INT4
-    weights of both are changed in place: dequantised for XNNPACK, packed for CUDA. Raises
+    The pair is given up for it: packing for CUDA would hold its weights twice. Raises
     UnsupportedError for weights that cannot be packed, ExportError when tracing, checking, lowering
     or writing fails.
     """
-    options = options or ExportOptions()
-    progress, backend = options.progress, choose_backend(options.backend)
-    attention = choose_attention(options.attention, backend)
-    chain_len = options.chain_len or pair.draft.config.default_chain_len or DEFAULT_CHAIN_LEN
-    check_chain_len(chain_len)
-    lengths = _lengths(pair, options)
-    constants = publish(pair, lengths, chain_len, read_eos_ids(source.target_dir))
-    chosen = replace(
-        options,
-        backend=backend,
-        attention=attention,
-        chain_len=chain_len,
-        max_seq_len=constants.max_seq_len,
-    )
-    linears = linear_formats(pair)  # which tracing folds or packs
-    found = pairing_record(pair, source, backend, options)
-    programs = trace(pair, lengths, backend, attention, progress)
-    decisions = describe_decisions(pair, source, chosen, linears, programs)
-    caches = written_caches(programs)
+    options = chosen(loaded, options or ExportOptions())
+    progress, backend, provenance = options.progress, options.backend, loaded.source.provenance
+    assert options.chain_len is not None
+    lengths = _lengths(loaded.pair, options)
+    constants = publish(loaded.pair, lengths, options.chain_len, provenance.eos_ids)
+    found = pairing_record(loaded, backend, options)
+    pair = prepare(loaded.pair, backend, progress)
+    methods = method_specs(pair, lengths, options.attention == SPLITK)
+    programs = trace(methods, lengths.max_batch_size, progress)
+    decisions = describe_decisions(loaded, backend, methods, programs)
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:
-        with compiler.workspace(directory / WORKSPACE):
-            with progress.stage("lower") as begin, stated("lowering failed"):
-                program = compiler.lower(programs, constants.methods(), begin)
-            with progress.stage("write"):
-                compiler.write(program, directory)
-        copy_tokenizer(source, directory)
+        write_program(compiler, programs, constants, directory, progress)
+        provenance.copy_tokenizer(directory)
         write_draft_ids(pair.draft, directory)
         manifest = describe(
-            pair,
-            lengths,
+            loaded.source,
+            pair.draft.kind,
+            methods,
             constants,
-            source,
             directory,
-            options=chosen,
+            options=options,
             decisions=decisions,
             device=compiler.device_record(),
-            caches=caches,
             stages=progress.stages,
             self_test=found,
         )
@@ -160,25 +126,52 @@ def export_pair(
     return manifest
 
 
-def trace(
-    pair: Pair,
-    lengths: MethodLengths,
-    backend: str,
-    attention: str,
-    progress: Progress,
-) -> dict[str, ExportedProgram]:
-    """Export the three methods as their backend wants them, and check their graphs."""
-    splits_keys = methods_splitting_keys(attention, pair)
+def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
+    """The options with everything named that was left to backend, target or drafter."""
+    backend, pair = choose_backend(options.backend), loaded.pair
+    chain_len = options.chain_len or pair.draft.default_chain_len or DEFAULT_CHAIN_LEN
+    check_chain_len(chain_len)
+    return replace(
+        options,
+        backend=backend,
+        attention=choose_attention(options.attention, backend),
+        chain_len=chain_len,
+        max_seq_len=pair.target.max_seq_len,
+    )
+
+
+def prepare(pair: Pair, backend: str, progress: Progress) -> Pair:
+    """The pair as its backend wants it; `pair` may be given up for it."""
     if backend == XNNPACK:
-        fold_int4(pair)
-    else:
-        with progress.stage("pack"), stated("packing failed"):
-            pack_int4(pair, multiprocessors())
+        return fold_int4(pair)
+    with progress.stage("pack"), stated("packing failed"):
+        return pack_int4(pair, multiprocessors())
+
+
+def trace(
+    methods: Mapping[str, MethodSpec], max_batch_size: int, progress: Progress
+) -> dict[str, ExportedProgram]:
+    """Export the methods, and check their graphs."""
     with progress.stage("trace"), stated("tracing failed"):
-        programs = export_methods(pair, lengths, splits_keys)
+        programs = export_methods(methods, max_batch_size)
     with progress.stage("check graphs"):
-        check_graphs(programs, lengths, splits_keys)
+        check_graphs(programs, methods, max_batch_size)
     return programs
+
+
+def write_program(
+    compiler: Lowering,
+    programs: dict[str, ExportedProgram],
+    constants: Constants,
+    directory: Path,
+    progress: Progress,
+) -> None:
+    """Lower the methods and write the program's files."""
+    with compiler.workspace(directory / WORKSPACE):
+        with progress.stage("lower") as begin, stated("lowering failed"):
+            program = compiler.lower(programs, constants.methods(), begin)
+        with progress.stage("write"):
+            compiler.write(program, directory)
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from torch import Tensor
 from eagle_aot.artifact import Constants, Manifest, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.runtime_runner.adaptive.backlog import Backlog, RecordedBacklog
+from eagle_aot.runtime_runner.adaptive.backlog import Backlog, LateDrafter, RecordedBacklog
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule, ConstantSchedule, Schedule
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
-from eagle_aot.runtime_runner.drafters import open_drafter
+from eagle_aot.runtime_runner.drafters import kind_of, read_draft_ids
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
@@ -57,12 +57,14 @@ class Result:
 class Runner:
     """Greedy generation for one sequence at a time; the caches live in the executor."""
 
-    def __init__(self, directory: Path, executor: Executor, constants: Constants) -> None:
+    def __init__(
+        self, directory: Path, executor: Executor, constants: Constants, drafter: LateDrafter
+    ) -> None:
         self.directory = directory
         self.executor = executor
         self.constants = constants
         self.target = TargetMethods(executor, constants)
-        self.drafter = open_drafter(directory, executor, constants)
+        self.drafter = drafter
         self.running = Running([0], constants.tail, executor.device)
         self._rounds: dict[int, Round] = {}
 
@@ -215,16 +217,18 @@ def load_artifact(path: str | Path, executor: str = "auto", *, cuda_graphs: bool
     With `cuda_graphs`, an executor on a GPU records rounds and replays them.
 
     Its files must match the manifest's hashes and its constants the manifest's. Raises
-    ArtifactError for an artifact that is damaged or of another version, and UnsupportedError for
-    an executor that does not fit it.
+    ArtifactError for an artifact that is damaged, of another version or with a drafter that is not
+    known here, and UnsupportedError for an executor that does not fit it.
     """
     directory = Path(path)
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)
     manifest.verify(directory)
+    drafter_of = kind_of(manifest, directory)
     opened = open_program(directory, manifest, executor, cuda_graphs=cuda_graphs)
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
-    return Runner(directory, opened, constants)
+    drafter = drafter_of(opened, constants, read_draft_ids(directory, opened.device))
+    return Runner(directory, opened, constants, drafter)

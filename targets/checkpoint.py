@@ -58,17 +58,7 @@ class Checkpoint:
 
     def files(self) -> list[Path]:
         """The weight files, in the order of their names."""
-        index = self.directory / INDEX
-        if index.is_file():
-            shards = ConfigSection(read_json(index), index).section("weight_map")
-            return [self._inside(name) for name in sorted({shards.text(k) for k in shards.values})]
-        for pattern in PATTERNS:
-            found = sorted(self.directory.glob(pattern))
-            if text := [path for path in found if not path.name.startswith(VISION_GGUF)]:
-                return text
-        raise CheckpointNotFoundError(
-            f"{self.directory}: no *.safetensors, no pytorch_model.bin and no *.gguf"
-        )
+        return weight_files(self.directory)
 
     def names(self) -> Iterator[str]:
         """All tensor names."""
@@ -104,11 +94,29 @@ class Checkpoint:
                 )
             self._file_of[name] = file
 
-    def _inside(self, name: str) -> Path:
-        path = self.directory / name
-        if Path(name).name != name or not path.is_file():
-            raise CheckpointNotFoundError(f"{self.directory / INDEX}: shard {name!r} is missing")
-        return path
+
+def weight_files(directory: Path) -> list[Path]:
+    """Of a checkpoint, in the order of their names. Raises CheckpointNotFoundError."""
+    index = directory / INDEX
+    if index.is_file():
+        shards = ConfigSection(read_json(index), index).section("weight_map")
+        names = sorted({shards.text(key) for key in shards.values})
+        return [shard(directory, name, INDEX) for name in names]
+    for pattern in PATTERNS:
+        found = sorted(directory.glob(pattern))
+        if text := [path for path in found if not path.name.startswith(VISION_GGUF)]:
+            return text
+    raise CheckpointNotFoundError(
+        f"{directory}: no *.safetensors, no pytorch_model.bin and no *.gguf"
+    )
+
+
+def shard(directory: Path, name: str, index: str, suffix: str = "") -> Path:
+    """A file that an index names. Raises CheckpointNotFoundError unless it is there, and inside."""
+    path = directory / name
+    if Path(name).name != name or not name.endswith(suffix) or not path.is_file():
+        raise CheckpointNotFoundError(f"{directory / index}: shard {name!r} is missing")
+    return path
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class TargetSpec:
     `load` reads a checkpoint directory; `dummy` builds the same geometry with random weights, all
     of its layers or only the first few, and is None where only a checkpoint says what that is.
     The directories are those of a pair that ships with the package, None where the user brings
-    the checkpoint. `min_forward_len` is the shortest chunk the family can export.
+    the checkpoint.
     """
 
     name: str
@@ -51,7 +51,6 @@ class TargetSpec:
     target_dir: Path | None = None
     draft_dir: Path | None = None
     default_max_seq_len: int = 4096
-    min_forward_len: int = 1
 
 
 def load_target(

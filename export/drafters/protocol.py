@@ -1,25 +1,111 @@
 """What an export asks of a drafter, whatever its kind."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
-BATCH, ROWS = "batch", "rows"
-"""What a dimension of a method's inputs counts: sequences, or rows of a sequence."""
+from eagle_aot.targets import TapTarget, TargetSpec
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+
+if TYPE_CHECKING:
+    from eagle_aot.export.drafters.files import HeadCheckpoint
+    from eagle_aot.export.drafters.target_facts import TargetFacts
+    from eagle_aot.export.drafters.verdict import Verdict
+    from eagle_aot.export.lengths import MethodLengths
+    from eagle_aot.export.method_spec import MethodSpec
+    from eagle_aot.export.pair import Pair
+
+Facts = dict[str, Any]
+"""JSON, each fact with what decided it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MethodSpec:
-    """One method of an artifact, ready to be traced.
+class Drafter(Protocol):
+    """A loaded drafter, an `nn.Module` beside its target.
 
-    `inputs` are examples, each with the dimensions that vary, in the order of the module's
-    signature. `min_rows` and `max_rows` bound the rows of a sequence, both inclusive. A method of
-    `few_rows` reads each weight once for all of them.
+    `kind` names its line of the registry, here and in an artifact. `target_ids` int64 [Vd] are the
+    target's ids of its own. `tap_layers` are the boundaries of the target that `fuse` reads, and
+    `hidden_size` is the width of the features that it returns. `default_chain_len` drafts a round
+    are what its checkpoint proposes, None where it says nothing.
     """
 
-    module: nn.Module
-    inputs: tuple[tuple[Tensor, Mapping[int, str]], ...]
-    min_rows: int
-    max_rows: int
-    few_rows: bool
+    kind: str
+    target_ids: Tensor
+
+    @property
+    def tap_layers(self) -> tuple[int, ...]: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def default_chain_len(self) -> int | None: ...
+
+    def check_target(self, target: TapTarget) -> None:
+        """Raise PairingError where it was made for another target."""
+
+    def fuse(self, taps: Tensor) -> Tensor:
+        """What the target's methods return for it: taps [1, T, n_taps * Ht] -> [1, T, H]."""
+
+    def reset_cache(self) -> None:
+        """Forget all sequences."""
+
+
+class DrafterKind(Protocol):
+    """A line of the registry: a module that knows one kind of drafter."""
+
+    def claims(self, checkpoint: "HeadCheckpoint") -> bool:
+        """Whether a checkpoint is of this kind; nothing is refused yet."""
+
+    def load(
+        self,
+        checkpoint: "HeadCheckpoint",
+        target: TapTarget,
+        caches: CacheSizes,
+        tap_layers: Sequence[int] | None,
+    ) -> tuple[Drafter, Facts]:
+        """The drafter on the host, and for the manifest how its files were understood.
+
+        `tap_layers` overrule what they say. Raises CheckpointError for damaged files,
+        UnsupportedError for what is not read, PairingError where it cannot belong to `target`.
+        """
+
+    def dummy(
+        self, spec: TargetSpec, target: TapTarget, caches: CacheSizes
+    ) -> tuple[Drafter, Facts]:
+        """The same of random weights, in the geometry that public ones have for such a target."""
+
+    def methods(
+        self, pair: "Pair", lengths: "MethodLengths", splits_keys: bool
+    ) -> "dict[str, MethodSpec]":
+        """What it adds to the target's methods, by name, in the order of their use.
+
+        Those of few rows should read caches by the operator for them where `splits_keys` says so
+        and the operator serves their shapes.
+        """
+
+    def describe(
+        self,
+        checkpoint: "HeadCheckpoint",
+        target: "TargetFacts | None",
+        tap_layers: Sequence[int] | None,
+    ) -> Facts:
+        """How a checkpoint is understood, without loading it; raises what loading would."""
+
+    def report(self, description: Facts) -> list[str]:
+        """A description as lines for a reader."""
+
+    def self_test(
+        self,
+        pair: "Pair",
+        prompts: Sequence[Sequence[int]],
+        eos_ids: Sequence[int],
+        device: torch.device,
+        begin: Callable[[str], None],
+    ) -> "Verdict":
+        """Whether it drafts for its target as it was trained to; the pair is on `device`.
+
+        `begin` is told the name of each stage after the first. Leaves the pair as it was, caches
+        emptied.
+        """

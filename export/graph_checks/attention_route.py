@@ -1,11 +1,10 @@
 """Caches: read by the operator for few rows where the export is told to."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_TILE, TILE_ROWS
@@ -15,13 +14,13 @@ WRITES, TAKES = "aten::index_copy", "aten::index_select"
 VIEWS = ("aten::unflatten", "aten::view")
 
 
-def check_attention_route(name: str, program: ExportedProgram) -> None:
-    """The method reads every cache with `sdpa_splitk`, and with nothing else.
+def check_attention_route(name: str, program: ExportedProgram, caches: Collection[str]) -> None:
+    """The method reads with `sdpa_splitk` every cache that it uses, and with nothing else.
 
     But for what is moved within it.
     """
     for weight, node in used_weights(program).items():
-        if CACHE_MARK not in weight:
+        if weight not in caches:
             continue
         readers = set(_readers(node))
         if readers != {SPLITK}:

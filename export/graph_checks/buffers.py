@@ -1,27 +1,23 @@
 """Which buffers a method may write, and what the methods have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from eagle_aot.artifact import CACHE_MARK, DRAFT_DECODE, PREFILL, TARGET_VERIFY
+from eagle_aot.artifact import PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import calls, tensors, used_weights
 
-DRAFT, TARGET = "draft.", "target."
+TARGET = "target."
 
 Kind = tuple[torch.dtype, tuple[int, ...]]
 
 
-def check_mutated_buffers(name: str, program: ExportedProgram) -> None:
-    """A method may write its caches and nothing else; all it has, it writes."""
-    owner = DRAFT if name == DRAFT_DECODE else TARGET
-    caches = {b for b in program.graph_signature.buffers if CACHE_MARK in b}
-    caches = {b for b in caches if b.startswith(owner)}
-    if mutated_buffers(program) != caches or not caches:
-        wrong = sorted(mutated_buffers(program) ^ caches)
+def check_mutated_buffers(name: str, program: ExportedProgram, caches: Collection[str]) -> None:
+    """A method writes its `caches`, all of them, and nothing else."""
+    if wrong := sorted(mutated_buffers(program) ^ set(caches)):
         raise ExportError(f"{name}: writes other buffers than its caches: {wrong[:3]}")
 
 
@@ -50,11 +46,6 @@ def _memory(node: Node) -> Node:
     """What was written first; what an in-place operator returns is the same memory."""
     returned = written_by(node)
     return _memory(returned[0]) if returned else node
-
-
-def written_caches(programs: Mapping[str, ExportedProgram]) -> list[str]:
-    """Names of the buffers that any method writes, sorted."""
-    return sorted(set().union(*map(mutated_buffers, programs.values())))
 
 
 def check_shared_tensors(programs: Mapping[str, ExportedProgram]) -> None:

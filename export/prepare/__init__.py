@@ -1,1 +1,1 @@
-"""What is done to a loaded pair before it is traced."""
+"""What is done to a loaded pair before it is traced: a model in, another one out."""

@@ -1,10 +1,7 @@
-"""Which attention a round uses: its verification, and its head."""
+"""Which attention a round uses: its verification, and its drafter."""
 
-from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export.lowering.backend import XNNPACK
-from eagle_aot.export.pair import Pair
-from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 SPLITK, STOCK = "splitk", "stock"
 
@@ -19,15 +16,3 @@ def choose_attention(asked: str | None, backend: str) -> str:
     if backend == XNNPACK and asked == SPLITK:
         raise SettingError("--attention splitk: its kernels run on CUDA; leave it out for xnnpack")
     return asked or (STOCK if backend == XNNPACK else SPLITK)
-
-
-def methods_splitting_keys(attention: str, pair: Pair) -> frozenset[str]:
-    """The methods that must read their caches with the operator for few rows, and nothing else.
-
-    A head of a shape that it has no kernel for keeps the stock attention.
-    """
-    if attention != SPLITK:
-        return frozenset()
-    cache, config = pair.draft.kv_cache, pair.draft.config
-    serves_draft = is_servable(config.num_heads, cache.k)
-    return frozenset((TARGET_VERIFY, DRAFT_DECODE) if serves_draft else (TARGET_VERIFY,))

@@ -6,6 +6,7 @@ from typing import TypeVar
 from torch import nn
 
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.prepare.renew import Model, taken_over
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.shared_input import SharedInput
 from eagle_aot.targets.decoder.weights import replace_linear
@@ -14,21 +15,24 @@ from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 Kind = TypeVar("Kind", bound=nn.Module)
 
 
-def pack_int4(model: nn.Module, multiprocessors: int) -> None:
-    """Pack every INT4 linear, in place; those that share an input become one module.
+def pack_int4(model: Model, multiprocessors: int) -> Model:
+    """The model with every INT4 linear packed; those that share an input become one module.
 
-    One after another, so that there never is a second model in memory. Raises UnsupportedError,
-    before anything is changed, for a weight that the kernels cannot read.
+    `model` is given up for it, and weights are packed one after another, so that there never is a
+    second model in memory. Raises UnsupportedError, and leaves `model` alone, for a weight that the
+    kernels cannot read.
     """
     for name, linear in _each(model, Int4Linear):
         if reason := linear.weight.unpackable:
             raise UnsupportedError(f"{name}: INT4 with {reason}, or use --backend xnnpack")
-    for _, owner in _each(model, SharedInput):
+    packed = taken_over(model)
+    for _, owner in _each(packed, SharedInput):
         owner.fuse(multiprocessors)
-    for name, linear in _each(model, Int4Linear):
-        replace_linear(model, name, PackedInt4Linear(linear.weight, multiprocessors))
-    for _, layer in _each(model, ResidualLayer):
+    for name, linear in _each(packed, Int4Linear):
+        replace_linear(packed, name, PackedInt4Linear(linear.weight, multiprocessors))
+    for _, layer in _each(packed, ResidualLayer):
         layer.join_packed()
+    return packed
 
 
 def _each(model: nn.Module, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:

@@ -12,8 +12,7 @@ from tokenizers import models
 
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.export import Source
-from eagle_aot.export.publish.describe import find_tokenizer
+from eagle_aot.export.loading.provenance import find_tokenizer
 from eagle_aot.targets import TARGETS
 
 OUTSIDE = "/etc/hostname"
@@ -69,7 +68,7 @@ def test_keys_that_name_files_or_code_are_refused(
     with pytest.raises(ArtifactError, match=message + " and export again"):
         Tokenizer(directory)
     with pytest.raises(CheckpointError, match=message):
-        find_tokenizer(Source(target_model="gemma4-tiny", target_dir=directory))
+        find_tokenizer(directory)
 
 
 def test_a_key_that_names_nothing_is_no_matter(directory: Path, no_network: None) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from eagle_aot.artifact import CACHE_MARK, DRAFT_IDS, TOKENIZER_FILES, Manifest, RowRange
-from eagle_aot.export import Source
+from eagle_aot.artifact import DRAFT_IDS, TOKENIZER_FILES, Manifest, RowRange
+from eagle_aot.export import pipeline
 from eagle_aot.export.cli import main
 from eagle_aot.targets import TARGETS
 from support.refusals import refuses
@@ -89,7 +89,7 @@ def test_wrong_settings_are_refused_in_one_line(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Source, "load", None)
+    monkeypatch.setattr(pipeline, "load_by_gpu", None)
     out = tmp_path / "out"
     result = export("--target-model", "gemma4-tiny", "--backend", "cuda", "--output-dir", out)
     refuses(result, "--backend cuda: kernels are compiled and tuned on the GPU they will run on")
@@ -159,7 +159,7 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
     }
     assert (manifest.drafter, manifest.methods) == ("eagle3", list(manifest.shapes))
     assert {name.partition(".")[0] for name in manifest.caches} == {"draft", "target"}
-    assert all(CACHE_MARK in name for name in manifest.caches)
+    assert all(name.endswith(("kv_cache.k", "kv_cache.v")) for name in manifest.caches)
     assert manifest.constants["get_eos_ids"] == [1, 4]
     assert manifest.decisions["kernels"] == {name: {} for name in manifest.shapes}
     assert set(manifest.decisions["attention"].values()) == {"stock"}

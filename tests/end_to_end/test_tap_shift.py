@@ -16,6 +16,8 @@ from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.methods import Prefill
 from eagle_aot.export.publish.describe import write_draft_ids
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.drafters import read_draft_ids
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.targets import TARGETS, load_target
 from support.runner.eager_executor import EagerExecutor
 from tiny_pair.stories import stories
@@ -48,7 +50,9 @@ def tau(tap_layers: Sequence[int] | None, directory: Path) -> float:
     write_draft_ids(pair.draft, directory)
     for path in tokenizer_files(spec.target_dir):
         shutil.copyfile(path, directory / path.name)
-    runner = Runner(directory, EagerExecutor(pair), CONSTANTS)
+    executor = EagerExecutor(pair)
+    drafter = Eagle3Drafter(executor, CONSTANTS, read_draft_ids(directory, "cpu"))
+    runner = Runner(directory, executor, CONSTANTS, drafter)
     if tap_layers is not None:
         target.set_eagle_tap_layers(tap_layers)
     generator = stories(3, "test")
@@ -74,7 +78,7 @@ def test_features_are_those_of_the_boundaries_that_transformers_sees() -> None:
     oracle = AutoModelForCausalLM.from_pretrained(spec.target_dir, dtype=torch.float32)
     with torch.no_grad():
         first = torch.zeros(1, dtype=torch.int64)
-        _, features = Prefill(pair.target, pair.draft)(tokens, torch.arange(40), first)
+        _, features = Prefill(pair)(tokens, torch.arange(40), first)
         boundaries = oracle(tokens, output_hidden_states=True).hidden_states
 
         def error(taps: Sequence[int]) -> float:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.export.lengths import method_lengths
-from eagle_aot.export.load import Source
-from eagle_aot.export.methods import export_methods, matvec_max_m_raised
+from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.loading.source import Source
+from eagle_aot.export.methods import export_methods, matvec_max_m_raised, method_specs
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, FlatKVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
-from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
+from eagle_aot.triton_kernels.int4_gemm import api
 
 NORESERVE = 0x4000  # of Linux; Python has no name for it before 3.13
 TOO_MUCH = 2**43
@@ -47,7 +48,7 @@ def immense(like: Tensor, dim: int) -> Tensor:
 def test_a_pair_that_memory_could_not_hold_is_traced() -> None:
     """With a table and caches of 8 TiB each, of which every copy is refused."""
     source = Source.find("gemma4-tiny", None, None, "dummy", dummy_layers=6)
-    pair = source.load(CacheSizes(128, torch.bfloat16))
+    pair = load_pair(source, CacheSizes(128, torch.bfloat16)).pair
     target = pair.target
     assert isinstance(target, Gemma4Target)
     table = nn.Parameter(immense(target.embed_weight, 0), requires_grad=False)
@@ -57,7 +58,7 @@ def test_a_pair_that_memory_could_not_hold_is_traced() -> None:
         cache.k, cache.v = immense(cache.k, 1), immense(cache.v, 1)
         cache.slots = cache.k.shape[1]
     assert caches
-    programs = export_methods(pair, method_lengths(72, 128, target.sliding_window))
+    programs = export_methods(method_specs(pair, method_lengths(72, 128, target.sliding_window)), 1)
     own = dict(pair.named_parameters(remove_duplicate=False)) | dict(
         pair.named_buffers(remove_duplicate=False)
     )
@@ -69,16 +70,16 @@ def test_a_pair_that_memory_could_not_hold_is_traced() -> None:
 
 
 def test_the_int4_limit_is_restored_on_every_exit() -> None:
-    before = matvec_max_m()
+    before = api.MATVEC_MAX_M
     with matvec_max_m_raised(64):
-        assert matvec_max_m() == 64
+        assert api.MATVEC_MAX_M == 64
         with matvec_max_m_raised(2):
-            assert matvec_max_m() == 2
-        assert matvec_max_m() == 64
+            assert api.MATVEC_MAX_M == 2
+        assert api.MATVEC_MAX_M == 64
         with pytest.raises(KeyError), matvec_max_m_raised(3):
             raise KeyError("a failure while tracing")
-        assert matvec_max_m() == 64
-    assert matvec_max_m() == before
+        assert api.MATVEC_MAX_M == 64
+    assert before == api.MATVEC_MAX_M
     with pytest.raises(ValueError, match="MATVEC_MAX_M"), matvec_max_m_raised(0):
         pytest.fail("entered with a limit below one row")
-    assert matvec_max_m() == before
+    assert before == api.MATVEC_MAX_M

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 from transformers import Gemma4ForCausalLM
 
-from eagle_aot.artifact import CACHE_MARK
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.drafters.eagle3.methods import DraftDecode
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.methods import Prefill, TargetVerify
+from eagle_aot.export.pair import Method
 from eagle_aot.targets import TARGETS, TapTarget, load_target
+from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.step import MAX_CHAIN_LEN, TAIL, chain_tail
 from support.gemma_oracle import VOCAB, oracle_states, random_gemma, random_tokens, save_text_layout
 from support.heads.files import (
@@ -66,7 +67,7 @@ def pair(directories: tuple[Path, Path]) -> "Methods":
 
 
 def call(
-    method: Pair, start: int, tokens: Sequence[int], *feature: Tensor
+    method: Method, start: int, tokens: Sequence[int], *feature: Tensor
 ) -> tuple[list[int], Tensor]:
     """Run a method on a row of tokens that starts at position `start`: greedy ids, features."""
     row, input_pos = torch.tensor([list(tokens)]), torch.arange(start, start + len(tokens))
@@ -95,16 +96,16 @@ class Methods:
     pair: Pair
 
     @property
-    def prefill(self) -> Pair:
-        return Prefill(self.pair.target, self.pair.draft)
+    def prefill(self) -> Method:
+        return Prefill(self.pair)
 
     @property
-    def target_verify(self) -> Pair:
-        return TargetVerify(self.pair.target, self.pair.draft)
+    def target_verify(self) -> Method:
+        return TargetVerify(self.pair)
 
     @property
-    def draft_decode(self) -> Pair:
-        return DraftDecode(self.pair.target, self.pair.draft)
+    def draft_decode(self) -> Method:
+        return DraftDecode(self.pair)
 
 
 Propose = Callable[[int, list[int]], list[int]]  # (tokens emitted, the head's chain) -> drafts
@@ -230,7 +231,8 @@ def test_reset_forgets_both_caches(pair: Methods) -> None:
     target.forward_logits_taps(torch.tensor([[1, 2, 3]]), torch.arange(3))
     draft.forward_cached(row, row, torch.arange(1))
     pair.pair.reset_cache()
-    assert not any(buffer.any() for name, buffer in pair.pair.named_buffers() if CACHE_MARK in name)
+    caches = [module for module in pair.pair.modules() if isinstance(module, KVCache)]
+    assert caches and not any(cache.k.any() or cache.v.any() for cache in caches)
     with pytest.raises(ValueError, match="leaves a gap"):
         target.forward_logits_taps(torch.tensor([[1]]), torch.tensor([3]))
     with pytest.raises(ValueError, match="leaves a gap"):

@@ -16,15 +16,10 @@ from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import ExportOptions, Source
 from eagle_aot.export import reproduce as module
 from eagle_aot.export.cli import main
+from eagle_aot.export.differences import compare_artifacts, differences
+from eagle_aot.export.loading.provenance import identity
 from eagle_aot.export.options import record_options
-from eagle_aot.export.publish.describe import identity
-from eagle_aot.export.reproduce import (
-    check_checkpoints,
-    compare_artifacts,
-    differences,
-    read_recorded,
-    recorded_arguments,
-)
+from eagle_aot.export.reproduce import check_checkpoints, read_recorded, recorded_arguments
 from eagle_aot.targets import TARGETS
 from support.files.artifact import write_artifact
 from support.refusals import refuses
@@ -57,8 +52,8 @@ def recorded(pair: Source, tmp_path: Path) -> Manifest:
         tmp_path / "artifact",
         eagle_aot_version="0.0.1",
         versions=installed_versions() | {"torch": "2.0.0"},
-        target=TargetIdentity(name="gemma4-tiny", **asdict(identity(pair.target_dir, "auto"))),
-        draft=identity(pair.draft_dir, "auto"),
+        target=TargetIdentity(name="gemma4-tiny", **asdict(identity(pair.target_dir))),
+        draft=identity(pair.draft_dir),
         options=record_options(pair, OPTIONS),
         files={name: file_record(pair.target_dir / name) for name in names},
     )
@@ -128,7 +123,7 @@ def test_files_more_or_less_are_a_change(recorded: Manifest, pair: Source, tmp_p
         check_checkpoints(recorded, pair)
     (tmp_path / "head" / "quantize_config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"quantize_config\.json is new"):
-        check_checkpoints(recorded, pair)
+        check_checkpoints(recorded, dataclasses.replace(pair))
 
 
 @pytest.mark.parametrize("files", [None, [], {"config.json": "0"}, {"config.json": {"bytes": 1}}])

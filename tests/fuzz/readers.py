@@ -11,7 +11,8 @@ from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.cli import main as eagle_export
 from eagle_aot.export.drafters.eagle3.describe import describe_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
-from eagle_aot.export.publish.describe import read_eos_ids
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.reproduce import recorded_arguments
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
@@ -59,7 +60,7 @@ def read_target(directory: Path) -> None:
 
 def read_head(directory: Path) -> None:
     """Describe a draft head, load it and run it."""
-    describe_draft(directory, None, None)
+    describe_draft(HeadCheckpoint(directory), None, None)
     draft = load_draft(directory, None, CONTEXT)
     width = draft.config.num_taps * draft.config.target_hidden_size
     feature = draft.fuse(torch.ones(1, TOKENS.shape[1], width))

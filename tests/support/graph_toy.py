@@ -1,6 +1,7 @@
 """A toy pair whose traced methods keep the graph contract, until a test breaks them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -8,15 +9,20 @@ from torch.export import ExportedProgram
 from torch.nn import functional as F
 
 from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
-from eagle_aot.export.drafters.protocol import BATCH, ROWS, MethodSpec
 from eagle_aot.export.graph_checks import check_graphs
-from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.methods import moves_input, prompt_inputs, step_inputs, trace_method
+from eagle_aot.export.method_spec import (
+    ALL_ROWS,
+    LAST_ROW,
+    MethodSpec,
+    features_input,
+    moves_input,
+    prompt_inputs,
+    step_inputs,
+)
+from eagle_aot.export.methods import trace_method
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.weight import random_int4
 
-LENGTHS = MethodLengths(max_rows=8, min_prefill=9, max_prefill=16, max_batch_size=1)
-SEVERAL = MethodLengths(max_rows=8, min_prefill=9, max_prefill=16, max_batch_size=3)
 RANGES = {PREFILL: (9, 16), TARGET_VERIFY: (1, 8), DRAFT_DECODE: (1, 16)}
 VOCAB, WIDTH = 48, 4
 INT4_WIDTH = 32
@@ -116,22 +122,33 @@ def trace(
 
     With the inputs and the ranges of the method `name`, unless told otherwise.
     """
+    method = spec(name, batch, caches)
     low, high = bounds or RANGES[name]
+    inputs = prompt_inputs(high) if name == PREFILL else method.inputs
+    module = (kind or KINDS[name])(body, dtype, caches)
+    traced = replace(method, module=module, inputs=inputs, min_rows=low, max_rows=high)
+    return trace_method(traced, batch)
+
+
+def spec(name: str, batch: int = 1, caches: int = 1) -> MethodSpec:
+    """What a toy method is to be."""
     step = step_inputs(batch)
-    features = torch.zeros(batch, step[0][0].shape[1], WIDTH), {0: BATCH, 1: ROWS}
     inputs = {
-        PREFILL: prompt_inputs(high),
-        TARGET_VERIFY: (*step, moves_input(batch)),
-        DRAFT_DECODE: (*step, features),
+        PREFILL: prompt_inputs(RANGES[PREFILL][1]),
+        TARGET_VERIFY: step | moves_input(batch),
+        DRAFT_DECODE: step | features_input(batch, WIDTH, torch.float32),
     }
-    spec = MethodSpec(
-        module=(kind or KINDS[name])(body, dtype, caches),
+    owners = {DRAFT_DECODE: ["draft"]}.get(name, ["target", "target.other"][:caches])
+    low, high = RANGES[name]
+    return MethodSpec(
+        module=KINDS[name](writer(name)),
         inputs=inputs[name],
+        outputs=LAST_ROW if name == PREFILL else ALL_ROWS,
+        writes=frozenset(f"{owner}.kv_cache.k" for owner in owners),
         min_rows=low,
         max_rows=high,
         few_rows=name != PREFILL,
     )
-    return trace_method(spec, batch)
 
 
 def good_programs(batch: int = 1) -> Programs:
@@ -144,6 +161,11 @@ def writer(name: str) -> Body:
     return write_draft if name == DRAFT_DECODE else write_target
 
 
+def check(programs: Programs, batch: int = 1, **other: MethodSpec) -> None:
+    """The contract of a toy, but for what `other` methods are to be."""
+    check_graphs(programs, {name: spec(name, batch) for name in KINDS} | other, batch)
+
+
 def check_with(good: Programs, **broken: ExportedProgram) -> None:
     """The contract of `good` with some methods exchanged."""
-    check_graphs(good | broken, LENGTHS)
+    check(good | broken)

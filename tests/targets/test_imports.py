@@ -1,8 +1,11 @@
-"""Which packages may know of which: seen in a fresh interpreter."""
+"""Which packages may know of which: seen in a fresh interpreter, and in the source."""
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +70,33 @@ def test_kernels_import_nothing_else_of_this_project(
     modules = imported[package]
     ours = {m for m in modules if m.startswith("eagle_aot.")}
     assert {m.split(".")[1] for m in ours} == {"triton_kernels"}
+
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("export", "runtime_runner", "targets", "triton_kernels", "src/eagle_aot")
+KINDS = {
+    "export.drafters.eagle3": "export/drafters/eagle3",
+    "runtime_runner.drafters.eagle3": "runtime_runner/drafters/eagle3.py",
+}
+REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Names of what a file imports, wherever in it, each with what it is taken from."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_registries_alone_import_a_kind_of_drafter(kind: str) -> None:
+    files = {path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    importers = {
+        str(file)
+        for file in files
+        if any(f"{name}.".startswith(f"eagle_aot.{kind}.") for name in imports(ROOT / file))
+    }
+    outside = {file for file in importers if not file.startswith(KINDS[kind])}
+    assert len(outside) == 1 and outside <= REGISTRIES

@@ -15,7 +15,6 @@ from eagle_aot.triton_kernels.int4_gemm import (
     int4_gated_linear,
     int4_linear,
     int4_linear_reference,
-    matvec_max_m,
     set_matvec_max_m,
 )
 from support.kernels.int4_cases import Case, float64_gated, tensors
@@ -26,7 +25,7 @@ CASE = Case(80, 384, 32)
 
 @pytest.fixture(autouse=True)
 def restored_limit() -> Iterator[None]:
-    before = matvec_max_m()
+    before = api.MATVEC_MAX_M
     yield
     set_matvec_max_m(before)
 
@@ -168,4 +167,4 @@ def test_a_limit_below_one_row_is_refused(rows: int) -> None:
     before = set_matvec_max_m(100)
     with pytest.raises(ValueError, match=f"MATVEC_MAX_M must be at least 1, got {rows}"):
         set_matvec_max_m(rows)
-    assert matvec_max_m() == 100 and before == 4
+    assert api.MATVEC_MAX_M == 100 and before == 4

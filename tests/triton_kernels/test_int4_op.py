@@ -12,10 +12,10 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Node
 
 from eagle_aot.triton_kernels.int4_gemm import (
+    api,
     int4_gated_linear,
     int4_linear,
     int4_linear_reference,
-    matvec_max_m,
     set_matvec_max_m,
 )
 from support.kernels.int4_cases import Case, tensors
@@ -233,6 +233,6 @@ def test_the_kernel_is_not_imported_before_it_is_needed() -> None:
 
 def test_outside_an_export_the_limit_is_four() -> None:
     set_matvec_max_m(4)
-    assert matvec_max_m() == 4
+    assert api.MATVEC_MAX_M == 4
     program = traced(Layer(), torch.zeros(1, 8, 128).bfloat16(), 5, 8)
     assert SMALL_M not in operators(program)

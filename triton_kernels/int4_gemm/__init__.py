@@ -5,7 +5,6 @@ from eagle_aot.triton_kernels.int4_gemm.api import (
     int4_gated_linear,
     int4_linear,
     int4_linear_parts,
-    matvec_max_m,
     set_matvec_max_m,
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, pack, packable_group, unpack
@@ -26,7 +25,6 @@ __all__ = [
     "int4_linear",
     "int4_linear_parts",
     "int4_linear_reference",
-    "matvec_max_m",
     "pack",
     "packable_group",
     "set_matvec_max_m",

@@ -1,6 +1,6 @@
 """The linear over a packed INT4 weight, and its dispatch between few and many rows.
 
-Up to `matvec_max_m()` rows a linear is bound by reading its weight and takes the small-M kernel;
+Up to `MATVEC_MAX_M` rows a linear is bound by reading its weight and takes the small-M kernel;
 above, the one that unpacks into large products. The choice is made while a graph is traced, from
 the *range* of its row count: a range on both sides of the limit is an error there. A method is
 exported on one side of it. The small-M kernel takes any number of rows, reads the weight once for
@@ -23,11 +23,6 @@ MAX_SPLITS = 8
 
 SPLIT_COST = 0.06
 """What a further part costs, for its sums and for reading x once more, relative to the product."""
-
-
-def matvec_max_m() -> int:
-    """The current limit of the small-M path, in rows."""
-    return MATVEC_MAX_M
 
 
 def set_matvec_max_m(rows: int) -> int:

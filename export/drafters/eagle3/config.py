@@ -9,6 +9,15 @@ UNSCALED = Rope(theta=10000.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Wiring:
+    """How a head's parts are connected: what a file may leave unsaid, or say wrongly."""
+
+    norm_output: bool
+    norm_before_residual: bool
+    halves_swapped: bool = False  # [feature, embedding]; no trainer means it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DraftConfig:
     """Geometry and options of a draft head, all read from its checkpoint.
 
@@ -41,6 +50,11 @@ class DraftConfig:
     fc_bias: bool = False
     tap_layers: tuple[int, ...] = ()
     default_chain_len: int | None = None
+
+    @property
+    def wiring(self) -> Wiring:
+        """As these options say."""
+        return Wiring(norm_output=self.norm_output, norm_before_residual=self.norm_before_residual)
 
     @property
     def rope_theta(self) -> float:

@@ -1,27 +1,26 @@
-"""What `eagle-export --describe-draft` says: how a head was understood, and by what."""
+"""How a head was understood, and by what: for `--describe-draft`, and for manifests."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from eagle_aot.common.errors import PairingError
 from eagle_aot.common.text import printable
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.load import TABLES, check_shapes
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.reading.files import HeadCheckpoint
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry, tap_layers
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
 from eagle_aot.export.drafters.eagle3.reading.rope import describe_rope
 from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice
 from eagle_aot.export.drafters.eagle3.reading.vocabulary import read_target_ids
-from eagle_aot.export.drafters.eagle3.target import TargetFacts
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.protocol import Facts
+from eagle_aot.export.drafters.target_facts import TargetFacts
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
-
-Description = dict[str, Any]
 
 SIZES = (
     "hidden_size",
@@ -38,22 +37,22 @@ SIZES = (
 
 
 def describe_draft(
-    directory: Path, target: TargetFacts | None, override: Sequence[int] | None = None
-) -> Description:
+    checkpoint: HeadCheckpoint, target: TargetFacts | None, override: Sequence[int] | None = None
+) -> Facts:
     """A head as one JSON object; `target` and `override` (tap layers) where they are known.
 
     Reads the maps and, beside a target, the tables; of other tensors only names and shapes. Raises
     what loading the head would raise for those.
     """
     num_layers = None if target is None else target.num_layers
-    head = read_layout(HeadCheckpoint(directory), num_layers, override)
+    head = read_layout(checkpoint, num_layers, override)
     if target is not None:
-        target.check(read_geometry(head, None))
+        check_facts(target, read_geometry(head, None))
     config = read_geometry(head, num_layers)
     with torch.device("meta"):
         check_shapes(Eagle3Draft(config, CacheSizes(1, torch.float32)), head)
     return {
-        "directory": str(directory),
+        "directory": str(checkpoint.directory),
         "layout": {"value": head.trainer, "source": head.recognised_by},
         "files": [path.name for path in head.checkpoint.files()],
         "sizes": {name: getattr(config, name) for name in SIZES},
@@ -66,14 +65,42 @@ def describe_draft(
     }
 
 
-def _taps(choice: TapChoice) -> Description:
+def check_facts(target: TargetFacts, config: DraftConfig) -> None:
+    """Raise PairingError where the head was made for another target."""
+    for what, head, found in (
+        ("hidden size", config.target_hidden_size, target.hidden_size),
+        ("vocabulary", config.vocab_size, target.vocab_size),
+    ):
+        if head != found:
+            raise PairingError(
+                f"{target.name}: its {what} is {found}, the head was made for {head}"
+            )
+
+
+def decisions(config: DraftConfig, head: HeadLayout, num_layers: int) -> Facts:
+    """How a head was read for a target of so many layers, as manifests tell it."""
+    taps = tap_layers(head, config.num_taps, num_layers)
+    return {
+        "taps": {"value": list(taps.boundaries), "source": taps.reason},
+        "layout": {"value": head.trainer, "source": head.recognised_by},
+        "flags": {name: asdict(found) for name, found in sorted(head.flags.items())},
+        "head": {n: value for n, value in sizes(config).items() if n not in head.flags},
+    }
+
+
+def sizes(config: DraftConfig) -> Facts:
+    """All of a config but its taps."""
+    return {name: value for name, value in asdict(config).items() if name != "tap_layers"}
+
+
+def _taps(choice: TapChoice) -> Facts:
     if choice.boundaries:
         return {"value": list(choice.boundaries), "source": choice.reason}
     ways = "--target-dir or --target-model gives the defaults of its depth"
     return {"value": None, "source": f"{choice.reason}; {ways}"}
 
 
-def _vocabulary(config: DraftConfig, head: HeadLayout) -> Description:
+def _vocabulary(config: DraftConfig, head: HeadLayout) -> Facts:
     ids = read_target_ids(config, head)
     ascending = bool((ids.diff() > 0).all())
     found = f"d2t, {'ascending' if ascending else 'unsorted'}" if "d2t" in head.names else "no d2t"
@@ -100,7 +127,7 @@ def _equal(own: Tensor, table: Tensor) -> bool:
     return own.shape == table.shape and torch.equal(own.bfloat16(), table.bfloat16())
 
 
-def report(description: Description) -> list[str]:
+def report(description: Facts) -> list[str]:
     """The same as lines for a reader."""
     lines = [_line("layout", description["layout"])]
     lines.append(_line("files", ", ".join(description["files"])))

@@ -8,7 +8,7 @@ draft hidden.
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.export.drafters.eagle3.config import DraftConfig
+from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import RMSNorm
@@ -72,6 +72,16 @@ class DraftBlock(nn.Module):
             activation=ACTIVATIONS[config.hidden_act],
         )
 
+    def project(
+        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Wiring | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`stream`, `feature` [B, T, H] at int64 [B, T] or [T] -> (residual, q, k, v).
+
+        `stream` is what the layer before returned, the embedding for the first one. `wiring` is
+        the config's where it is None.
+        """
+        raise NotImplementedError
+
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         """`residual` [B, T, H], `attended` [B, T, heads, D] -> the layer's output [B, T, H]."""
         stream = residual + self.self_attn.merge(attended)
@@ -83,16 +93,17 @@ class DraftLayer(DraftBlock):
 
     def __init__(self, config: DraftConfig, dtype: torch.dtype) -> None:
         super().__init__(config, 2 * config.hidden_size, dtype)
-        self.norm_before_residual = config.norm_before_residual
+        self.wiring = config.wiring
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
 
     def project(
-        self, embedding: Tensor, feature: Tensor, positions: Tensor
+        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Wiring | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`embedding`, `feature` [B, T, H] at int64 [B, T] or [T] -> (residual, q, k, v)."""
+        wiring = wiring or self.wiring
         normed = self.hidden_norm(feature)
-        residual = normed if self.norm_before_residual else feature
-        paired = torch.cat((self.input_layernorm(embedding), normed), dim=-1)
+        residual = normed if wiring.norm_before_residual else feature
+        halves = self.input_layernorm(stream), normed
+        paired = torch.cat(halves[::-1] if wiring.halves_swapped else halves, dim=-1)
         return residual, *self.self_attn.heads(paired, positions)
 
 
@@ -106,6 +117,7 @@ class DeepDraftLayer(DraftBlock):
         super().__init__(config, config.hidden_size, caches.dtype)
         self.kv_cache = caches.cache(config.num_kv_heads, config.head_dim)
 
-    def project(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`stream` [B, T, H] at int64 [B, T] or [T] -> (residual, q, k, v)."""
+    def project(
+        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Wiring | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return stream, *self.self_attn.heads(self.input_layernorm(stream), positions)

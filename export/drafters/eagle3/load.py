@@ -12,11 +12,11 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, PairingError
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.reading.files import HeadCheckpoint
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
 from eagle_aot.export.drafters.eagle3.reading.names import MAPS
 from eagle_aot.export.drafters.eagle3.reading.vocabulary import read_target_ids
+from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.weights import assign, checked
@@ -46,15 +46,19 @@ def load_draft(
     """
     num_layers = None if target is None else target.num_hidden_layers
     head = read_layout(HeadCheckpoint(path), num_layers, tap_layers)
-    config = read_geometry(head, num_layers)
-    caches = CacheSizes(max_seq_len, dtype, max_batch_size)
+    return build_draft(head, target, CacheSizes(max_seq_len, dtype, max_batch_size))
+
+
+def build_draft(head: HeadLayout, target: TapTarget | None, caches: CacheSizes) -> Eagle3Draft:
+    """The head of a layout that has been read; `target` and errors as for `load_draft`."""
+    config = read_geometry(head, None if target is None else target.num_hidden_layers)
     with torch.device("meta"):  # sizes that a config.json makes up are refused before they cost
         plan = Eagle3Draft(config, caches)
     check_shapes(plan, head)
-    tables = _tables_of_target(plan, head, target, dtype)
+    tables = _tables_of_target(plan, head, target, caches.dtype)
     draft = Eagle3Draft(config, caches)
     draft.has_embedding = plan.has_embedding
-    _fill(draft, head, tables, dtype)
+    _fill(draft, head, tables, caches.dtype)
     draft.target_ids = read_target_ids(draft.config, head)
     return draft.eval()
 

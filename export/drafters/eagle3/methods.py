@@ -1,20 +1,23 @@
 """The methods that an EAGLE-3 head brings."""
 
-from collections.abc import Collection, Mapping
-
-import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE
-from eagle_aot.export.drafters.protocol import BATCH, ROWS, MethodSpec
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.pair import Pair
+from eagle_aot.export.method_spec import (
+    ALL_ROWS,
+    MethodSpec,
+    caches_of,
+    features_input,
+    step_inputs,
+)
+from eagle_aot.export.pair import Method, Pair
 from eagle_aot.targets.step import Step
+from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
-Inputs = tuple[tuple[Tensor, Mapping[int, str]], ...]
 
-
-class DraftDecode(Pair):
+class DraftDecode(Method):
     """Draft slots: slot j holds token j + 1 and the feature of position j.
 
     tokens int64 [B, T] of a `Step` whose positions are slots, features [B, T, H], fused for
@@ -22,7 +25,7 @@ class DraftDecode(Pair):
     recurrent features [B, T, H].
     """
 
-    splits_keys = False
+    draft: Eagle3Draft
 
     def forward(
         self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, features: Tensor
@@ -31,22 +34,28 @@ class DraftDecode(Pair):
         return self.draft.run(self.draft.embed(tokens), features, step)
 
 
-def draft_methods(
-    pair: Pair, lengths: MethodLengths, splits_keys: Collection[str], step: Inputs
-) -> dict[str, MethodSpec]:
-    """`draft_decode`; `step` are example inputs of a step.
+def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+    """`draft_decode`, through which a prompt's slots go and a round's, by the same kernels.
 
-    A prompt's slots go through it and a round's, by the same kernels.
+    A head of a shape that the operator for few rows has no kernel for keeps the stock attention.
     """
-    module = DraftDecode(pair.target, pair.draft)
-    module.splits_keys = DRAFT_DECODE in splits_keys
-    tokens, hidden = step[0][0], pair.draft.config.hidden_size
-    features = torch.zeros(*tokens.shape, hidden, dtype=pair.draft.embed_tokens.weight.dtype)
+    draft, batch = pair.draft, lengths.max_batch_size
+    assert isinstance(draft, Eagle3Draft)
+    served = splits_keys and is_served(draft)
+    dtype = draft.embed_tokens.weight.dtype
     spec = MethodSpec(
-        module=module,
-        inputs=(*step, (features, {0: BATCH, 1: ROWS})),
+        module=DraftDecode(pair, served),
+        inputs=step_inputs(batch) | features_input(batch, draft.hidden_size, dtype),
+        outputs=ALL_ROWS,
+        writes=caches_of(pair, "draft"),
         min_rows=1,
         max_rows=lengths.max_draft,
         few_rows=True,
+        splits_keys=served,
     )
     return {DRAFT_DECODE: spec}
+
+
+def is_served(draft: Eagle3Draft) -> bool:
+    """Whether the operator for few rows has a kernel for the head's attention."""
+    return is_servable(draft.config.num_heads, draft.kv_cache.k)

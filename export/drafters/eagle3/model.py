@@ -7,16 +7,25 @@ speculators agree. Shapes: B batch, T slots, H draft hidden, V target vocabulary
 vocabulary.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.common.errors import SettingError
-from eagle_aot.export.drafters.eagle3.config import DraftConfig
+from eagle_aot.common.errors import PairingError, SettingError
+from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
 from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
+from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, StepView
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.step import Step, chain_step, one_row_of_rows, rows_of_sequences
+
+KIND = "eagle3"
+"""As an artifact names what drafts for it."""
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A layer's attention: q [B, T, heads, D], k and v [B, T, kv_heads, D] -> as q, unscaled."""
 
 
 class Eagle3Draft(nn.Module):
@@ -27,8 +36,7 @@ class Eagle3Draft(nn.Module):
     whose checkpoint has no embedding refuses to embed (`has_embedding`).
     """
 
-    kind = "eagle3"
-    """As an artifact names what drafts for it."""
+    kind = KIND
     target_ids: Tensor
 
     def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:
@@ -53,6 +61,38 @@ class Eagle3Draft(nn.Module):
         self.kv_cache = caches.cache(config.num_kv_heads, config.head_dim)
         self.positions = PositionGuard(caches.max_seq_len)
 
+    @property
+    def tap_layers(self) -> tuple[int, ...]:
+        """The boundaries that `fuse` reads, lowest first."""
+        return self.config.tap_layers
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self.config.hidden_size
+
+    @property
+    def default_chain_len(self) -> int | None:
+        """Drafts a round that its checkpoint proposes."""
+        return self.config.default_chain_len
+
+    def check_target(self, target: TapTarget) -> None:
+        """Raise PairingError unless widths and vocabulary are the target's, and nothing lacks."""
+        config, load_so = self.config, "load it with load_draft(path, target=...)"
+        if config.target_hidden_size != target.hidden_size:
+            raise PairingError(
+                f"the head reads taps of width {config.target_hidden_size}, "
+                f"the target's hidden size is {target.hidden_size}"
+            )
+        if config.vocab_size != target.vocab_size:
+            raise PairingError(
+                f"the head embeds {config.vocab_size} tokens, the target has {target.vocab_size}"
+            )
+        if not self.has_embedding:
+            raise PairingError(f"the head has no embedding: {load_so}")
+        if not config.tap_layers:
+            raise PairingError(f"the head names no tap layers: {load_so}")
+
     def fuse(self, taps: Tensor) -> Tensor:
         """Concatenated taps [B, T, num_taps * Ht], lowest boundary first -> feature [B, T, H]."""
         if self.config.norm_before_fc:
@@ -74,10 +114,38 @@ class Eagle3Draft(nn.Module):
             )
         return self.embed_tokens(tokens)
 
-    def logits(self, recurrent: Tensor) -> Tensor:
-        """Recurrent feature [B, T, H] -> logits over the draft vocabulary, float32 [B, T, Vd]."""
-        normed = recurrent if self.config.norm_output else self.norm(recurrent)
+    def logits(self, recurrent: Tensor, wiring: Wiring | None = None) -> Tensor:
+        """Recurrent feature [B, T, H] -> logits over the draft vocabulary, float32 [B, T, Vd].
+
+        `wiring` is the config's where it is None.
+        """
+        wiring = wiring or self.config.wiring
+        normed = recurrent if wiring.norm_output else self.norm(recurrent)
         return cast(self.lm_head(normed), torch.float32)
+
+    def stream(
+        self,
+        embedding: Tensor,
+        feature: Tensor,
+        positions: Tensor,
+        attends: Sequence[Attend],
+        wiring: Wiring,
+    ) -> Tensor:
+        """embedding, feature [B, T, H] at int64 [B, T] or [T] -> what the last layer returns.
+
+        `attends` are the layers' attentions, which may remember keys and values.
+        """
+        stream = embedding
+        for layer, attend in zip(self.layers, attends, strict=True):
+            assert isinstance(layer, DraftBlock)
+            residual, q, k, v = layer.project(stream, feature, positions, wiring)
+            stream = layer.finish(residual, attend(q, k, v))
+        return stream
+
+    def read_out(self, stream: Tensor, wiring: Wiring) -> tuple[Tensor, Tensor]:
+        """What `stream` returned [B, T, H] -> logits [B, T, Vd], recurrent feature [B, T, H]."""
+        recurrent = self.norm(stream) if wiring.norm_output else stream
+        return self.logits(recurrent, wiring), recurrent
 
     def forward_cached(
         self, embedding: Tensor, feature: Tensor, input_pos: Tensor
@@ -95,31 +163,28 @@ class Eagle3Draft(nn.Module):
 
         Returns (logits float32 [B, T, Vd], recurrent feature [B, T, H]).
         """
-        first, *deeper = self.layers
-        assert isinstance(first, DraftLayer)
         view, places = StepView(step, self.kv_cache), step.row_positions
-        rows = one_row_of_rows(embedding), one_row_of_rows(feature)
-        projected = first.project(*rows, places)
-        output = self._attend(first, self.kv_cache, projected, view)
-        for layer in deeper:
-            assert isinstance(layer, DeepDraftLayer)
-            projected = layer.project(output, places)
-            output = self._attend(layer, layer.kv_cache, projected, view)
-        recurrent = self.norm(output) if self.config.norm_output else output
-        logits = self.logits(recurrent)
+        attends = [self._cached(cache, view) for cache in self._caches()]
+        rows, wiring = (one_row_of_rows(embedding), one_row_of_rows(feature)), self.config.wiring
+        output = self.stream(*rows, places, attends, wiring)
+        logits, recurrent = self.read_out(output, wiring)
         return rows_of_sequences(logits, feature), rows_of_sequences(recurrent, feature)
 
-    def _attend(
-        self,
-        layer: DraftBlock,
-        cache: KVCache,
-        projected: tuple[Tensor, Tensor, Tensor, Tensor],
-        view: StepView,
-    ) -> Tensor:
-        """A layer's output [1, B * T, H] from its first half's."""
-        residual, q, k, v = projected
-        view.store(cache, k, v)
-        return layer.finish(residual, view.attend(cache, q, self.config.head_dim**-0.5))
+    def _caches(self) -> Iterator[KVCache]:
+        """Of the layers, in their order; the first one's is the head's own."""
+        yield self.kv_cache
+        for layer in self.layers:
+            if isinstance(layer, DeepDraftLayer):
+                yield layer.kv_cache
+
+    def _cached(self, cache: KVCache, view: StepView) -> Attend:
+        """Attention through a cache, to which the rows of `view` are added."""
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            view.store(cache, k, v)
+            return view.attend(cache, q, self.config.head_dim**-0.5)
+
+        return attend
 
     def draft_to_target(self, draft_ids: Tensor) -> Tensor:
         """Draft vocabulary ids -> target ids, same shape, int64."""
@@ -127,7 +192,6 @@ class Eagle3Draft(nn.Module):
 
     def reset_cache(self) -> None:
         """Forget all sequences."""
-        for module in self.modules():
-            if isinstance(module, KVCache):
-                module.reset()
+        for cache in self._caches():
+            cache.reset()
         self.positions.reset()

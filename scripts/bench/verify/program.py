@@ -3,7 +3,7 @@
 All that depends on the insides of the package is here.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -13,13 +13,14 @@ import torch
 from eagle_aot.artifact import TARGET_VERIFY, Constants, Manifest
 from eagle_aot.common.progress import Progress
 from eagle_aot.export import methods, pipeline
-from eagle_aot.export.drafters.protocol import MethodSpec
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.load import DUMMY, Source
+from eagle_aot.export.loading.load import load_by_gpu
+from eagle_aot.export.loading.source import DUMMY, Source
 from eagle_aot.export.lowering.backend import CUDA, DTYPES, check_cuda
+from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.pipeline import export_pair, load_pair
+from eagle_aot.export.pipeline import export_pair
 from eagle_aot.export.publish.output_dir import check_output_dir
 from eagle_aot.runtime_runner.executors import aoti
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -47,9 +48,9 @@ def build(source: Source, directory: Path, options: ExportOptions) -> None:
     check_cuda()
     check_output_dir(directory)
     with options.progress.stage("load"):
-        pair = load_pair(source, CacheSizes(options.max_seq_len, DTYPES[CUDA]))
+        loaded = load_by_gpu(source, CacheSizes(options.max_seq_len, DTYPES[CUDA]))
     with narrowed():
-        export_pair(pair, directory, source=source, options=options)
+        export_pair(loaded, directory, options=options)
 
 
 def open_program(directory: Path) -> tuple[aoti.AotiExecutor, Constants]:
@@ -75,7 +76,7 @@ def narrowed() -> Iterator[None]:
     The graph contract, which is one of all three, is left to exports that are used.
     """
     with (
-        patch.object(methods, "method_specs", verify_alone),
+        patch.object(pipeline, "method_specs", verify_alone),
         patch.object(pipeline, "check_graphs", lambda *contract, **clauses: None),
         patch.object(aoti, "METHODS", ONLY),
     ):
@@ -83,7 +84,7 @@ def narrowed() -> Iterator[None]:
 
 
 def verify_alone(
-    pair: Pair, lengths: MethodLengths, splits_keys: Collection[str] = ()
+    pair: Pair, lengths: MethodLengths, splits_keys: bool = False
 ) -> dict[str, MethodSpec]:
     """In place of all methods of an artifact."""
     return {name: all_methods(pair, lengths, splits_keys)[name] for name in ONLY}

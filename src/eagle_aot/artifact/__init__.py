@@ -27,7 +27,6 @@ from eagle_aot.artifact.manifest import (
     TargetIdentity,
 )
 from eagle_aot.artifact.methods import (
-    CACHE_MARK,
     DRAFT_DECODE,
     METHODS,
     PREFILL,
@@ -37,7 +36,6 @@ from eagle_aot.artifact.methods import (
 
 __all__ = [
     "ARTIFACT_FILES",
-    "CACHE_MARK",
     "DRAFT_DECODE",
     "DRAFT_IDS",
     "MANIFEST",

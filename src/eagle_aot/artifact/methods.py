@@ -12,9 +12,6 @@ TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
 METHODS = (PREFILL, TARGET_VERIFY, DRAFT_DECODE)
 
-CACHE_MARK = ".kv_cache."
-"""In the name of every buffer that a method may write, and of no other."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constants:

@@ -6,12 +6,9 @@ from torch import Tensor, nn
 
 from eagle_aot.artifact import METHODS
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks import check_graphs, mutated_buffers
-from eagle_aot.export.methods import moves_input, step_inputs
+from eagle_aot.export.graph_checks import mutated_buffers
 from support.graph_toy import (
-    LENGTHS,
     RANGES,
-    SEVERAL,
     VOCAB,
     WIDTH,
     Body,
@@ -19,7 +16,9 @@ from support.graph_toy import (
     Toy,
     ToyDraft,
     ToyVerify,
+    check,
     good_programs,
+    spec,
     trace,
     write_draft,
     write_target,
@@ -33,7 +32,7 @@ def good() -> Programs:
 
 
 def test_programs_that_keep_the_contract_pass(good: Programs) -> None:
-    check_graphs(good, LENGTHS)
+    check(good)
     assert mutated_buffers(good["prefill"]) == {"target.kv_cache.k"}
     assert mutated_buffers(good["draft_decode"]) == {"draft.kv_cache.k"}
 
@@ -56,7 +55,7 @@ def write_twice(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
 
 def test_a_cache_may_be_written_more_than_once(good: Programs) -> None:
     twice = trace("target_verify", write_twice)
-    check_graphs(good | {"target_verify": twice}, LENGTHS)
+    check(good | {"target_verify": twice})
     assert mutated_buffers(twice) == {"target.kv_cache.k"}
 
 
@@ -90,18 +89,18 @@ def two_caches(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
 )
 def test_a_write_outside_the_contract_is_refused(good: Programs, body: Body, message: str) -> None:
     with pytest.raises(ExportError, match=message):
-        check_graphs(good | {"target_verify": trace("target_verify", body)}, LENGTHS)
+        check(good | {"target_verify": trace("target_verify", body)})
 
 
 def test_a_cache_that_is_not_written_is_refused(good: Programs) -> None:
     idle = trace("target_verify", write_target, caches=2)
     with pytest.raises(ExportError, match=r"its caches: \['target\.other\.kv_cache\.k'\]"):
-        check_graphs(good | {"target_verify": idle}, LENGTHS)
+        check(good | {"target_verify": idle}, target_verify=spec("target_verify", caches=2))
 
 
 def test_the_draft_may_not_write_the_targets_cache(good: Programs) -> None:
     with pytest.raises(ExportError, match=r"draft_decode: writes other .*'target\.kv_cache\.k'"):
-        check_graphs(good | {"draft_decode": trace("draft_decode", write_target)}, LENGTHS)
+        check(good | {"draft_decode": trace("draft_decode", write_target)})
 
 
 def test_a_method_without_any_cache_is_refused(good: Programs) -> None:
@@ -115,12 +114,13 @@ def test_a_method_without_any_cache_is_refused(good: Programs) -> None:
 
     stateless = trace("draft_decode", write_draft, kind=Stateless)
     with pytest.raises(ExportError, match="draft_decode: writes other buffers than its caches"):
-        check_graphs(good | {"draft_decode": stateless}, LENGTHS)
+        check(good | {"draft_decode": stateless})
 
 
 def test_every_target_cache_of_one_method_is_one_of_the_other(good: Programs) -> None:
     with pytest.raises(ExportError, match="prefill and target_verify write different caches"):
-        check_graphs(good | {"prefill": trace("prefill", two_caches, caches=2)}, LENGTHS)
+        prefill = trace("prefill", two_caches, caches=2)
+        check(good | {"prefill": prefill}, prefill=spec("prefill", caches=2))
 
 
 def read_scratch_too(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
@@ -136,19 +136,19 @@ def test_prefill_and_verify_are_of_the_same_weights(good: Programs, name: str) -
     with pytest.raises(
         ExportError, match=r"prefill and target_verify use different .*\['target\.scratch'\]"
     ):
-        check_graphs(good | {name: trace(name, read_scratch_too)}, LENGTHS)
+        check(good | {name: trace(name, read_scratch_too)})
 
 
 def test_one_name_is_one_tensor_in_every_method(good: Programs) -> None:
     target = {name: trace(name, read_scratch_too) for name in ("prefill", "target_verify")}
-    check_graphs(good | target, LENGTHS)
+    check(good | target)
     prefill = trace("prefill", read_scratch_too, dtype=torch.float64)
     message = r"prefill: target\.scratch is \(torch\.float32, .*and \(torch\.float64,"
     with pytest.raises(ExportError, match=f"target_verify and {message}"):
-        check_graphs(good | target | {"prefill": prefill}, LENGTHS)
+        check(good | target | {"prefill": prefill})
     draft = trace("draft_decode", read_scratch_in_draft, dtype=torch.float64)
     with pytest.raises(ExportError, match=r"target_verify and draft_decode: target\.scratch is"):
-        check_graphs(good | target | {"draft_decode": draft}, LENGTHS)
+        check(good | target | {"draft_decode": draft})
 
 
 @pytest.mark.parametrize(
@@ -167,14 +167,14 @@ def test_a_length_other_than_the_published_one_is_refused(
     with pytest.raises(
         ExportError, match=rf"{name}: dynamic lengths .* expected \[\({RANGES[name][0]}"
     ):
-        check_graphs(good | {name: trace(name, body, bounds=bounds)}, LENGTHS)
+        check(good | {name: trace(name, body, bounds=bounds)})
 
 
 def test_a_static_length_is_refused(good: Programs) -> None:
-    inputs = tuple(example for example, _ in (*step_inputs(1), moves_input(1)))
+    inputs = tuple(example for example, _ in spec("target_verify").inputs.values())
     static = torch.export.export(ToyVerify(write_target), inputs, strict=False)
     with pytest.raises(ExportError, match=r"target_verify: dynamic lengths \[\]"):
-        check_graphs(good | {"target_verify": static}, LENGTHS)
+        check(good | {"target_verify": static})
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def several() -> Programs:
 
 
 def test_as_many_sequences_as_the_caches_hold_pass(several: Programs) -> None:
-    check_graphs(several, SEVERAL)
+    check(several, batch=3)
 
 
 @pytest.mark.parametrize("name", ["target_verify", "draft_decode"])
@@ -195,12 +195,12 @@ def test_fewer_sequences_than_the_caches_hold_are_refused(
     low, high = RANGES[name]
     expected = rf"{name}: dynamic lengths .* expected \[\({low}, 3\), \({low}, {high}\)\]"
     with pytest.raises(ExportError, match=expected):
-        check_graphs(several | {name: trace(name, writer(name), batch=batch)}, SEVERAL)
+        check(several | {name: trace(name, writer(name), batch=batch)}, batch=3)
 
 
 def test_sequences_where_there_is_one_are_refused(good: Programs, several: Programs) -> None:
     with pytest.raises(ExportError, match=r"target_verify: dynamic lengths \[\(1, 3\), \(1, 8\)\]"):
-        check_graphs(good | {"target_verify": several["target_verify"]}, LENGTHS)
+        check(good | {"target_verify": several["target_verify"]})
 
 
 def test_exactly_the_three_methods_in_their_order(good: Programs) -> None:
@@ -210,4 +210,4 @@ def test_exactly_the_three_methods_in_their_order(good: Programs) -> None:
         good | {"decode": good["prefill"]},
     ):
         with pytest.raises(ExportError, match="expected exactly"):
-            check_graphs(wrong, LENGTHS)
+            check(wrong)

@@ -10,7 +10,7 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.targets import TARGETS
-from eagle_aot.triton_kernels.int4_gemm import matvec_max_m
+from eagle_aot.triton_kernels.int4_gemm import api
 from support.heads.files import HeadShape, write_speculators
 from support.int4_graphs import int4_calls
 
@@ -21,7 +21,7 @@ def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
     backend: str, int4_linears: int, sequences: int
 ) -> None:
     """In each of six layers q, k and v as one, gate and up as one, and two; XNNPACK folds them."""
-    before = matvec_max_m()
+    before = api.MATVEC_MAX_M
     source = Source.find("gemma4-tiny", None, None, "dummy")
     progress = Progress()
     options = ExportOptions(
@@ -33,7 +33,7 @@ def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
     )
     programs = run_check(source, options)
     assert ("pack" in [stage.name for stage in progress.stages]) == (backend == "cuda")
-    assert tuple(programs) == METHODS and matvec_max_m() == before
+    assert tuple(programs) == METHODS and before == api.MATVEC_MAX_M
     target_caches = {f"target.layers.{i}.self_attn.kv_cache.{n}" for i in range(6) for n in "kv"}
     assert mutated_buffers(programs["prefill"]) == target_caches
     assert mutated_buffers(programs["draft_decode"]) == {"draft.kv_cache.k", "draft.kv_cache.v"}

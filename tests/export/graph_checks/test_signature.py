@@ -5,9 +5,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks import check_graphs
 from support.graph_toy import (
-    SEVERAL,
     WIDTH,
     Outputs,
     Programs,
@@ -15,6 +13,7 @@ from support.graph_toy import (
     ToyDraft,
     ToyPrefill,
     ToyVerify,
+    check,
     check_with,
     good_programs,
     trace,
@@ -102,7 +101,7 @@ def test_outputs_that_are_no_logits_and_features_are_refused(
 def test_logits_of_one_sequence_among_several_are_refused() -> None:
     verify = trace("target_verify", writer("target_verify"), kind=OneSequence, batch=3)
     with pytest.raises(ExportError, match=r"target_verify: logits is float32 \['1', .*'batch'"):
-        check_graphs(good_programs(batch=3) | {"target_verify": verify}, SEVERAL)
+        check(good_programs(batch=3) | {"target_verify": verify}, batch=3)
 
 
 def test_a_prefill_returns_its_last_rows_logits_alone(good: Programs) -> None:

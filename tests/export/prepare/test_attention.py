@@ -9,14 +9,16 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
 from eagle_aot.common.errors import ExportError, SettingError
-from eagle_aot.export import ExportOptions, Source, load_draft, run_check
+from eagle_aot.export import ExportOptions, Source, load_draft, load_pair, run_check
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.graph_checks.attention_route import check_attention_route
+from eagle_aot.export.lengths import method_lengths
+from eagle_aot.export.methods import method_specs
 from eagle_aot.export.prepare.attention import (
     SPLITK,
     STOCK,
     choose_attention,
-    methods_splitting_keys,
 )
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.attention import MASKED
@@ -113,8 +115,9 @@ def test_which_methods_are_held_to_the_operator(
     methods: set[str],
 ) -> None:
     head = write_speculators(tmp_path, shape(head_dim))
-    pair = paired(random_pair[0], head).load(CacheSizes(32, dtype))
-    assert methods_splitting_keys(attention, pair) == methods
+    pair = load_pair(paired(random_pair[0], head), CacheSizes(128, dtype)).pair
+    specs = method_specs(pair, method_lengths(72, 128, 16), attention == SPLITK)
+    assert {name for name, spec in specs.items() if spec.splits_keys} == methods
 
 
 @torch.no_grad()
@@ -171,7 +174,7 @@ def test_a_target_computes_the_same_with_either(
 def test_the_check_names_a_cache_that_is_read_otherwise(name: str, cache: str) -> None:
     program = graphs(TINY, STOCK)[name]
     with pytest.raises(ExportError, match=rf"{name}: cache {cache} is read by aten::"):
-        check_attention_route(name, program)
+        check_attention_route(name, program, mutated_buffers(program))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_each_branch_is_one_operator_of_a_gpus_graphs(backend: str, joins: int) 
 def test_packed_ends_come_in_parts_and_no_others(target: TapTarget) -> None:
     module = cast(nn.Module, target)
     assert len([m for m in module.modules() if isinstance(m, ResidualLayer)]) == LAYERS
-    pack_int4(module, 132)
+    module = pack_int4(module, 132)
     packed = {n: m for n, m in module.named_modules() if isinstance(m, PackedInt4Linear)}
     in_parts = {name for name, linear in packed.items() if linear.in_parts}
     ends = {n for n in packed if n.endswith(("self_attn.o_proj", "mlp.down_proj"))}
@@ -60,6 +60,7 @@ def test_a_dense_end_joins_as_it_is(target: TapTarget) -> None:
     assert isinstance(linear, Int4Linear)
     replace_linear(module, name, linear.dense())
     expected = outputs(target)
-    pack_int4(module, 132)
-    assert isinstance(module.get_submodule(name), nn.Linear)
-    assert all(torch.equal(a, b) for a, b in zip(outputs(target), expected, strict=True))
+    packed = pack_int4(module, 132)
+    assert isinstance(packed.get_submodule(name), nn.Linear)
+    found = outputs(cast(TapTarget, packed))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

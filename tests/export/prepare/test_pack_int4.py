@@ -1,6 +1,7 @@
-"""A whole target's INT4 weights, packed in place."""
+"""A whole target's INT4 weights, packed."""
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export.load import Source
+from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -36,6 +38,11 @@ def module(target: TapTarget) -> nn.Module:
     return cast(nn.Module, target)
 
 
+def packed_target(target: TapTarget) -> TapTarget:
+    """For which `target` is given up."""
+    return cast(TapTarget, pack_int4(module(target), 132))
+
+
 def outputs(target: TapTarget) -> tuple[Tensor, Tensor]:
     """Of a prompt, rows that are verified, and single ones."""
     tokens = torch.arange(3, 43)[None]
@@ -45,7 +52,7 @@ def outputs(target: TapTarget) -> tuple[Tensor, Tensor]:
 
 def test_a_packed_target_computes_what_it_did(target: TapTarget) -> None:
     expected = outputs(target)
-    pack_int4(module(target), 132)
+    target = packed_target(target)
     kinds = [type(m).__name__ for m in module(target).modules() if isinstance(m, PackedModule)]
     assert sorted(set(kinds)) == ["PackedGatedInt4", "PackedInt4Linear", "PackedProjections"]
     assert len(kinds) == 4 * 6
@@ -57,17 +64,32 @@ def test_no_linear_outlives_its_packing(target: TapTarget) -> None:
     gone = [weakref.ref(tensor) for linear in linears for tensor in linear.buffers()]
     assert len(gone) == 3 * 41
     del linears
-    pack_int4(module(target), 132)
+    target = packed_target(target)
     assert not any(tensor() is not None for tensor in gone)
     names = set(module(target).state_dict())
     assert not any(name.endswith((".qdata", ".scale", ".zero_point")) for name in names)
 
 
 def test_packing_again_changes_nothing(target: TapTarget) -> None:
-    pack_int4(module(target), 132)
-    before = dict(module(target).named_modules())
-    pack_int4(module(target), 132)
-    assert dict(module(target).named_modules()) == before
+    once = packed_target(target)
+    before = [(n, type(m)) for n, m in module(once).named_modules()], dict(state(once))
+    twice = packed_target(once)
+    assert [(n, type(m)) for n, m in module(twice).named_modules()] == before[0]
+    assert all(tensor is before[1][name] for name, tensor in state(twice))
+
+
+def state(target: TapTarget) -> Iterator[tuple[str, Tensor]]:
+    yield from module(target).named_parameters()
+    yield from module(target).named_buffers()
+
+
+def test_a_target_is_given_up_and_its_parts_stay_as_they_were(target: TapTarget) -> None:
+    layer = module(target).get_submodule("layers.0.mlp")
+    before = dict(layer.named_modules())
+    packed = packed_target(target)
+    assert not list(module(target).children()) and list(module(packed).children())
+    assert dict(layer.named_modules()) == before
+    assert isinstance(layer.down_proj, Int4Linear)
 
 
 def test_other_names_stay_as_they_are(target: TapTarget) -> None:
@@ -78,7 +100,7 @@ def test_other_names_stay_as_they_are(target: TapTarget) -> None:
         return {n for n in names if not isinstance(owners[n.rpartition(".")[0]], int4)}
 
     before = others()
-    pack_int4(module(target), 132)
+    target = packed_target(target)
     assert others() == before
 
 
@@ -88,7 +110,7 @@ def test_a_layer_that_is_partly_dense_is_packed_one_by_one(target: TapTarget) ->
     linear = module(target).get_submodule(name)
     assert isinstance(linear, Int4Linear)
     replace_linear(module(target), name, linear.dense())
-    pack_int4(module(target), 132)
+    target = packed_target(target)
     layer = module(target).get_submodule("layers.0.self_attn")
     assert isinstance(layer.q_proj, PackedInt4Linear) and isinstance(layer.k_proj, nn.Linear)
     assert all(torch.equal(a, b) for a, b in zip(outputs(target), expected, strict=True))
@@ -100,7 +122,8 @@ def test_an_output_table_can_be_packed_and_read(target: TapTarget) -> None:
     target.config = replace(target.config, tie_word_embeddings=False)
     target.lm_head = Int4Linear(random_int4(1024, 256, 32, torch.bfloat16), torch.bfloat16)
     table, expected = target.lm_head_weight, outputs(target)
-    pack_int4(target, 132)
+    target = pack_int4(target, 132)
+    assert isinstance(target, Gemma4Target)
     assert isinstance(target.lm_head, PackedInt4Linear)
     assert torch.equal(target.lm_head_weight, table)
     assert all(torch.equal(a, b) for a, b in zip(outputs(target), expected, strict=True))
@@ -109,8 +132,8 @@ def test_an_output_table_can_be_packed_and_read(target: TapTarget) -> None:
 def test_weights_without_values_are_packed_without_values() -> None:
     source = Source.find("gemma4-tiny", None, None, "dummy")
     with FakeTensorMode(allow_non_fake_inputs=True):
-        pair = source.load(CacheSizes(64, torch.bfloat16))
-        pack_int4(pair, 132)
+        pair = load_pair(source, CacheSizes(64, torch.bfloat16)).pair
+        pair = pack_int4(pair, 132)
     packed = [m for m in pair.modules() if isinstance(m, PackedModule)]
     assert len(packed) == 4 * 6
     assert all(isinstance(weight, FakeTensor) for m in packed for weight in m.parameters())

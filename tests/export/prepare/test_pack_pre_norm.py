@@ -53,7 +53,7 @@ def outputs(target: PreNormDecoder) -> tuple[Tensor, Tensor]:
 def test_a_packed_target_computes_what_it_did(published: PreNormConfig) -> None:
     target = small_target(published)
     expected = outputs(target)
-    pack_int4(target, 132)
+    target = pack_int4(target, 132)
     kinds = [type(m).__name__ for m in target.modules() if isinstance(m, PackedModule)]
     assert kinds.count("PackedProjections") == kinds.count("PackedGatedInt4") == 3
     assert kinds.count("PackedInt4Linear") == 2 * 3

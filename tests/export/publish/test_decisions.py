@@ -9,8 +9,10 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.artifact import METHODS
-from eagle_aot.export import ExportOptions, Source, run_check
-from eagle_aot.export.publish.decisions import describe_decisions, head_decisions, linear_formats
+from eagle_aot.export import ExportOptions, Source, load_pair, run_check
+from eagle_aot.export.lengths import method_lengths
+from eagle_aot.export.methods import method_specs
+from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
 LAYERS = 3  # of a dummy, all sliding
@@ -23,28 +25,29 @@ def cuda() -> dict[str, Any]:
     options = ExportOptions(backend="cuda", attention="splitk", max_seq_len=128, max_prefill=72)
     programs = run_check(source, options)
     with FakeTensorMode():
-        pair = source.load(CacheSizes(64, torch.bfloat16))
-    found = describe_decisions(pair, source, options, linear_formats(pair), programs)
+        loaded = load_pair(source, CacheSizes(128, torch.bfloat16))
+        methods = method_specs(loaded.pair, method_lengths(72, 128, 64), splits_keys=True)
+    found = describe_decisions(loaded, "cuda", methods, programs)
     stored: dict[str, Any] = json.loads(json.dumps(found))
     return stored
 
 
 def test_taps_and_options_come_with_their_reasons() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(CacheSizes(64, torch.float32))
-    found = head_decisions(pair, source)
+    loaded = load_pair(source, CacheSizes(64, torch.float32))
+    found = loaded.reading
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
     assert found["layout"]["value"] == "vLLM speculators"
     assert found["flags"]["final_norm"] == {"value": True, "source": "norm.weight is there"}
     flags = {name: flag["value"] for name, flag in found["flags"].items()}
     told = found["head"] | flags | {"tap_layers": (2, 4, 5)}
-    assert told == asdict(pair.draft.config)
+    assert told == asdict(loaded.pair.draft.config)
 
 
 def test_taps_of_the_command_line_are_told_as_such() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto", tap_layers=(1, 2, 3))
-    taps = head_decisions(source.load(CacheSizes(64, torch.float32)), source)["taps"]
+    taps = load_pair(source, CacheSizes(64, torch.float32)).reading["taps"]
     assert taps == {"value": [1, 2, 3], "source": "named by --tap-layers"}
 
 
@@ -58,7 +61,7 @@ def test_quantised_linears_are_told_from_dense_ones(cuda: dict[str, Any]) -> Non
     assert linears["target.layers.*.mlp.gate_proj"] == {"int4-g32": LAYERS}
     assert linears["draft.fc"] == linears["draft.layers.*.mlp.down_proj"] == {"int8-g32": 1}
     source = Source.find("gemma4-tiny", None, None, "auto", draft_quant="none")
-    plain = linear_formats(source.load(CacheSizes(64, torch.float32)))
+    plain = load_pair(source, CacheSizes(64, torch.float32)).linears
     assert plain["draft.fc"] == plain["draft.lm_head"] == {"dense": 1}
 
 

@@ -10,13 +10,15 @@ from eagle_aot.runtime_runner.bench.parts import Parts, WholeRound
 from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import HostClock
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.runner import Runner
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 
 
 @pytest.fixture
 def runner() -> Runner:
-    return Runner(Path(), LoggingExecutor(), CONSTANTS)
+    executor = LoggingExecutor()
+    return Runner(Path(), executor, CONSTANTS, Eagle3Drafter(executor, CONSTANTS, None))
 
 
 def settings(chain_lens: str, rows: str = "1") -> Settings:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.checks.step import check_step
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.step import Draft, StepRows, chain_rows, tree_rows
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
@@ -81,7 +82,7 @@ def test_so_can_any_tree(choices: list[int], first: int) -> None:
 )  # fmt: skip
 def test_wrong_rows_are_refused_in_one_line(step: Callable[[], StepRows], message: str) -> None:
     executor = LoggingExecutor()
-    runner = Runner(Path(), executor, CONSTANTS)
+    runner = Runner(Path(), executor, CONSTANTS, Eagle3Drafter(executor, CONSTANTS, None))
     with pytest.raises(SettingError) as refused:
         runner.verify(step())
     assert message in str(refused.value) and "\n" not in str(refused.value)
@@ -95,6 +96,7 @@ def test_a_sequence_is_used_once() -> None:
 
 @pytest.mark.parametrize("moves", [torch.zeros(1, 15), torch.zeros(2, 16)])
 def test_moves_are_one_tail_a_sequence(moves: Tensor) -> None:
-    runner = Runner(Path(), LoggingExecutor(), CONSTANTS)
+    executor = LoggingExecutor()
+    runner = Runner(Path(), executor, CONSTANTS, Eagle3Drafter(executor, CONSTANTS, None))
     with pytest.raises(SettingError, match="moves is float32"):
         runner.verify(chain(), moves)

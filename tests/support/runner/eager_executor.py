@@ -21,10 +21,7 @@ class EagerExecutor:
 
     def __init__(self, pair: Pair) -> None:
         modules = Prefill, TargetVerify, DraftDecode
-        self.methods = {
-            name: module(pair.target, pair.draft)
-            for name, module in zip(METHODS, modules, strict=True)
-        }
+        self.methods = {name: module(pair) for name, module in zip(METHODS, modules, strict=True)}
         self.calls: dict[str, int] = {}
 
     def constants(self) -> Mapping[str, Sequence[Any]]:

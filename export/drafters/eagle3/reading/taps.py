@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eagle_aot.common.errors import CheckpointError, PairingError, SettingError
+from eagle_aot.common.errors import CheckpointError, PairingError
+from eagle_aot.export.drafters.taps import checked_tap_layers
 from eagle_aot.targets.config_section import ConfigSection
 
 KEY = "eagle_aux_hidden_state_layer_ids"
@@ -36,7 +37,7 @@ def choose_tap_layers(
     several keys that mean different boundaries.
     """
     if override is not None:
-        return TapChoice(_checked_override(override), "named by --tap-layers")
+        return TapChoice(checked_tap_layers(override), "named by --tap-layers")
     found = list(_declared(config, num_layers))
     if not found:
         return UNNAMED
@@ -61,20 +62,6 @@ def default_tap_layers(num_layers: int) -> TapChoice:
             f"{num_layers} layers has no default ones: {WAY_OUT}"
         )
     return TapChoice(taps, f"none named: 2, n // 2 and n - 3 of the target's {num_layers} layers")
-
-
-def parse_tap_layers(text: str | None) -> tuple[int, ...] | None:
-    """`"2,30,57"` as boundaries, None as none named.
-
-    Raises SettingError unless they are distinct and ascending.
-    """
-    if text is None:
-        return None
-    try:
-        taps = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SettingError(f"--tap-layers {text!r}: expected whole numbers, a,b,c") from None
-    return _checked_override(taps)
 
 
 def _declared(config: ConfigSection, num_layers: int | None) -> Iterator[TapChoice]:
@@ -132,10 +119,3 @@ def _ids(section: ConfigSection, key: str) -> tuple[int, ...]:
     if value != sorted(set(value)):
         raise CheckpointError(f"{section.where}: {key}: {value} is not ascending: {WAY_OUT}")
     return tuple(value)
-
-
-def _checked_override(taps: Sequence[int]) -> tuple[int, ...]:
-    plain = all(type(tap) is int and tap >= 0 for tap in taps)
-    if not taps or not plain or list(taps) != sorted(set(taps)):
-        raise SettingError(f"--tap-layers {list(taps)}: expected distinct, ascending boundaries")
-    return tuple(taps)

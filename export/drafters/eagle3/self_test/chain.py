@@ -8,15 +8,14 @@ H draft hidden, Vd draft vocabulary, D head width.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test.reading import Reading
 from eagle_aot.export.drafters.eagle3.self_test.text import Text
-from eagle_aot.targets.decoder.norms import cast
 
 
 @torch.no_grad()
@@ -35,32 +34,14 @@ def chain_logits(draft: Eagle3Draft, reading: Reading, text: Text, steps: int) -
     chains = [LayerChains(draft.config.head_dim**-0.5) for _ in draft.layers]
     positions = seen = slots
     for step in range(steps):
-        tokens = text.tokens[:, (positions + 1).clamp(max=last)]
-        stream = draft.embed(tokens)
-        for layer, chain in zip(draft.layers, chains, strict=True):
-            assert isinstance(layer, DraftBlock)
-            residual, q, k, v = project(layer, reading, stream, feature, positions)
-            stream = layer.finish(residual, chain.attend(q, k, v, seen))
+        embedding = draft.embed(text.tokens[:, (positions + 1).clamp(max=last)])
+        attends = [partial(chain.attend, seen) for chain in chains]
+        stream = draft.stream(embedding, feature, positions, attends, reading.wiring)
         if step == 0:
             stream = stream[:, text.first_anchor :]
-        normed = draft.norm(stream)
-        yield cast(draft.lm_head(normed), torch.float32)[0]
-        feature = normed if reading.norm_output else stream
+        logits, feature = draft.read_out(stream, reading.wiring)
+        yield logits[0]
         positions, seen = anchors + step + 1, anchors
-
-
-def project(
-    layer: DraftBlock, reading: Reading, stream: Tensor, feature: Tensor, positions: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(residual, q, k, v) of a layer; `stream` [1, T, H] is the embedding for the first one."""
-    if isinstance(layer, DeepDraftLayer):
-        return layer.project(stream, positions)
-    assert isinstance(layer, DraftLayer)
-    normed = layer.hidden_norm(feature)
-    halves = layer.input_layernorm(stream), normed
-    paired = torch.cat(halves[::-1] if reading.halves_swapped else halves, dim=-1)
-    residual = normed if reading.norm_before_residual else feature
-    return residual, *layer.self_attn.heads(paired, positions)
 
 
 class LayerChains:
@@ -71,7 +52,7 @@ class LayerChains:
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    def attend(self, seen: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One step's rows: q [1, T, heads, D], k and v [1, T, kv_heads, D] -> as q.
 
         Row t sees the slots up to `seen` int64 [T], and of all later steps its own row.

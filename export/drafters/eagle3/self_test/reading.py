@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from eagle_aot.export.drafters.eagle3.config import Wiring
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 
 
@@ -26,6 +27,15 @@ class Reading:
     norm_before_residual: bool
     halves_swapped: bool = False
     misaligned: bool = False
+
+    @property
+    def wiring(self) -> Wiring:
+        """How it connects the head's parts."""
+        return Wiring(
+            norm_output=self.norm_output,
+            norm_before_residual=self.norm_before_residual,
+            halves_swapped=self.halves_swapped,
+        )
 
     def control(self) -> "Reading":
         """The same with features that tell the head nothing."""

@@ -1,7 +1,9 @@
-"""What a self-test found, in words and as the manifest records it."""
+"""The finding of a self-test, and the ranking of readings that it stands on."""
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
 
 from eagle_aot.export.drafters.eagle3.self_test.comparison import (
     beats_commonest,
@@ -11,11 +13,10 @@ from eagle_aot.export.drafters.eagle3.self_test.comparison import (
     reads_features,
 )
 from eagle_aot.export.drafters.eagle3.self_test.reading import Reading
+from eagle_aot.export.drafters.eagle3.self_test.report import show_ranking
 from eagle_aot.export.drafters.eagle3.self_test.score import Score
+from eagle_aot.export.drafters.verdict import Finding, Verdict
 
-Kind = Literal["fits", "other reading", "chance", "unknown"]
-
-RANDOM = "its weights are random"
 NO_MATCH = "head and target do not belong together"
 
 
@@ -39,42 +40,32 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """`message` is one line; `entries` come best first, `details` say on what they were drafted."""
+class Ranking(Verdict):
+    """`entries` come best first; `chosen` is the one of them that the export takes."""
 
-    kind: Kind
-    message: str
-    entries: tuple[Entry, ...] = ()
-    chosen: Entry | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    entries: tuple[Entry, ...]
+    chosen: Entry
 
-    @property
-    def is_warning(self) -> bool:
-        """Whether something should be done about the pair."""
-        return self.kind in ("other reading", "chance")
+    def readings(self) -> list[dict[str, Any]]:
+        """The entries, best first."""
+        return [entry_to_json(entry, self.chosen) for entry in self.entries]
 
-    def to_json(self) -> dict[str, Any]:
-        """The manifest's `self_test`. The readings come best first."""
-        rows = [entry_to_json(entry, self.chosen) for entry in self.entries if self.chosen]
-        return {"verdict": self.kind, "message": self.message, **self.details, "readings": rows}
+    def show(self, console: Console) -> None:
+        """A table of the entries, and what its columns mean."""
+        show_ranking(self, console)
 
 
-def unknown(reason: str) -> Verdict:
-    """Nothing could be measured."""
-    return Verdict(kind="unknown", message=f"not known whether the head reads the target: {reason}")
-
-
-def judge(chosen: Entry, others: list[Entry], details: dict[str, Any]) -> Verdict:
+def judge(chosen: Entry, others: list[Entry], details: dict[str, Any]) -> Ranking:
     """Of the chosen reading, whose score `is_enough`, and all others. The controls are those of
     `chosen` and of every reading that `is_better`."""
     ranked = sorted([chosen, *others], key=lambda e: -log_gain(chosen.score, e.score).value)
     kind, message = _finding(chosen, others)
-    return Verdict(
+    return Ranking(
         kind=kind, message=message, entries=tuple(ranked), chosen=chosen, details=details
     )
 
 
-def _finding(chosen: Entry, others: list[Entry]) -> tuple[Kind, str]:
+def _finding(chosen: Entry, others: list[Entry]) -> tuple[Finding, str]:
     better = [entry for entry in others if is_better(chosen.score, entry.score)]
     sound = [entry for entry in better if entry.why_chance is None]
     if sound:
@@ -89,10 +80,10 @@ def _named(entry: Entry) -> str:
     return f"{entry.reading.name} ({entry.reading.remedy})"
 
 
-def entry_to_json(entry: Entry, chosen: Entry | None) -> dict[str, Any]:
+def entry_to_json(entry: Entry, chosen: Entry) -> dict[str, Any]:
     """One line of the ranking; `chosen` is what it is compared with."""
     rounds = entry.score.rounds
-    gain = None if chosen in (None, entry) else log_gain(chosen.score, entry.score)
+    gain = None if entry is chosen else log_gain(chosen.score, entry.score)
     return {
         "name": entry.reading.name,
         "chosen": entry is chosen,

@@ -9,9 +9,9 @@ import torch
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
-from eagle_aot.export.drafters.eagle3.reading.files import HeadCheckpoint
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
+from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget, load_target
 from support.gemma_oracle import random_gemma, save_text_layout
 from support.heads.files import (

@@ -9,9 +9,9 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointNotFoundError
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.reading.files import HeadCheckpoint
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
+from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget, load_target
 from support.gemma_oracle import random_gemma, save_text_layout
 from support.heads.files import HeadShape, head_tensors

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from eagle_aot.common.errors import CheckpointError, PairingError, SettingError
+from eagle_aot.common.errors import CheckpointError, PairingError
 from eagle_aot.export.drafters.eagle3.reading.taps import (
     ANGELSLIM_KEY,
     KEY,
     choose_tap_layers,
     default_tap_layers,
-    parse_tap_layers,
 )
 from eagle_aot.targets.config_section import ConfigSection
 
@@ -108,14 +107,3 @@ def test_keys_that_contradict_one_another_are_refused_unless_overruled(
     with pytest.raises(CheckpointError, match=r"gives \[.*gives \[.*--tap-layers a,b,c$"):
         choose(config)
     assert choose(config, 60, [2, 30, 57]) == (2, 30, 57)
-
-
-def test_tap_layers_of_the_command_line() -> None:
-    assert parse_tap_layers("2,30,57") == parse_tap_layers(" 2, 30,57 ") == (2, 30, 57)
-    assert parse_tap_layers("0") == (0,)
-
-
-@pytest.mark.parametrize("text", ["", "2,", "a,b,c", "2;3", "2.5", "3,2", "2,2", "-1,2"])
-def test_other_tap_layers_are_refused(text: str) -> None:
-    with pytest.raises(SettingError, match=r"--tap-layers .*: expected"):
-        parse_tap_layers(text)

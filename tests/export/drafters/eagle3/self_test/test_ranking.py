@@ -6,9 +6,10 @@ import torch
 from rich.console import Console
 
 from eagle_aot.export.drafters.eagle3.self_test.reading import Reading
-from eagle_aot.export.drafters.eagle3.self_test.report import announce, ranking
+from eagle_aot.export.drafters.eagle3.self_test.report import ranking
 from eagle_aot.export.drafters.eagle3.self_test.score import Rounds, Score
-from eagle_aot.export.drafters.eagle3.self_test.verdict import Entry, Verdict, unknown
+from eagle_aot.export.drafters.eagle3.self_test.verdict import Entry, Ranking
+from eagle_aot.export.drafters.verdict import announce, unknown
 
 
 def entry(name: str, reached: tuple[int, ...], accepted: tuple[int, ...]) -> Entry:
@@ -30,7 +31,7 @@ def test_drafts_that_were_not_reached_have_their_column() -> None:
     chosen = entry("as resolved", (10, 8, 6, 2), (8, 6, 2, 1))
     other = entry("halves swapped", (10, 1, 0, 0), (1, 0, 0, 0))
     output = StringIO()
-    verdict = Verdict(kind="fits", message="", entries=(chosen, other), chosen=chosen)
+    verdict = Ranking(kind="fits", message="", entries=(chosen, other), chosen=chosen)
     Console(file=output, width=80).print(ranking(verdict))
     _, first, second = output.getvalue().splitlines()
     assert first.split()[-4:] == ["0.80", "0.75", "0.33", "0.50"]

@@ -1,6 +1,6 @@
-"""`--draft-quant`: the draft head's linears in fewer bits.
+"""`--draft-quant`: a drafter's linears in fewer bits.
 
-A head proposes and never decides, so this can change how many drafts are accepted and no token
+A drafter proposes and never decides, so this can change how many drafts are accepted and no token
 of the text.
 """
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Biased, Int4Linear, Int4Weight
@@ -32,7 +31,7 @@ DRAFT_QUANTS = (NONE, *QUANTISERS)
 """What `--draft-quant` takes."""
 
 
-def quantise_draft(draft: Eagle3Draft, target: TapTarget, kind: str) -> None:
+def quantise_draft(draft: nn.Module, target: TapTarget, kind: str) -> None:
     """Quantise every linear of the head in place, in groups of `GROUP` columns, one at a time.
 
     A table that is the target's stays that, and a linear whose columns are no whole groups stays

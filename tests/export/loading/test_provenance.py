@@ -1,6 +1,7 @@
-"""What travels with an artifact: stop ids, the tokenizer, the checkpoints' identity."""
+"""What a pair's checkpoints hold beside weights: stop ids, the tokenizer, identity."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from eagle_aot.artifact import TOKENIZER_FILES, CheckpointIdentity
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import Source
-from eagle_aot.export.publish.describe import copy_tokenizer, identity, read_eos_ids
+from eagle_aot.export.loading.provenance import Provenance, identity, read_eos_ids
 from eagle_aot.targets import TARGETS
 from support.heads.files import HeadShape, write_speculators
 
@@ -57,7 +58,7 @@ def test_stop_ids_of_another_kind_are_refused(tmp_path: Path, value: Any) -> Non
 def test_the_tokenizer_is_copied_and_nothing_else(tmp_path: Path) -> None:
     target_dir = TARGETS["gemma4-tiny"].target_dir
     assert target_dir is not None
-    copy_tokenizer(Source(target_model="gemma4-tiny", target_dir=target_dir), tmp_path)
+    Source(target_model="gemma4-tiny", target_dir=target_dir).provenance.copy_tokenizer(tmp_path)
     copied = {path.name for path in tmp_path.iterdir()}
     assert {"tokenizer.json", "chat_template.jinja", "generation_config.json"} <= copied
     assert copied <= set(TOKENIZER_FILES)
@@ -71,18 +72,29 @@ def test_a_target_without_a_tokenizer_is_refused(tmp_path: Path, present: list[s
         (tmp_path / name).write_text("{}")
     source = Source(target_model="gemma4-tiny", target_dir=tmp_path)
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json or tokenizer\.model"):
-        copy_tokenizer(source, tmp_path / "artifact")
+        source.provenance.copy_tokenizer(tmp_path / "artifact")
     assert not list((tmp_path / "artifact").iterdir())
-    copy_tokenizer(Source(target_model="gemma4-31b"), tmp_path / "artifact")
+    Source(target_model="gemma4-31b").provenance.copy_tokenizer(tmp_path / "artifact")
 
 
 def test_a_checkpoints_identity_follows_its_bytes_not_its_place(tmp_path: Path) -> None:
-    first = identity(write_speculators(tmp_path / "a" / "head", HeadShape()), "auto")
-    second = identity(write_speculators(tmp_path / "b" / "head", HeadShape()), "auto")
-    other = identity(write_speculators(tmp_path / "c" / "head", HeadShape(seed=1)), "auto")
+    first = identity(write_speculators(tmp_path / "a" / "head", HeadShape()))
+    second = identity(write_speculators(tmp_path / "b" / "head", HeadShape()))
+    other = identity(write_speculators(tmp_path / "c" / "head", HeadShape(seed=1)))
     assert first == second and first.directory == "head"
     assert set(first.files) == {"config.json", "model.safetensors"}
     changed = {name for name, record in other.files.items() if record != first.files[name]}
     assert changed == {"model.safetensors"}
     nothing = CheckpointIdentity(directory=None, files={})
-    assert identity(None, "auto") == identity(tmp_path / "a" / "head", "dummy") == nothing
+    dummy = Provenance(None, tmp_path / "a" / "head", is_dummy=True)
+    assert identity(None) == dummy.draft == dummy.target == nothing
+
+
+def test_what_was_read_once_is_not_read_again(tmp_path: Path) -> None:
+    head = write_speculators(tmp_path / "head", HeadShape())
+    provenance = Source(target_model="qwen3", target_dir=head, draft_dir=head).provenance
+    write_configs(head, {"eos_token_id": 3}, None)
+    found = provenance.eos_ids, provenance.draft
+    shutil.rmtree(head)
+    assert (provenance.eos_ids, provenance.draft) == found
+    assert found[0] == (3,) and "model.safetensors" in found[1].files

@@ -1,4 +1,4 @@
-"""What a head's description asks of a target: sizes and tables, without building it."""
+"""What a drafter's description asks of a target: sizes and tables, without building it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from eagle_aot.common.errors import CheckpointNotFoundError, PairingError, SettingError
-from eagle_aot.export.drafters.eagle3.config import DraftConfig
+from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint, read_json
 from eagle_aot.targets.config_section import ConfigSection
@@ -74,17 +73,6 @@ class TargetFacts:
             if f".{name}".endswith(f".{leaf}") and self.checkpoint.shape(name) == size:
                 return self.checkpoint.tensor(name)
         return None
-
-    def check(self, config: DraftConfig) -> None:
-        """Raise PairingError where the head was made for another target."""
-        for what, head, target in (
-            ("hidden size", config.target_hidden_size, self.hidden_size),
-            ("vocabulary", config.vocab_size, self.vocab_size),
-        ):
-            if head != target:
-                raise PairingError(
-                    f"{self.name}: its {what} is {target}, the head was made for {head}"
-                )
 
 
 def _with_weights(directory: Path) -> Checkpoint | None:

@@ -1,28 +1,21 @@
-"""Where a pair comes from."""
+"""What a pair is made of, as it was asked for."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-import torch
-
-from eagle_aot.common.errors import CheckpointNotFoundError, ExportError, SettingError
-from eagle_aot.common.memory import shortage
-from eagle_aot.export.drafters.eagle3.dummy import dummy_draft
-from eagle_aot.export.drafters.eagle3.load import load_draft
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.quant import DRAFT_QUANTS, NONE, quantise_draft
-from eagle_aot.export.pair import Pair
-from eagle_aot.targets import TapTarget, get_target, model_type
+from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
+from eagle_aot.export.drafters.quant import DRAFT_QUANTS, NONE
+from eagle_aot.export.loading.provenance import Provenance
+from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
 AUTO, DUMMY = "auto", "dummy"
-DUMMY_SEED = 0  # the same command gives the same weights
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """A line of the target table and two directories, None where random weights need none."""
 
@@ -97,28 +90,12 @@ class Source:
             draft_quant=draft_quant,
         )
 
-    def load(self, caches: CacheSizes) -> Pair:
-        """Target and head on the host, checked against each other."""
-        load = self._load_dummy if self.load_format == DUMMY else self._load_checkpoints
-        try:
-            target, draft = load(caches)
-            quantise_draft(draft, target, self.draft_quant)
-        except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
-            reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
-            raise ExportError(f"loading failed: {reason}") from error
-        return Pair(target, draft)
+    @property
+    def is_dummy(self) -> bool:
+        """Whether its weights are random."""
+        return self.load_format == DUMMY
 
-    def _load_dummy(self, caches: CacheSizes) -> tuple[TapTarget, Eagle3Draft]:
-        spec = get_target(self.target_model)
-        assert spec.dummy is not None
-        torch.manual_seed(DUMMY_SEED)
-        target = spec.dummy(caches, self.dummy_layers)
-        return target, dummy_draft(spec, target, caches)
-
-    def _load_checkpoints(self, caches: CacheSizes) -> tuple[TapTarget, Eagle3Draft]:
-        assert self.target_dir is not None and self.draft_dir is not None
-        scheme = None if self.quantize is None else SCHEMES[self.quantize]
-        checkpoint = Checkpoint(self.target_dir, scheme)
-        target = get_target(self.target_model).load(checkpoint, caches)
-        sizes = caches.max_seq_len, caches.dtype, self.tap_layers, caches.sequences
-        return target, load_draft(self.draft_dir, target, *sizes)
+    @cached_property
+    def provenance(self) -> Provenance:
+        """What its directories hold beside weights, each read once."""
+        return Provenance(self.target_dir, self.draft_dir, self.is_dummy)

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError, UnsupportedError
-from eagle_aot.export import Source
+from eagle_aot.export import Source, load_pair
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout, write_config
 from support.heads.files import HeadShape, write_speculators
@@ -27,7 +27,7 @@ def test_auto_is_the_model_type_of_the_config(tmp_path: Path, head: Path, model_
         directory = save(random_pre_norm(model_type), tmp_path / "target")
     source = Source.find("auto", directory, head, "auto")
     assert source.target_model == model_type
-    pair = source.load(CacheSizes(32, torch.float32))
+    pair = load_pair(source, CacheSizes(32, torch.float32)).pair
     assert pair.target.num_hidden_layers == 4
 
 
@@ -60,7 +60,9 @@ def test_a_dummy_head_repeats_its_targets_layer(
     name: str, layers: int | None, taps: tuple[int, ...]
 ) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
-        pair = Source.find(name, None, None, "dummy", layers).load(CacheSizes(32, torch.bfloat16))
+        pair = load_pair(
+            Source.find(name, None, None, "dummy", layers), CacheSizes(32, torch.bfloat16)
+        ).pair
     head, target = pair.draft.config, pair.target
     assert (head.tap_layers, head.draft_vocab_size) == (taps, 32000)
     assert (head.hidden_size, head.vocab_size) == (target.hidden_size, target.vocab_size)
@@ -74,4 +76,4 @@ def test_a_dummy_too_short_for_three_taps_is_refused() -> None:
         FakeTensorMode(allow_non_fake_inputs=True),
         pytest.raises(SettingError, match="taps 3 layers, so at least 3"),
     ):
-        source.load(CacheSizes(32, torch.bfloat16))
+        load_pair(source, CacheSizes(32, torch.bfloat16))

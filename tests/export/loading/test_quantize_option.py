@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.export import Source
+from eagle_aot.export import Source, load_pair
 from eagle_aot.export import cli as export_cli
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4 import Int4Linear
@@ -31,14 +31,16 @@ def test_the_command_takes_the_schemes_there_are() -> None:
 
 def test_decoder_linears_become_int4(pair: tuple[Path, Path]) -> None:
     source = Source.find("auto", *pair, "auto", quantize="int4-g32-hqq")
-    target = source.load(CacheSizes(32, torch.bfloat16)).target
+    target = load_pair(source, CacheSizes(32, torch.bfloat16)).pair.target
     linears = [m for m in target.modules() if isinstance(m, Int4Linear)]
     assert len(linears) == 26 and {m.group_size for m in linears} == {32}
     assert {m.scale.dtype for m in linears} == {torch.bfloat16}
 
 
 def test_without_it_they_stay_dense(pair: tuple[Path, Path]) -> None:
-    target = Source.find("auto", *pair, "auto").load(CacheSizes(32, torch.float32)).target
+    target = load_pair(
+        Source.find("auto", *pair, "auto"), CacheSizes(32, torch.float32)
+    ).pair.target
     assert not any(isinstance(m, Int4Linear) for m in target.modules())
 
 

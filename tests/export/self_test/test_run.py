@@ -12,12 +12,13 @@ from torch import nn
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import ExportError, PromptError
-from eagle_aot.export import ExportOptions, Source
+from eagle_aot.export import ExportOptions, Source, load_pair
 from eagle_aot.export.cli import main
-from eagle_aot.export.drafters.eagle3.self_test import run
-from eagle_aot.export.drafters.eagle3.self_test.device import moved
-from eagle_aot.export.drafters.eagle3.self_test.run import pairing_record
+from eagle_aot.export.loading import provenance
 from eagle_aot.export.pipeline import run_self_test
+from eagle_aot.export.self_test import run as module
+from eagle_aot.export.self_test.device import moved
+from eagle_aot.export.self_test.run import pairing_record
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from faults.heads import FAULTS, write_faulty_head
 from support.files.artifact import write_artifact
@@ -38,12 +39,12 @@ def test_a_warning_is_what_was_asked_for(tmp_path: Path) -> None:
 def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
     source = Source.find("gemma4-tiny", None, head, "auto")
-    pair = source.load(CacheSizes(128, torch.float32))
-    found = pairing_record(pair, source, "xnnpack", ExportOptions())
+    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found is not None and found["verdict"] == "other reading"
     assert "WARNING: self-test: another reading" in capsys.readouterr().err
-    assert pair.target.tap_layers == (1, 3, 4)
-    assert pairing_record(pair, source, "xnnpack", ExportOptions(no_self_test=True)) is None
+    assert loaded.pair.target.tap_layers == (1, 3, 4)
+    assert pairing_record(loaded, "xnnpack", ExportOptions(no_self_test=True)) is None
 
 
 def test_the_manifest_holds_what_was_found(tiny_artifact: Path, int4_head_artifact: Path) -> None:
@@ -62,11 +63,11 @@ def test_random_weights_tell_nothing() -> None:
 
 def test_a_large_target_is_left_to_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(CacheSizes(128, torch.float32))
-    weights = run.count_weights(pair.target)
+    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    weights = module.count_weights(loaded.pair.target)
     assert 5e6 < weights < 6.3e6  # of 6.3 M parameters, norms and the like left out
-    monkeypatch.setattr(run, "LARGE", weights - 1)
-    found = pairing_record(pair, source, "xnnpack", ExportOptions())
+    monkeypatch.setattr(module, "LARGE", weights - 1)
+    found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "unknown" and "--self-test" in found["message"]
 
 
@@ -99,8 +100,8 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
 ) -> None:
     """One block of positions has no standard error: NaN is no JSON."""
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(CacheSizes(42, torch.float32))
-    found = pairing_record(pair, source, "xnnpack", ExportOptions())
+    loaded = load_pair(source, CacheSizes(42, torch.float32))
+    found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
     write_artifact(tmp_path, self_test=found)
     assert Manifest.read(tmp_path).self_test == found
@@ -108,9 +109,9 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
 
 def test_a_head_that_overflows_is_worth_nothing() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(CacheSizes(128, torch.float32))
-    pair.draft.norm.weight.data.fill_(float("inf"))
-    found = pairing_record(pair, source, "xnnpack", ExportOptions())
+    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    loaded.pair.draft.norm.weight.data.fill_(float("inf"))
+    found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "chance"
     json.dumps(found, allow_nan=False)
 
@@ -124,10 +125,10 @@ def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
             raise PromptError("the prompt is empty")
         return ids
 
-    monkeypatch.setattr(run, "Tokenizer", lambda directory: SimpleNamespace(encode=encode))
+    monkeypatch.setattr(provenance, "Tokenizer", lambda directory: SimpleNamespace(encode=encode))
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(CacheSizes(128, torch.float32))
-    found = pairing_record(pair, source, "xnnpack", ExportOptions())
+    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
 
 
@@ -169,9 +170,9 @@ def self_test_failing_with(
         raise error
 
     source = Source.find("gemma4-tiny", None, None, "auto")
-    pair = source.load(CacheSizes(128, torch.float32))
-    monkeypatch.setattr(type(pair.target), "forward_logits_taps", fail)
-    return pairing_record(pair, source, "xnnpack", ExportOptions())
+    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    monkeypatch.setattr(type(loaded.pair.target), "forward_logits_taps", fail)
+    return pairing_record(loaded, "xnnpack", ExportOptions())
 
 
 def test_a_random_pair_of_another_family_does_not_match(qwen3_pair: tuple[Path, Path]) -> None:

@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
-from eagle_aot.export import ExportOptions, Pair, Source, run_check
+from eagle_aot.export import ExportOptions, Pair, Source, load_pair, run_check
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.quant import DRAFT_QUANTS, quantise_draft
+from eagle_aot.export.drafters.quant import DRAFT_QUANTS, quantise_draft
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -41,7 +41,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(target: Path, head: Path, kind: str, dtype: torch.dtype = torch.float32) -> Pair:
-    return Source.find("auto", target, head, "auto", draft_quant=kind).load(CacheSizes(64, dtype))
+    return load_pair(
+        Source.find("auto", target, head, "auto", draft_quant=kind), CacheSizes(64, dtype)
+    ).pair
 
 
 def linears(pair: Pair, kind: type[nn.Module]) -> set[str]:
@@ -136,9 +138,9 @@ def test_folded_they_compute_the_same(
     pair = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
     assert bool(linears(pair, Biased)) == biases
     expected = drafts(pair, 6)
-    fold_int4(pair)
-    assert not linears(pair, Int4Linear)
-    for found, wanted in zip(drafts(pair, 6), expected, strict=True):
+    folded = fold_int4(pair)
+    assert not linears(folded, Int4Linear)
+    for found, wanted in zip(drafts(folded, 6), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -152,7 +154,7 @@ def test_packed_they_compute_the_same(
     head = write_speculators(tmp_path / "head", shape, [0, 1, 3])
     pair = load(target, head, kind, torch.bfloat16)
     expected = [drafts(pair, rows) for rows in (1, 8, 20)]
-    pack_int4(pair, 132)
+    pair = pack_int4(pair, 132)
     packed = {n: m for n, m in pair.draft.named_modules() if isinstance(m, PackedModule)}
     assert len(packed) == (16 if biases else 2 + 2 * 4)
     for rows, wanted in zip((1, 8, 20), expected, strict=True):

@@ -1,0 +1,101 @@
+"""Two exports by their manifests: which files are the same, and what was decided otherwise."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from eagle_aot import __version__
+from eagle_aot.artifact import FileRecord, Manifest
+from eagle_aot.artifact.versions import installed_versions
+from eagle_aot.common.text import printable
+
+SAME, DIFFERENT, MISSING, NEW = "same", "different", "missing", "new"
+COMPARED = (
+    *("backend", "device", "drafter", "options", "decisions"),
+    *("constants", "methods", "shapes", "caches"),
+)
+"""Fields of two manifests that must agree for the artifacts to be one another's equal."""
+
+Differences = dict[str, tuple[Any, Any]]
+"""What differs: its name, then what is recorded and what is found."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reproduction:
+    """What an export gave when it was repeated.
+
+    `files` says of each file of both artifacts whether it is bit for bit the same; `environment`
+    holds versions and the device, `decisions` all else.
+    """
+
+    files: dict[str, str]
+    environment: Differences
+    decisions: Differences
+
+    @property
+    def identical(self) -> bool:
+        """Whether every file is the same, bit for bit."""
+        return set(self.files.values()) == {SAME}
+
+    def to_json(self) -> dict[str, Any]:
+        """As one object."""
+        return {"identical": self.identical, **asdict(self)}
+
+    def report(self) -> Iterator[str]:
+        """As lines for a reader."""
+        for name, state in self.files.items():
+            yield f"{name:<24} {state}"
+        yield from told(self.environment | self.decisions)
+
+
+def environment(manifest: Manifest) -> Differences:
+    """Versions that are not the recorded ones."""
+    recorded = {"eagle-aot": manifest.eagle_aot_version, **manifest.versions}
+    return differences(recorded, {"eagle-aot": __version__, **installed_versions()})
+
+
+def compare_artifacts(recorded: Manifest, made: Manifest) -> Reproduction:
+    """Two exports by their manifests."""
+    decided = differences(compared(recorded), compared(made))
+    device = {name: pair for name, pair in decided.items() if name.startswith("device")}
+    return Reproduction(
+        files=compare(recorded.files, made.files),
+        environment=environment(recorded) | device,
+        decisions={name: pair for name, pair in decided.items() if name not in device},
+    )
+
+
+def compared(manifest: Manifest) -> dict[str, Any]:
+    """What must agree."""
+    stored = manifest.to_json()
+    return {name: stored[name] for name in COMPARED}
+
+
+def compare(recorded: Mapping[str, FileRecord], found: Mapping[str, FileRecord]) -> dict[str, str]:
+    """Of every file in either, whether it is the same in both."""
+
+    def state(name: str) -> str:
+        if name not in recorded:
+            return NEW
+        if name not in found:
+            return MISSING
+        return SAME if recorded[name] == found[name] else DIFFERENT
+
+    return {name: state(name) for name in sorted({*recorded, *found})}
+
+
+def differences(recorded: Any, found: Any, *, name: str = "") -> Differences:
+    """Where two values of JSON differ, by dotted names; what is missing is None."""
+    if not isinstance(recorded, dict) or not isinstance(found, dict):
+        return {} if recorded == found else {name: (recorded, found)}
+    below = [
+        differences(recorded.get(key), found.get(key), name=f"{name}.{key}" if name else key)
+        for key in dict.fromkeys((*recorded, *found))
+    ]
+    return {inner: pair for one in below for inner, pair in one.items()}
+
+
+def told(found: Differences) -> Iterator[str]:
+    """Differences as lines for a reader."""
+    for name, (recorded, here) in found.items():
+        yield printable(f"{name:<24} recorded {recorded}, here {here}")

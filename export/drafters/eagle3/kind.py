@@ -1,0 +1,43 @@
+"""EAGLE-3 as a kind of drafter."""
+
+from collections.abc import Sequence
+
+from eagle_aot.export.drafters.eagle3.describe import decisions, describe_draft, report, sizes
+from eagle_aot.export.drafters.eagle3.dummy import dummy_draft
+from eagle_aot.export.drafters.eagle3.load import build_draft
+from eagle_aot.export.drafters.eagle3.methods import methods
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
+from eagle_aot.export.drafters.eagle3.self_test.run import self_test
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.protocol import Facts
+from eagle_aot.targets import TapTarget, TargetSpec
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+
+__all__ = ["claims", "describe", "dummy", "load", "methods", "report", "self_test"]
+
+describe = describe_draft
+
+
+def claims(checkpoint: HeadCheckpoint) -> bool:
+    """Every one: reading it refuses by name what is not EAGLE-3."""
+    return True
+
+
+def load(
+    checkpoint: HeadCheckpoint,
+    target: TapTarget,
+    caches: CacheSizes,
+    tap_layers: Sequence[int] | None,
+) -> tuple[Eagle3Draft, Facts]:
+    """The head, and how it was read: its layout, its taps and its options."""
+    head = read_layout(checkpoint, target.num_hidden_layers, tap_layers)
+    draft = build_draft(head, target, caches)
+    return draft, decisions(draft.config, head, target.num_hidden_layers)
+
+
+def dummy(spec: TargetSpec, target: TapTarget, caches: CacheSizes) -> tuple[Eagle3Draft, Facts]:
+    """A random head; no checkpoint gives reasons."""
+    draft = dummy_draft(spec, target, caches)
+    taps = {"value": list(draft.tap_layers), "source": "a dummy taps where public heads do"}
+    return draft, {"taps": taps, "layout": None, "flags": {}, "head": sizes(draft.config)}

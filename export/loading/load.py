@@ -1,0 +1,104 @@
+"""From a source to a pair on the host."""
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+
+from eagle_aot.common.errors import ExportError
+from eagle_aot.common.memory import shortage
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.protocol import Drafter, Facts
+from eagle_aot.export.drafters.quant import quantise_draft
+from eagle_aot.export.drafters.registry import OF_DUMMIES, kind_of_checkpoint
+from eagle_aot.export.loading.source import Source
+from eagle_aot.export.lowering.backend import CUDA, DTYPES
+from eagle_aot.export.pair import Pair
+from eagle_aot.targets import TapTarget, get_target
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.int4.quantise import SCHEMES
+
+DUMMY_SEED = 0  # the same command gives the same weights
+DENSE = "dense"
+
+Formats = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPair:
+    """A pair as its checkpoints hold it, and what they say.
+
+    `reading` is how the drafter's files were understood; `linears` how many linears of each name
+    are held in which format. `source` knows all else, in its `provenance`.
+    """
+
+    pair: Pair
+    source: Source
+    reading: Facts
+    linears: Formats
+
+
+def load_pair(source: Source, caches: CacheSizes) -> LoadedPair:
+    """Target and drafter on the host, checked against each other."""
+    load = _load_dummy if source.is_dummy else _load_checkpoints
+    try:
+        target, draft, reading = load(source, caches)
+        quantise_draft(cast(nn.Module, draft), target, source.draft_quant)
+    except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
+        reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
+        raise ExportError(f"loading failed: {reason}") from error
+    pair = Pair(target, draft)
+    return LoadedPair(pair, source, reading, linear_formats(pair))
+
+
+def load_by_gpu(source: Source, caches: CacheSizes) -> LoadedPair:
+    """The same, but a GPU draws a dummy's numbers: a host takes minutes for 30 billion."""
+    if not source.is_dummy or caches.dtype != DTYPES[CUDA]:
+        return load_pair(source, caches)
+    with torch.device(CUDA):
+        loaded = load_pair(source, caches)
+    loaded.pair.cpu()
+    torch.cuda.empty_cache()  # compilers may take room in processes of their own
+    return loaded
+
+
+def _load_dummy(source: Source, caches: CacheSizes) -> tuple[TapTarget, Drafter, Facts]:
+    spec = get_target(source.target_model)
+    assert spec.dummy is not None
+    torch.manual_seed(DUMMY_SEED)
+    target = spec.dummy(caches, source.dummy_layers)
+    return target, *OF_DUMMIES.dummy(spec, target, caches)
+
+
+def _load_checkpoints(source: Source, caches: CacheSizes) -> tuple[TapTarget, Drafter, Facts]:
+    assert source.target_dir is not None and source.draft_dir is not None
+    scheme = None if source.quantize is None else SCHEMES[source.quantize]
+    checkpoint = Checkpoint(source.target_dir, scheme)
+    target = get_target(source.target_model).load(checkpoint, caches)
+    files = HeadCheckpoint(source.draft_dir)
+    return target, *kind_of_checkpoint(files).load(files, target, caches, source.tap_layers)
+
+
+def linear_formats(pair: Pair) -> Formats:
+    """How many linears of each name are held in which format.
+
+    Layer numbers in names are `*`; formats are dense, int4-g32, int8-g32 and the like.
+    """
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for name, module in pair.named_modules():
+        if isinstance(module, nn.Linear | Int4Linear):
+            whole = name.removesuffix(".linear")  # of a linear with a bias beside it
+            found[re.sub(r"\.\d+(?=\.|$)", ".*", whole)][format_of(module)] += 1
+    return {name: dict(formats) for name, formats in found.items()}
+
+
+def format_of(linear: nn.Linear | Int4Linear) -> str:
+    """How a linear holds its weight."""
+    if isinstance(linear, nn.Linear):
+        return DENSE
+    return f"int{4 * linear.digits}-g{linear.group_size}"

@@ -1,0 +1,122 @@
+"""Where a pair comes from: what its checkpoints hold beside weights."""
+
+import shutil
+from functools import cached_property
+from pathlib import Path
+
+from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tokenizer_files
+from eagle_aot.common.errors import ArtifactError, CheckpointError
+from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
+from eagle_aot.export.drafters.files import BIN_INDEX, head_files
+from eagle_aot.targets.checkpoint import INDEX, read_json
+from eagle_aot.targets.config_section import ConfigSection
+
+SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
+"""What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
+
+NOWHERE = CheckpointIdentity(directory=None, files={})
+"""Of random weights."""
+
+
+class Provenance:
+    """What is read of both directories, when it is first asked for, and never again.
+
+    Hashes take as long as reading every byte; all else is soon told. A dummy may have a target's
+    directory, for its tokenizer.
+    """
+
+    def __init__(self, target_dir: Path | None, draft_dir: Path | None, is_dummy: bool) -> None:
+        self.target_dir, self.draft_dir, self.is_dummy = target_dir, draft_dir, is_dummy
+
+    @cached_property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that stop generation, as `read_eos_ids` finds them."""
+        return read_eos_ids(self.target_dir)
+
+    @cached_property
+    def tokenizer_files(self) -> list[Path]:
+        """The target's, as `find_tokenizer` finds them."""
+        return find_tokenizer(self.target_dir)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The target's, as a runner will load it. Raises ArtifactError when there is none."""
+        if self.target_dir is None:
+            raise ArtifactError("a dummy has no tokenizer: give token ids instead of text")
+        return Tokenizer(self.target_dir)
+
+    @cached_property
+    def target(self) -> CheckpointIdentity:
+        """Name and files of the target's checkpoint."""
+        return identity(None if self.is_dummy else self.target_dir)
+
+    @cached_property
+    def draft(self) -> CheckpointIdentity:
+        """Name and files of the drafter's checkpoint."""
+        return identity(None if self.is_dummy else self.draft_dir)
+
+    def check_tokenizer(self) -> None:
+        """Raise CheckpointError unless the target's tokenizer loads."""
+        if not self.tokenizer_files:
+            return
+        try:
+            _ = self.tokenizer
+        except ArtifactError as error:
+            raise CheckpointError(str(error)) from error
+
+    def copy_tokenizer(self, directory: Path) -> None:
+        """Put the target's tokenizer into an artifact."""
+        for path in self.tokenizer_files:
+            shutil.copyfile(path, directory / path.name)
+
+
+def identity(directory: Path | None) -> CheckpointIdentity:
+    """Name and files of a checkpoint's directory; None and no files where there is none."""
+    if directory is None:
+        return NOWHERE
+    return CheckpointIdentity(
+        directory=directory.absolute().name, files=checkpoint_records(directory)
+    )
+
+
+def checkpoint_records(directory: Path) -> dict[str, FileRecord]:
+    """Config, indices and weights by file name. A target's tokenizer is in the artifact."""
+    beside = [directory / name for name in SIDE_FILES if (directory / name).is_file()]
+    return file_records([*beside, *head_files(directory)])
+
+
+def find_tokenizer(target_dir: Path | None) -> list[Path]:
+    """The target's tokenizer files; none for a dummy without a directory.
+
+    Raises CheckpointError when the target's directory has no tokenizer, or one that no runner would
+    load.
+    """
+    if target_dir is None:
+        return []
+    files = tokenizer_files(target_dir)
+    if not any(path.name.startswith("tokenizer.") for path in files):
+        raise CheckpointError(f"{target_dir}: no tokenizer.json or tokenizer.model")
+    if problem := tokenizer_problem(target_dir):
+        raise CheckpointError(problem)
+    return files
+
+
+def read_eos_ids(target_dir: Path | None) -> tuple[int, ...]:
+    """Ids that stop generation: `generation_config.json`, else the config's. Empty when unsaid.
+
+    Raises CheckpointError for something other than an id or a list of ids.
+    """
+    if target_dir is None:
+        return ()
+    for name in ("generation_config.json", "config.json"):
+        path = target_dir / name
+        config = ConfigSection(read_json(path) if path.is_file() else {}, path)
+        nested = config.section("text_config").values.get("eos_token_id")
+        value = config.values.get("eos_token_id", nested)
+        if value is None:
+            continue
+        ids = value if isinstance(value, list) else [value]
+        if not all(type(i) is int and i >= 0 for i in ids):
+            raise CheckpointError(f"{path}: eos_token_id {value!r} is not a list of token ids")
+        return tuple(ids)
+    return ()

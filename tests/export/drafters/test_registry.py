@@ -1,0 +1,40 @@
+"""Which kind of drafter a checkpoint is, and what every kind can be asked."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export import Source, load_pair
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.protocol import DrafterKind
+from eagle_aot.export.drafters.registry import KINDS, kind_of, kind_of_checkpoint
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from support.heads.files import HeadShape, write_speculators
+
+
+def test_a_checkpoint_has_a_kind_and_so_has_what_it_loads_as(
+    random_pair: tuple[Path, Path],
+) -> None:
+    kind = kind_of_checkpoint(HeadCheckpoint(random_pair[1]))
+    pair = load_pair(Source.find("auto", *random_pair, "auto"), CacheSizes(32, torch.float32)).pair
+    assert kind_of(pair.draft) is kind is KINDS["eagle3"]
+    assert pair.draft.kind == "eagle3"
+    assert len(pair.target.tap_layers) == len(pair.draft.tap_layers) == 3
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_answers_all_questions(name: str) -> None:
+    asked = {question for question in vars(DrafterKind) if not question.startswith("_")}
+    assert asked == {"claims", "load", "dummy", "methods", "describe", "report", "self_test"}
+    assert all(callable(getattr(KINDS[name], question)) for question in asked)
+
+
+def test_what_no_kind_reads_is_refused_by_name(tmp_path: Path) -> None:
+    head = write_speculators(tmp_path, HeadShape())
+    config = head / "config.json"
+    config.write_text(config.read_text().replace('"eagle3"', '"dflash"'))
+    checkpoint = HeadCheckpoint(head)
+    with pytest.raises(UnsupportedError, match="a DFlash head"):
+        kind_of_checkpoint(checkpoint).describe(checkpoint, None, None)

@@ -1,0 +1,31 @@
+"""Which drafter an artifact asks for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from eagle_aot.artifact import DRAFT_IDS, Manifest
+from eagle_aot.common.errors import ArtifactError
+from eagle_aot.runtime_runner import load_artifact
+from eagle_aot.runtime_runner.drafters import KINDS, kind_of, read_draft_ids
+from support.files.artifact import write_artifact
+
+
+def test_the_manifest_says_which(tmp_path: Path) -> None:
+    write_artifact(tmp_path)
+    assert kind_of(Manifest.read(tmp_path), tmp_path) is KINDS["eagle3"]
+
+
+def test_one_that_is_not_known_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    write_artifact(tmp_path, drafter="telepathy")
+    with pytest.raises(ArtifactError, match=r"drafter 'telepathy' is not known .* has eagle3: run"):
+        load_artifact(tmp_path)
+
+
+def test_draft_ids_are_read_where_they_are_told(tmp_path: Path) -> None:
+    assert read_draft_ids(tmp_path, "cpu") is None
+    save_file({"target_ids": torch.tensor([3, 1])}, tmp_path / DRAFT_IDS)
+    ids = read_draft_ids(tmp_path, torch.device("cpu"))
+    assert ids is not None and ids.tolist() == [3, 1]
