@@ -83,6 +83,15 @@ def residual_norm(node: Node) -> dict[str, Any]:
     return {"hidden_size": shape(node, 0)[-1], "warps": kernel.WARPS}
 
 
+def norm_rope_store(node: Node) -> dict[str, Any]:
+    """Heads and tiles of what lies between a layer's products and its attention."""
+    from eagle_aot.triton_kernels.norm_rope_store import kernel
+
+    kv_heads, _, head_dim = shape(node, 5)
+    layer = {"heads": node.args[10], "kv_heads": kv_heads, "head_dim": head_dim}
+    return layer | {"tile_rows": kernel.TILE, "warps": kernel.WARPS}
+
+
 def shape(node: Node, position: int) -> tuple[Any, ...]:
     """Of a tensor among a node's arguments."""
     return tuple(tensor(node, position).shape)
@@ -100,4 +109,5 @@ DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {
     "eagle_aot::int4_large_m": large_m,
     "eagle_aot::sdpa_splitk": sdpa,
     "eagle_aot::residual_norm": residual_norm,
+    "eagle_aot::norm_rope_store": norm_rope_store,
 }

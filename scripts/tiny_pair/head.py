@@ -18,6 +18,7 @@ Shapes: B rows, T positions (= anchors), H hidden, Vd draft vocabulary.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from transformers import Gemma4ForCausalLM
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
-from eagle_aot.export.drafters.eagle3.layer import DraftLayer
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test.chain import LayerChains
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -168,15 +168,15 @@ def chain_logits(draft: Eagle3Draft, tokens: Tensor, taps: Tensor, steps: int) -
     `tokens` int64 [B, T], `taps` [B, T, taps * H]. Entry e of step s predicts x_{e+s+2}; the last
     s + 2 entries have nothing to predict.
     """
-    layer, chains = draft.layers[0], LayerChains(draft.config.head_dim**-0.5)
-    assert isinstance(layer, DraftLayer)
-    feature = draft.fuse(taps)
+    chains = [LayerChains(draft.config.head_dim**-0.5) for _ in draft.layers]
+    feature, wiring = draft.fuse(taps), draft.config.wiring
     anchors = torch.arange(tokens.shape[1], device=tokens.device)
     for step in range(steps):
         embedding = draft.embed(_shift(tokens, step + 1))
-        residual, q, k, v = layer.project(embedding, feature, anchors + step)
-        feature = layer.finish(residual, chains.attend(q, k, v, anchors))
-        yield draft.logits(feature)
+        attends = [partial(chain.attend, anchors) for chain in chains]
+        stream = draft.stream(embedding, feature, anchors + step, attends, wiring)
+        logits, feature = draft.read_out(stream, wiring)
+        yield logits
 
 
 def _loss_of_next(
