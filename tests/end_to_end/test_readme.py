@@ -3,6 +3,8 @@
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -77,6 +79,11 @@ def test_their_commands_are_understood(
     words = [word for word in shlex.split(line) if not word.startswith("PYTHONPATH=")]
     if words[0] in ("scripts/demo", "scripts/test"):
         assert words[1:] == [] and (ROOT / words[0]).is_file()
+        return
+    if words[0] == "pytest":
+        command = [sys.executable, "-m", *words, "--collect-only", "-q"]
+        collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert collected.returncode == 0, collected.stdout + collected.stderr
         return
     if words[0] == "python":
         program, *arguments = words[2:] if words[1] == "-m" else words[1:]
