@@ -1,4 +1,4 @@
-"""GGUF, through the `gguf` package: Q4_0 and Q4_K as INT4, all other types dequantised.
+"""GGUF, through the `gguf` package: Q4_0, Q4_1 and Q4_K as INT4, all other types dequantised.
 
 Shapes are stored in reverse. Rows of q and k of the architecture `llama` are stored in the order of
 its interleaved rotary embedding and put back into Hugging Face's.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS
-from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_k
+from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_1, read_q4_k
 from eagle_aot.targets.int4.weight import Int4Weight
 
 try:
@@ -25,7 +25,7 @@ except ImportError as error:
 
 from eagle_aot.targets.weight_files.gguf_names import ARCHITECTURES, LLAMA, hugging_face_names
 
-INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_K: read_q4_k}
+INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_1: read_q4_1, Type.Q4_K: read_q4_k}
 COMPUTED = "rope_freqs.weight"
 """A table that llama.cpp stores and every reader can compute from the config."""
 INTERLEAVED = {
