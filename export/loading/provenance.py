@@ -8,7 +8,7 @@ from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tok
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
 from eagle_aot.export.drafters.files import BIN_INDEX, head_files
-from eagle_aot.targets.checkpoint import INDEX, read_json
+from eagle_aot.targets.checkpoint import INDEX, read_json, side_directory
 from eagle_aot.targets.config_section import ConfigSection
 
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
@@ -29,21 +29,26 @@ class Provenance:
         self.target_dir, self.draft_dir, self.is_dummy = target_dir, draft_dir, is_dummy
 
     @cached_property
+    def _beside(self) -> Path | None:
+        """Where the target's tokenizer and stop ids are."""
+        return None if self.target_dir is None else side_directory(self.target_dir)
+
+    @cached_property
     def eos_ids(self) -> tuple[int, ...]:
         """Ids that stop generation, as `read_eos_ids` finds them."""
-        return read_eos_ids(self.target_dir)
+        return read_eos_ids(self._beside)
 
     @cached_property
     def tokenizer_files(self) -> list[Path]:
         """The target's, as `find_tokenizer` finds them."""
-        return find_tokenizer(self.target_dir)
+        return find_tokenizer(self._beside)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The target's, as a runner will load it. Raises ArtifactError when there is none."""
-        if self.target_dir is None:
+        if self._beside is None:
             raise ArtifactError("a dummy has no tokenizer: give token ids instead of text")
-        return Tokenizer(self.target_dir)
+        return Tokenizer(self._beside)
 
     @cached_property
     def target(self) -> CheckpointIdentity:

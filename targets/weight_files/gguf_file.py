@@ -41,13 +41,13 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = _open(path)
-        self._architecture = str(self._field("general.architecture"))
-        if self._architecture not in ARCHITECTURES:
+        self.architecture = str(self.field("general.architecture"))
+        if self.architecture not in ARCHITECTURES:
             raise UnsupportedError(
-                f"{path}: architecture {self._architecture!r}: known are {', '.join(ARCHITECTURES)}"
+                f"{path}: architecture {self.architecture!r}: known are {', '.join(ARCHITECTURES)}"
             )
         layers = self._count("block_count")
-        known = hugging_face_names(self._architecture, layers)
+        known = hugging_face_names(self.architecture, layers)
         self._tensors: dict[str, ReaderTensor] = {
             known.get(tensor.name, tensor.name): tensor
             for tensor in self._reader.tensors
@@ -96,7 +96,7 @@ class GgufFile:
     def _row_order(self, name: str) -> Tensor | None:
         """Where each of Hugging Face's rows is; None: in its place."""
         suffix = next((end for end in INTERLEAVED if name.endswith(end)), None)
-        if self._architecture != LLAMA or suffix is None:
+        if self.architecture != LLAMA or suffix is None:
             return None
         rows, heads = self.shape(name)[0], self._count(INTERLEAVED[suffix])
         if rows % (2 * heads):
@@ -104,15 +104,24 @@ class GgufFile:
         return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()
 
     def _count(self, key: str) -> int:
-        name = f"{self._architecture}.{key}"
-        value = self._field(name)
+        name = f"{self.architecture}.{key}"
+        value = self.field(name)
         if type(value) is not int or not 1 <= value <= MOST_LAYERS:
             raise CheckpointError(
                 f"{self.path}: {name} is {value!r}, expected an integer of 1 to {MOST_LAYERS}"
             )
         return value
 
-    def _field(self, name: str) -> Any:
+    def rope_factors(self) -> Tensor | None:
+        """What the rotary frequencies are divided by, float32 [head_dim / 2], where it is stored.
+
+        A config says the same in words, so it is no weight.
+        """
+        stored = next((t for t in self._reader.tensors if t.name == COMPUTED), None)
+        return None if stored is None else _copied(stored).float()
+
+    def field(self, name: str) -> Any:
+        """The value of a key; None where the file does not have it."""
         field = self._reader.get_field(name)
         try:
             return None if field is None else field.contents()

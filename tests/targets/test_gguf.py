@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError, UnsupportedError
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_1, read_q4_k
 from eagle_aot.targets.int4.weight import Int4Weight
@@ -162,13 +162,6 @@ def test_rows_of_llamas_queries_and_keys_are_put_back(tmp_path: Path, kind: Type
         weight = checkpoint.int4(name)
         assert (weight is None) == (kind == Type.F32)
         assert weight is None or torch.equal(dense(weight), expected)
-
-
-def test_a_lone_file_needs_a_config_beside_it(tmp_path: Path) -> None:
-    one_tensor(tmp_path, torch.randn(8, 64), Type.F32)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(CheckpointNotFoundError, match=r"model\.gguf: needs its model's config"):
-        Checkpoint(tmp_path)
 
 
 def test_an_encoder_beside_the_model_is_left_alone(tmp_path: Path) -> None:
