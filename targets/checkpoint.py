@@ -13,7 +13,7 @@ from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.quantise import Scheme
 from eagle_aot.targets.int4.weight import Int4Weight
 from eagle_aot.targets.place import CONFIG, bare_gguf, is_checkpoint, no_checkpoint, text_ggufs
-from eagle_aot.targets.weight_files import WeightFile, open_weight_file
+from eagle_aot.targets.weight_files import Stored, WeightFile, open_weight_file
 
 if TYPE_CHECKING:
     from eagle_aot.targets.bare_gguf import BareGguf
@@ -75,6 +75,10 @@ class Checkpoint:
         """Shape of one tensor, without reading it. Raises CheckpointError when it is not there."""
         return self._file(name).shape(name)
 
+    def stored(self, name: str) -> Stored:
+        """How one tensor is held, without reading it. Raises CheckpointError as well."""
+        return self._file(name).stored(name)
+
     def int4(self, name: str) -> Int4Weight | None:
         """One tensor, where its file holds it as INT4; None where it does not or is not there."""
         return self._file(name).int4(name) if name in self else None
@@ -108,8 +112,7 @@ def read_config(path: Path) -> ConfigSection:
 
 
 def side_directory(path: Path) -> Path:
-    """Where tokenizer and stop ids of the checkpoint at `path` lie: those of a bare GGUF are
-    written there first."""
+    """Where the tokenizer of the checkpoint at `path` lies: a bare GGUF's is written first."""
     bare = bare_gguf(path)
     return path if bare is None else _bare(bare).tokenizer_directory
 

@@ -24,6 +24,7 @@ except ImportError as error:
     raise UnsupportedError("GGUF needs its package: pip install 'eagle-aot[gguf]'") from error
 
 from eagle_aot.targets.weight_files.gguf_names import ARCHITECTURES, LLAMA, hugging_face_names
+from eagle_aot.targets.weight_files.protocol import Stored
 
 INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_1: read_q4_1, Type.Q4_K: read_q4_k}
 COMPUTED = "rope_freqs.weight"
@@ -59,6 +60,11 @@ class GgufFile:
 
     def shape(self, name: str) -> torch.Size:
         return torch.Size(reversed(self._tensors[name].shape.tolist()))
+
+    def stored(self, name: str) -> Stored:
+        tensor = self._tensors[name]
+        kind, is_matrix = tensor.tensor_type, len(tensor.shape) == 2
+        return Stored(kind.name, int(tensor.n_bytes), is_matrix and kind in INT4_READERS)
 
     def tensor(self, name: str) -> Tensor:
         stored = self._tensors[name]
