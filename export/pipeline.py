@@ -15,7 +15,6 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, check_chain_len, method_lengths
-from eagle_aot.export.loading.describe_target import tell_dense
 from eagle_aot.export.loading.load import LoadedPair, load_by_gpu, load_pair
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import (
@@ -56,7 +55,6 @@ def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Mani
     source.provenance.check_tokenizer()  # before the minutes of work, not after
     with options.progress.stage("load"):
         loaded = load_by_gpu(source, _caches(source, options, backend))
-    tell_dense(source, DTYPES[backend])
     return export_pair(loaded, output_dir, options=options)
 
 

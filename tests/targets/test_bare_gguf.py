@@ -18,13 +18,12 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.bare_gguf import read_bare
 from eagle_aot.targets.checkpoint import Checkpoint, side_directory
 from eagle_aot.targets.int4 import Int4Linear
-from support.files.gguf import GgufModel
+from support.files.gguf import SIZE, GgufModel
 from support.gemma_oracle import VOCAB, oracle_states, random_tokens, run_in_chunks, write_config
 from support.golden_cases import relative_error
 from support.pre_norm_oracle import LLAMA3_ROPE, random_pre_norm
 
 GEOMETRY: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "rms_norm_eps": 2.0**-17}
-SIZE = 300  # tokens, enough for every byte
 LLAMA3 = LLAMA3_ROPE | {"original_max_position_embeddings": 8192, "rope_theta": 5e5, "factor": 8.0}
 
 

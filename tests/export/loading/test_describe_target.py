@@ -7,41 +7,18 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from gguf import GGMLQuantizationType as Type
-from transformers import PreTrainedModel
 
 from eagle_aot.export import Source
 from eagle_aot.export.cli import main
 from eagle_aot.export.loading.describe_target import dense_line, tell_dense
 from eagle_aot.targets.registry import TINY_DIR
-from support.files.gguf import GgufModel
-from support.pre_norm_oracle import random_pre_norm
+from support.files.gguf import SIZE, write_bare_llama
 from support.refusals import refuses
-
-SIZE = 300
-
-
-def write(path: Path, tokenizer: bool = True) -> Path:
-    """A bare Llama: up and down in Q8_0, all other linears in Q4_1, the table in F16."""
-    model: PreTrainedModel = random_pre_norm(
-        "llama", vocab_size=SIZE, hidden_size=64, intermediate_size=96
-    )
-    file = GgufModel(path, "llama", layers=4)
-    file.say_geometry(model.config)
-    if tokenizer:
-        file.say_tokenizer(SIZE)
-    for name, weight in model.state_dict().items():
-        kind = Type.Q8_0 if "up_proj" in name or "down_proj" in name else Type.Q4_1
-        kind = Type.F16 if "embed_tokens" in name else kind
-        if name != "lm_head.weight":
-            file.add(name, weight, kind if weight.ndim == 2 else Type.F32)
-    file.close()
-    return path
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("bare") / "model.gguf")
+    return write_bare_llama(tmp_path_factory.mktemp("bare") / "model.gguf")
 
 
 def describe(path: Path, *arguments: str) -> Result:
@@ -99,7 +76,7 @@ def test_the_shipped_target_is_described() -> None:
 
 
 def test_a_file_without_a_tokenizer_says_so_and_all_else(tmp_path: Path) -> None:
-    found = described(write(tmp_path / "model.gguf", tokenizer=False))
+    found = described(write_bare_llama(tmp_path / "model.gguf", tokenizer=False))
     assert "model.gguf: holds no tokenizer" in found["tokenizer"]
     assert found["linears"]["int4"] == 20 and not found["chat_template"]
 

@@ -11,7 +11,10 @@ from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from support.pre_norm_oracle import random_pre_norm
+
 NORMAL, CONTROL = 1, 3
+SIZE = 300  # tokens, enough for every byte
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<s>{% endif %}"
@@ -78,6 +81,22 @@ class GgufModel:
         self.writer.write_kv_data_to_file()
         self.writer.write_tensors_to_file()
         self.writer.close()
+
+
+def write_bare_llama(path: Path, tokenizer: bool = True) -> Path:
+    """All of a small target: up and down in Q8_0, other linears in Q4_1, the table in F16."""
+    model = random_pre_norm("llama", vocab_size=SIZE, hidden_size=64, intermediate_size=96)
+    file = GgufModel(path, "llama", layers=model.config.num_hidden_layers)
+    file.say_geometry(model.config)
+    if tokenizer:
+        file.say_tokenizer(SIZE)
+    kinds = {"up_proj": Type.Q8_0, "down_proj": Type.Q8_0, "_proj": Type.Q4_1, "embed": Type.F16}
+    for name, weight in model.state_dict().items():
+        if name != "lm_head.weight":  # tied
+            kind = next((kind for part, kind in kinds.items() if part in name), Type.F32)
+            file.add(name, weight, kind)
+    file.close()
+    return path
 
 
 def random_q4_k(rows: int, columns: int, seed: int = 0) -> Bytes:
