@@ -31,6 +31,7 @@ class Asked:
     check_only: bool
     tap_layers: str | None
     describe_draft: Path | None
+    describe_target: Path | None
     self_test: bool
     no_self_test: bool
     self_test_prompts: Path | None

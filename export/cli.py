@@ -25,7 +25,8 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
 @eagle_command
 @click.option("--target-model", metavar="NAME",
               help="A line of --list-targets, or auto: what config.json says.")  # fmt: skip
-@click.option("--target-dir", type=click.Path(path_type=Path), help="The target's checkpoint.")
+@click.option("--target-dir", type=click.Path(path_type=Path), metavar="DIR|FILE.gguf",
+              help="The target's checkpoint.")  # fmt: skip
 @click.option("--draft-dir", type=click.Path(path_type=Path), help="The draft head's checkpoint.")
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Default: ./NAME-BACKEND.")
 @click.option("--backend", type=click.Choice(["auto", "cuda", "xnnpack"]), default="auto",
@@ -55,6 +56,8 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
               help="Boundaries that the head taps, whatever its config.json says.")  # fmt: skip
 @click.option("--describe-draft", type=click.Path(path_type=Path), metavar="DIR",
               help="Show how a draft head is understood and exit; a target helps.")  # fmt: skip
+@click.option("--describe-target", type=click.Path(path_type=Path), metavar="DIR|FILE.gguf",
+              help="Show what a target's checkpoint holds and exit.")  # fmt: skip
 @click.option("--self-test", is_flag=True,
               help="Rank the readings of the head by how they draft and exit. An export does this "
                    "too, but for a target of more than 10^9 parameters without a GPU.")  # fmt: skip
@@ -78,21 +81,26 @@ def main(**options: Any) -> None:
 
 def check_usage(asked: Asked) -> None:
     """Refuse options that say nothing together."""
-    if asked.as_json and asked.describe_draft is None and not asked.self_test:
-        raise click.UsageError("--json goes with --describe-draft, --self-test and --reproduce")
+    described = asked.describe_draft or asked.describe_target
+    if asked.as_json and described is None and not asked.self_test:
+        raise click.UsageError(
+            "--json goes with --describe-draft, --describe-target, --self-test and --reproduce"
+        )
     if asked.no_self_test and (asked.self_test or asked.self_test_prompts is not None):
         raise click.UsageError("--no-self-test leaves nothing for --self-test options to say")
 
 
 def export(asked: Asked) -> None:
-    """Write an artifact; say where it is and how large."""
+    """Write an artifact; say where it is and how large, and what it holds in more bits."""
     from eagle_aot.export import run_export
-    from eagle_aot.export.lowering.backend import choose_backend
+    from eagle_aot.export.loading.describe_target import tell_dense
+    from eagle_aot.export.lowering.backend import DTYPES, choose_backend
 
     source, options = asked.source, asked.options
     backend = choose_backend(asked.backend)
     output_dir = asked.output_dir or Path(f"{source.target_model}-{backend}")
     run_export(source, output_dir, options)
+    tell_dense(source, DTYPES[backend])
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
     click.echo(
         f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, load format {asked.load_format}"
@@ -165,10 +173,21 @@ def print_draft(asked: Asked) -> None:
     click.echo(lines)
 
 
+def print_target(asked: Asked) -> None:
+    """What a target's checkpoint holds, for a reader or for a program."""
+    from eagle_aot.export.loading.describe_target import describe_target, report
+
+    assert asked.describe_target is not None
+    description = describe_target(asked.describe_target)
+    lines = json.dumps(description) if asked.as_json else "\n".join(report(description))
+    click.echo(lines)
+
+
 MODES: dict[str, Callable[[Asked], None]] = {
     "list_targets": print_targets,
     "reproduce": print_reproduction,
     "describe_draft": print_draft,
+    "describe_target": print_target,
     "self_test": show_self_test,
     "check_only": check_only,
 }

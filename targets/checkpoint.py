@@ -1,9 +1,9 @@
-"""A Hugging Face checkpoint directory, read one tensor at a time."""
+"""A Hugging Face checkpoint directory, or a bare GGUF file, read one tensor at a time."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,34 +12,34 @@ from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.quantise import Scheme
 from eagle_aot.targets.int4.weight import Int4Weight
-from eagle_aot.targets.weight_files import WeightFile, open_weight_file
+from eagle_aot.targets.place import CONFIG, bare_gguf, is_checkpoint, no_checkpoint, text_ggufs
+from eagle_aot.targets.weight_files import Stored, WeightFile, open_weight_file
+
+if TYPE_CHECKING:
+    from eagle_aot.targets.bare_gguf import BareGguf
 
 INDEX = "model.safetensors.index.json"
-PATTERNS = ("model.safetensors", "pytorch_model.bin", "*.safetensors", "*.gguf")
-VISION_GGUF = "mmproj"  # llama.cpp's name for an encoder that lies beside a text model
+PATTERNS = ("model.safetensors", "pytorch_model.bin", "*.safetensors")
 
 
 class Checkpoint:
     """`config.json` and the tensors of one directory, whether in one file or in shards.
 
+    A GGUF file, or a directory with one and no config.json, is a checkpoint too: the config is what
+    the file says of its model.
+
     Safetensors and GGUF are read lazily, tensor by tensor. `pytorch_model.bin` is accepted where a
     directory holds nothing else and is loaded whole, with weights only (no code is executed).
     `quantise` is what to do with decoder linears that are stored dense; None: keep them so.
-    Raises CheckpointNotFoundError when the directory, its config or its weights are missing and
-    CheckpointError when a file cannot be read or two shards hold the same tensor.
+    Raises CheckpointNotFoundError when the path, its config or its weights are missing,
+    UnsupportedError for a GGUF that says too little alone, and CheckpointError when a file cannot
+    be read or two shards hold the same tensor.
     """
 
     def __init__(self, directory: str | Path, quantise: Scheme | None = None) -> None:
         self.directory = Path(directory)
         self.quantise = quantise
-        if not self.directory.is_dir():
-            raise CheckpointNotFoundError(f"{self.directory}: no such checkpoint directory")
-        config = self.directory / "config.json"
-        if not config.is_file() and (bare := sorted(self.directory.glob("*.gguf"))):
-            raise CheckpointNotFoundError(
-                f"{bare[0]}: needs its model's config.json and tokenizer beside it"
-            )
-        self.config = ConfigSection(read_json(config), config)
+        self.config = read_config(self.directory)
         self._file_of: dict[str, WeightFile] = {}
         for path in self.files():
             self._index(path)
@@ -75,6 +75,10 @@ class Checkpoint:
         """Shape of one tensor, without reading it. Raises CheckpointError when it is not there."""
         return self._file(name).shape(name)
 
+    def stored(self, name: str) -> Stored:
+        """How one tensor is held, without reading it. Raises CheckpointError as well."""
+        return self._file(name).stored(name)
+
     def int4(self, name: str) -> Int4Weight | None:
         """One tensor, where its file holds it as INT4; None where it does not or is not there."""
         return self._file(name).int4(name) if name in self else None
@@ -85,7 +89,8 @@ class Checkpoint:
         return self._file_of[name]
 
     def _index(self, path: Path) -> None:
-        file = open_weight_file(path)
+        is_bare = path == bare_gguf(self.directory)
+        file = _bare(path).weights if is_bare else open_weight_file(path)
         for name in file.names():
             if name in self._file_of:
                 raise CheckpointError(
@@ -95,17 +100,43 @@ class Checkpoint:
             self._file_of[name] = file
 
 
+def read_config(path: Path) -> ConfigSection:
+    """The config of the checkpoint at `path`, which need not have weights beside it."""
+    bare = bare_gguf(path)
+    if bare is not None:
+        return ConfigSection(_bare(bare).config, bare)
+    if not is_checkpoint(path):
+        raise CheckpointNotFoundError(no_checkpoint(path))
+    where = path / CONFIG
+    return ConfigSection(read_json(where), where)
+
+
+def side_directory(path: Path) -> Path:
+    """Where the tokenizer of the checkpoint at `path` lies: a bare GGUF's is written first."""
+    bare = bare_gguf(path)
+    return path if bare is None else _bare(bare).tokenizer_directory
+
+
+def _bare(path: Path) -> "BareGguf":
+    from eagle_aot.targets.bare_gguf import read_bare  # needs an optional dependency
+
+    return read_bare(path)
+
+
 def weight_files(directory: Path) -> list[Path]:
     """Of a checkpoint, in the order of their names. Raises CheckpointNotFoundError."""
+    if (bare := bare_gguf(directory)) is not None:
+        return [bare]
     index = directory / INDEX
     if index.is_file():
         shards = ConfigSection(read_json(index), index).section("weight_map")
         names = sorted({shards.text(key) for key in shards.values})
         return [shard(directory, name, INDEX) for name in names]
     for pattern in PATTERNS:
-        found = sorted(directory.glob(pattern))
-        if text := [path for path in found if not path.name.startswith(VISION_GGUF)]:
-            return text
+        if found := sorted(directory.glob(pattern)):
+            return found
+    if found := text_ggufs(directory):
+        return found
     raise CheckpointNotFoundError(
         f"{directory}: no *.safetensors, no pytorch_model.bin and no *.gguf"
     )

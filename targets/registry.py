@@ -38,7 +38,7 @@ Loader = Callable[[Checkpoint, CacheSizes], TapTarget]
 class TargetSpec:
     """One line of the table.
 
-    `load` reads a checkpoint directory; `dummy` builds the same geometry with random weights, all
+    `load` reads a checkpoint; `dummy` builds the same geometry with random weights, all
     of its layers or only the first few, and is None where only a checkpoint says what that is.
     The directories are those of a pair that ships with the package, None where the user brings
     the checkpoint.
@@ -59,7 +59,7 @@ def load_target(
     dtype: torch.dtype = torch.float32,
     max_batch_size: int = 1,
 ) -> TapTarget:
-    """A target on the host, from a checkpoint directory or the name of a shipped one.
+    """A target on the host, from a checkpoint directory, a GGUF file or the name of a shipped one.
 
     Its caches hold `max_batch_size` sequences of up to `max_seq_len` tokens each.
     Raises SettingError for a name that is neither, and the checkpoint's own errors.
@@ -68,9 +68,9 @@ def load_target(
     spec = TARGETS.get(str(path_or_name))
     if spec is not None and spec.target_dir is not None:
         return spec.load(Checkpoint(spec.target_dir), caches)
-    if not Path(path_or_name).is_dir():
+    if not Path(path_or_name).exists():
         raise SettingError(
-            f"{path_or_name}: neither a checkpoint directory nor a shipped target "
+            f"{path_or_name}: neither a checkpoint directory nor a .gguf nor a shipped target "
             f"({', '.join(name for name, s in TARGETS.items() if s.target_dir)})"
         )
     return _load_any(Checkpoint(path_or_name), caches)
@@ -190,6 +190,12 @@ _LINES = (
     _line("qwen3-32b", "Qwen/Qwen3-32B", qwen3.QWEN3_32B, qwen3.load_qwen3),
     _line("llama-3.2-1b", "meta-llama/Llama-3.2-1B", llama.LLAMA_3_2_1B, llama.load_llama),
     _line("llama-3.1-8b", "meta-llama/Llama-3.1-8B", llama.LLAMA_3_1_8B, llama.load_llama),
+    _line(
+        "smollm2-135m",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        llama.SMOLLM2_135M,
+        llama.load_llama,
+    ),
     _line(
         "llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct", llama.LLAMA_3_3_70B, llama.load_llama
     ),

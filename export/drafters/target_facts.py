@@ -9,8 +9,7 @@ from torch._subclasses import FakeTensorMode
 
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.targets import TapTarget, get_target
-from eagle_aot.targets.checkpoint import Checkpoint, read_json
-from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.checkpoint import Checkpoint, read_config
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
 SHORTEST = 16  # any context will do for sizes
@@ -43,9 +42,8 @@ class TargetFacts:
 
     @classmethod
     def read(cls, directory: Path) -> "TargetFacts":
-        """Sizes from config.json, of the text part of a multimodal model."""
-        where = directory / "config.json"
-        config = ConfigSection(read_json(where), where)
+        """Sizes from its config, of the text part of a multimodal model."""
+        config = read_config(directory)
         text = config.section("text_config") if config.has("text_config") else config
         return cls(
             name=str(directory),

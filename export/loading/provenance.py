@@ -8,8 +8,9 @@ from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tok
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
 from eagle_aot.export.drafters.files import BIN_INDEX, head_files
-from eagle_aot.targets.checkpoint import INDEX, read_json
+from eagle_aot.targets.checkpoint import INDEX, read_config, read_json, side_directory
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.place import bare_gguf, is_checkpoint
 
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
 """What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
@@ -29,6 +30,11 @@ class Provenance:
         self.target_dir, self.draft_dir, self.is_dummy = target_dir, draft_dir, is_dummy
 
     @cached_property
+    def _beside(self) -> Path | None:
+        """Where the target's tokenizer is."""
+        return None if self.target_dir is None else side_directory(self.target_dir)
+
+    @cached_property
     def eos_ids(self) -> tuple[int, ...]:
         """Ids that stop generation, as `read_eos_ids` finds them."""
         return read_eos_ids(self.target_dir)
@@ -36,14 +42,14 @@ class Provenance:
     @cached_property
     def tokenizer_files(self) -> list[Path]:
         """The target's, as `find_tokenizer` finds them."""
-        return find_tokenizer(self.target_dir)
+        return find_tokenizer(self._beside)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The target's, as a runner will load it. Raises ArtifactError when there is none."""
-        if self.target_dir is None:
+        if self._beside is None:
             raise ArtifactError("a dummy has no tokenizer: give token ids instead of text")
-        return Tokenizer(self.target_dir)
+        return Tokenizer(self._beside)
 
     @cached_property
     def target(self) -> CheckpointIdentity:
@@ -108,15 +114,24 @@ def read_eos_ids(target_dir: Path | None) -> tuple[int, ...]:
     """
     if target_dir is None:
         return ()
-    for name in ("generation_config.json", "config.json"):
-        path = target_dir / name
-        config = ConfigSection(read_json(path) if path.is_file() else {}, path)
+    for config in _stop_configs(target_dir):
         nested = config.section("text_config").values.get("eos_token_id")
         value = config.values.get("eos_token_id", nested)
         if value is None:
             continue
         ids = value if isinstance(value, list) else [value]
         if not all(type(i) is int and i >= 0 for i in ids):
-            raise CheckpointError(f"{path}: eos_token_id {value!r} is not a list of token ids")
+            raise CheckpointError(
+                f"{config.where}: eos_token_id {value!r} is not a list of token ids"
+            )
         return tuple(ids)
     return ()
+
+
+def _stop_configs(target_dir: Path) -> list[ConfigSection]:
+    """What may name stop ids, the first that does counts."""
+    found = [read_config(target_dir)] if is_checkpoint(target_dir) else []
+    generation = target_dir / "generation_config.json"
+    if bare_gguf(target_dir) is None and generation.is_file():
+        found.insert(0, ConfigSection(read_json(generation), generation))
+    return found

@@ -10,6 +10,7 @@ from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.quantise import SCHEMES
+from eagle_aot.targets.place import is_checkpoint, no_checkpoint
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
 AUTO, DUMMY = "auto", "dummy"
@@ -17,7 +18,10 @@ AUTO, DUMMY = "auto", "dummy"
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A line of the target table and two directories, None where random weights need none."""
+    """A line of the target table and two directories, None where random weights need none.
+
+    Instead of a directory a target may be a GGUF file.
+    """
 
     target_model: str
     target_dir: Path | None = None
@@ -77,8 +81,10 @@ class Source:
         for flag, directory in (("--target-dir", target_dir), ("--draft-dir", draft_dir)):
             if directory is None and load_format != DUMMY:
                 raise SettingError(f"{flag} is needed: {target_model} is read from a directory")
-            if directory is not None and not directory.is_dir():
-                raise CheckpointNotFoundError(f"{flag} {directory}: no such directory")
+            if directory is not None and not directory.exists():
+                raise CheckpointNotFoundError(f"{flag} {directory}: no such directory or file")
+        if target_dir is not None and not is_checkpoint(target_dir):
+            raise CheckpointNotFoundError(f"--target-dir {no_checkpoint(target_dir)}")
         return cls(
             target_model=target_model,
             target_dir=target_dir,

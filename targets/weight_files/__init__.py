@@ -1,6 +1,6 @@
 """The files that weights are in: each kind behind the same few questions."""
 
 from eagle_aot.targets.weight_files.opening import open_weight_file
-from eagle_aot.targets.weight_files.protocol import WeightFile
+from eagle_aot.targets.weight_files.protocol import Stored, WeightFile
 
-__all__ = ["WeightFile", "open_weight_file"]
+__all__ = ["Stored", "WeightFile", "open_weight_file"]

@@ -1,4 +1,4 @@
-"""GGUF, through the `gguf` package: Q4_0 and Q4_K as INT4, all other types dequantised.
+"""GGUF, through the `gguf` package: Q4_0, Q4_1 and Q4_K as INT4, all other types dequantised.
 
 Shapes are stored in reverse. Rows of q and k of the architecture `llama` are stored in the order of
 its interleaved rotary embedding and put back into Hugging Face's.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MOST_LAYERS
-from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_k
+from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_1, read_q4_k
 from eagle_aot.targets.int4.weight import Int4Weight
 
 try:
@@ -24,8 +24,9 @@ except ImportError as error:
     raise UnsupportedError("GGUF needs its package: pip install 'eagle-aot[gguf]'") from error
 
 from eagle_aot.targets.weight_files.gguf_names import ARCHITECTURES, LLAMA, hugging_face_names
+from eagle_aot.targets.weight_files.protocol import Stored
 
-INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_K: read_q4_k}
+INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_1: read_q4_1, Type.Q4_K: read_q4_k}
 COMPUTED = "rope_freqs.weight"
 """A table that llama.cpp stores and every reader can compute from the config."""
 INTERLEAVED = {
@@ -41,13 +42,13 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = _open(path)
-        self._architecture = str(self._field("general.architecture"))
-        if self._architecture not in ARCHITECTURES:
+        self.architecture = str(self.field("general.architecture"))
+        if self.architecture not in ARCHITECTURES:
             raise UnsupportedError(
-                f"{path}: architecture {self._architecture!r}: known are {', '.join(ARCHITECTURES)}"
+                f"{path}: architecture {self.architecture!r}: known are {', '.join(ARCHITECTURES)}"
             )
         layers = self._count("block_count")
-        known = hugging_face_names(self._architecture, layers)
+        known = hugging_face_names(self.architecture, layers)
         self._tensors: dict[str, ReaderTensor] = {
             known.get(tensor.name, tensor.name): tensor
             for tensor in self._reader.tensors
@@ -59,6 +60,11 @@ class GgufFile:
 
     def shape(self, name: str) -> torch.Size:
         return torch.Size(reversed(self._tensors[name].shape.tolist()))
+
+    def stored(self, name: str) -> Stored:
+        tensor = self._tensors[name]
+        kind, is_matrix = tensor.tensor_type, len(tensor.shape) == 2
+        return Stored(kind.name, int(tensor.n_bytes), is_matrix and kind in INT4_READERS)
 
     def tensor(self, name: str) -> Tensor:
         stored = self._tensors[name]
@@ -96,7 +102,7 @@ class GgufFile:
     def _row_order(self, name: str) -> Tensor | None:
         """Where each of Hugging Face's rows is; None: in its place."""
         suffix = next((end for end in INTERLEAVED if name.endswith(end)), None)
-        if self._architecture != LLAMA or suffix is None:
+        if self.architecture != LLAMA or suffix is None:
             return None
         rows, heads = self.shape(name)[0], self._count(INTERLEAVED[suffix])
         if rows % (2 * heads):
@@ -104,15 +110,24 @@ class GgufFile:
         return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()
 
     def _count(self, key: str) -> int:
-        name = f"{self._architecture}.{key}"
-        value = self._field(name)
+        name = f"{self.architecture}.{key}"
+        value = self.field(name)
         if type(value) is not int or not 1 <= value <= MOST_LAYERS:
             raise CheckpointError(
                 f"{self.path}: {name} is {value!r}, expected an integer of 1 to {MOST_LAYERS}"
             )
         return value
 
-    def _field(self, name: str) -> Any:
+    def rope_factors(self) -> Tensor | None:
+        """What the rotary frequencies are divided by, float32 [head_dim / 2], where it is stored.
+
+        A config says the same in words, so it is no weight.
+        """
+        stored = next((t for t in self._reader.tensors if t.name == COMPUTED), None)
+        return None if stored is None else _copied(stored).float()
+
+    def field(self, name: str) -> Any:
+        """The value of a key; None where the file does not have it."""
         field = self._reader.get_field(name)
         try:
             return None if field is None else field.contents()

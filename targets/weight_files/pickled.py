@@ -7,6 +7,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.int4.weight import Int4Weight
+from eagle_aot.targets.weight_files.protocol import Stored
 
 
 class PickledFile:
@@ -21,6 +22,10 @@ class PickledFile:
 
     def shape(self, name: str) -> torch.Size:
         return self._tensors[name].shape
+
+    def stored(self, name: str) -> Stored:
+        tensor = self._tensors[name]
+        return Stored(str(tensor.dtype).removeprefix("torch."), tensor.nbytes)
 
     def tensor(self, name: str) -> Tensor:
         return self._tensors[name]

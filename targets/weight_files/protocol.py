@@ -1,5 +1,6 @@
 """What a checkpoint asks of a file of weights."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -7,6 +8,15 @@ import torch
 from torch import Tensor
 
 from eagle_aot.targets.int4.weight import Int4Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How a file holds a tensor: in its own words, in how many bytes, whether as INT4."""
+
+    kind: str
+    bytes: int
+    is_int4: bool = False
 
 
 class WeightFile(Protocol):
@@ -20,6 +30,10 @@ class WeightFile(Protocol):
 
     def shape(self, name: str) -> torch.Size:
         """Shape of one of `names`, without reading it."""
+        ...
+
+    def stored(self, name: str) -> Stored:
+        """How one of `names` is held, without reading it; `is_int4` where `int4` gives it."""
         ...
 
     def tensor(self, name: str) -> Tensor:

@@ -1,5 +1,7 @@
 """Plain safetensors."""
 
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.int4.weight import Int4Weight
+from eagle_aot.targets.weight_files.protocol import Stored
 
 
 class SafetensorsFile:
@@ -28,6 +31,13 @@ class SafetensorsFile:
     def shape(self, name: str) -> torch.Size:
         with self._open() as file, self._stated(name):
             return torch.Size(file.get_slice(name).get_shape())
+
+    def stored(self, name: str) -> Stored:
+        with self._open() as file, self._stated(name):
+            part = file.get_slice(name)
+            kind, elements = str(part.get_dtype()), math.prod(part.get_shape())
+        bits = re.search(r"\d+", kind)  # BF16, F8_E4M3; a BOOL is a byte
+        return Stored(kind, elements * int(bits[0] if bits else 8) // 8)
 
     def tensor(self, name: str) -> Tensor:
         with self._open() as file, self._stated(name):

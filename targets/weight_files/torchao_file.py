@@ -19,6 +19,7 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.int4.nibbles import bytes_of_codes
 from eagle_aot.targets.int4.weight import Int4Weight
+from eagle_aot.targets.weight_files.protocol import Stored
 from eagle_aot.targets.weight_files.safetensors_file import SafetensorsFile
 from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
 
@@ -53,6 +54,14 @@ class TorchaoFile:
             return self._file.shape(name)
         *rows, columns = self._file.shape(self._part(name, "qdata"))
         return torch.Size((*rows, columns * 2 if self._kind(name) == PACKED else columns))
+
+    def stored(self, name: str) -> Stored:
+        kind = self._kind(name)
+        parts = [self._file.stored(part) for part in self._stored(name)]
+        if kind == PLAIN:
+            return parts[0]
+        is_int4 = kind == PACKED or self._is_four_bit(name)
+        return Stored(kind, sum(part.bytes for part in parts), is_int4)
 
     def tensor(self, name: str) -> Tensor:
         if self._kind(name) == PLAIN:

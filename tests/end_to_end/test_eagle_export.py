@@ -31,6 +31,7 @@ OPTIONS = {
     "--check-only",
     "--tap-layers",
     "--describe-draft",
+    "--describe-target",
     "--reproduce",
     "--self-test",
     "--no-self-test",

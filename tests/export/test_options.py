@@ -16,6 +16,7 @@ NOT_OF_THE_EXPORT = {
     *(
         "check_only",
         "describe_draft",
+        "describe_target",
         "self_test",
         "self_test_prompts",
         "as_json",

@@ -83,6 +83,7 @@ def test_a_line_cannot_be_changed_in_place() -> None:
         ("llama-3.2-1b", 1.24),
         ("llama-3.1-8b", 8.0),
         ("llama-3.3-70b", 70.6),
+        ("smollm2-135m", 0.135),
     ],
 )
 def test_published_geometries_have_as_many_parameters_as_their_makers_say(

@@ -16,6 +16,7 @@ from torchao.prototype.safetensors.safetensors_support import flatten_tensor_sta
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.weight_files import Stored
 from support.files.int4 import dense
 from support.gemma_oracle import write_config
 
@@ -66,6 +67,8 @@ def test_int8_values_are_torchaos_and_stay_dense(tmp_path: Path) -> None:
     written = quantize_weight(torch.randn(8, 96).bfloat16(), INT8)
     checkpoint = write(tmp_path, {"embed_tokens.weight": written})
     assert checkpoint.int4("embed_tokens.weight") is None
+    stored = checkpoint.stored("embed_tokens.weight")
+    assert not stored.is_int4 and 8 * 96 < stored.bytes < 2 * 8 * 96
     assert checkpoint.shape("embed_tokens.weight") == (8, 96)
     found = checkpoint.tensor("embed_tokens.weight")
     assert torch.equal(found.bfloat16(), written.dequantize())
@@ -78,7 +81,9 @@ def test_four_bits_in_eight_are_packed(tmp_path: Path, mapping: str) -> None:
     linear = torch.nn.Linear(64, 8, bias=False)
     kind = getattr(MappingType, mapping)
     quantize_(linear, IntxWeightOnlyConfig(torch.int4, PerGroup(32), kind))
-    weight = write(tmp_path, {"a.weight": linear.weight.data}).int4("a.weight")
+    checkpoint = write(tmp_path, {"a.weight": linear.weight.data})
+    weight = checkpoint.int4("a.weight")
+    assert checkpoint.stored("a.weight").is_int4
     assert weight is not None and torch.equal(dense(weight), linear.weight.data.dequantize())
 
 
@@ -87,6 +92,7 @@ def test_plain_tensors_keep_their_names(tmp_path: Path) -> None:
     assert list(checkpoint.names()) == ["norm.weight"]
     assert checkpoint.shape("norm.weight") == (4,) and checkpoint.int4("norm.weight") is None
     assert torch.equal(checkpoint.tensor("norm.weight"), torch.arange(4.0))
+    assert checkpoint.stored("norm.weight") == Stored("F32", 16)
     assert checkpoint.int4("elsewhere.weight") is None
 
 

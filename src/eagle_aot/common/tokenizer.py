@@ -58,22 +58,33 @@ class Tokenizer:
     def encode(self, prompt: str, raw: bool = False) -> list[int]:
         """Token ids of a prompt as one user turn, or of the bare text with `raw`.
 
-        A beginning-of-sequence token is put first exactly once where the tokenizer has one.
+        A beginning-of-sequence token comes first where the tokenizer itself puts one there, and
+        never twice.
         """
         try:
             prompt.encode("utf-8")
         except UnicodeEncodeError as error:
             raise PromptError("the prompt is not valid Unicode text") from error
-        if not raw and self.hf.chat_template:
-            ids = self._ids(self._render(prompt), add_special_tokens=False)
-        else:
+        if raw or not self.has_template:
             ids = self._ids(prompt)
-        bos = self.hf.bos_token_id
-        if bos is not None and ids[:1] != [bos]:
-            ids = [bos, *ids]
+        else:
+            ids = self._ids(self._render(prompt), add_special_tokens=False)
+            if self.adds_bos and ids[:1] != [self.hf.bos_token_id]:
+                ids = [self.hf.bos_token_id, *ids]
         if not ids:
             raise PromptError("the prompt is empty")
         return ids
+
+    @property
+    def has_template(self) -> bool:
+        """Whether a prompt can be a turn of a conversation."""
+        return bool(self.hf.chat_template)
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether the tokenizer itself begins every text with a beginning-of-sequence token."""
+        bos = self.hf.bos_token_id
+        return bos is not None and self._ids("")[:1] == [bos]
 
     def _ids(self, text: str, **options: bool) -> list[int]:
         try:

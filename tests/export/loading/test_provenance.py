@@ -9,9 +9,11 @@ import pytest
 
 from eagle_aot.artifact import TOKENIZER_FILES, CheckpointIdentity
 from eagle_aot.common.errors import CheckpointError
+from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export import Source
 from eagle_aot.export.loading.provenance import Provenance, identity, read_eos_ids
 from eagle_aot.targets import TARGETS
+from support.files.gguf import write_bare_llama
 from support.heads.files import HeadShape, write_speculators
 
 
@@ -63,6 +65,22 @@ def test_the_tokenizer_is_copied_and_nothing_else(tmp_path: Path) -> None:
     assert {"tokenizer.json", "chat_template.jinja", "generation_config.json"} <= copied
     assert copied <= set(TOKENIZER_FILES)
     assert all((tmp_path / n).read_bytes() == (target_dir / n).read_bytes() for n in copied)
+
+
+def test_a_bare_gguf_brings_its_tokenizer_and_stop_ids(tmp_path: Path) -> None:
+    file, artifact = tmp_path / "model.gguf", tmp_path / "artifact"
+    artifact.mkdir()
+    write_bare_llama(file)
+    write_configs(tmp_path, {"eos_token_id": 7}, None)  # beside it, and not read
+    for named in (file, tmp_path):
+        provenance = Source(target_model="llama", target_dir=named).provenance
+        assert provenance.eos_ids == (1,)
+        assert list(provenance.target.files) == ["model.gguf"]
+        provenance.check_tokenizer()
+    provenance.copy_tokenizer(artifact)
+    copied = {path.name for path in artifact.iterdir()}
+    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} < copied
+    assert Tokenizer(artifact).encode("the") == provenance.tokenizer.encode("the")
 
 
 @pytest.mark.parametrize("present", [[], ["tokenizer_config.json", "chat_template.jinja"]])

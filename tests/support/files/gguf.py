@@ -8,6 +8,17 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFWriter, get_tensor_name_map, quantize
 from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
 from torch import Tensor
+from transformers import PretrainedConfig
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from support.pre_norm_oracle import random_pre_norm
+
+NORMAL, CONTROL = 1, 3
+SIZE = 300  # tokens, enough for every byte
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>{% endif %}"
+)
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -32,11 +43,60 @@ class GgufModel:
     def add_bytes(self, stored: str, data: npt.NDArray[np.generic], kind: Type) -> None:
         self.writer.add_tensor(stored, data, raw_dtype=kind)
 
+    def say_geometry(self, config: PretrainedConfig) -> None:
+        """The keys that llama.cpp's converter writes of a decoder."""
+        writer = self.writer
+        writer.add_context_length(config.max_position_embeddings)
+        writer.add_embedding_length(config.hidden_size)
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count(config.num_attention_heads)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(config.head_dim)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        writer.add_rope_dimension_count(config.head_dim)
+        writer.add_vocab_size(config.vocab_size)
+
+    def say_tokenizer(
+        self, size: int, adds_bos: bool | None = False, template: str = TEMPLATE, pre: str = "gpt-2"
+    ) -> None:
+        """A byte-level vocabulary of so many tokens, two of them special: <s> 0 and </s> 1."""
+        alphabet = sorted(bytes_to_unicode().values())
+        words = ["<s>", "</s>", *alphabet, "th"][:size]
+        words += [f"unused{i}" for i in range(size - len(words))]
+        writer = self.writer
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(pre)
+        writer.add_token_list(words)
+        writer.add_token_types([CONTROL, CONTROL] + [NORMAL] * (size - 2))
+        writer.add_token_merges(["t h"])
+        writer.add_bos_token_id(0)
+        writer.add_eos_token_id(1)
+        writer.add_chat_template(template)
+        if adds_bos is not None:
+            writer.add_add_bos_token(adds_bos)
+
     def close(self) -> None:
         self.writer.write_header_to_file()
         self.writer.write_kv_data_to_file()
         self.writer.write_tensors_to_file()
         self.writer.close()
+
+
+def write_bare_llama(path: Path, tokenizer: bool = True) -> Path:
+    """All of a small target: up and down in Q8_0, other linears in Q4_1, the table in F16."""
+    model = random_pre_norm("llama", vocab_size=SIZE, hidden_size=64, intermediate_size=96)
+    file = GgufModel(path, "llama", layers=model.config.num_hidden_layers)
+    file.say_geometry(model.config)
+    if tokenizer:
+        file.say_tokenizer(SIZE)
+    kinds = {"up_proj": Type.Q8_0, "down_proj": Type.Q8_0, "_proj": Type.Q4_1, "embed": Type.F16}
+    for name, weight in model.state_dict().items():
+        if name != "lm_head.weight":  # tied
+            kind = next((kind for part, kind in kinds.items() if part in name), Type.F32)
+            file.add(name, weight, kind)
+    file.close()
+    return path
 
 
 def random_q4_k(rows: int, columns: int, seed: int = 0) -> Bytes:

@@ -1,0 +1,140 @@
+"""What a target's checkpoint holds: for `--describe-target`, and in one line at an export."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from eagle_aot.common.errors import ArtifactError, CheckpointError
+from eagle_aot.common.text import one_line, printable
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.export.loading.provenance import read_eos_ids
+from eagle_aot.export.loading.source import Source
+from eagle_aot.targets import model_type
+from eagle_aot.targets.checkpoint import Checkpoint, side_directory
+from eagle_aot.targets.held import DENSE, INT4, INT8, Held, counted, held_matrices
+
+SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+)
+CONTEXT = "max_position_embeddings"
+SPELT = {INT4: "INT4", INT8: "INT8", DENSE: "dense"}
+MB = 1e6
+
+Description = dict[str, Any]
+
+
+def describe_target(path: Path) -> Description:
+    """A checkpoint as one JSON object; of its weights only names, shapes and formats are read.
+
+    Sizes that its config leaves to a default are null. Raises CheckpointError and UnsupportedError.
+    """
+    checkpoint = Checkpoint(path)
+    family, config = model_type(checkpoint), checkpoint.config
+    text = config.section("text_config") if config.has("text_config") else config
+    matrices = held_matrices(checkpoint)
+    return {
+        "directory": str(path),
+        "files": [file.name for file in checkpoint.files()],
+        "model_type": family,
+        "sizes": {name: text.count(name) if text.has(name) else None for name in SIZES},
+        "context": text.count(CONTEXT) if text.has(CONTEXT) else None,
+        "linears": counted(matrix for matrix in matrices if matrix.is_linear),
+        "formats": formats(matrices),
+        "stop_ids": list(read_eos_ids(path)),
+        **_tokenizer(path),
+    }
+
+
+def formats(matrices: list[Held]) -> list[dict[str, Any]]:
+    """Matrices of one stored format that are held alike; sizes in bytes, of the files."""
+    groups: defaultdict[tuple[str, str, str], list[Held]] = defaultdict(list)
+    for matrix in matrices:
+        what = "linear" if matrix.is_linear else "table"
+        groups[what, matrix.kind, matrix.held].append(matrix)
+    return [
+        {
+            "what": what,
+            "stored": kind,
+            "held": held,
+            "count": len(group),
+            "bytes": sum(matrix.bytes for matrix in group),
+        }
+        for (what, kind, held), group in sorted(groups.items())
+    ]
+
+
+def _tokenizer(path: Path) -> Description:
+    """Whether there is one, and what it makes of a prompt."""
+    try:
+        tokenizer = Tokenizer(side_directory(path))
+        return {
+            "tokenizer": "loads",
+            "chat_template": tokenizer.has_template,
+            "adds_bos": tokenizer.adds_bos,
+        }
+    except (ArtifactError, CheckpointError) as error:
+        return {"tokenizer": str(error), "chat_template": False, "adds_bos": False}
+
+
+def report(found: Description) -> list[str]:
+    """The same as lines for a reader."""
+    sizes = {name: "unsaid" if size is None else size for name, size in found["sizes"].items()}
+    linears = ", ".join(f"{count} {SPELT[name]}" for name, count in found["linears"].items())
+    lines = {
+        "model_type": found["model_type"],
+        "files": ", ".join(found["files"]),
+        "sizes": ", ".join(f"{name} {size}" for name, size in sizes.items()),
+        "context": found["context"] or "unsaid",
+        "linears": linears,
+        "formats": "; ".join(map(_format, found["formats"])),
+        "stop ids": ", ".join(map(str, found["stop_ids"])) or "none",
+        "tokenizer": found["tokenizer"] + (", adds a BOS" if found["adds_bos"] else ""),
+        "chat template": "yes" if found["chat_template"] else "none",
+    }
+    return [printable(f"{topic:<22}{fact}") for topic, fact in lines.items()]
+
+
+def tell_dense(source: Source, dtype: torch.dtype) -> None:
+    """Say on stderr what reading a pair's target makes dense, if anything."""
+    if source.is_dummy or source.target_dir is None:
+        return
+    if line := dense_line(source.target_dir, source.quantize, dtype):
+        click.echo(one_line(line), err=True)
+
+
+def dense_line(path: Path, scheme: str | None, dtype: torch.dtype) -> str:
+    """What of a checkpoint has fewer bits in its file than it is held in, and what that costs.
+
+    Empty where there is nothing of the kind; `scheme` makes linears INT4 that were dense.
+    """
+    dense = [
+        matrix
+        for matrix in held_matrices(Checkpoint(path))
+        if matrix.held == DENSE and matrix.was_quantised and not (scheme and matrix.is_linear)
+    ]
+    if not dense:
+        return ""
+    groups = ", ".join(f"{_counted(group)} in {group['stored']}" for group in formats(dense))
+    stored = sum(matrix.bytes for matrix in dense) / MB
+    held = sum(matrix.elements for matrix in dense) * dtype.itemsize / MB
+    name = str(dtype).removeprefix("torch.")
+    return f"held dense: {groups}: {stored:.1f} MB in the file, {held:.1f} MB in {name}"
+
+
+def _format(group: dict[str, Any]) -> str:
+    size = f"{group['bytes'] / MB:.1f} MB"
+    return f"{_counted(group)} in {group['stored']} ({size}), held {SPELT[group['held']]}"
+
+
+def _counted(group: dict[str, Any]) -> str:
+    count: int = group["count"]
+    return f"{count} {group['what']}{'s' if count > 1 else ''}"

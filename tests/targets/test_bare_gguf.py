@@ -1,0 +1,246 @@
+"""A GGUF file as a whole target: its config, its stop ids, its tokenizer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from gguf import dequantize, quantize
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel
+
+from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError, UnsupportedError
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.targets import load_target
+from eagle_aot.targets.bare_gguf import read_bare
+from eagle_aot.targets.checkpoint import Checkpoint, side_directory
+from eagle_aot.targets.int4 import Int4Linear
+from support.files.gguf import SIZE, GgufModel
+from support.gemma_oracle import VOCAB, oracle_states, random_tokens, run_in_chunks, write_config
+from support.golden_cases import relative_error
+from support.pre_norm_oracle import LLAMA3_ROPE, random_pre_norm
+
+GEOMETRY: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "rms_norm_eps": 2.0**-17}
+LLAMA3 = LLAMA3_ROPE | {"original_max_position_embeddings": 8192, "rope_theta": 5e5, "factor": 8.0}
+
+
+def as_llama_cpp_orders(model: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
+    heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
+    count = next((n for leaf, n in heads.items() if leaf in name), None)
+    if count is None or model.config.model_type != "llama":
+        return weight
+    return weight.unflatten(0, (count, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def begun(path: Path, model: PreTrainedModel) -> tuple[GgufModel, dict[str, Tensor]]:
+    """Geometry and weights of a model, linears in Q4_1; what their values have become."""
+    path.parent.mkdir(exist_ok=True)
+    file = GgufModel(path, model.config.model_type, layers=model.config.num_hidden_layers)
+    file.say_geometry(model.config)
+    values: dict[str, Tensor] = {}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        kind = Type.Q4_1 if name.endswith("_proj.weight") else Type.F32
+        file.add(name, as_llama_cpp_orders(model, name, weight).contiguous(), kind)
+        values[name] = torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind).copy())
+    return file, values
+
+
+def write_bare(path: Path, adds_bos: bool | None = False, pre: str = "gpt-2") -> Path:
+    file, _ = begun(path, random_pre_norm("llama", vocab_size=SIZE, **GEOMETRY))
+    file.say_tokenizer(SIZE, adds_bos, pre=pre)
+    file.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bare(tmp_path_factory.mktemp("bare") / "model.gguf")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_file_alone_computes_what_transformers_does(
+    tmp_path: Path, family: str, tied: bool
+) -> None:
+    model = random_pre_norm(family, **GEOMETRY, tie_word_embeddings=tied)
+    file, values = begun(tmp_path / "model.gguf", model)
+    file.close()
+    target = load_target(tmp_path / "model.gguf", 32)
+    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == 28
+    model.load_state_dict(values, strict=False)
+    tokens = random_tokens(30)
+    logits, _ = run_in_chunks(target, tokens, [8])
+    assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
+
+
+def test_llama_3s_table_of_frequencies_is_its_scaling(tmp_path: Path) -> None:
+    model = random_pre_norm("llama", **GEOMETRY, rope_parameters=LLAMA3)
+    file, _ = begun(tmp_path / "model.gguf", model)
+    plain = 5e5 ** (-torch.arange(0, 16, 2) / 16)
+    table = (plain / model.model.rotary_emb.inv_freq).numpy()
+    assert (table > 1).any()
+    file.add_bytes("rope_freqs.weight", table, Type.F32)
+    file.close()
+    found = Checkpoint(tmp_path).config.section("rope_parameters").values
+    assert dict(found) == pytest.approx(LLAMA3)
+
+
+def test_frequencies_of_another_kind_are_refused(tmp_path: Path) -> None:
+    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+    file.add_bytes("rope_freqs.weight", np.linspace(1, 3, 8, dtype=np.float32), Type.F32)
+    file.close()
+    with pytest.raises(UnsupportedError, match=r"model\.gguf: its rotary frequencies are scaled"):
+        Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("rope.scaling.type", "yarn"), ("attention.sliding_window", 64)]
+)
+def test_what_no_config_follows_from_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("qwen3", **GEOMETRY))
+    add = file.writer.add_string if isinstance(value, str) else file.writer.add_uint32
+    add(f"qwen3.{key}", value)
+    file.close()
+    message = rf"model\.gguf: qwen3\.{key} is {value}: put its model's config\.json"
+    with pytest.raises(UnsupportedError, match=message):
+        Checkpoint(tmp_path)
+
+
+def test_heads_that_turn_in_part_are_refused(tmp_path: Path) -> None:
+    model = random_pre_norm("llama", **GEOMETRY)
+    file = GgufModel(tmp_path / "model.gguf", "llama", layers=4)
+    file.say_geometry(model.config)
+    file.writer.add_rope_dimension_count(8)
+    file.close()
+    with pytest.raises(UnsupportedError, match="rotates 8 of 16 elements a head"):
+        Checkpoint(tmp_path)
+
+
+def test_an_architecture_that_says_too_little_needs_its_config(tmp_path: Path) -> None:
+    GgufModel(tmp_path / "model.gguf", "gemma4").close()
+    with pytest.raises(UnsupportedError, match=r"gemma4 does not say all .*: put its model"):
+        Checkpoint(tmp_path)
+    write_config(tmp_path, {})
+    assert list(Checkpoint(tmp_path).names()) == []
+
+
+def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    GgufModel(tmp_path / "model.gguf", "gemma3").close()
+    with pytest.raises(UnsupportedError, match="architecture 'gemma3': known are gemma4, llama"):
+        Checkpoint(tmp_path / "model.gguf")
+
+
+def test_a_directory_with_one_file_is_that_file(bare: Path) -> None:
+    (bare.parent / "README.md").write_text("a model")
+    (bare.parent / "mmproj-model-f16.gguf").write_bytes(b"not read")
+    named, found = Checkpoint(bare), Checkpoint(bare.parent)
+    assert dict(named.config.values) == dict(found.config.values)
+    assert named.files() == found.files() == [bare]
+    assert named.config.values["eos_token_id"] == [1]
+    assert named.config.count("max_position_embeddings") == 128
+
+
+def test_only_a_config_beside_it_makes_a_difference(bare: Path, tmp_path: Path) -> None:
+    """Files that lie about are not read: not a tokenizer's, and no code that they name."""
+    (tmp_path / "model.gguf").symlink_to(bare)
+    settings = {"auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "tokenizer.json").write_text("{")
+    assert Tokenizer(side_directory(tmp_path)).encode("the", raw=True)
+    write_config(tmp_path, {"model_type": "mine"})
+    assert Checkpoint(tmp_path).config.text("model_type") == "mine"
+    assert side_directory(tmp_path) == tmp_path
+
+
+def test_the_tokenizer_is_written_as_transformers_reads_it(bare: Path) -> None:
+    directory = side_directory(bare)
+    assert {p.name for p in directory.iterdir()} == {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "generation_config.json",
+    }
+    theirs = AutoTokenizer.from_pretrained(bare.parent, gguf_file=bare.name)
+    ours = Tokenizer(directory)
+    text = "the other one, naïve\n  99 bottles</s>"
+    assert ours.encode(text, raw=True) == theirs(text).input_ids
+    turn = [{"role": "user", "content": text}]
+    expected = theirs.apply_chat_template(turn, add_generation_prompt=True).input_ids
+    assert ours.encode(text) == expected
+    assert ours.decode(theirs(text).input_ids) == text.removesuffix("</s>")
+
+
+@pytest.mark.parametrize(
+    ("adds_bos", "pre", "expected"),
+    [
+        (False, "gpt-2", False),
+        (None, "gpt-2", False),
+        (True, "gpt-2", True),
+        (None, "llama-bpe", True),
+        (False, "llama-bpe", False),
+    ],
+)
+def test_a_bos_comes_first_where_the_tokenizer_puts_it(
+    tmp_path: Path, adds_bos: bool | None, pre: str, expected: bool
+) -> None:
+    tokenizer = Tokenizer(side_directory(write_bare(tmp_path / "model.gguf", adds_bos, pre)))
+    assert tokenizer.adds_bos == expected
+    raw, turn = tokenizer.encode("the", raw=True), tokenizer.encode("the")
+    assert (raw[0] == 0) == expected and raw.count(0) == expected
+    assert turn.count(0) == 2 and turn[0] == 0, "the template's own, no third"
+
+
+def test_every_token_that_ends_a_turn_stops(tmp_path: Path) -> None:
+    model = random_pre_norm("llama", **GEOMETRY)
+    file, _ = begun(tmp_path / "model.gguf", model)
+    file.say_tokenizer(SIZE)
+    file.writer.add_eot_token_id(7)
+    file.writer.add_uint32("tokenizer.ggml.eom_token_id", 1)
+    file.close()
+    assert read_bare(tmp_path / "model.gguf").stop_ids == [1, 7]
+    stops = json.loads((side_directory(tmp_path) / "generation_config.json").read_text())
+    assert stops == {"eos_token_id": [1, 7]}
+
+
+def test_a_file_without_a_tokenizer_is_refused_where_one_is_needed(tmp_path: Path) -> None:
+    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+    file.close()
+    assert Checkpoint(tmp_path).config.count("vocab_size") == VOCAB
+    with pytest.raises(CheckpointError, match=r"model\.gguf: holds no tokenizer: put its model"):
+        side_directory(tmp_path)
+
+
+def test_a_tokenizer_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
+    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+    file.writer.add_tokenizer_model("rwkv")
+    file.writer.add_token_list(["a", "b"])
+    file.close()
+    with pytest.raises(CheckpointError, match=r"model\.gguf: tokenizer cannot be read \("):
+        side_directory(tmp_path)
+
+
+def test_a_truncated_file_is_refused(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(bare.read_bytes()[:500])
+    with pytest.raises(CheckpointError, match=r"model\.gguf: cannot be read as GGUF"):
+        Checkpoint(tmp_path)
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    for size in (96, 128):
+        model = random_pre_norm("llama", **(GEOMETRY | {"intermediate_size": size}))
+        begun(path, model)[0].close()
+        assert Checkpoint(path).config.count("intermediate_size") == size
+
+
+def test_two_files_are_one_too_many(bare: Path, tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).symlink_to(bare)
+    with pytest.raises(CheckpointNotFoundError, match=r"2 GGUF files and no config\.json: name on"):
+        Checkpoint(tmp_path)
+    assert Checkpoint(tmp_path / "b.gguf").files() == [tmp_path / "b.gguf"]
