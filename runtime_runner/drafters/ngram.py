@@ -41,7 +41,7 @@ class NgramDrafter:
         """Write down the tokens of a path, and behind it what the next ones overwrite."""
         first = accepted.first.unsqueeze(1)
         step = numbers(0, accepted.tokens.shape[1], first.device)
-        column = torch.where(first < 0, self._columns - 1, column_of(first + 1 + step))
+        column = torch.where(first >= 0, column_of(first + 1 + step), self._columns - 1)
         self._texts[accepted.sequences.unsqueeze(1), column] = accepted.tokens
 
     def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
