@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
@@ -48,6 +49,8 @@ def chain_length(
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, metavar="N")
 @click.option("--chain-len", callback=chain_length, metavar="K",
               help="Drafts per round, or auto; default: the artifact's.")  # fmt: skip
+@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
+              help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
@@ -63,7 +66,7 @@ def chain_length(
                    "on built-in prompts or those of --prompts-jsonl.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
 def main(self_test: bool, verify: bool, **given: Any) -> None:
-    """Generate greedily from ARTIFACT, speculating with its draft head."""
+    """Generate greedily from ARTIFACT, speculating with its draft head or another drafter."""
     options = Options(**given)
     if verify:
         check_files(options)
@@ -84,6 +87,7 @@ class Options:
     raw_prompt: bool
     max_new_tokens: int
     chain_len: ChainLen | None
+    drafter: str | None
     no_speculation: bool
     executor: str
     no_cuda_graph: bool
@@ -96,7 +100,8 @@ class Options:
         """The artifact, opened."""
         from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
 
-        return load_artifact(self.artifact, self.executor, cuda_graphs=not self.no_cuda_graph)
+        graphs = not self.no_cuda_graph
+        return load_artifact(self.artifact, self.executor, cuda_graphs=graphs, drafter=self.drafter)
 
 
 def check_files(options: Options) -> None:

@@ -16,7 +16,10 @@ def statistics(result: "Result") -> Table:
     """Of one generation, as a table of two columns."""
     new_tokens = f"{len(result.token_ids)} (finish: {result.finish_reason})"
     return table_of(
-        ("new tokens", new_tokens), *rows_of(result.stats), ("executor", result.executor)
+        ("new tokens", new_tokens),
+        *rows_of(result.stats),
+        ("drafter", result.drafter or "-"),
+        ("executor", result.executor),
     )
 
 

@@ -8,15 +8,20 @@ from typing import Any
 
 from torch import Tensor
 
-from eagle_aot.artifact import Constants, Manifest, tokenizer_files
+from eagle_aot.artifact import DRAFTERS, Constants, Manifest, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.runtime_runner.adaptive.backlog import Backlog, LateDrafter, RecordedBacklog
+from eagle_aot.runtime_runner.adaptive.backlog import (
+    Backlog,
+    LateDrafter,
+    NoBacklog,
+    RecordedBacklog,
+)
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule, ConstantSchedule, Schedule
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
-from eagle_aot.runtime_runner.drafters import kind_of, read_draft_ids
+from eagle_aot.runtime_runner.drafters import kind_of
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
@@ -32,13 +37,14 @@ LONGEST_CHOSEN = 7  # drafts, of a chain length that is chosen round by round
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """One generation. `finish_reason` is stop, length or context; `text` is None without a
-    tokenizer."""
+    tokenizer, `drafter` where nothing was to be drafted."""
 
     prompt_tokens: int
     token_ids: list[int]
     text: str | None
     finish_reason: str
     executor: str
+    drafter: str | None
     stats: Stats
 
     def to_json(self) -> dict[str, Any]:
@@ -51,6 +57,7 @@ class Result:
             "finish_reason": self.finish_reason,
             **self.stats.to_json(),
             "executor": self.executor,
+            "drafter": self.drafter,
         }
 
 
@@ -107,6 +114,7 @@ class Runner:
             text=self.tokenizer.decode(output) if tokenizer_files(self.directory) else None,
             finish_reason=finish_reason(output, stops, max_new_tokens),
             executor=self.executor.name,
+            drafter=self.drafter.kind if speculate else None,
             stats=stats,
         )
 
@@ -145,7 +153,9 @@ class Runner:
 
     def _backlog(self, rows: int) -> Backlog:
         recorded = self.executor.device.type == "cuda"
-        return (RecordedBacklog if recorded else Backlog)(self.drafter, rows, self.running)
+        kept = RecordedBacklog if recorded else Backlog
+        needed = kept if DRAFTERS[self.drafter.kind] else NoBacklog
+        return needed(self.drafter, rows, self.running)
 
     def _schedule(self, chain_len: ChainLen) -> Schedule:
         return (
@@ -211,24 +221,31 @@ def finish_reason(output: list[int], stop_ids: frozenset[int], max_new_tokens: i
     return "length" if len(output) == max_new_tokens else "context"
 
 
-def load_artifact(path: str | Path, executor: str = "auto", *, cuda_graphs: bool = True) -> Runner:
+def load_artifact(
+    path: str | Path,
+    executor: str = "auto",
+    *,
+    cuda_graphs: bool = True,
+    drafter: str | None = None,
+) -> Runner:
     """Open an artifact directory for running.
 
-    With `cuda_graphs`, an executor on a GPU records rounds and replays them.
+    With `cuda_graphs`, an executor on a GPU records rounds and replays them. `drafter` is one of
+    `DRAFTERS`, the artifact's own where it is None.
 
     Its files must match the manifest's hashes and its constants the manifest's. Raises
     ArtifactError for an artifact that is damaged, of another version or with a drafter that is not
-    known here, and UnsupportedError for an executor that does not fit it.
+    known here, SettingError for a drafter that needs what the artifact does not have, and
+    UnsupportedError for an executor that does not fit it.
     """
     directory = Path(path)
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)
     manifest.verify(directory)
-    drafter_of = kind_of(manifest, directory)
+    make_drafter = kind_of(manifest, directory, drafter)
     opened = open_program(directory, manifest, executor, cuda_graphs=cuda_graphs)
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
-    drafter = drafter_of(opened, constants, read_draft_ids(directory, opened.device))
-    return Runner(directory, opened, constants, drafter)
+    return Runner(directory, opened, constants, make_drafter(opened, constants, directory))

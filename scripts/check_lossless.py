@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
+from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
@@ -24,6 +25,8 @@ from shared.number_list import chain_lengths
 @click.argument("prompts_jsonl", type=click.Path(path_type=Path))
 @click.option("--chain-lens", default="4", show_default=True, callback=chain_lengths,
               help="Drafts per round; auto among them.")  # fmt: skip
+@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
+              help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap prompts in the chat template.")
 @click.option("--target", metavar="NAME_OR_DIR", help="The target, to tell the gap in nats.")
@@ -33,6 +36,7 @@ def main(
     artifact: Path,
     prompts_jsonl: Path,
     chain_lens: list[ChainLen],
+    drafter: str | None,
     max_new_tokens: int,
     raw_prompt: bool,
     target: str | None,
@@ -46,7 +50,7 @@ def main(
     one. Exits with 1 when anything differs.
     """
     prompts = read_prompts(None, None, prompts_jsonl)
-    runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
+    runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph, drafter=drafter)
     eager = None if target is None else load_target(target, runner.constants.max_seq_len)
     logits = None if eager is None else partial(last_logits, eager)
     console = Console(stderr=True)

@@ -12,7 +12,9 @@ from eagle_aot.runtime_runner.step import Draft
 
 
 class LateDrafter(Drafter, Protocol):
-    """A drafter that can be left out of rounds for a while."""
+    """A drafter that can be left out of rounds for a while; `kind` is its name."""
+
+    kind: str
 
     def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
         """Commit a path as `observe` does.
@@ -62,6 +64,17 @@ class Backlog:
 
     def _features(self, count: int) -> Tensor:
         return torch.cat(self._kept, dim=1)
+
+
+class NoBacklog(Backlog):
+    """For a drafter that reads tokens alone: it is shown those of plain rounds at once, and to
+    catch up is only to say what it would have drafted."""
+
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
+        self._drafter.observe(accepted, features)
+
+    def _features(self, count: int) -> Tensor:
+        return torch.empty(1, count, 0, device=self._running.bonus.device)
 
 
 class RecordedBacklog(Backlog):

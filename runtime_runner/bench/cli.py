@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.runtime_runner.bench.results import Results
 
@@ -19,6 +20,8 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wra
 )
 @click.option("--chain-lens", default="all", show_default=True, metavar="K,...",
               help="Drafts per round.")  # fmt: skip
+@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
+              help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--rows", default="1,2,4,8,16,32,64", show_default=True, metavar="N,...",
               help="Rows to verify of each sequence.")  # fmt: skip
 @click.option("--batch-sizes", default="1", show_default=True, metavar="B,...",
@@ -37,6 +40,7 @@ def main(
     artifact: Path,
     contexts: str | None,
     chain_lens: str,
+    drafter: str | None,
     rows: str,
     batch_sizes: str,
     tau: str,
@@ -67,7 +71,8 @@ def main(
     in_use_before = bytes_in_use()
     progress = Progress()
     with progress.stage("load"):
-        runner = load_artifact(artifact, executor, cuda_graphs=settings.cuda_graphs)
+        graphs = settings.cuda_graphs
+        runner = load_artifact(artifact, executor, cuda_graphs=graphs, drafter=drafter)
     results = Bench(runner, settings, progress, in_use_before).run()
     show(results, as_json)
     if picture is not None:

@@ -8,7 +8,7 @@ are left out: next to weights they are nothing.
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 
-from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, Constants
+from eagle_aot.artifact import DRAFT_DECODE, METHODS, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
@@ -51,10 +51,13 @@ class BytesToRead:
         return sum(read.values())
 
     def round(self, chain_len: int, context: int) -> int:
-        """Bytes read by a round: the chain behind its free first draft, verification, reseed."""
+        """Bytes read by a round: the chain behind its free first draft, verification, reseed.
+
+        Without a head verification alone: what is looked up in a text is nothing next to weights.
+        """
         rows = chain_len + 1
         verify = self.forward(TARGET_VERIFY, rows, context)
-        if chain_len == 0:
+        if chain_len == 0 or DRAFT_DECODE not in self._methods:
             return verify
         step = self.forward(DRAFT_DECODE, 1, context)
         return verify + (chain_len - 1) * step + self.forward(DRAFT_DECODE, rows, context)
@@ -101,9 +104,13 @@ class Floors:
         return Floor(bytes=bytes_, ms=1e3 * bytes_ / self._bandwidth)
 
 
-def bytes_to_read(executor: Executor, constants: Constants) -> BytesToRead | None:
-    """What an executor's program must read; None where the executor does not know its weights."""
+def bytes_to_read(
+    executor: Executor, constants: Constants, methods: Collection[str] = METHODS
+) -> BytesToRead | None:
+    """What an executor's program must read in rounds of some of its `methods`; None where the
+    executor does not know its weights."""
     if isinstance(executor, AotiExecutor):
         weights = executor.weights
-        return BytesToRead(executor.methods, constants, weights.place, weights.caches)
+        used = {name: method for name, method in executor.methods.items() if name in methods}
+        return BytesToRead(used, constants, weights.place, weights.caches)
     return None

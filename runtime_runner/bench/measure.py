@@ -5,6 +5,7 @@ import platform
 import torch
 
 from eagle_aot import __version__
+from eagle_aot.artifact import DRAFTERS, TARGET_VERIFY
 from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.memory import peak_memory, read_bandwidth
@@ -50,7 +51,8 @@ class Bench:
         memory = peak_memory(executor, peak, self._in_use_before)
         with self._progress.stage("read bandwidth"):
             bandwidth = read_bandwidth(self._clock, executor.device)
-        floors = Floors(bytes_to_read(executor, runner.constants), bandwidth)
+        methods = TARGET_VERIFY, *DRAFTERS[runner.drafter.kind]
+        floors = Floors(bytes_to_read(executor, runner.constants, methods), bandwidth)
         return Results(
             setup=self._setup(),
             read_bandwidth=bandwidth,
@@ -67,6 +69,7 @@ class Bench:
             executor=executor.name,
             cuda_graphs=settings.cuda_graphs and isinstance(executor, AotiExecutor),
             device=device_name(executor.device),
+            drafter=self._runner.drafter.kind,
             versions={"eagle-aot": __version__, "torch": torch.__version__},
             repeats=settings.repeats,
             taus=settings.taus,

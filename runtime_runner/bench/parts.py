@@ -1,9 +1,11 @@
 """The parts of a round, each as a step on tensors that stay where they are."""
 
+import itertools
+
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY, Constants
+from eagle_aot.artifact import DRAFTERS, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.bench.results import PLAIN, SEED, STEP, VERIFY
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import Timed
@@ -97,9 +99,10 @@ class Parts:
             for shape in settings.shapes(constants.max_rows)
         ]
         features = some_features(runner.target, constants, executor.device)
-        for rows in (1, *(chain_len + 1 for chain_len in settings.chain_lens)):
-            own = features[:, :rows].clone()
-            self.forwards.append(RepeatedForward(executor, constants, DRAFT_DECODE, (1, rows), own))
+        shapes = [(1, rows) for rows in (1, *(k + 1 for k in settings.chain_lens))]
+        for drafting, shape in itertools.product(DRAFTERS[runner.drafter.kind], shapes):
+            own = features[:, : shape[1]].clone()
+            self.forwards.append(RepeatedForward(executor, constants, drafting, shape, own))
 
     def place(self, context: int) -> None:
         """Run everything at the end of the first `context` tokens, which are in the caches."""

@@ -70,7 +70,8 @@ class RoundTimes:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
     """Where a round's wall time goes, in milliseconds. `other` is the device's span outside the
-    forwards, and `host` what lies outside that span."""
+    forwards, which is where a drafter without a head drafts, and `host` what lies outside that
+    span."""
 
     draft: float
     verify: float
@@ -112,8 +113,9 @@ class AtContext:
         """The parts add up to the round's wall time."""
         k = round_.chain_len
         verify = (self.part(VERIFY, k + 1) if k else self.plain).ms
-        draft = (k - 1) * self.part(STEP, 1).ms if k else 0.0  # the reseed gives the first draft
-        reseed = self.part(SEED, k + 1).ms if k else 0.0
+        has_head = k > 0 and any(part.name == SEED for part in self.parts)
+        draft = (k - 1) * self.part(STEP, 1).ms if has_head else 0.0  # the first is the reseed's
+        reseed = self.part(SEED, k + 1).ms if has_head else 0.0
         other = round_.device_ms - draft - verify - reseed
         return Breakdown(
             draft=draft, verify=verify, reseed=reseed, other=other, host=round_.host_ms or 0.0
@@ -122,13 +124,15 @@ class AtContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What was measured, where and how: `repeats` samples per figure, on recorded steps where
-    `cuda_graphs`, with speeds projected for rounds of `taus` tokens."""
+    """What was measured, where and how: rounds that `drafter` drafts for, `repeats` samples per
+    figure, on recorded steps where `cuda_graphs`, with speeds projected for rounds of `taus`
+    tokens."""
 
     artifact: str
     executor: str
     cuda_graphs: bool
     device: str
+    drafter: str
     versions: dict[str, str]
     repeats: int
     taus: tuple[float, ...]

@@ -109,7 +109,7 @@ class Tally:
 def with_head(
     runner: Runner, prompt: list[int], plain: list[int], chain_len: ChainLen, max_new_tokens: int
 ) -> tuple[list[int], Stats]:
-    """As a user would."""
+    """As a user would, with the runner's own drafter."""
     result = runner.generate(prompt, max_new_tokens, chain_len)
     return result.token_ids, result.stats
 
@@ -131,8 +131,8 @@ def with_script(
 
 HEAD: Mapping[str, Decode] = {"head": with_head}
 HEAD_AND_SCRIPT: Mapping[str, Decode] = {**HEAD, "scripted": with_script}
-"""Drafts of the artifact's head, which may be right always or never, and drafts that are right in a
-changing number of places."""
+"""Drafts of the runner's own drafter, which may be right always or never, and drafts that are right
+in a changing number of places."""
 
 
 def compare(

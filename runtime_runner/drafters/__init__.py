@@ -5,28 +5,52 @@ from pathlib import Path
 
 from torch import Tensor, device
 
-from eagle_aot.artifact import DRAFT_IDS, Constants, Manifest
-from eagle_aot.common.errors import ArtifactError
+from eagle_aot.artifact import DRAFT_IDS, DRAFTERS, EAGLE3, NGRAM, Constants, Manifest
+from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
+from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.executors import Executor
 
-Make = Callable[[Executor, Constants, Tensor | None], LateDrafter]
-"""From an opened program, its constants and the target's ids of the drafter's, int64 [Vd]; None
-where they are the same."""
+Make = Callable[[Executor, Constants, Path], LateDrafter]
+"""From an opened program, its constants and the artifact's directory."""
 
-KINDS: dict[str, Make] = {"eagle3": Eagle3Drafter}
+
+def eagle3(executor: Executor, constants: Constants, directory: Path) -> LateDrafter:
+    """The artifact's draft head."""
+    return Eagle3Drafter(executor, constants, read_draft_ids(directory, executor.device))
+
+
+def ngram(executor: Executor, constants: Constants, directory: Path) -> LateDrafter:
+    """Prompt lookup, which needs nothing of the artifact."""
+    return NgramDrafter(constants, executor.device)
+
+
+KINDS: dict[str, Make] = {EAGLE3: eagle3, NGRAM: ngram}
 """By the name in a manifest."""
 
 
-def kind_of(manifest: Manifest, directory: Path) -> Make:
-    """What makes an artifact's drafter. Raises ArtifactError for one that is not known here."""
-    if manifest.drafter not in KINDS:
+def kind_of(manifest: Manifest, directory: Path, asked: str | None = None) -> Make:
+    """What makes the drafter asked for, or the artifact's own where that is None.
+
+    Raises ArtifactError for one of the artifact that is not known here, and SettingError for one
+    that is asked for and not known, or needs a method that the artifact does not have.
+    """
+    kind = manifest.drafter if asked is None else asked
+    if kind not in KINDS and asked is None:
         raise ArtifactError(
-            f"{directory}: its drafter {manifest.drafter!r} is not known to this runner, which has "
+            f"{directory}: its drafter {kind!r} is not known to this runner, which has "
             f"{', '.join(KINDS)}: run it with the version that exported it"
         )
-    return KINDS[manifest.drafter]
+    if kind not in KINDS:
+        raise SettingError(f"drafter {kind!r} is not known: there are {', '.join(KINDS)}")
+    missing = [method for method in DRAFTERS[kind] if method not in manifest.methods]
+    if missing and asked is not None:
+        raise SettingError(
+            f"drafter {kind!r}: {directory} has no {missing[0]}: "
+            f"leave it out to draft with {manifest.drafter!r}"
+        )
+    return KINDS[kind]
 
 
 def read_draft_ids(directory: Path, where: device | str) -> Tensor | None:

@@ -7,7 +7,7 @@ needs no target forward of its own.
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFT_DECODE, Constants
+from eagle_aot.artifact import DRAFT_DECODE, EAGLE3, Constants
 from eagle_aot.runtime_runner.acceptance import Accepted
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.round import Running
@@ -21,6 +21,8 @@ class Eagle3Drafter:
     Of each: the first draft, which follows the last committed slot and comes for free, and the
     recurrent feature of that slot.
     """
+
+    kind = EAGLE3
 
     def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
         """`target_ids` int64 [Vd] are the target's ids of the head's; None where they are the

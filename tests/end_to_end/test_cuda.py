@@ -4,14 +4,18 @@ import itertools
 from pathlib import Path
 
 import pytest
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 from check_artifact import tokens
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.acceptance import committed
 from eagle_aot.runtime_runner.checks.lossless import with_script
 from eagle_aot.runtime_runner.checks.rows import RowCheck
+from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.round import Running
 from eagle_aot.runtime_runner.stats import Stats
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
 from support.runner.shuffled_lengths import Shuffled
@@ -53,6 +57,27 @@ def test_choosing_the_chain_length_changes_no_token(
     for prompt in mixed_prompts(runner):
         plain = runner.generate(prompt, 40, speculate=False)
         assert runner.generate(prompt, 40, "auto").token_ids == plain.token_ids, len(prompt)
+
+
+def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
+    """Its drafts are those of the same text on the host, and accepted where a text copies."""
+    runner, accepted = load_artifact(cuda_artifact, drafter="ngram"), 0
+    on_host = NgramDrafter(runner.constants, "cpu")
+    for prompt in [[7, 8, 9] * 30, *mixed_prompts(runner)[::4]]:
+        plain = runner.generate(prompt, 40, speculate=False).token_ids
+        for chain_len in (1, 4, 7, "auto"):
+            result = runner.generate(prompt, 40, chain_len)
+            assert result.token_ids == plain, (len(prompt), chain_len)
+            accepted += result.stats.accepted
+        prefill(runner.round(7), prompt, Stats(chain_len=7))
+        following = torch.tensor([[*prompt[1:], int(runner.running.bonus)]])
+        path = committed(following, torch.arange(len(prompt)), torch.tensor([0]))
+        on_host.observe(path, torch.empty(0))
+        running = Running([0], runner.constants.tail, "cpu")
+        running.place(following[:, -1:], len(prompt))
+        here = runner.drafter.propose(runner.running, 7).tokens.tolist()
+        assert here == on_host.propose(running, 7).tokens.tolist()
+    assert accepted
 
 
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])

@@ -28,6 +28,7 @@ OPTIONS = {
     "--raw-prompt",
     "--max-new-tokens",
     "--chain-len",
+    "--drafter",
     "--no-speculation",
     "--no-cuda-graph",
     "--executor",
@@ -57,6 +58,7 @@ FIELDS = {
     "decode_seconds",
     "tokens_per_second",
     "executor",
+    "drafter",
     "chain_len",
     "rounds_by_chain_len",
 }
@@ -89,7 +91,7 @@ def test_json_has_exactly_the_documented_fields(tiny_artifact: Path) -> None:
     assert result["finish_reason"] == "stop"
     assert result["target_forwards"] == result["rounds"] + 1
     assert result["tau"] == (result["new_tokens"] - 1) / result["rounds"]
-    assert result["executor"] == "executorch"
+    assert (result["executor"], result["drafter"]) == ("executorch", "eagle3")
     assert len(result["acceptance_by_position"]) == result["chain_len"] == 4
 
 
@@ -104,6 +106,19 @@ def test_auto_says_what_it_chose(tiny_artifact: Path) -> None:
     assert sum(k * rounds for k, rounds in chosen.items()) == result["drafted"] > 0
     told = run(tiny_artifact, "--prompt", QUESTION, "--chain-len", "auto").stderr
     assert re.search(r"chain length +auto: \d in \d+ rounds", told)
+
+
+def test_a_drafter_is_named(tiny_artifact: Path) -> None:
+    own = json.loads(run(tiny_artifact, "--prompt", QUESTION, "--json").stdout)
+    found = run(tiny_artifact, "--prompt", QUESTION, "--json", "--drafter", "ngram")
+    result = json.loads(found.stdout)
+    assert result["token_ids"] == own["token_ids"]
+    assert (result["drafter"], result["chain_len"]) == ("ngram", 4)
+    assert result["rounds"] > own["rounds"]
+    told = run(tiny_artifact, "--prompt", QUESTION, "--drafter", "ngram").stderr
+    assert re.search(r"drafter +ngram", told)
+    refused = run(tiny_artifact, "--self-test", "--drafter", "ngram")
+    assert refused.exit_code == 2 and "leave out --drafter" in refused.stderr
 
 
 def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path: Path) -> None:
@@ -122,14 +137,13 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
     for quick, slow in pairs:
         assert quick["token_ids"] == slow["token_ids"]
         assert quick["text"] == slow["text"]
-        assert (slow["drafted"], slow["chain_len"]) == (0, 0)
+        assert (slow["drafted"], slow["chain_len"], slow["drafter"]) == (0, 0, None)
     assert sum(q["target_forwards"] for q, _ in pairs) < sum(
         s["target_forwards"] / 2 for _, s in pairs
     )
     for which, whole in enumerate(one["summary"] for one in summaries):
-        assert set(whole) == FIELDS - {"token_ids", "text", "finish_reason", "executor"} | {
-            "requests"
-        }
+        of_one = {"token_ids", "text", "finish_reason", "executor", "drafter"}
+        assert set(whole) == FIELDS - of_one | {"requests"}
         assert whole["requests"] == 6
         for name in ("new_tokens", "rounds", "target_forwards", "drafted", "accepted"):
             assert whole[name] == sum(pair[which][name] for pair in pairs)

@@ -46,6 +46,12 @@ def test_an_artifact_is_lossless(tiny_artifact: Path, prompts: Path) -> None:
     assert result.stderr == ""
 
 
+def test_it_is_with_another_drafter(tiny_artifact: Path, prompts: Path) -> None:
+    result = run(tiny_artifact, prompts, "--chain-lens", "3,auto", "--drafter", "ngram")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("4 of 4 outputs identical, ")
+
+
 def test_a_thousand_prompts_are(tiny_artifact: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "thousand.jsonl"
     assert CliRunner().invoke(write_prompts.main, [str(prompts)]).exit_code == 0

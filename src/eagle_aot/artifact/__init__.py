@@ -28,7 +28,10 @@ from eagle_aot.artifact.manifest import (
 )
 from eagle_aot.artifact.methods import (
     DRAFT_DECODE,
+    DRAFTERS,
+    EAGLE3,
     METHODS,
+    NGRAM,
     PREFILL,
     TARGET_VERIFY,
     Constants,
@@ -36,10 +39,13 @@ from eagle_aot.artifact.methods import (
 
 __all__ = [
     "ARTIFACT_FILES",
+    "DRAFTERS",
     "DRAFT_DECODE",
     "DRAFT_IDS",
+    "EAGLE3",
     "MANIFEST",
     "METHODS",
+    "NGRAM",
     "PREFILL",
     "PROGRAM",
     "SCHEMA_VERSION",

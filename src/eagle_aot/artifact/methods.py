@@ -12,6 +12,11 @@ TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
 METHODS = (PREFILL, TARGET_VERIFY, DRAFT_DECODE)
 
+EAGLE3 = "eagle3"
+NGRAM = "ngram"
+DRAFTERS = {EAGLE3: (DRAFT_DECODE,), NGRAM: ()}
+"""What drafts, by its name in a manifest, with the methods that it adds to the target's."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constants:

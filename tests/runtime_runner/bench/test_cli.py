@@ -18,6 +18,7 @@ OPTIONS = {
     "artifact",
     "--contexts",
     "--chain-lens",
+    "--drafter",
     "--rows",
     "--batch-sizes",
     "--tau",
@@ -32,6 +33,7 @@ FIELDS = {
     "executor",
     "cuda_graphs",
     "device",
+    "drafter",
     "versions",
     "repeats",
     "taus",
@@ -129,6 +131,20 @@ def check_projection(round_: dict[str, Any], projected: dict[str, Any]) -> None:
         return
     assert projected["tokens_per_second"] == pytest.approx(1e3 * tau / round_["wall_ms"])
     assert projected["speedup"] == pytest.approx(tau / round_["break_even_tau"])
+
+
+def test_rounds_without_the_head_are_timed(tiny_artifact: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "round.png"
+    done = run(tiny_artifact, *QUICK, "--json", "--drafter", "ngram", "--plot", picture)
+    assert (done.exit_code, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["drafter"] == "ngram" and picture.is_file()
+    for at in result["contexts"]:
+        assert {part["name"] for part in at["parts"]} == {"plain decode", "verify"}
+        for round_ in at["rounds"]:
+            parts = round_["breakdown_ms"]
+            assert parts["draft"] == parts["reseed"] == 0
+            assert sum(parts.values()) == pytest.approx(round_["wall_ms"])
 
 
 def test_the_picture_is_written(measured: tuple[dict[str, Any], Path]) -> None:

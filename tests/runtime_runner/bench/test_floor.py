@@ -105,6 +105,8 @@ def test_equal_weights_are_read_once_and_caches_each(tmp_path: Path) -> None:
     # Once per forward, not once for all: what verification read, drafting reads again.
     assert read.forward(DRAFT_DECODE, 1, 9) == 32
     assert read.round(1, 9) == 2 * 32 + 2 * 11 * 4 + 32
+    without_head = bytes_to_read(loaded(tmp_path, methods), constants_with(), (TARGET_VERIFY,))
+    assert without_head is not None and without_head.round(1, 9) == 2 * 32 + 2 * 11 * 4
 
 
 def test_an_embedding_is_looked_up() -> None:

@@ -11,6 +11,7 @@ from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import HostClock
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
+from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.runner import Runner
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 
@@ -41,6 +42,22 @@ def test_there_is_a_part_for_every_figure(runner: Runner) -> None:
     assert [round_.chain_len for round_ in parts.rounds] == [0, 1, 3]
     assert isinstance(runner.executor, LoggingExecutor)
     assert len(runner.executor.repeated) == len(parts.forwards)
+
+
+def test_a_drafter_without_a_head_has_no_forwards() -> None:
+    executor = LoggingExecutor()
+    runner = Runner(Path(), executor, CONSTANTS, NgramDrafter(CONSTANTS, "cpu"))
+    parts = Parts(runner, settings("1,3"))
+    assert [(part.name, part.rows) for part in parts.forwards] == [
+        ("plain decode", 1), ("verify", 2), ("verify", 4),
+    ]  # fmt: skip
+    round_ = parts.rounds[-1]
+    round_.place(40)
+    round_.timed.prepare()
+    calls_of(runner)
+    round_.timed.play()
+    ((method, _, positions),) = calls_of(runner)
+    assert (method, positions) == (TARGET_VERIFY, [40, 41, 42, 43])
 
 
 def test_forwards_run_random_tokens_behind_the_context(runner: Runner) -> None:

@@ -26,7 +26,7 @@ def cells(text: str, first: str) -> list[str]:
 def test_the_head_says_what_was_measured_where() -> None:
     lines = rendered(made_up_results()).splitlines()
     assert lines[:4] == [
-        "made-[up]-$pair$, aoti with CUDA graphs, a GPU",
+        "made-[up]-$pair$, aoti with CUDA graphs, a GPU, eagle3",
         "reads 2.0 GB/s; medians of 20 samples",
         "peak memory: target weights 8.00 GB, workspace 500.0 MB",
         "longest prefill chunk, target alone: 128 tokens in 32.0 ms: 4,000 tokens/s",

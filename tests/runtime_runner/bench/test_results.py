@@ -41,6 +41,13 @@ def test_a_round_cannot_emit_more_than_its_drafts_and_the_bonus(at: AtContext) -
     assert round_.tokens_per_second(3.1) is None
 
 
+def test_a_drafter_without_a_head_drafts_beside_the_forwards(at: AtContext) -> None:
+    without = replace(at, parts=tuple(p for p in at.parts if "draft" not in p.name))
+    found = without.breakdown(at.rounds[1])
+    assert (found.draft, found.reseed) == (0, 0)
+    assert found.other == pytest.approx(17 - 13.2)
+
+
 def test_a_round_is_taken_apart(at: AtContext) -> None:
     plain, round_ = map(at.breakdown, at.rounds)
     # The reseed gives the first of two drafts, so one step is left.

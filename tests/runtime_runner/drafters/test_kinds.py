@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from eagle_aot.artifact import DRAFT_IDS, Manifest
-from eagle_aot.common.errors import ArtifactError
+from eagle_aot.artifact import DRAFT_IDS, DRAFTERS, PREFILL, TARGET_VERIFY, Manifest
+from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.drafters import KINDS, kind_of, read_draft_ids
 from support.files.artifact import write_artifact
@@ -20,8 +20,25 @@ def test_the_manifest_says_which(tmp_path: Path) -> None:
 
 def test_one_that_is_not_known_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="telepathy")
-    with pytest.raises(ArtifactError, match=r"drafter 'telepathy' is not known .* has eagle3: run"):
+    with pytest.raises(ArtifactError, match=r"'telepathy' is not known .* has eagle3, ngram: run"):
         load_artifact(tmp_path)
+
+
+def test_another_may_be_asked_for(tmp_path: Path) -> None:
+    write_artifact(tmp_path, drafter="telepathy")
+    assert kind_of(Manifest.read(tmp_path), tmp_path, "ngram") is KINDS["ngram"]
+
+
+def test_unless_the_artifact_lacks_what_it_needs(tmp_path: Path) -> None:
+    write_artifact(tmp_path, drafter="ngram", methods=[PREFILL, TARGET_VERIFY])
+    with pytest.raises(SettingError, match=r"'eagle3': .* has no draft_decode: .* with 'ngram'"):
+        load_artifact(tmp_path, drafter="eagle3")
+    with pytest.raises(SettingError, match="'telepathy' is not known: there are eagle3, ngram"):
+        load_artifact(tmp_path, drafter="telepathy")
+
+
+def test_each_has_a_line_in_the_contract() -> None:
+    assert list(KINDS) == list(DRAFTERS)
 
 
 def test_draft_ids_are_read_where_they_are_told(tmp_path: Path) -> None:

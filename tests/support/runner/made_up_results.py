@@ -56,6 +56,7 @@ def made_up_results(*contexts: AtContext) -> Results:
             executor="aoti",
             cuda_graphs=True,
             device="a GPU",
+            drafter="eagle3",
             versions={"torch": "2.11.0"},
             repeats=20,
             taus=(2.0, 3.0, 4.0),

@@ -1,0 +1,113 @@
+"""Prompt lookup through the real `.pte`: the plain tokens, and fewer rounds where a text copies."""
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
+from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.stats import Stats
+from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
+from support.runner.shuffled_lengths import Shuffled
+from tiny_pair.stories import stories
+
+LENGTHS: list[ChainLen] = [*CHAIN_LENS, "auto"]
+
+
+@pytest.fixture(scope="module")
+def lookup(tiny_artifact: Path) -> Runner:
+    """The shipped pair, its head left alone."""
+    return load_artifact(tiny_artifact, drafter="ngram")
+
+
+@pytest.fixture(scope="module")
+def random_lookup(random_artifact: Path) -> Runner:
+    """A target that copies nothing: nearly every draft is wrong."""
+    return load_artifact(random_artifact, drafter="ngram")
+
+
+def asked_again(runner: Runner) -> list[list[int]]:
+    """Problems that are solved in front of themselves."""
+    prompts = []
+    for story in itertools.islice(stories(2, "test"), 6):
+        question = runner.tokenizer.encode(story.question)
+        *answer, _ = runner.generate(question, 128, speculate=False).token_ids
+        prompts.append([*question, *answer, *question])
+    return prompts
+
+
+def cycles(runner: Runner) -> list[list[int]]:
+    """Random tokens over and over."""
+    rng = random.Random(3)
+    units = [[rng.randrange(runner.constants.vocab_size) for _ in range(n)] for n in (1, 3, 8, 20)]
+    return [unit * (60 // len(unit)) for unit in units]
+
+
+def test_copying_is_drafted_and_changes_no_token(lookup: Runner) -> None:
+    prompts = [*asked_again(lookup), *cycles(lookup)]
+    plain = [lookup.generate(prompt, 48, speculate=False) for prompt in prompts]
+    for chain_len in LENGTHS:
+        found = []
+        for prompt, expected in zip(prompts, plain, strict=True):
+            result = lookup.generate(prompt, 48, chain_len)
+            assert (result.token_ids, result.drafter) == (expected.token_ids, "ngram")
+            assert result.finish_reason == expected.finish_reason
+            found.append(result.stats)
+        stats = Stats.total(found)
+        assert stats.accepted > 0
+        if chain_len in (4, 7):
+            assert stats.tau > 1.8, "most of a copy is drafted"
+
+
+def test_nor_does_any_prompt(lookup: Runner, random_lookup: Runner) -> None:
+    for runner in (lookup, random_lookup):
+        for prompt in mixed_prompts(runner)[::6]:
+            plain = runner.generate(prompt, 20, speculate=False).token_ids
+            for chain_len in (1, 4, 7, "auto"):
+                assert runner.generate(prompt, 20, chain_len).token_ids == plain, len(prompt)
+
+
+def test_nor_does_any_order_of_chain_lengths(
+    lookup: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = lookup.adaptive_schedule
+    monkeypatch.setattr(schedule, "_chooser", Shuffled(schedule.costs))
+    lengths = set()
+    for prompt in [*asked_again(lookup), *mixed_prompts(lookup)[1::8]]:
+        plain = lookup.generate(prompt, 40, speculate=False)
+        result = lookup.generate(prompt, 40, "auto")
+        assert result.token_ids == plain.token_ids, len(prompt)
+        lengths |= {k for k, rounds in enumerate(result.stats.rounds_by_chain_len) if rounds}
+    assert lengths == set(range(8))
+
+
+def test_the_last_tokens_of_the_context_are_decoded(lookup: Runner) -> None:
+    context = lookup.constants.max_seq_len
+    prompt = ([7, 8, 9] * context)[: context - 11]
+    plain = lookup.generate(prompt, 1000, speculate=False)
+    for chain_len in (1, 7, 15):
+        result = lookup.generate(prompt, 1000, chain_len)
+        assert result.token_ids == plain.token_ids
+
+
+def test_sequences_beside_one_another_are_each_drafted_their_own(batch_runner: Runner) -> None:
+    """Four at a time, each with the tokens that it has alone."""
+    prompts, constants = cycles(batch_runner), batch_runner.constants
+    alone = [batch_runner.generate(p, 60, speculate=False).token_ids for p in prompts]
+    running = Running([2, 0, 3, 1], constants.tail, "cpu")
+    round_ = Round(batch_runner.target, NgramDrafter(constants, "cpu"), 5, running)
+    outputs = [
+        [prefill(round_, prompt, Stats(chain_len=5), index)] for index, prompt in enumerate(prompts)
+    ]
+    rounds = 59
+    for _ in range(rounds):
+        for output, (accepted, *tokens) in zip(outputs, round_.play().tolist(), strict=True):
+            output += tokens[: accepted + 1]
+    for output, expected in zip(outputs, alone, strict=True):
+        assert output[: len(expected)] == expected
+    assert sum(map(len, outputs)) > 4 * (rounds + 1), "no draft was ever right"
