@@ -81,8 +81,9 @@ class Source:
         for flag, directory in (("--target-dir", target_dir), ("--draft-dir", draft_dir)):
             if directory is None and load_format != DUMMY:
                 raise SettingError(f"{flag} is needed: {target_model} is read from a directory")
-            if directory is not None and not directory.exists():
-                raise CheckpointNotFoundError(f"{flag} {directory}: no such directory or file")
+            is_file = flag == "--target-dir" and directory is not None and directory.is_file()
+            if directory is not None and not directory.is_dir() and not is_file:
+                raise CheckpointNotFoundError(f"{flag} {directory}: no such directory")
         if target_dir is not None and not is_checkpoint(target_dir):
             raise CheckpointNotFoundError(f"--target-dir {no_checkpoint(target_dir)}")
         return cls(

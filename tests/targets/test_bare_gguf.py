@@ -195,6 +195,16 @@ def test_a_bos_comes_first_where_the_tokenizer_puts_it(
     assert turn.count(0) == 2 and turn[0] == 0, "the template's own, no third"
 
 
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_a_template_without_a_bos_gets_the_tokenizers(tmp_path: Path, adds_bos: bool) -> None:
+    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+    file.say_tokenizer(SIZE, adds_bos, template="{{ messages[0].content }}")
+    file.close()
+    tokenizer = Tokenizer(side_directory(tmp_path))
+    bare = tokenizer.hf("the", add_special_tokens=False).input_ids
+    assert tokenizer.encode("the") == ([0, *bare] if adds_bos else bare)
+
+
 def test_every_token_that_ends_a_turn_stops(tmp_path: Path) -> None:
     model = random_pre_norm("llama", **GEOMETRY)
     file, _ = begun(tmp_path / "model.gguf", model)
