@@ -18,6 +18,7 @@ from eagle_aot.triton_kernels.int4_gemm import (
     int4_linear_reference,
     set_matvec_max_m,
 )
+from support.kernels.h100 import analyse_for_h100
 from support.kernels.int4_cases import Case, tensors
 
 SMALL_M = torch.ops.eagle_aot.int4_small_m.default
@@ -126,19 +127,9 @@ def test_a_raised_limit_serves_any_range_by_the_operator_for_few(
         assert int4_gated_linear(x, *weight, splits, "silu").shape == (1, 9, 24)
 
 
-class H100:
-    """What Triton asks of a driver when it compiles; no GPU need be there."""
-
-    def get_current_target(self) -> object:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
 @pytest.fixture
 def h100(monkeypatch: pytest.MonkeyPatch) -> None:
-    triton = pytest.importorskip("triton", reason="triton is not installed")
-    monkeypatch.setattr(triton.runtime.driver, "_active", H100())
+    analyse_for_h100(monkeypatch)
 
 
 def kernel_calls(program: ExportedProgram) -> list[Node]:

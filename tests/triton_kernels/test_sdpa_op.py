@@ -17,6 +17,7 @@ from eagle_aot.triton_kernels.sdpa_splitk import (
     sdpa_splitk,
     visible_slots,
 )
+from support.kernels.h100 import analyse_for_h100
 from support.kernels.sdpa_cases import Layer, Text, chain, forward, relative_error, tree
 
 SPLITK = torch.ops.eagle_aot.sdpa_splitk.default
@@ -199,22 +200,12 @@ def test_which_layers_have_a_kernel(
     assert not is_servable(heads, k.to(torch.float64))
 
 
-class H100:
-    """What Triton asks of a driver when it compiles; no GPU need be there."""
-
-    def get_current_target(self) -> object:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
 @pytest.mark.parametrize(("window", "most"), [(0, 64), (0, 512), (16, 64)])
 def test_lowered_for_a_gpu_it_is_two_kernels_that_copy_no_cache(
     monkeypatch: pytest.MonkeyPatch, window: int, most: int
 ) -> None:
     """Whatever a kernel is believed to write is copied before each call."""
-    triton = pytest.importorskip("triton", reason="triton is not installed")
-    monkeypatch.setattr(triton.runtime.driver, "_active", H100())
+    analyse_for_h100(monkeypatch)
     program = traced(Layer(8, 2, 64, window, torch.bfloat16), most)
     opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional

@@ -20,7 +20,7 @@ from torch._inductor import compile_fx
 from eagle_aot.export.lowering.in_place import writes_unwrapped, written_in_place
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from support.kernels.h100 import H100Driver
+from support.kernels.h100 import analyse_for_h100
 from support.kernels.norm_rope_cases import Case
 
 CASE = Case(1, 8, 4, 2, 64)
@@ -82,8 +82,7 @@ def test_the_compiler_clones_no_cache(
     program: ExportedProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kernels write the buffers themselves, and nothing is copied back."""
-    triton = pytest.importorskip("triton")
-    monkeypatch.setattr(triton.runtime.driver, "_active", H100Driver())
+    analyse_for_h100(monkeypatch)
     graphs: list[torch.fx.Graph] = []
     passes = compile_fx.post_grad_passes
 

@@ -19,7 +19,7 @@ from eagle_aot.targets.step import chain_tail
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from support.kernels.h100 import H100Driver
+from support.kernels.h100 import analyse_for_h100
 from support.kernels.int4_cases import Case, tensors
 from support.kernels.residual_cases import Case as ResidualCase
 
@@ -178,8 +178,7 @@ def opened(
 
 
 def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    triton = pytest.importorskip("triton", reason="triton is not installed")
-    monkeypatch.setattr(triton.runtime.driver, "_active", H100Driver())
+    analyse_for_h100(monkeypatch)
     program = traced()
     expected, each = opened(program, nullcontext())
     found, once = opened(program, mutations_memoised())
