@@ -66,8 +66,10 @@ def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     rows = numbers(0, choices.shape[1], choices.device).expand_as(choices)
     if choices.shape[1] == 1:
         return rows, numbers(0, 1, choices.device).expand(len(choices))
-    right = (step.tokens[:, 1:] == choices[:, :-1]).cumprod(dim=1)
-    return rows, right.sum(dim=1)
+    right = step.tokens[:, 1:] == choices[:, :-1]
+    if len(choices) > 1:  # of which some may have fewer rows
+        right = right & (step.positions[:, 1:] >= 0)
+    return rows, right.cumprod(dim=1).sum(dim=1)
 
 
 def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:

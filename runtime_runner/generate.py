@@ -19,6 +19,14 @@ class Limits:
 
     room: int
     stop_ids: frozenset[int]
+    ends: Callable[[int], bool] = lambda token: False
+
+    def cut(self, run: Sequence[int]) -> tuple[list[int], bool]:
+        """The run up to and including the token that ends the text, and whether there is one."""
+        for i, token in enumerate(run):
+            if self.ends(token) or token in self.stop_ids:
+                return [*run[: i + 1]], True
+        return [*run], False
 
 
 def generate(

@@ -4,7 +4,9 @@ Every shape is fixed by the number of sequences and of drafts, and nothing is re
 so that a round can be recorded once and replayed at any position of the texts.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -23,7 +25,8 @@ class Running:
     `bonus` int64 [B, 1] is the token that is decided but in no cache yet, `position` int64 [B] its
     place, -1 for a sequence that only fills its place. `sequences` int64 [B] are the caches they
     use, each another one. `moves` int64 [B, D] are the slots of the D tokens before the bonus
-    where they do not lie in those of their positions, else -1.
+    where they do not lie in those of their positions, else -1. `wanted` int64 [B] is how many
+    drafts each takes at most, which a round of one sequence does not ask.
     """
 
     def __init__(self, sequences: Sequence[int], tail: int, device: torch.device | str) -> None:
@@ -32,6 +35,34 @@ class Running:
         self.bonus = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self.position = torch.full((batch,), -1, dtype=torch.int64, device=device)
         self.moves = no_moves(batch, tail, device)
+        self.wanted = torch.full_like(self.sequences, tail - 1)
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def first(self, count: int) -> "Running":
+        """Those at the first `count` indices, in the same memory."""
+        part = copy.copy(self)
+        for name, tensor in vars(self).items():
+            setattr(part, name, tensor[:count])
+        return part
+
+    def swap(self, index: int, other: int) -> None:
+        """Let two sequences change places."""
+        for tensor in vars(self).values():
+            tensor[[index, other]] = tensor[[other, index]]
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Let all of them only fill their places for a while."""
+        before = {name: tensor.clone() for name, tensor in vars(self).items()}
+        self.position.fill_(-1)
+        self.moves.fill_(-1)
+        try:
+            yield
+        finally:
+            for name, tensor in before.items():
+                getattr(self, name).copy_(tensor)
 
     def place(self, bonus: Tensor, position: int, index: int = 0) -> None:
         """Let the sequence at `index` go on from `bonus` int64 [1, 1], the token at `position`."""
@@ -106,7 +137,8 @@ class Round:
         if self.drafter and self.chain_len:
             draft = self.drafter.propose(running, self.chain_len)
         where = running.position, running.sequences
-        step = rows_behind(running.bonus, *where, draft, self.target.tail)
+        wanted = running.wanted if len(running) > 1 else None
+        step = rows_behind(running.bonus, *where, draft, self.target.tail, wanted)
         logits, features = self.target.verify(step, running.moves)
         accepted = accept(step, greedy(logits))
         if self.drafter:

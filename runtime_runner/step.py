@@ -93,9 +93,16 @@ def tree_rows(bonus: Tensor, first: Tensor, sequences: Tensor, draft: Draft, tai
 
 
 def rows_behind(
-    bonus: Tensor, first: Tensor, sequences: Tensor, draft: Draft, tail: int
+    bonus: Tensor,
+    first: Tensor,
+    sequences: Tensor,
+    draft: Draft,
+    tail: int,
+    wanted: Tensor | None = None,
 ) -> StepRows:
-    """A draft of either kind behind the bonus tokens, as `tree_rows` takes them."""
+    """A draft of either kind behind the bonus tokens, as `tree_rows` takes them; of a chain at most
+    `wanted` int64 [B] drafts, all where it is None."""
     if draft.parents is not None:
         return tree_rows(bonus, first, sequences, draft, tail)
-    return chain_rows(torch.cat((bonus, draft.tokens), dim=1), first, sequences, tail)
+    used = None if wanted is None else wanted + 1
+    return chain_rows(torch.cat((bonus, draft.tokens), dim=1), first, sequences, tail, used)

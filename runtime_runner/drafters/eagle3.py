@@ -19,7 +19,7 @@ class Eagle3Drafter:
     """State of all sequences, in the same tensors for good, as a recorded round needs.
 
     Of each: the first draft, which follows the last committed slot and comes for free, and the
-    recurrent feature of that slot.
+    recurrent feature of that slot. A row behind the last is for those who only fill a place.
     """
 
     kind = EAGLE3
@@ -30,8 +30,8 @@ class Eagle3Drafter:
         self._executor = executor
         self._tail, self._sequences = constants.tail, constants.max_batch_size
         self._target_ids = target_ids
-        self._first = torch.zeros(self._sequences, 1, dtype=torch.int64, device=executor.device)
-        self._feature: Tensor | None = None  # [sequences, 1, H]
+        self._first = torch.zeros(self._sequences + 1, 1, dtype=torch.int64, device=executor.device)
+        self._feature: Tensor | None = None  # [sequences + 1, 1, H]
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Commit the slots of an accepted path."""
@@ -69,12 +69,13 @@ class Eagle3Drafter:
         )
         drafts, recurrent = self._run(rows, features.gather(1, wide))
         last = accepted.count.unsqueeze(1)
-        self._keep(accepted.sequences, drafts.gather(1, last), recurrent, last)
+        keeps = torch.where(accepted.first < 0, self._sequences, accepted.sequences)
+        self._keep(keeps, drafts.gather(1, last), recurrent, last)
         return drafts
 
     def _keep(self, sequences: Tensor, first: Tensor, recurrent: Tensor, last: Tensor) -> None:
         if self._feature is None:
-            self._feature = recurrent.new_zeros(self._sequences, 1, recurrent.shape[-1])
+            self._feature = recurrent.new_zeros(self._sequences + 1, 1, recurrent.shape[-1])
         at = last.unsqueeze(-1).expand(-1, -1, recurrent.shape[-1])
         self._first.index_copy_(0, sequences, first)
         self._feature.index_copy_(0, sequences, recurrent.gather(1, at))

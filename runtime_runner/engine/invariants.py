@@ -1,0 +1,70 @@
+"""What must hold between two steps of the engine, whatever came before."""
+
+import torch
+from torch import Tensor
+
+from eagle_aot.runtime_runner.engine.engine import Engine
+from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
+from eagle_aot.runtime_runner.engine.text import Text
+from eagle_aot.runtime_runner.step import chain_rows
+from eagle_aot.runtime_runner.target import Forward, no_moves
+
+
+def check_invariants(engine: Engine) -> None:
+    """Raises AssertionError where host and device do not agree on who runs where.
+
+    What the sequences hold is for `check_serial`.
+    """
+    running = engine.rounds.running
+    assert running.sequences.tolist() == engine.order, "host and device differ on places"
+    assert sorted(engine.order) == list(range(len(running))), "a sequence is lost"
+    texts = [*engine.prompts, *engine.running]
+    held = [text.sequence for text in texts]
+    assert len(set(held)) == len(held) and None not in held, "a sequence is used twice"
+    assert held[len(engine.prompts) :] == engine.order[: len(engine.running)], "a gap"
+    assert all(text.sequence is None for text in engine.waiting), "a sequence is held in line"
+    positions, bonus = running.position.tolist(), running.bonus.flatten().tolist()
+    for place, text in enumerate(engine.running):
+        assert positions[place] == text.position, "counts do not add up"
+        assert bonus[place] == text.output[-1], "the token that comes next is another one"
+        stats = text.stats
+        assert stats.emitted == len(text.output) - 1 == stats.rounds + stats.accepted
+    assert set(positions[len(engine.running) :]) <= {-1}, "a free sequence runs"
+
+
+def check_serial(engine: Engine) -> None:
+    """Raises AssertionError unless each running text sees, bit for bit, what decoding it plainly
+    in a sequence of its own would have left. Needs a free sequence, and checks nothing without."""
+    held = {text.sequence for text in (*engine.prompts, *engine.running)}
+    free = next((sequence for sequence in engine.order if sequence not in held), None)
+    if free is None:
+        return
+    running = engine.rounds.running
+    for place, text in enumerate(engine.running):
+        here = running.first(place + 1)
+        row = here.bonus[place:], here.position[place:], here.sequences[place:]
+        found = _verify(engine, *row, here.moves[place:])
+        expected = _decoded(engine, text, free)
+        same = (torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert all(same), f"request {text.number} sees another text than its own"
+
+
+def _decoded(engine: Engine, text: Text, sequence: int) -> Forward:
+    """The forward of the last token, after the prompt and one token after the other."""
+    target, device = engine.rounds.target, engine.rounds.running.bonus.device
+    where = torch.tensor([sequence], device=device)
+    run = PromptRun(target, None, text.request.prompt, where)
+    while run.left:
+        run.run_chunk()
+    first = len(text.request.prompt)
+    for position, token in enumerate(text.output, start=first):
+        row = torch.tensor([[token]], device=device), torch.tensor([position], device=device)
+        found = _verify(engine, *row, where, no_moves(1, target.tail, device))
+    return found
+
+
+def _verify(
+    engine: Engine, token: Tensor, position: Tensor, sequence: Tensor, moves: Tensor
+) -> Forward:
+    target = engine.rounds.target
+    return target.verify(chain_rows(token, position, sequence, target.tail), moves)

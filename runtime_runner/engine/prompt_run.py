@@ -1,0 +1,46 @@
+"""A prompt on its way through target and drafter."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eagle_aot.runtime_runner.acceptance import committed
+from eagle_aot.runtime_runner.round import Drafter
+from eagle_aot.runtime_runner.sampling import greedy
+from eagle_aot.runtime_runner.target import Target
+
+
+class PromptRun:
+    """Chunk after chunk of one sequence.
+
+    How a prompt is cut depends on nothing but its length, so what happens between two chunks
+    changes no bit of it.
+    """
+
+    def __init__(
+        self, target: Target, drafter: Drafter | None, prompt: Sequence[int], sequence: Tensor
+    ) -> None:
+        """Of the sequence int64 [1]. What a drafter is shown of a chunk ends with the token after
+        the chunk."""
+        self._target, self._drafter = target, drafter
+        self._sequence = sequence.clone()
+        self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
+        self._chunks = target.plan_prompt(len(prompt))[::-1]
+
+    @property
+    def left(self) -> int:
+        """Tokens to go."""
+        return sum(map(len, self._chunks))
+
+    def run_chunk(self) -> Tensor:
+        """The next one. Returns the token behind it, int64 [1, 1]."""
+        chunk = self._chunks.pop()
+        positions = torch.arange(chunk.start, chunk.stop, device=self._text.device)
+        tokens = self._text[:, chunk.start : chunk.stop]
+        logits, features = self._target.run_prompt(tokens, positions, self._sequence, chunk)
+        bonus = greedy(logits[:, -1:])
+        if self._drafter:
+            following = torch.cat((self._text, bonus), dim=1)[:, chunk.start + 1 : chunk.stop + 1]
+            self._drafter.observe(committed(following, positions, self._sequence), features)
+        return bonus

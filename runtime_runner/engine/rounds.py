@@ -1,0 +1,54 @@
+"""Rounds of every shape, each made once."""
+
+from collections.abc import Callable
+
+from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.round import Drafter, Round, Running
+from eagle_aot.runtime_runner.target import Target
+
+
+class Rounds:
+    """Over the same sequences: those at the first places run, the others fill a shape.
+
+    Where rounds are recorded there are few shapes, of 1, 2, 4, ... sequences.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        running: Running,
+        max_rows: int,
+        record: Callable[[Call], Call] | None,
+    ) -> None:
+        """`record` makes a round cheap to repeat, None where nothing is recorded; a shape has
+        `max_rows` rows at most."""
+        self.target, self.drafter, self.running = target, drafter, running
+        self._max_rows, self._record = max_rows, record
+        self._made: dict[tuple[int, int], Round] = {}
+
+    def longest_chain(self, texts: int) -> int:
+        """As many drafts as there are rows for in a round of so many texts."""
+        return self._max_rows // self.places(texts) - 1
+
+    def places(self, texts: int) -> int:
+        """How many sequences a round of so many texts has."""
+        if self._record is None:
+            return texts
+        return min(1 << (texts - 1).bit_length(), len(self.running))
+
+    def of(self, texts: int, chain_len: int) -> Round:
+        """The round of the texts at the first places, with `chain_len` drafts each or as many as
+        there are rows for."""
+        shape = self.places(texts), min(chain_len, self.longest_chain(texts))
+        if shape not in self._made:
+            self._made[shape] = self._make(*shape)
+        return self._made[shape]
+
+    def _make(self, places: int, chain_len: int) -> Round:
+        drafter = self.drafter if chain_len else None
+        round_ = Round(self.target, drafter, chain_len, self.running.first(places))
+        if self._record is not None:
+            with self.running.idle():  # recording plays it as well
+                round_.play = self._record(round_.step)
+        return round_

@@ -1,0 +1,64 @@
+"""One request's text while it is served."""
+
+import time
+from collections.abc import Sequence
+
+from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
+from eagle_aot.runtime_runner.engine.request import Reason, Request, RequestId
+from eagle_aot.runtime_runner.stats import Stats
+
+
+class Text:
+    """What the host knows of it: the tokens so far, and why there are no more.
+
+    `sequence` is the cache that it has, None while it waits for one.
+    """
+
+    def __init__(self, number: RequestId, request: Request) -> None:
+        self.number, self.request = number, request
+        self.sequence: int | None = None
+        self.run: PromptRun | None = None
+        self.output: list[int] = []
+        self.ended: Reason | None = None
+        self.stats = Stats(chain_len=request.chain_len)
+        self._asked = self._started = self._first_token = time.perf_counter()
+
+    @property
+    def prompt_left(self) -> int:
+        """Tokens of the prompt to go."""
+        return self.run.left if self.run else 0
+
+    @property
+    def position(self) -> int:
+        """Of the last token, which is in no cache yet."""
+        return len(self.request.prompt) + len(self.output) - 1
+
+    def start(self, sequence: int, run: PromptRun) -> None:
+        """A cache was free."""
+        self.sequence, self.run = sequence, run
+        self._started = time.perf_counter()
+
+    def begin(self, token: int) -> list[int]:
+        """The first token, which the prompt's last chunk gives. Returns it, as `add` does."""
+        self.run = None
+        self._first_token = time.perf_counter()
+        self.stats.prefill_seconds = self._first_token - self._started
+        return self._append([token])
+
+    def add(self, chain_len: int, accepted: int, tokens: Sequence[int]) -> list[int]:
+        """A round's tokens. Returns those that count."""
+        drafted = min(chain_len, self.request.chain_len)
+        run = self._append(tokens[: accepted + 1])
+        self.stats.add_round(drafted, min(accepted, len(run)), len(run))
+        self.stats.decode_seconds = time.perf_counter() - self._first_token
+        return run
+
+    def _append(self, tokens: Sequence[int]) -> list[int]:
+        limits = self.request.limits
+        run, stopped = limits.cut(tokens[: limits.room - len(self.output)])
+        self.output += run
+        if stopped:
+            self.ended = "stop"
+        elif len(self.output) == limits.room:
+            self.ended = "room"
+        return run

@@ -1,0 +1,247 @@
+"""Requests that come and go over a toy model, against one text at a time."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.acceptance import Accepted
+from eagle_aot.runtime_runner.engine import Engine, Event, Failed, Finished, Request, Tokens
+from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
+from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.generate import Limits
+from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.step import Draft
+from support.runner.toy import MAX_ROWS, TAIL, VOCAB, ToyTarget, next_token, plain_text
+
+SEED = 11
+
+
+class SeeingDrafter:
+    """Reads the texts in the target's slots; right or wrong by a pattern."""
+
+    def __init__(self, target: ToyTarget, pattern: Sequence[bool]) -> None:
+        self._target, self._pattern, self._proposed = target, pattern, 0
+
+    def observe(self, accepted: Accepted, features: torch.Tensor) -> None:
+        for row, first in enumerate(accepted.first.tolist()):
+            assert first < 0 or features[row, 0, 0] == first, "the feature of another position"
+
+    def propose(self, running: Running, count: int) -> Draft:
+        places = zip(
+            running.position.tolist(), running.bonus[:, 0].tolist(), running.sequences.tolist(),
+            strict=True,
+        )  # fmt: skip
+        return Draft(torch.tensor([self._chain(*place, count) for place in places]))
+
+    def _chain(self, position: int, bonus: int, sequence: int, count: int) -> list[int]:
+        slots = self._target.slots[sequence]
+        text = [*(slots[p] for p in range(max(position, 0))), bonus]
+        for _ in range(count):
+            right = self._pattern[self._proposed % len(self._pattern)]
+            self._proposed += 1
+            token = next_token(text, SEED)
+            text.append(token if right else (token + 1) % VOCAB)
+        return text[-count:]
+
+
+def engine_of(
+    sequences: int, pattern: Sequence[bool] = (True, False), *, recorded: bool = False
+) -> Engine:
+    """Over a toy target that cuts prompts into short chunks."""
+    target = ToyTarget(SEED, 16, 9, sequences=sequences)
+    running = Running(range(sequences), TAIL, "cpu")
+
+    def record(step: Call) -> Call:
+        step()
+        return step
+
+    drafter = SeeingDrafter(target, pattern)
+    return Engine(Rounds(target, drafter, running, MAX_ROWS, record if recorded else None))
+
+
+def request_of(
+    prompt: Sequence[int], room: int, chain_len: int = 4, stops: frozenset[int] = frozenset()
+) -> Request:
+    return Request(
+        prompt=tuple(prompt), limits=Limits(room=room, stop_ids=stops), chain_len=chain_len
+    )
+
+
+def alone(request: Request) -> list[int]:
+    """What plain decoding gives."""
+    run = plain_text(request.prompt, SEED, request.limits.room)
+    return request.limits.cut(run)[0]
+
+
+prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
+requests = st.builds(
+    request_of, prompts, st.integers(1, 40), st.integers(0, 15),
+    st.frozensets(st.integers(0, VOCAB - 1), max_size=1),
+)  # fmt: skip
+
+
+class Comings(RuleBasedStateMachine):
+    """Any order of adding, stepping and cancelling."""
+
+    served = Bundle("served")
+
+    @initialize(
+        sequences=st.integers(1, 5),
+        pattern=st.lists(st.booleans(), min_size=1, max_size=7),
+        recorded=st.booleans(),
+    )
+    def start(self, sequences: int, pattern: list[bool], recorded: bool) -> None:
+        self.engine = engine_of(sequences, pattern, recorded=recorded)
+        self.asked: dict[int, Request] = {}
+        self.got: dict[int, list[int]] = {}
+        self.ended: dict[int, Event] = {}
+        self.cancelled: set[int] = set()
+
+    @rule(target=served, request=requests)
+    def add(self, request: Request) -> int:
+        number = self.engine.add(request)
+        self.asked[number], self.got[number] = request, []
+        return number
+
+    @rule(steps=st.integers(1, 12))
+    def go_on(self, steps: int) -> None:
+        for _ in range(steps):
+            self.take(self.engine.step())
+
+    @rule(number=consumes(served))
+    def cancel(self, number: int) -> None:
+        self.engine.cancel(number)
+        self.cancelled.add(number)
+
+    def take(self, events: list[Event]) -> None:
+        for event in events:
+            assert event.request not in self.ended, "an event behind the last"
+            if isinstance(event, Tokens):
+                assert event.tokens
+                self.got[event.request] += event.tokens
+            else:
+                self.ended[event.request] = event
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if hasattr(self, "engine"):
+            check_invariants(self.engine)
+            check_serial(self.engine)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        while self.engine.busy:
+            self.take(self.engine.step())
+        check_invariants(self.engine)
+        assert set(self.ended) == set(self.asked)
+        for number, request in self.asked.items():
+            end, expected = self.ended[number], alone(request)
+            assert isinstance(end, Finished)
+            if end.reason == "cancelled":
+                assert number in self.cancelled
+                assert self.got[number] == expected[: len(self.got[number])]
+            else:
+                assert self.got[number] == expected
+
+
+TestComings = Comings.TestCase
+TestComings.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def serve(engine: Engine) -> list[Event]:
+    events: list[Event] = []
+    while engine.busy:
+        events += engine.step()
+    return events
+
+
+def tokens_of(events: list[Event], number: int) -> list[int]:
+    told = [e.tokens for e in events if isinstance(e, Tokens) and e.request == number]
+    return [token for run in told for token in run]
+
+
+def test_all_sequences_share_a_forward() -> None:
+    engine = engine_of(4, [True])
+    for i in range(4):
+        engine.add(request_of([i], 21))
+    serve(engine)
+    target = engine.rounds.target
+    assert isinstance(target, ToyTarget)
+    # Four prompts of one chunk each; then 20 tokens each in rounds of five, a few of them shared by
+    # all, the first ones by those that were there.
+    assert target.forwards < 4 + 4 + 4 * 3
+
+
+def test_a_request_that_does_not_speculate_beside_one_that_does() -> None:
+    engine = engine_of(2, [True])
+    plain, drafting = engine.add(request_of([1], 21, 0)), engine.add(request_of([2], 21, 4))
+    stats = {e.request: e.stats for e in serve(engine) if isinstance(e, Finished)}
+    assert (stats[plain].drafted, stats[plain].tau) == (0, 1.0)
+    assert stats[drafting].tau == 5.0
+
+
+def test_more_drafts_than_rows_for_all_are_cut() -> None:
+    engine = engine_of(5, [True], recorded=True)
+    numbers = [engine.add(request_of([i], 33, 15)) for i in range(5)]
+    events = serve(engine)
+    for i, number in enumerate(numbers):
+        assert tokens_of(events, number) == plain_text([i], SEED, 33)
+
+
+def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
+    engine = engine_of(2)
+    long, short = engine.add(request_of([1] * 320, 2)), engine.add(request_of([2] * 30, 2))
+    ends = [e.request for e in serve(engine) if isinstance(e, Finished)]
+    assert ends == [short, long]
+
+
+def test_running_texts_go_on_beside_a_long_prompt() -> None:
+    engine = engine_of(2, [False])
+    first = engine.add(request_of([1], 200, 0))
+    engine.step()
+    long = engine.add(request_of([2] * 640, 2))
+    before = []
+    while not tokens_of(before, long):
+        before += engine.step()
+    assert len(tokens_of(before, first)) > 10
+
+
+class Breaking(ToyTarget):
+    """Fails in one forward of many."""
+
+    fails_at: int
+
+    def verify(self, step, moves):  # type: ignore[no-untyped-def]
+        if self.forwards == self.fails_at:
+            self.forwards += 1
+            raise RuntimeError("out of\nmemory")
+        return super().verify(step, moves)
+
+
+def test_what_fails_ends_those_it_was_for() -> None:
+    engine = engine_of(2)
+    target = Breaking(SEED, 16, 9, sequences=2)
+    target.fails_at = 5
+    engine.rounds.target = target
+    engine.rounds.drafter = None
+    numbers = [engine.add(request_of([i], 12)) for i in range(4)]
+    events = serve(engine)
+    failed = [e for e in events if isinstance(e, Failed)]
+    assert [e.request for e in failed] == numbers[:2]
+    assert {e.error for e in failed} == {"out of memory"}
+    for i in (2, 3):
+        assert tokens_of(events, numbers[i]) == plain_text([i], SEED, 12)
+    check_invariants(engine)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0])
+def test_a_share_that_is_none(share: float) -> None:
+    with pytest.raises(SettingError, match="between 0 and 1"):
+        Engine(engine_of(1).rounds, share)
