@@ -175,7 +175,7 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
     assert manifest.decisions["kernels"] == {name: {} for name in manifest.shapes}
     assert set(manifest.decisions["attention"].values()) == {"stock"}
     assert manifest.decisions["head"]["draft_vocab_size"] == 512
-    assert manifest.options["draft_quant"] == "none"
+    assert (manifest.options["draft_quant"], manifest.options["drafter"]) == ("none", "eagle3")
 
 
 def test_a_target_that_config_json_names_is_called_by_its_family(qwen3_artifact: Path) -> None:
