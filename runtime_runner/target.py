@@ -12,7 +12,10 @@ from eagle_aot.runtime_runner.step import StepRows, chain_rows
 
 
 class Forward(NamedTuple):
-    """`logits` float32 [B, T, V] and what the drafter reads of the target, [B, T, H]."""
+    """`logits` float32 [B, T, V] and what the drafter reads of the target, [B, T, H].
+
+    H is 0 for an artifact whose drafter reads nothing.
+    """
 
     logits: Tensor
     features: Tensor
@@ -57,10 +60,14 @@ class TargetMethods:
         if chunk.few_rows:
             step = chain_rows(tokens, input_pos[:1], sequence, self.tail)
             return self.verify(step, no_moves(1, self.tail, tokens.device))
-        return Forward(*self._executor.run(PREFILL, tokens, input_pos, sequence))
+        return self._run(PREFILL, tokens, input_pos, sequence)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
-        return Forward(*self._executor.run(TARGET_VERIFY, *step.inputs, moves))
+        return self._run(TARGET_VERIFY, *step.inputs, moves)
+
+    def _run(self, method: str, tokens: Tensor, *more: Tensor) -> Forward:
+        logits, *features = self._executor.run(method, tokens, *more)
+        return Forward(logits, *features or [logits.new_empty(*tokens.shape, 0)])
 
 
 def no_moves(batch: int, tail: int, device: torch.device | str) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.checks.lossless import (
-    HEAD_AND_SCRIPT,
+    OWN_AND_SCRIPT,
     Tally,
     check_lossless,
     compare,
@@ -77,11 +77,11 @@ def test_the_gap_is_the_targets_behind_what_both_share(tmp_path: Path) -> None:
 
 def test_drafts_of_a_script_are_right_in_some_places(tiny: Runner) -> None:
     """So that rounds of every kind are compared, whatever the head is worth."""
-    found = list(compare(tiny, [2, 40, 41], [1, 4], 20, HEAD_AND_SCRIPT))
+    found = list(compare(tiny, [2, 40, 41], [1, 4], 20, OWN_AND_SCRIPT))
     assert [(o.chain_len, o.drafts) for o in found] == [
-        (1, "head"),
+        (1, "own"),
         (1, "scripted"),
-        (4, "head"),
+        (4, "own"),
         (4, "scripted"),
     ]
     assert all(one.identical for one in found)
