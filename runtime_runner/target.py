@@ -10,6 +10,10 @@ from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.step import StepRows, chain_rows
 
+CPU_CHUNK = 128
+"""Tokens of a prompt that a CPU takes at once at most: more are no faster, and a text that grows
+has the last chunk it filled run again."""
+
 
 class Forward(NamedTuple):
     """`logits` float32 [B, T, V] and what the drafter reads of the target, [B, T, H].
@@ -26,8 +30,8 @@ class Target(Protocol):
 
     tail: int
 
-    def plan_prompt(self, length: int) -> list[Chunk]:
-        """Consecutive chunks that cover a prompt."""
+    def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
+        """Consecutive chunks that cover a prompt, but for its first `kept` rows."""
 
     def run_prompt(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
@@ -49,10 +53,25 @@ class TargetMethods:
         self._constants = constants
         self.tail = constants.tail
 
-    def plan_prompt(self, length: int) -> list[Chunk]:
+    def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
         constants = self._constants
-        longest = constants.max_prefill_chunk
-        return plan_chunks(length, longest, constants.min_prefill_chunk, constants.max_rows)
+        longest, least = constants.max_prefill_chunk, constants.min_prefill_chunk
+        if self._executor.device.type == "cpu":
+            longest = min(longest, CPU_CHUNK)
+        return plan_chunks(length, longest, least, constants.max_rows, kept)
+
+    @property
+    def rewind(self) -> int:
+        """How many positions behind the last one that was written a text may go on.
+
+        A ring keeps a window of keys for as many rows as one forward has: a chunk's, or those that
+        a flat cache has room for behind its text.
+        """
+        constants = self._constants
+        if not constants.sliding_window:
+            return constants.flat_slots
+        scratch = constants.flat_slots - constants.max_seq_len
+        return max(constants.sliding_window, scratch)
 
     def run_prompt(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk

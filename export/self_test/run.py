@@ -9,7 +9,7 @@ from torch import nn
 
 from eagle_aot.common.errors import ArtifactError, ExportError, PromptError, SettingError
 from eagle_aot.common.memory import shortage
-from eagle_aot.common.prompts import Prompt
+from eagle_aot.common.prompts import Prompt, is_ids
 from eagle_aot.common.self_test import identity, self_test_prompts
 from eagle_aot.export.drafters.registry import HEADS
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, announce, unknown
@@ -128,5 +128,5 @@ def threads_for(target: TapTarget) -> Iterator[None]:
 
 
 def encode(prompts: Sequence[Prompt], provenance: Provenance) -> list[Sequence[int]]:
-    """Token ids, text as one turn of the target's chat. Raises ArtifactError."""
-    return [p if not isinstance(p, str) else provenance.tokenizer.encode(p) for p in prompts]
+    """Token ids, text as one turn of the target's chat. Raises ArtifactError and PromptError."""
+    return [p if is_ids(p) else provenance.tokenizer.encode(p) for p in prompts]

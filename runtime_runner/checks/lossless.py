@@ -164,7 +164,7 @@ def check_lossless(
     `logits` also by how much it prefers the plain token."""
     tally = Tally()
     for prompt in prompts:
-        ids = runner.tokenizer.encode(prompt, raw_prompt) if isinstance(prompt, str) else prompt
+        ids = runner.encode(prompt, raw=raw_prompt)
         tally.prompts += 1
         for found in compare(runner, ids, chain_lens, max_new_tokens):
             tally.compared += 1

@@ -97,7 +97,7 @@ def self_test(runner: Runner, manifest: Manifest, prompts: Sequence[Prompt]) -> 
 def fitting(runner: Runner, prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[int]]]:
     """Their places, from 1, and ids, where the context has room for two tokens more."""
     for place, prompt in enumerate(prompts, start=1):
-        ids = runner.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = runner.encode(prompt)
         if len(ids) + 1 < runner.constants.max_seq_len:
             yield place, ids
 

@@ -28,11 +28,14 @@ def checked(
 ) -> Tally:
     """What is said of one prompt whose speculative output is that."""
 
+    def encode(ids: list[int], raw: bool) -> list[int]:
+        return ids
+
     def generate(prompt: object, *told: Any, speculate: bool = True) -> SimpleNamespace:
         token_ids = speculative if speculate else PLAIN
         return SimpleNamespace(token_ids=token_ids, stats=Stats(chain_len=2))
 
-    runner = cast(Runner, SimpleNamespace(generate=generate, directory=directory))
+    runner = cast(Runner, SimpleNamespace(generate=generate, encode=encode, directory=directory))
     found = check_lossless(runner, [[1, 2]], [2, 4], 4, logits=logits)
     assert (found.prompts, found.compared, found.tokens) == (1, 2, 2 * len(PLAIN))
     return found
