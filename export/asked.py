@@ -28,6 +28,7 @@ class Asked:
     dummy_layers: int | None
     quantize: str | None
     draft_quant: str
+    drafter: str
     check_only: bool
     tap_layers: str | None
     describe_draft: Path | None
@@ -62,6 +63,7 @@ class Asked:
             self.taps,
             self.quantize,
             self.draft_quant,
+            self.drafter,
         )
 
     @property

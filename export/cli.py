@@ -4,14 +4,18 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
+from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export.asked import Asked
+
+if TYPE_CHECKING:
+    from eagle_aot.export import Source
 
 SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32, 64, 128)]
 """The names in `targets/int4/quantise.py`, which imports torch."""
@@ -28,6 +32,9 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
 @click.option("--target-dir", type=click.Path(path_type=Path), metavar="DIR|FILE.gguf",
               help="The target's checkpoint.")  # fmt: skip
 @click.option("--draft-dir", type=click.Path(path_type=Path), help="The draft head's checkpoint.")
+@click.option("--drafter", type=click.Choice(["auto", *DRAFTERS]), default="auto",
+              show_default=True,
+              help="What drafts; auto: a head where there is one, else ngram.")  # fmt: skip
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Default: ./NAME-BACKEND.")
 @click.option("--backend", type=click.Choice(["auto", "cuda", "xnnpack"]), default="auto",
               show_default=True)  # fmt: skip
@@ -71,7 +78,7 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
               help="What is shown as one JSON object.")  # fmt: skip
 @click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
 def main(**options: Any) -> None:
-    """Export a target model and its EAGLE-3 draft head to one ExecuTorch program."""
+    """Export a target model, with its EAGLE-3 draft head or alone, to one ExecuTorch program."""
     asked = Asked(**options)
     if not (asked.list_targets or asked.reproduce):
         check_usage(asked)
@@ -99,19 +106,31 @@ def export(asked: Asked) -> None:
     source, options = asked.source, asked.options
     backend = choose_backend(asked.backend)
     output_dir = asked.output_dir or Path(f"{source.target_model}-{backend}")
-    run_export(source, output_dir, options)
+    tell_drafter(source, asked)
+    manifest = run_export(source, output_dir, options)
     tell_dense(source, DTYPES[backend])
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
     click.echo(
-        f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, load format {asked.load_format}"
+        f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, drafter {manifest.drafter}, "
+        f"load format {asked.load_format}"
     )
+
+
+def tell_drafter(source: "Source", asked: Asked) -> None:
+    """Say on stderr, before the work, that there is no head where nobody asked for that."""
+    if not source.has_head and asked.drafter != source.drafter:
+        name = source.target_model
+        line = f"{name}: no draft head, so {source.drafter} will draft; --draft-dir names a head"
+        click.echo(line, err=True)
 
 
 def check_only(asked: Asked) -> None:
     """One line per method whose graph keeps the contract."""
     from eagle_aot.export import run_check
 
-    for name, program in run_check(asked.source, asked.options).items():
+    source = asked.source
+    tell_drafter(source, asked)
+    for name, program in run_check(source, asked.options).items():
         click.echo(f"{name}: {len(program.graph.nodes)} nodes, graph contract holds")
 
 

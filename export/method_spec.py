@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.step import TAIL, chain_tail
 
@@ -31,7 +32,13 @@ LAST_ROW: dict[str, Form] = {
     LOGITS: ("float32", (1, 1, WIDTH)),
     FEATURES: (FEATURES, (1, ROWS, WIDTH)),
 }
-"""What methods return: logits, never ids, which the runner chooses; and features."""
+"""What methods return: logits, never ids, which the runner chooses; and features, if anyone reads
+them."""
+
+
+def returned(forms: Mapping[str, Form], draft: Drafter) -> dict[str, Form]:
+    """Those of a target's method: features are for a drafter that reads some."""
+    return {name: form for name, form in forms.items() if name != FEATURES or draft.tap_layers}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

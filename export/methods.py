@@ -19,6 +19,7 @@ from eagle_aot.export.method_spec import (
     caches_of,
     moves_input,
     prompt_inputs,
+    returned,
     step_inputs,
 )
 from eagle_aot.export.pair import Method, Pair
@@ -29,28 +30,30 @@ from eagle_aot.triton_kernels.int4_gemm import set_matvec_max_m
 class Prefill(Method):
     """A prompt's chunk: tokens int64 [1, T], input_pos int64 [T], sequence int64 [1].
 
-    Returns logits float32 [1, 1, V] of the last row and the feature of every row [1, T, H].
+    Returns logits float32 [1, 1, V] of the last row and the feature of every row [1, T, H], for a
+    drafter that reads any.
     """
 
-    def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> tuple[Tensor, ...]:
         chunk = PromptChunk(input_pos, sequence)
         logits, taps = self.target.run(tokens, chunk, last_logits_only=True)
-        return logits, self.draft.fuse(taps)
+        return logits, *self.features(taps)
 
 
 class TargetVerify(Method):
     """Decided tokens and their drafts: tokens int64 [B, T] of a `Step`.
 
-    Returns logits float32 [B, T, V] and features [B, T, H]. T = 1 is plain decoding.
+    Returns logits float32 [B, T, V] and features [B, T, H], for a drafter that reads any. T = 1 is
+    plain decoding.
     """
 
     def forward(
         self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, moves: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         step = Step(positions, sequences, tail, moves, self.splits_keys)
         logits, taps = self.target.run(tokens, step)
-        features = self.draft.fuse(one_row_of_rows(taps))
-        return logits, rows_of_sequences(features, tokens)
+        features = self.features(one_row_of_rows(taps))
+        return logits, *(rows_of_sequences(one, tokens) for one in features)
 
 
 def method_specs(
@@ -65,7 +68,7 @@ def method_specs(
     prefill = MethodSpec(
         module=Prefill(pair),
         inputs=prompt_inputs(lengths.max_prefill),
-        outputs=LAST_ROW,
+        outputs=returned(LAST_ROW, pair.draft),
         writes=caches,
         min_rows=lengths.min_prefill,
         max_rows=lengths.max_prefill,
@@ -74,7 +77,7 @@ def method_specs(
     verify = MethodSpec(
         module=TargetVerify(pair, splits_keys),
         inputs=step_inputs(batch) | moves_input(batch),
-        outputs=ALL_ROWS,
+        outputs=returned(ALL_ROWS, pair.draft),
         writes=caches,
         min_rows=1,
         max_rows=lengths.max_rows,

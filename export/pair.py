@@ -42,6 +42,10 @@ class Method(nn.Module):
         self.draft: Drafter = pair.draft
         self.splits_keys = splits_keys
 
+    def features(self, taps: Tensor) -> tuple[Tensor, ...]:
+        """What the drafter reads of rows: taps [1, T, n_taps * Ht] -> [1, T, H], if anything."""
+        return (self.draft.fuse(taps),) if self.draft.tap_layers else ()
+
 
 def check_draft_ids(draft: Drafter, target: TapTarget) -> None:
     """Raise PairingError where the drafter proposes ids that the target does not have."""

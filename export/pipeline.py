@@ -37,7 +37,7 @@ from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.export.publish.describe import describe, publish, write_draft_ids
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
-from eagle_aot.export.self_test.run import pairing_record, self_test
+from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.targets import get_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
@@ -52,6 +52,8 @@ def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Mani
     backend = choose_backend(options.backend)
     choose_attention(options.attention, backend)
     check_output_dir(output_dir)
+    if options.self_test_prompts is not None:
+        check_head(source)
     source.provenance.check_tokenizer()  # before the minutes of work, not after
     with options.progress.stage("load"):
         loaded = load_by_gpu(source, _caches(source, options, backend))
@@ -78,6 +80,7 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
 def run_self_test(source: Source, options: ExportOptions) -> Verdict:
     """Load the pair as for an export and let its drafter be tested. Raises EagleError."""
     backend = choose_backend(options.backend)
+    check_head(source)
     if source.is_dummy:
         return unknown(RANDOM)
     with options.progress.stage("load"):

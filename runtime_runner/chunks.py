@@ -15,17 +15,16 @@ class Chunk:
         return self.stop - self.start
 
 
-def plan_chunks(length: int, longest: int, min_prefill: int, max_rows: int) -> list[Chunk]:
-    """Consecutive chunks that cover [0, length).
+def plan_chunks(
+    length: int, longest: int, min_prefill: int, max_rows: int, kept: int = 0
+) -> list[Chunk]:
+    """Consecutive chunks that cover [kept, length), where `kept` is 0 or as `KeptText` says.
 
-    Chunks of `min_prefill` to `longest` tokens go through `prefill`; what is too short for it goes
-    through `target_verify` in pieces of at most `max_rows`.
+    Chunks of exactly `longest` go through `prefill`, if it takes as few; the rest goes through
+    `target_verify` in pieces of at most `max_rows`, since a row's bits do not depend on how it is
+    cut: so a text that grows keeps them, until it fills another chunk.
     """
-    chunks, start = [], 0
-    while start < length:
-        left = length - start
-        few = min(left, longest) < min_prefill
-        stop = start + min(left, longest, max_rows if few else longest)
-        chunks.append(Chunk(start, stop, few))
-        start = stop
-    return chunks
+    whole = length - length % longest if longest >= min_prefill else 0
+    chunks = [Chunk(at, at + longest, False) for at in range(0, whole, longest) if at >= kept]
+    rest = range(max(kept, whole), length, max_rows)
+    return chunks + [Chunk(at, min(at + max_rows, length), True) for at in rest]

@@ -1,7 +1,7 @@
 """`eagle-run`: generate text from an artifact."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,21 @@ from rich.console import Console
 from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import SettingError
-from eagle_aot.common.prompts import Prompt, read_prompts
+from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.plots.picture import check_plot
 from eagle_aot.runtime_runner.report import statistics, summary, total, totals
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.runner import Result, Runner
+    from eagle_aot.runtime_runner.result import Result
+    from eagle_aot.runtime_runner.runner import Runner
 
 BESIDE_VERIFY = {"verify", "as_json"}
+BESIDE_CHAT = {
+    "chat", "system", "max_new_tokens", "chain_len", "drafter", "no_speculation", "executor",
+    "no_cuda_graph", "stop_id", "stop", "as_json", "quiet",
+}  # fmt: skip
 BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
 
 
@@ -42,11 +47,16 @@ def chain_length(
 @eagle_command
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--prompt", metavar="TEXT", help="The prompt.")
-@click.option("--prompt-file", type=click.Path(path_type=Path), help="A file that is the prompt.")
-@click.option("--prompts-jsonl", type=click.Path(path_type=Path),
-              help='One {"prompt": "..."} or {"token_ids": [...]} per line.')  # fmt: skip
+@click.option("--prompt-file", type=click.Path(path_type=Path), metavar="FILE|-",
+              help="A file that is the prompt, or standard input.")  # fmt: skip
+@click.option("--prompts-jsonl", type=click.Path(path_type=Path), metavar="FILE|-",
+              help='One {"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or '
+                   '{"token_ids": [...]} per line.')  # fmt: skip
+@click.option("--chat", is_flag=True, help="A conversation: every line of input is a turn.")
+@click.option("--system", metavar="TEXT", help="What the model is told before all else.")
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap the prompt in the chat template.")
-@click.option("--max-new-tokens", type=int, default=128, show_default=True, metavar="N")
+@click.option("--max-new-tokens", type=int, metavar="N",
+              help="Of an answer, at most; default: 128, in a chat 1024.")  # fmt: skip
 @click.option("--chain-len", callback=chain_length, metavar="K",
               help="Drafts per round, or auto; default: the artifact's.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
@@ -56,6 +66,8 @@ def chain_length(
               show_default=True)  # fmt: skip
 @click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
 @click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
+@click.option("--stop", multiple=True, metavar="TEXT",
+              help="End before this text; may be given more than once.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True,
               help="Print one JSON object per prompt, and one of all.")  # fmt: skip
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
@@ -65,13 +77,15 @@ def chain_length(
               help="Compare drafts with what the export found, and outputs with plain decoding's, "
                    "on built-in prompts or those of --prompts-jsonl.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
-def main(self_test: bool, verify: bool, **given: Any) -> None:
+def main(self_test: bool, verify: bool, chat: bool, **given: Any) -> None:
     """Generate greedily from ARTIFACT, speculating with its draft head or another drafter."""
     options = Options(**given)
     if verify:
         check_files(options)
     elif self_test:
         check_drafts(options)
+    elif chat:
+        converse(options)
     else:
         generate(options)
 
@@ -85,13 +99,15 @@ class Options:
     prompt_file: Path | None
     prompts_jsonl: Path | None
     raw_prompt: bool
-    max_new_tokens: int
+    system: str | None
+    max_new_tokens: int | None
     chain_len: ChainLen | None
     drafter: str | None
     no_speculation: bool
     executor: str
     no_cuda_graph: bool
     stop_id: tuple[int, ...]
+    stop: tuple[str, ...]
     as_json: bool
     picture: Path | None
     quiet: bool
@@ -102,6 +118,17 @@ class Options:
 
         graphs = not self.no_cuda_graph
         return load_artifact(self.artifact, self.executor, cuda_graphs=graphs, drafter=self.drafter)
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """What `Runner.generate` is given beside the prompt and its text."""
+        length = {} if self.max_new_tokens is None else {"max_new_tokens": self.max_new_tokens}
+        return length | {
+            "chain_len": self.chain_len,
+            "speculate": not self.no_speculation,
+            "stop_ids": self.stop_id,
+            "stop_texts": self.stop,
+        }
 
 
 def check_files(options: Options) -> None:
@@ -135,6 +162,22 @@ def check_drafts(options: Options) -> None:
     found.raise_warning()
 
 
+def converse(options: Options) -> None:
+    """`--chat`: answer every turn."""
+    if others := given_options(but=BESIDE_CHAT):
+        raise click.UsageError(f"--chat reads what to answer: leave out {others[0]}")
+    from eagle_aot.runtime_runner.chat.terminal import Chat  # imports torch
+
+    chat = Chat(
+        options.load(),
+        options.system,
+        quiet=options.quiet,
+        as_json=options.as_json,
+        **options.generation,
+    )
+    chat.run()
+
+
 def generate(options: Options) -> None:
     """Without a mode: answer every prompt, then say what all of them cost."""
     prompts = prompts_of(options)
@@ -158,60 +201,32 @@ def prompts_of(options: Options) -> list[Prompt]:
             )
     sources = options.prompt, options.prompt_file, options.prompts_jsonl
     if sum(source is not None for source in sources) != 1:
-        raise click.UsageError("give one of --prompt, --prompt-file and --prompts-jsonl")
+        raise click.UsageError("give one of --prompt, --prompt-file, --prompts-jsonl and --chat")
     return read_prompts(*sources)
 
 
 def answer(runner: "Runner", prompt: Prompt, options: Options) -> "Result":
     """Generate from one prompt and print it: as JSON, as it comes, or as ids."""
-    stream = None if options.as_json or not isinstance(prompt, str) else TextStream(runner)
+    streams = not options.as_json and not is_ids(prompt)
     result = runner.generate(
         prompt,
-        options.max_new_tokens,
-        options.chain_len,
-        not options.no_speculation,
+        system=options.system,
         raw_prompt=options.raw_prompt,
-        stop_ids=options.stop_id,
-        on_tokens=stream or ignore,
+        on_text=write if streams else None,
+        **options.generation,
     )
     if options.as_json:
         click.echo(json.dumps(result.to_json()))
     else:
-        finish(result, stream, options.quiet)
+        click.echo("" if streams else " ".join(map(str, result.token_ids)))
+        if not options.quiet:
+            Console(stderr=True).print(statistics(result))
     return result
 
 
-class TextStream:
-    """Prints text as its tokens are decided, holding back half-decoded characters."""
-
-    def __init__(self, runner: "Runner") -> None:
-        self._decode: Callable[[list[int]], str] = runner.tokenizer.decode
-        self._ids: list[int] = []
-        self._shown = 0
-
-    def __call__(self, run: list[int]) -> None:
-        self._ids += run
-        self.show(self._decode(self._ids).rstrip("\ufffd"))
-
-    def show(self, text: str) -> None:
-        """Print what `text` adds to what stands there."""
-        click.echo(text[self._shown :], nl=False)
-        self._shown = len(text)
-
-
-def ignore(run: list[int]) -> None:
-    """Do nothing with new tokens."""
-
-
-def finish(result: "Result", stream: TextStream | None, quiet: bool) -> None:
-    """End the text and show the statistics on stderr."""
-    if stream and result.text is not None:
-        stream.show(result.text)
-        click.echo()
-    else:
-        click.echo(" ".join(map(str, result.token_ids)))
-    if not quiet:
-        Console(stderr=True).print(statistics(result))
+def write(text: str) -> None:
+    """Without waiting for the end of a line."""
+    click.echo(text, nl=False)
 
 
 def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:

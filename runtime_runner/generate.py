@@ -15,7 +15,8 @@ from eagle_aot.runtime_runner.stats import Stats
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """When to stop: `room` tokens at most, or behind any of `stop_ids`."""
+    """When to stop: `room` tokens at most, behind any of `stop_ids`, or behind the token of which
+    `ends`, asked about each in turn, says so."""
 
     room: int
     stop_ids: frozenset[int]
@@ -34,17 +35,20 @@ def generate(
     prompt: Sequence[int],
     limits: Limits,
     on_tokens: Callable[[list[int]], None],
+    kept: int = 0,
 ) -> tuple[list[int], Stats]:
-    """Greedy continuation of `prompt`, the same for every drafter and every chain length."""
+    """Greedy continuation of `prompt`, the same for every drafter and every chain length, and
+    whether or not its first `kept` rows were in the cache."""
     stats = Stats(chain_len=schedule.chain_len)
     started = time.perf_counter()
-    output = [prefill(schedule.begin(len(prompt)), prompt, stats)]
+    first = prefill(schedule.begin(len(prompt)), prompt, stats, kept=kept)
+    output, ended = limits.cut([first])
     on_tokens(output[:])
     prefilled = time.perf_counter()
-    while output[-1] not in limits.stop_ids and (left := limits.room - len(output)) > 0:
+    while not ended and (left := limits.room - len(output)) > 0:
         round_ = schedule.choose(left)
         accepted, *tokens = round_.play()[0].tolist()  # the round's one copy to the host
-        run = cut_behind_stop(tokens[: accepted + 1][:left], limits.stop_ids)
+        run, ended = limits.cut(tokens[: accepted + 1][:left])
         schedule.observe(round_, accepted, run)
         stats.add_round(round_.chain_len, min(accepted, len(run)), len(run))
         output += run
@@ -54,9 +58,11 @@ def generate(
     return output, stats
 
 
-def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) -> int:
-    """Run the prompt of the sequence at `index` in chunks, ready the round for it, and return the
-    first new token.
+def prefill(
+    round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0, kept: int = 0
+) -> int:
+    """Run the prompt of the sequence at `index` in chunks, but for its first `kept` rows, ready the
+    round for it, and return the first new token.
 
     What a drafter is shown of a chunk ends with the token after the chunk.
     """
@@ -64,7 +70,7 @@ def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) 
     text = torch.tensor([list(prompt)], dtype=torch.int64, device=round_.device)
     positions = torch.arange(len(prompt), device=round_.device)
     sequence = running.sequences[index : index + 1]
-    for chunk in target.plan_prompt(len(prompt)):
+    for chunk in target.plan_prompt(len(prompt), kept):
         input_pos = positions[chunk.start : chunk.stop]
         tokens = text[:, chunk.start : chunk.stop]
         logits, features = target.run_prompt(tokens, input_pos, sequence, chunk)
@@ -75,11 +81,3 @@ def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) 
             round_.drafter.observe(committed(following, input_pos, sequence), features)
     running.place(bonus, len(prompt), index)
     return int(bonus)
-
-
-def cut_behind_stop(run: list[int], stop_ids: frozenset[int]) -> list[int]:
-    """The run up to and including its first stop token."""
-    for i, token in enumerate(run):
-        if token in stop_ids:
-            return run[: i + 1]
-    return run

@@ -9,7 +9,7 @@ from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from eagle_aot.runtime_runner.stats import Stats
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.runner import Result
+    from eagle_aot.runtime_runner.result import Result
 
 
 def statistics(result: "Result") -> Table:

@@ -1,15 +1,14 @@
 """An opened artifact that generates."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFTERS, Constants, Manifest, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
+from eagle_aot.common.prompts import Message, check_messages, is_ids
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import (
     Backlog,
@@ -20,45 +19,26 @@ from eagle_aot.runtime_runner.adaptive.backlog import (
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule, ConstantSchedule, Schedule
+from eagle_aot.runtime_runner.checks.request import (
+    all_stop_ids,
+    check_prompt,
+    chosen_chain_len,
+)
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
 from eagle_aot.runtime_runner.drafters import kind_of
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import Limits, generate, prefill
+from eagle_aot.runtime_runner.kept import KeptText
+from eagle_aot.runtime_runner.result import Result, finish_reason
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.stats import Stats
 from eagle_aot.runtime_runner.step import StepRows
 from eagle_aot.runtime_runner.target import Forward, TargetMethods, no_moves
+from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
 
 DEFAULT_MAX_NEW_TOKENS = 128
 BACKLOG_ROWS = 128  # at most
 LONGEST_CHOSEN = 7  # drafts, of a chain length that is chosen round by round
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """One generation. `finish_reason` is stop, length or context; `text` is None without a
-    tokenizer, `drafter` where nothing was to be drafted."""
-
-    prompt_tokens: int
-    token_ids: list[int]
-    text: str | None
-    finish_reason: str
-    executor: str
-    drafter: str | None
-    stats: Stats
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields of `eagle-run --json`."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "new_tokens": len(self.token_ids),
-            "token_ids": self.token_ids,
-            "text": self.text,
-            "finish_reason": self.finish_reason,
-            **self.stats.to_json(),
-            "executor": self.executor,
-            "drafter": self.drafter,
-        }
 
 
 class Runner:
@@ -74,6 +54,7 @@ class Runner:
         self.drafter = drafter
         self.running = Running([0], constants.tail, executor.device)
         self._rounds: dict[int, Round] = {}
+        self._kept = KeptText()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -82,41 +63,86 @@ class Runner:
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Sequence[Message],
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         chain_len: ChainLen | None = None,
         speculate: bool = True,
         *,
+        system: str | None = None,
         raw_prompt: bool = False,
         stop_ids: Iterable[int] = (),
+        stop_texts: Iterable[str] = (),
+        reuse: bool = False,
         on_tokens: Callable[[list[int]], None] = lambda run: None,
+        on_text: Callable[[str], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> Result:
-        """Continue a prompt, given as text (one user turn, unless `raw_prompt`) or as token ids.
+        """Continue a prompt: text, which is one user turn unless `raw_prompt`, token ids, or a
+        conversation, `[{"role": "user", "content": "..."}, ...]`, whose last turn is the user's.
+        `system` stands before text, and before messages that do not begin with a system's.
 
         `chain_len` drafts per round, the artifact's default if None, or "auto" for as many as pay,
         round by round; `speculate=False` decodes plainly, with the same tokens as result.
-        `stop_ids` are added to the artifact's own. `on_tokens` is handed every run of new tokens
-        as it is decided. Raises PromptError for a prompt that does not fit and SettingError for an
-        argument outside its range.
+
+        `stop_ids` are added to the artifact's own; their tokens are the last of the result's.
+        `stop_texts` end the generation before the first of them appears in the text. `on_tokens` is
+        handed every run of new tokens as it is decided, `on_text` the text as it is known: whole
+        characters, and no beginning of a stop text. Once `cancelled`, asked after each token, says
+        so, the generation ends there.
+
+        With `reuse`, rows that the cache holds since the last `generate`, because this prompt
+        begins as that one and its answer did, are not run again. Tokens are the same without.
+
+        Raises PromptError for a prompt that does not fit, SettingError for an argument outside its
+        range, and ArtifactError for text where the artifact has no tokenizer.
         """
-        chain_len = self._chain_len(chain_len)
+        chain_len = chosen_chain_len(chain_len, self.constants)
         if max_new_tokens < 1:
             raise SettingError(f"max_new_tokens {max_new_tokens}: must be at least 1")
-        ids = self._ids(prompt, raw_prompt)
-        self._check_prompt(ids)
+        ids = self.encode(prompt, system, raw=raw_prompt)
+        check_prompt(ids, self.constants)
         room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
-        stops = frozenset((*self.constants.eos_ids, *self._check_stop_ids(stop_ids)))
+        stops = all_stop_ids(stop_ids, self.constants)
+        text = self._stream(tuple(stop_texts), on_text)
+
+        def ends(token: int) -> bool:
+            return text.ends(token) or cancelled()
+
+        def tell(run: list[int]) -> None:
+            text.show()
+            on_tokens(run)
+
         schedule = self._schedule(chain_len if speculate and room > 1 else 0)
-        output, stats = generate(schedule, ids, Limits(room=room, stop_ids=stops), on_tokens)
+        limits = Limits(room=room, stop_ids=stops, ends=ends)
+        kept, output, stats = self._continue(schedule, ids, limits, tell, reuse)
+        stopped = text.stopped or output[-1] in stops
         return Result(
             prompt_tokens=len(ids),
+            cached_tokens=kept,
             token_ids=output,
-            text=self.tokenizer.decode(output) if tokenizer_files(self.directory) else None,
-            finish_reason=finish_reason(output, stops, max_new_tokens),
+            text=text.close(self._decode(output)),
+            finish_reason=finish_reason(len(output), stopped, room, max_new_tokens),
             executor=self.executor.name,
             drafter=self.drafter.kind if speculate else None,
             stats=stats,
         )
+
+    def encode(
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        system: str | None = None,
+        *,
+        raw: bool = False,
+    ) -> list[int]:
+        """The token ids that `generate` continues. Raises as it does."""
+        if is_ids(prompt):
+            if system is not None:
+                raise PromptError("token ids take no system text: leave it out, or give messages")
+            return list(prompt)
+        if raw and (system is not None or not isinstance(prompt, str)):
+            raise SettingError("a raw prompt is text alone: leave out messages and system text")
+        text = prompt if isinstance(prompt, str) else check_messages(prompt)
+        return self.tokenizer.encode(text, raw, system)
 
     def verify(self, step: StepRows, moves: Tensor | None = None) -> Forward:
         """Run rows of your own making through the target, as `target_verify` takes them.
@@ -129,10 +155,18 @@ class Runner:
         if moves is None:
             moves = no_moves(batch, tail, self.executor.device)
         check_shape("moves", moves, (batch, tail))
+        self._kept = KeptText()
         return self.target.verify(step, moves)
 
     def round(self, chain_len: int) -> Round:
-        """The round of `chain_len` drafts, 0 for plain decoding; made, and recorded, once."""
+        """The round of `chain_len` drafts, 0 for plain decoding; made, and recorded, once.
+
+        For playing it: what `generate` could go on from is forgotten.
+        """
+        self._kept = KeptText()
+        return self._round(chain_len)
+
+    def _round(self, chain_len: int) -> Round:
         if chain_len not in self._rounds:
             self._rounds[chain_len] = self._make(chain_len, self.drafter if chain_len else None)
         return self._rounds[chain_len]
@@ -145,7 +179,7 @@ class Runner:
         longest = min(LONGEST_CHOSEN, constants.tail - 1)
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
         backlog = self._backlog(rows)
-        rounds = [self._make(0, backlog), *(self.round(k) for k in range(1, longest + 1))]
+        rounds = [self._make(0, backlog), *(self._round(k) for k in range(1, longest + 1))]
         self._prefill_something()
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         costs = measure_costs(rounds, backlog, positions)
@@ -157,11 +191,38 @@ class Runner:
         needed = kept if DRAFTERS[self.drafter.kind] else NoBacklog
         return needed(self.drafter, rows, self.running)
 
+    def _continue(
+        self,
+        schedule: Schedule,
+        ids: list[int],
+        limits: Limits,
+        on_tokens: Callable[[list[int]], None],
+        reuse: bool,
+    ) -> tuple[int, list[int], Stats]:
+        """Generate, behind the rows that are kept where they may be reused; how many those were."""
+        plan = self.target.plan_prompt(len(ids))
+        before, self._kept = self._kept, KeptText()  # nothing, where what follows is interrupted
+        kept = before.shared(ids, plan, self.target.rewind) if reuse else 0
+        output, stats = generate(schedule, ids, limits, on_tokens, kept)
+        written = len(ids) + len(output) + self.constants.tail  # with drafts, at most
+        self._kept = before.followed_by([*ids, *output], plan, kept, written)
+        return kept, output, stats
+
+    def _stream(
+        self, stop_texts: tuple[str, ...], on_text: Callable[[str], None] | None
+    ) -> NoStream:
+        if not stop_texts and on_text is None:
+            return NoStream()
+        return TextStream(self.tokenizer.decode, stop_texts, on_text)
+
+    def _decode(self, ids: list[int]) -> str | None:
+        return self.tokenizer.decode(ids) if tokenizer_files(self.directory) else None
+
     def _schedule(self, chain_len: ChainLen) -> Schedule:
         return (
             self.adaptive_schedule
             if chain_len == AUTO_LENGTH
-            else ConstantSchedule(self.round(chain_len))
+            else ConstantSchedule(self._round(chain_len))
         )
 
     def _make(self, chain_len: int, drafter: Drafter | None) -> Round:
@@ -175,50 +236,9 @@ class Runner:
 
     def _prefill_something(self) -> None:
         """In target and drafter, which gives both a state."""
+        self._kept = KeptText()
         round_ = Round(self.target, self.drafter, 1, self.running)
         prefill(round_, [0] * self.constants.min_prefill_chunk, Stats(chain_len=0))
-
-    def _ids(self, prompt: str | Sequence[int], raw: bool) -> list[int]:
-        return self.tokenizer.encode(prompt, raw) if isinstance(prompt, str) else list(prompt)
-
-    def _chain_len(self, chain_len: ChainLen | None) -> ChainLen:
-        longest = self.constants.tail - 1
-        if chain_len == AUTO_LENGTH:
-            return AUTO_LENGTH
-        chosen = self.constants.chain_len if chain_len is None else chain_len
-        if not 1 <= chosen <= longest:
-            raise SettingError(f"chain length {chosen}: this artifact takes 1 to {longest}")
-        return chosen
-
-    def _check_stop_ids(self, stop_ids: Iterable[int]) -> list[int]:
-        stops = list(stop_ids)
-        for stop in stops:
-            if not 0 <= stop < self.constants.vocab_size:
-                raise SettingError(
-                    f"stop id {stop} is outside the vocabulary of {self.constants.vocab_size}"
-                )
-        return stops
-
-    def _check_prompt(self, ids: list[int]) -> None:
-        context, vocab = self.constants.max_seq_len, self.constants.vocab_size
-        if not ids:
-            raise PromptError("the prompt is empty")
-        if not all(type(i) is int for i in ids):
-            raise PromptError("prompt ids must be integers")
-        if len(ids) >= context:
-            raise PromptError(
-                f"the prompt has {len(ids)} tokens and the context {context}: shorten the prompt "
-                "or export with a larger --max-seq-len"
-            )
-        if not 0 <= min(ids) <= max(ids) < vocab:
-            raise PromptError(f"prompt ids {min(ids)}..{max(ids)} leave the vocabulary of {vocab}")
-
-
-def finish_reason(output: list[int], stop_ids: frozenset[int], max_new_tokens: int) -> str:
-    """Why a generation ended: at a stop token, at its budget, or at the end of the context."""
-    if output[-1] in stop_ids:
-        return "stop"
-    return "length" if len(output) == max_new_tokens else "context"
 
 
 def load_artifact(

@@ -10,9 +10,16 @@ from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.step import StepRows, chain_rows
 
+CPU_CHUNK = 128
+"""Tokens of a prompt that a CPU takes at once at most: more are no faster, and a text that grows
+has the last chunk it filled run again."""
+
 
 class Forward(NamedTuple):
-    """`logits` float32 [B, T, V] and what the drafter reads of the target, [B, T, H]."""
+    """`logits` float32 [B, T, V] and what the drafter reads of the target, [B, T, H].
+
+    H is 0 for an artifact whose drafter reads nothing.
+    """
 
     logits: Tensor
     features: Tensor
@@ -23,8 +30,8 @@ class Target(Protocol):
 
     tail: int
 
-    def plan_prompt(self, length: int) -> list[Chunk]:
-        """Consecutive chunks that cover a prompt."""
+    def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
+        """Consecutive chunks that cover a prompt, but for its first `kept` rows."""
 
     def run_prompt(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
@@ -46,10 +53,25 @@ class TargetMethods:
         self._constants = constants
         self.tail = constants.tail
 
-    def plan_prompt(self, length: int) -> list[Chunk]:
+    def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
         constants = self._constants
-        longest = constants.max_prefill_chunk
-        return plan_chunks(length, longest, constants.min_prefill_chunk, constants.max_rows)
+        longest, least = constants.max_prefill_chunk, constants.min_prefill_chunk
+        if self._executor.device.type == "cpu":
+            longest = min(longest, CPU_CHUNK)
+        return plan_chunks(length, longest, least, constants.max_rows, kept)
+
+    @property
+    def rewind(self) -> int:
+        """How many positions behind the last one that was written a text may go on.
+
+        A ring keeps a window of keys for as many rows as one forward has: a chunk's, or those that
+        a flat cache has room for behind its text.
+        """
+        constants = self._constants
+        if not constants.sliding_window:
+            return constants.flat_slots
+        scratch = constants.flat_slots - constants.max_seq_len
+        return max(constants.sliding_window, scratch)
 
     def run_prompt(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
@@ -57,10 +79,14 @@ class TargetMethods:
         if chunk.few_rows:
             step = chain_rows(tokens, input_pos[:1], sequence, self.tail)
             return self.verify(step, no_moves(1, self.tail, tokens.device))
-        return Forward(*self._executor.run(PREFILL, tokens, input_pos, sequence))
+        return self._run(PREFILL, tokens, input_pos, sequence)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
-        return Forward(*self._executor.run(TARGET_VERIFY, *step.inputs, moves))
+        return self._run(TARGET_VERIFY, *step.inputs, moves)
+
+    def _run(self, method: str, tokens: Tensor, *more: Tensor) -> Forward:
+        logits, *features = self._executor.run(method, tokens, *more)
+        return Forward(logits, *features or [logits.new_empty(*tokens.shape, 0)])
 
 
 def no_moves(batch: int, tail: int, device: torch.device | str) -> Tensor:

@@ -26,7 +26,8 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN, Result
+from eagle_aot.runtime_runner.result import Result
+from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN
 from eagle_aot.runtime_runner.stats import Stats
 from shared.header import header, title_lines
 from tiny_pair.stories import stories

@@ -13,7 +13,7 @@ from rich.table import Table
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.checks.lossless import HEAD_AND_SCRIPT, Comparison, compare
+from eagle_aot.runtime_runner.checks.lossless import OWN_AND_SCRIPT, Comparison, compare
 from eagle_aot.runtime_runner.checks.rows import RowCheck
 from shared.number_list import numbers
 
@@ -88,15 +88,15 @@ def check_outputs(
         here = [
             one
             for prompt in prompts
-            for one in compare(runner, prompt, chain_lens, new_tokens, HEAD_AND_SCRIPT)
+            for one in compare(runner, prompt, chain_lens, new_tokens, OWN_AND_SCRIPT)
         ]
-        for chain_len, drafts in itertools.product(chain_lens, HEAD_AND_SCRIPT):
+        for chain_len, drafts in itertools.product(chain_lens, OWN_AND_SCRIPT):
             alike = [o for o in here if (o.chain_len, o.drafts) == (chain_len, drafts)]
             table.add_row(str(context), str(chain_len), drafts, *cells(alike))
         found += here
     console.print(f"Speculative against plain output, {new_tokens} tokens, {runner.executor.name}")
     console.print(table)
-    each = found[:: len(chain_lens) * len(HEAD_AND_SCRIPT)]  # prompt, once
+    each = found[:: len(chain_lens) * len(OWN_AND_SCRIPT)]  # prompt, once
     if repeated := sum(len(set(one.plain)) == 1 for one in each):
         console.print(f"{repeated} plain outputs are one token repeated, which checks little")
     return all(one.identical for one in found)

@@ -142,7 +142,7 @@ def _line(
         dummy = partial(_dummy, Gemma4Target, config)
     else:
         dummy = partial(_dummy, PreNormDecoder, config)
-    summary = f"{checkpoint} (needs --target-dir and --draft-dir)"
+    summary = f"{checkpoint} (needs --target-dir)"
     return TargetSpec(name=name, summary=summary, load=load, dummy=dummy)
 
 

@@ -26,8 +26,9 @@ class Drafter(Protocol):
 
     `kind` names its line of the registry, here and in an artifact. `target_ids` int64 [Vd] are the
     target's ids of its own. `tap_layers` are the boundaries of the target that `fuse` reads, and
-    `hidden_size` is the width of the features that it returns. `default_chain_len` drafts a round
-    are what its checkpoint proposes, None where it says nothing.
+    `hidden_size` is the width of the features that it returns; none and 0 where it reads nothing of
+    its target. `default_chain_len` drafts a round are what its checkpoint proposes, None where it
+    says nothing.
     """
 
     kind: str
@@ -55,6 +56,27 @@ class Drafter(Protocol):
 class DrafterKind(Protocol):
     """A line of the registry: a module that knows one kind of drafter."""
 
+    def without_checkpoint(
+        self, spec: TargetSpec, target: TapTarget, caches: CacheSizes
+    ) -> tuple[Drafter, Facts]:
+        """The drafter where no checkpoint is read, and the facts that `HeadKind.load` returns.
+
+        A head has random weights then, in the geometry that public ones have for such a target.
+        """
+
+    def methods(
+        self, pair: "Pair", lengths: "MethodLengths", splits_keys: bool
+    ) -> "dict[str, MethodSpec]":
+        """What it adds to the target's methods, by name, in the order of their use.
+
+        Those of few rows should read caches by the operator for them where `splits_keys` says so
+        and the operator serves their shapes.
+        """
+
+
+class HeadKind(DrafterKind, Protocol):
+    """One whose drafters are models with checkpoints of their own."""
+
     def claims(self, checkpoint: "HeadCheckpoint") -> bool:
         """Whether a checkpoint is of this kind; nothing is refused yet."""
 
@@ -69,20 +91,6 @@ class DrafterKind(Protocol):
 
         `tap_layers` overrule what they say. Raises CheckpointError for damaged files,
         UnsupportedError for what is not read, PairingError where it cannot belong to `target`.
-        """
-
-    def dummy(
-        self, spec: TargetSpec, target: TapTarget, caches: CacheSizes
-    ) -> tuple[Drafter, Facts]:
-        """The same of random weights, in the geometry that public ones have for such a target."""
-
-    def methods(
-        self, pair: "Pair", lengths: "MethodLengths", splits_keys: bool
-    ) -> "dict[str, MethodSpec]":
-        """What it adds to the target's methods, by name, in the order of their use.
-
-        Those of few rows should read caches by the operator for them where `splits_keys` says so
-        and the operator serves their shapes.
         """
 
     def describe(

@@ -13,8 +13,8 @@ from eagle_aot.common.memory import shortage
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Drafter, Facts
 from eagle_aot.export.drafters.quant import quantise_draft
-from eagle_aot.export.drafters.registry import OF_DUMMIES, kind_of_checkpoint
-from eagle_aot.export.loading.source import Source
+from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of_checkpoint
+from eagle_aot.export.loading.source import AUTO, Source
 from eagle_aot.export.lowering.backend import CUDA, DTYPES
 from eagle_aot.export.pair import Pair
 from eagle_aot.targets import TapTarget, get_target
@@ -45,9 +45,10 @@ class LoadedPair:
 
 def load_pair(source: Source, caches: CacheSizes) -> LoadedPair:
     """Target and drafter on the host, checked against each other."""
-    load = _load_dummy if source.is_dummy else _load_checkpoints
+    load_target = _dummy_target if source.is_dummy else _target
     try:
-        target, draft, reading = load(source, caches)
+        target = load_target(source, caches)
+        draft, reading = _load_draft(source, target, caches)
         quantise_draft(cast(nn.Module, draft), target, source.draft_quant)
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
@@ -67,21 +68,27 @@ def load_by_gpu(source: Source, caches: CacheSizes) -> LoadedPair:
     return loaded
 
 
-def _load_dummy(source: Source, caches: CacheSizes) -> tuple[TapTarget, Drafter, Facts]:
+def _dummy_target(source: Source, caches: CacheSizes) -> TapTarget:
     spec = get_target(source.target_model)
     assert spec.dummy is not None
     torch.manual_seed(DUMMY_SEED)
-    target = spec.dummy(caches, source.dummy_layers)
-    return target, *OF_DUMMIES.dummy(spec, target, caches)
+    return spec.dummy(caches, source.dummy_layers)
 
 
-def _load_checkpoints(source: Source, caches: CacheSizes) -> tuple[TapTarget, Drafter, Facts]:
-    assert source.target_dir is not None and source.draft_dir is not None
+def _target(source: Source, caches: CacheSizes) -> TapTarget:
+    assert source.target_dir is not None
     scheme = None if source.quantize is None else SCHEMES[source.quantize]
     checkpoint = Checkpoint(source.target_dir, scheme)
-    target = get_target(source.target_model).load(checkpoint, caches)
+    return get_target(source.target_model).load(checkpoint, caches)
+
+
+def _load_draft(source: Source, target: TapTarget, caches: CacheSizes) -> tuple[Drafter, Facts]:
+    if source.draft_dir is None:
+        spec = get_target(source.target_model)
+        return KINDS[source.drafter].without_checkpoint(spec, target, caches)
     files = HeadCheckpoint(source.draft_dir)
-    return target, *kind_of_checkpoint(files).load(files, target, caches, source.tap_layers)
+    kind = kind_of_checkpoint(files) if source.drafter == AUTO else HEADS[source.drafter]
+    return kind.load(files, target, caches, source.tap_layers)
 
 
 def linear_formats(pair: Pair) -> Formats:

@@ -71,7 +71,10 @@ def describe(
     stages: list[Stage],
     self_test: dict[str, Any] | None = None,
 ) -> Manifest:
-    """The manifest of the files that are in `directory`; `options` as they were chosen."""
+    """The manifest of the files that are in `directory`; `options` as they were chosen.
+
+    `drafter` is the kind of the one that was loaded.
+    """
     provenance = source.provenance
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -82,7 +85,7 @@ def describe(
         drafter=drafter,
         target=TargetIdentity(name=source.target_model, **asdict(provenance.target)),
         draft=provenance.draft,
-        options=record_options(source, options),
+        options=record_options(source, options) | {"drafter": drafter},
         decisions=decisions,
         constants=constants.methods(),
         methods=list(methods),

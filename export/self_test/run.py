@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from eagle_aot.common.errors import ArtifactError, ExportError, PromptError
+from eagle_aot.common.errors import ArtifactError, ExportError, PromptError, SettingError
 from eagle_aot.common.memory import shortage
-from eagle_aot.common.prompts import Prompt
+from eagle_aot.common.prompts import Prompt, is_ids
 from eagle_aot.common.self_test import identity, self_test_prompts
-from eagle_aot.export.drafters.registry import kind_of
+from eagle_aot.export.drafters.registry import HEADS
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, announce, unknown
 from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.loading.provenance import Provenance
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.prepare.fold import fold_int4
@@ -64,18 +65,28 @@ def _of_drafter(
     device = torch.device("cuda" if backend == CUDA else "cpu")
     pair = fold_int4(loaded.pair) if device.type == "cpu" else loaded.pair
     with stage as begin, moved(pair, device), threads_for(pair.target):
-        kind = kind_of(pair.draft)
+        kind = HEADS[pair.draft.kind]
         return kind.self_test(pair, encoded, provenance.eos_ids, device, begin)
+
+
+def check_head(source: Source) -> None:
+    """Raise SettingError where there is no head to test."""
+    if not source.has_head:
+        raise SettingError(
+            f"--self-test asks how a head reads its target, and {source.target_model} has none "
+            "here: eagle-run --self-test checks what an artifact drafts"
+        )
 
 
 def pairing_record(
     loaded: LoadedPair, backend: str, options: ExportOptions
 ) -> dict[str, Any] | None:
-    """The manifest's record of a self-test that is part of an export; None where it is left out.
+    """The manifest's record of a self-test that is part of an export; None where it is left out,
+    or where there is no head to test.
 
     A warning goes to stderr, anything else only to a terminal: the text is right either way.
     """
-    if options.no_self_test:
+    if options.no_self_test or not loaded.source.has_head:
         return None
     if is_costly(loaded.pair.target, backend) and options.self_test_prompts is None:
         verdict = unknown("on this host that takes minutes, which eagle-export --self-test spends")
@@ -117,5 +128,5 @@ def threads_for(target: TapTarget) -> Iterator[None]:
 
 
 def encode(prompts: Sequence[Prompt], provenance: Provenance) -> list[Sequence[int]]:
-    """Token ids, text as one turn of the target's chat. Raises ArtifactError."""
-    return [p if not isinstance(p, str) else provenance.tokenizer.encode(p) for p in prompts]
+    """Token ids, text as one turn of the target's chat. Raises ArtifactError and PromptError."""
+    return [p if is_ids(p) else provenance.tokenizer.encode(p) for p in prompts]

@@ -106,7 +106,7 @@ class Tally:
         )
 
 
-def with_head(
+def with_own(
     runner: Runner, prompt: list[int], plain: list[int], chain_len: ChainLen, max_new_tokens: int
 ) -> tuple[list[int], Stats]:
     """As a user would, with the runner's own drafter."""
@@ -129,8 +129,8 @@ def with_script(
     return generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
 
 
-HEAD: Mapping[str, Decode] = {"head": with_head}
-HEAD_AND_SCRIPT: Mapping[str, Decode] = {**HEAD, "scripted": with_script}
+OWN: Mapping[str, Decode] = {"own": with_own}
+OWN_AND_SCRIPT: Mapping[str, Decode] = {**OWN, "scripted": with_script}
 """Drafts of the runner's own drafter, which may be right always or never, and drafts that are right
 in a changing number of places."""
 
@@ -140,7 +140,7 @@ def compare(
     prompt: list[int],
     chain_lens: Sequence[ChainLen],
     max_new_tokens: int,
-    drafts: Mapping[str, Decode] = HEAD,
+    drafts: Mapping[str, Decode] = OWN,
 ) -> Iterator[Comparison]:
     """Decode a prompt plainly, then with every chain length and drafts of every kind."""
     plain = runner.generate(prompt, max_new_tokens, speculate=False).token_ids
@@ -164,7 +164,7 @@ def check_lossless(
     `logits` also by how much it prefers the plain token."""
     tally = Tally()
     for prompt in prompts:
-        ids = runner.tokenizer.encode(prompt, raw_prompt) if isinstance(prompt, str) else prompt
+        ids = runner.encode(prompt, raw=raw_prompt)
         tally.prompts += 1
         for found in compare(runner, ids, chain_lens, max_new_tokens):
             tally.compared += 1

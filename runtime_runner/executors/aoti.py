@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
+from eagle_aot.artifact import PROGRAM, WEIGHTS, Manifest, methods_of
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
@@ -39,7 +39,7 @@ class AotiExecutor:
         data = TensorData.open(directory / WEIGHTS)
         check_weights(self._program, data)
         check_caches(self._program, manifest.caches)
-        self.methods = {name: self._find(directory, name) for name in METHODS}
+        self.methods = {name: self._find(directory, name) for name in methods_of(manifest.drafter)}
         self.device = torch.device("cuda", torch.cuda.current_device())
         self.weights = DeviceWeights(data, self.methods.values(), self.device, manifest.caches)
         self._compiled = {m.name: self._load(directory, m) for m in self.methods.values()}

@@ -11,7 +11,8 @@ import torch
 from executorch.runtime import Method, Runtime, Verification
 from torch import Tensor
 
-from eagle_aot.artifact import METHODS, PROGRAM, WEIGHTS, Manifest
+from eagle_aot.artifact import PROGRAM, WEIGHTS, Manifest, methods_of
+from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
 from eagle_aot.runtime_runner.executors import Call
@@ -40,12 +41,12 @@ class ExecuTorchExecutor:
                 )
             except RuntimeError as error:
                 raise ArtifactError(f"{path}: not a readable ExecuTorch program") from error
-            names = self._program.method_names
-            missing = [method for method in METHODS if method not in names]
+            names, needed = self._program.method_names, methods_of(manifest.drafter)
+            missing = [method for method in needed if method not in names]
             if missing:
                 raise ArtifactError(f"{path}: method {missing[0]} is missing: export again")
-            self._methods = {method: self._load(path, method) for method in METHODS}
-            constant_names = sorted(names - set(METHODS))
+            self._methods = {method: self._load(path, method) for method in needed}
+            constant_names = sorted(names & set(constant_methods().values()))
             self._constants = {n: self._load(path, n).execute([]) for n in constant_names}
 
     def constants(self) -> Mapping[str, Sequence[Any]]:

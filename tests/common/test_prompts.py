@@ -1,9 +1,12 @@
+import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from eagle_aot.common.errors import PromptError
-from eagle_aot.common.prompts import parse_jsonl, read_prompts
+from eagle_aot.common.prompts import is_ids, parse_jsonl, read_prompts
 
 
 def test_each_source_is_read(tmp_path: Path) -> None:
@@ -32,11 +35,57 @@ def test_each_source_is_read(tmp_path: Path) -> None:
         '{"token_ids": ["a"]}',
         '{"token_ids": [true]}',
         '{"prompt": "a", "token_ids": [1]}',
+        '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}',
+        '{"messages": []}',
+        '{"messages": "a"}',
+        '{"messages": [{"role": "user"}]}',
+        '{"messages": [{"role": "user", "content": ["a"]}]}',
+        '{"messages": [{"role": "usr", "content": "a"}]}',
+        '{"messages": [{"role": "assistant", "content": "a"}]}',
+        '{"messages": [{"role": "\\ud800", "content": "a"}]}',
     ],
 )
 def test_a_bad_line_is_named(line: str) -> None:
     with pytest.raises(PromptError, match="where:2: "):
         list(parse_jsonl(f'{{"prompt": "fine"}}\n{line}', "where"))
+
+
+def test_messages_are_a_prompt() -> None:
+    turns = [{"role": r, "content": c} for r, c in zip(("system", "user"), "ab", strict=True)]
+    line = '{"id": 3, "messages": [{"role": "system", "content": "a"}, '
+    found = list(parse_jsonl(line + '{"role": "user", "content": "b", "name": "Ada"}]}', "where"))
+    assert found == [turns]
+    assert [is_ids(prompt) for prompt in (*found, "a", [1, 2], [])] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            '{"messages": [{"role": "user", "content": 3}]}',
+            r"where:1: .*`\$.messages\[0\].content`",
+        ),
+        ('{"messages": [{"role": "usr", "content": "a"}]}', r"where:1: .*Invalid enum value 'usr'"),
+        ('{"messages": []}', "where:1: messages: the last one must be the user's"),
+    ],
+)
+def test_what_is_wrong_with_messages_is_said(line: str, message: str) -> None:
+    with pytest.raises(PromptError, match=message):
+        list(parse_jsonl(line, "where"))
+
+
+def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stdin(content: bytes) -> SimpleNamespace:
+        return SimpleNamespace(buffer=io.BytesIO(content))
+
+    monkeypatch.setattr(sys, "stdin", stdin("two\nlines, naïve\n".encode()))
+    assert read_prompts(None, Path("-"), None) == ["two\nlines, naïve\n"]
+    monkeypatch.setattr(sys, "stdin", stdin(b'{"prompt": "a"}\n17'))
+    with pytest.raises(PromptError, match="standard input:2: expected"):
+        read_prompts(None, None, Path("-"))
+    monkeypatch.setattr(sys, "stdin", stdin(b"\xff"))
+    with pytest.raises(PromptError, match="standard input: cannot be read"):
+        read_prompts(None, Path("-"), None)
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 import tokenizers
 from tokenizers import models
 
-from eagle_aot.common.errors import ArtifactError, CheckpointError
+from eagle_aot.common.errors import ArtifactError, CheckpointError, PromptError
+from eagle_aot.common.prompts import Message, with_system
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.loading.provenance import find_tokenizer
 from eagle_aot.targets import TARGETS
@@ -107,3 +108,77 @@ def test_a_tokenizer_that_fails_on_a_prompt_is_stated(directory: Path, no_networ
     tokenizer.save(str(directory / "tokenizer.json"))
     with pytest.raises(ArtifactError, match=r"cannot encode the prompt \(.*UNK"):
         Tokenizer(directory).encode("Ada", raw=True)
+
+
+QUESTION: Message = {"role": "user", "content": "Who?"}
+CONVERSATION: list[Message] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Tom?"},
+    {"role": "assistant", "content": "Tom has 3."},
+    QUESTION,
+]
+NO_SYSTEM = "the chat template takes no system text: leave it out"
+
+
+def test_a_conversation_is_rendered_as_transformers_does(directory: Path) -> None:
+    tokenizer = Tokenizer(directory)
+    assert isinstance(tokenizer.hf.chat_template, str)
+    expected = tokenizer.hf.apply_chat_template(CONVERSATION, add_generation_prompt=True).input_ids
+    assert tokenizer.encode(CONVERSATION) == expected
+    assert tokenizer.encode(CONVERSATION[1:], system="Be brief.") == expected
+    assert tokenizer.encode(CONVERSATION, system="another") == expected
+    assert tokenizer.encode("Who?") == tokenizer.encode([QUESTION])
+    assert tokenizer.encode("Who?", system="Be brief.") == tokenizer.encode(
+        [CONVERSATION[0], QUESTION]
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}", NO_SYSTEM),
+        (
+            "{% if messages[0].role == 'system' %}{{ raise_exception('not supported') }}{% endif %}"
+            "{{ messages[0].content }}",
+            rf"{NO_SYSTEM} \(not supported\)",
+        ),
+        ("", "there is no chat template: give a prompt without roles"),
+    ],
+)
+def test_what_the_system_says_is_never_passed_over(
+    directory: Path, template: str, message: str
+) -> None:
+    if template:
+        (directory / "chat_template.jinja").write_text(template)
+    else:
+        (directory / "chat_template.jinja").unlink()
+    tokenizer = Tokenizer(directory)
+    assert tokenizer.encode("Who?")
+    with pytest.raises(PromptError, match=message):
+        tokenizer.encode("Who?", system="Be brief.")
+
+
+def test_a_system_text_that_is_the_templates_own_is_taken(directory: Path) -> None:
+    (directory / "chat_template.jinja").write_text(
+        "{% if messages[0].role != 'system' %}Help.{% endif %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    tokenizer = Tokenizer(directory)
+    assert tokenizer.encode("Who?", system="Help.") == tokenizer.encode("Who?")
+
+
+def test_messages_need_a_chat_template(directory: Path) -> None:
+    (directory / "chat_template.jinja").unlink()
+    with pytest.raises(PromptError, match="there is no chat template"):
+        Tokenizer(directory).encode(CONVERSATION)
+
+
+def test_raw_text_has_the_tokenizers_own_ids(directory: Path) -> None:
+    tokenizer = Tokenizer(directory)
+    assert tokenizer.encode("Tom", raw=True) == tokenizer.hf("Tom").input_ids
+
+
+def test_messages_keep_their_own_system_text() -> None:
+    assert with_system(CONVERSATION, "another") == CONVERSATION
+    assert with_system("Who?", None) == [QUESTION]
+    assert with_system([QUESTION], "Be brief.") == [CONVERSATION[0], QUESTION]

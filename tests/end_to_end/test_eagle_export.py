@@ -17,6 +17,7 @@ OPTIONS = {
     "--target-model",
     "--target-dir",
     "--draft-dir",
+    "--drafter",
     "--output-dir",
     "--backend",
     "--attention",
@@ -63,8 +64,16 @@ def test_targets_are_listed() -> None:
         (["--target-model", "gemma4-31b"], "--target-dir is needed: gemma4-31b"),
         (["--target-model", "auto"], "--target-dir is needed: auto"),
         (["--target-model", "gemma4-26b-a4b"], "gemma4-26b-a4b is not supported: each token"),
-        (["--target-model", "gemma4-31b", "--target-dir", "/"], "--draft-dir is needed"),
-        (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such directory"),
+        (["--target-model", "gemma4-31b", "--target-dir", "/"], "--target-dir /config.json: no"),
+        (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such checkpoint"),
+        (
+            ["--target-model", "gemma4-tiny", "--drafter", "ngram", "--self-test"],
+            "--self-test asks how a head reads its target, and gemma4-tiny has none here",
+        ),
+        (
+            ["--target-model", "gemma4-tiny", "--drafter", "ngram", "--self-test-prompts", "x"],
+            "--self-test asks how a head reads its target, and gemma4-tiny has none here",
+        ),
         (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
         (["--target-model", "gemma4-tiny", "--chain-len", "0"], "must be in [1, 15]"),
         (["--target-model", "gemma4-tiny", "--chain-len", "16"], "must be in [1, 15]"),
@@ -104,6 +113,7 @@ def test_without_a_gpu_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.Mon
         ["--target-model"],
         ["--backend", "tpu"],
         ["--draft-quant", "int2"],
+        ["--drafter", "telepathy"],
         ["--max-seq-len", "3"],
         ["--max-seq-len", "1000000000000"],
         ["--unknown"],
@@ -165,7 +175,7 @@ def test_the_manifest_says_where_the_artifact_comes_from(tiny_artifact: Path) ->
     assert manifest.decisions["kernels"] == {name: {} for name in manifest.shapes}
     assert set(manifest.decisions["attention"].values()) == {"stock"}
     assert manifest.decisions["head"]["draft_vocab_size"] == 512
-    assert manifest.options["draft_quant"] == "none"
+    assert (manifest.options["draft_quant"], manifest.options["drafter"]) == ("none", "eagle3")
 
 
 def test_a_target_that_config_json_names_is_called_by_its_family(qwen3_artifact: Path) -> None:

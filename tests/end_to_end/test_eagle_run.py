@@ -25,6 +25,8 @@ OPTIONS = {
     "--prompt",
     "--prompt-file",
     "--prompts-jsonl",
+    "--chat",
+    "--system",
     "--raw-prompt",
     "--max-new-tokens",
     "--chain-len",
@@ -33,6 +35,7 @@ OPTIONS = {
     "--no-cuda-graph",
     "--executor",
     "--stop-id",
+    "--stop",
     "--json",
     "--plot",
     "--quiet",
@@ -41,6 +44,7 @@ OPTIONS = {
 }
 FIELDS = {
     "prompt_tokens",
+    "cached_tokens",
     "new_tokens",
     "token_ids",
     "text",
@@ -142,7 +146,9 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
         s["target_forwards"] / 2 for _, s in pairs
     )
     for which, whole in enumerate(one["summary"] for one in summaries):
-        of_one = {"token_ids", "text", "finish_reason", "executor", "drafter"}
+        of_one = {
+            "cached_tokens", "token_ids", "text", "finish_reason", "executor", "drafter"
+        }  # fmt: skip
         assert set(whole) == FIELDS - of_one | {"requests"}
         assert whole["requests"] == 6
         for name in ("new_tokens", "rounds", "target_forwards", "drafted", "accepted"):

@@ -1,11 +1,9 @@
 """Bounds of lengths, refused before anything is loaded."""
 
-from pathlib import Path
-
 import pytest
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.export import ExportOptions, Source
+from eagle_aot.export import ExportOptions
 from eagle_aot.export.lengths import (
     MethodLengths,
     check_chain_len,
@@ -74,15 +72,3 @@ def test_lengths_that_leave_no_prefill_are_refused(
 ) -> None:
     with pytest.raises(SettingError, match=message):
         method_lengths(max_prefill, max_seq_len, window)
-
-
-def test_a_source_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="--target-dir is needed: gemma4-31b"):
-        Source.find("gemma4-31b", None, None, "auto")
-    with pytest.raises(SettingError, match="--draft-dir is needed"):
-        Source.find("gemma4-tiny", tmp_path, None, "auto")
-    with pytest.raises(FileNotFoundError, match=r"--draft-dir .*gone: no such"):
-        Source.find("gemma4-tiny", None, tmp_path / "gone", "auto")
-    assert Source.find("gemma4-31b", None, None, "dummy").target_dir is None
-    with pytest.raises(SettingError, match="--dummy-layers: a checkpoint has its own"):
-        Source.find("gemma4-tiny", None, None, "auto", 2)

@@ -65,6 +65,8 @@ def test_recorded_options_are_asked_for_again(recorded: Manifest, pair: Source) 
     assert asked == record_options(pair, OPTIONS)
     taps = replace(recorded, options=recorded.options | {"tap_layers": [1, 2, 3]})
     assert recorded_arguments(taps, main, Path("m"))["tap_layers"] == (1, 2, 3)
+    alone = replace(recorded, options=recorded.options | {"drafter": "ngram"})
+    assert recorded_arguments(alone, main, Path("m"))["drafter"] == "ngram"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule, ConstantSchedule
-from eagle_aot.runtime_runner.generate import Limits, cut_behind_stop, generate, prefill
+from eagle_aot.runtime_runner.generate import Limits, generate, prefill
+from eagle_aot.runtime_runner.result import finish_reason
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
-from eagle_aot.runtime_runner.runner import finish_reason
 from eagle_aot.runtime_runner.stats import Stats
 from support.runner.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
 
@@ -42,7 +42,8 @@ def test_every_drafter_gives_the_plain_text(
     stop_ids: frozenset[int],
 ) -> None:
     endless = plain_text(prompt, seed, room)
-    expected = cut_behind_stop(endless, stop_ids)
+    last = next((i for i, token in enumerate(endless) if token in stop_ids), room)
+    expected = endless[: last + 1]
     drafter = RecordingDrafter([*prompt, *endless], pattern)
     target = ToyTarget(seed, longest, min_prefill)
     runs: list[list[int]] = []
@@ -81,11 +82,71 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
 
 
 @pytest.mark.parametrize(
-    ("output", "budget", "reason"),
-    [([4, 9], 2, "stop"), ([4, 5], 2, "length"), ([4, 5], 3, "context"), ([9], 5, "stop")],
+    ("new_tokens", "stopped", "room", "budget", "reason"),
+    [
+        (2, True, 2, 2, "stop"),
+        (2, False, 2, 2, "length"),
+        (2, False, 2, 3, "context"),
+        (1, False, 2, 2, "cancelled"),
+    ],
 )
-def test_finish_reason(output: list[int], budget: int, reason: str) -> None:
-    assert finish_reason(output, frozenset({9}), budget) == reason
+def test_finish_reason(new_tokens: int, stopped: bool, room: int, budget: int, reason: str) -> None:
+    assert finish_reason(new_tokens, stopped, room, budget) == reason
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
+    pattern=st.lists(st.booleans(), min_size=1, max_size=9),
+    chain_len=st.integers(0, 7),
+    asked=st.integers(1, 30),
+)
+def test_whatever_ends_a_text_is_asked_about_every_token_in_turn(
+    seed: int, prompt: list[int], pattern: list[bool], chain_len: int, asked: int
+) -> None:
+    """Once, however many tokens a round decides, and none behind the end is counted."""
+    endless = plain_text(prompt, seed, 30)
+    drafter = RecordingDrafter([*prompt, *endless], pattern) if chain_len else None
+    seen: list[int] = []
+
+    def ends(token: int) -> bool:
+        seen.append(token)
+        return len(seen) == asked
+
+    limits = Limits(room=30, stop_ids=frozenset(), ends=ends)
+    schedule = ConstantSchedule(Round(ToyTarget(seed, 16, 9), drafter, chain_len, one()))
+    output, stats = generate(schedule, prompt, limits, lambda run: None)
+    assert output == seen == endless[:asked]
+    assert stats.emitted == asked - 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=60),
+    behind=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
+    room=st.integers(1, 20),
+    chain_len=st.integers(1, 7),
+)
+def test_kept_rows_are_not_run_again_and_give_the_same_text(
+    seed: int, prompt: list[int], behind: list[int], room: int, chain_len: int
+) -> None:
+    """The toy refuses a slot that nothing was written to, and the drafter a gap."""
+    target, running = ToyTarget(seed, 100, 101), one()
+    limits = Limits(room=room, stop_ids=frozenset())
+
+    def continued(text: list[int], kept: int) -> list[int]:
+        drafter = RecordingDrafter([*text, *plain_text(text, seed, room)], [True, False])
+        drafter.slots[0] = dict.fromkeys(range(kept), 0)
+        schedule = ConstantSchedule(Round(target, drafter, chain_len, running))
+        return generate(schedule, text, limits, lambda run: None, kept)[0]
+
+    text = [*prompt, *continued(prompt, 0)]
+    kept = len(text) - 1
+    before = target.forwards
+    assert continued([*text, *behind], kept) == plain_text([*text, *behind], seed, room)
+    assert target.forwards - before <= 1 + room - 1  # one for the prompt
 
 
 @settings(max_examples=200, deadline=None)

@@ -14,7 +14,15 @@ from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
-__all__ = ["claims", "describe", "dummy", "load", "methods", "report", "self_test"]
+__all__ = [
+    "claims",
+    "describe",
+    "load",
+    "methods",
+    "report",
+    "self_test",
+    "without_checkpoint",
+]
 
 describe = describe_draft
 
@@ -36,7 +44,9 @@ def load(
     return draft, decisions(draft.config, head, target.num_hidden_layers)
 
 
-def dummy(spec: TargetSpec, target: TapTarget, caches: CacheSizes) -> tuple[Eagle3Draft, Facts]:
+def without_checkpoint(
+    spec: TargetSpec, target: TapTarget, caches: CacheSizes
+) -> tuple[Eagle3Draft, Facts]:
     """A random head; no checkpoint gives reasons."""
     draft = dummy_draft(spec, target, caches)
     taps = {"value": list(draft.tap_layers), "source": "a dummy taps where public heads do"}

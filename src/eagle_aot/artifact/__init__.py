@@ -33,8 +33,10 @@ from eagle_aot.artifact.methods import (
     METHODS,
     NGRAM,
     PREFILL,
+    TARGET_METHODS,
     TARGET_VERIFY,
     Constants,
+    methods_of,
 )
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "PREFILL",
     "PROGRAM",
     "SCHEMA_VERSION",
+    "TARGET_METHODS",
     "TARGET_VERIFY",
     "TOKENIZER_FILES",
     "WEIGHTS",
@@ -62,5 +65,6 @@ __all__ = [
     "TargetIdentity",
     "file_record",
     "file_records",
+    "methods_of",
     "tokenizer_files",
 ]

@@ -10,12 +10,19 @@ from eagle_aot.common.errors import ArtifactError
 PREFILL = "prefill"
 TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
-METHODS = (PREFILL, TARGET_VERIFY, DRAFT_DECODE)
+TARGET_METHODS = (PREFILL, TARGET_VERIFY)
+METHODS = (*TARGET_METHODS, DRAFT_DECODE)
+"""All that a program may have."""
 
 EAGLE3 = "eagle3"
 NGRAM = "ngram"
 DRAFTERS = {EAGLE3: (DRAFT_DECODE,), NGRAM: ()}
 """What drafts, by its name in a manifest, with the methods that it adds to the target's."""
+
+
+def methods_of(drafter: str) -> tuple[str, ...]:
+    """Of a program whose drafter is called so; the target's alone where it is not known here."""
+    return (*TARGET_METHODS, *DRAFTERS.get(drafter, ()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

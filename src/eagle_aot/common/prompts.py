@@ -1,32 +1,67 @@
 """Prompts from the command line, a file, or one JSON object per line."""
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+import msgspec
 
 from eagle_aot.common.errors import PromptError
 
-Prompt = str | list[int]
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+STDIN = Path("-")
+EXPECTED = 'expected {"prompt": "..."}, {"token_ids": [...]} or {"messages": [...]}'
+
+
+NOT_SUCH = (msgspec.ValidationError, UnicodeEncodeError)
+"""What msgspec raises for another type, and for half a character where it expects a name."""
+
+
+class Message(TypedDict):
+    """A turn of a conversation, or the system's instructions in front of it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+Prompt = str | list[int] | list[Message]
+"""A user's one turn, token ids, or a conversation that ends with a user's turn."""
+
+
+class Line(msgspec.Struct):
+    """Of a file of prompts: one of these, and what is no prompt's."""
+
+    prompt: str | None = None
+    token_ids: list[int] | None = None
+    messages: list[Message] | None = None
 
 
 def read_prompts(
     prompt: str | None, prompt_file: Path | None, prompts_jsonl: Path | None
 ) -> list[Prompt]:
-    """The prompts of exactly one source. Raises PromptError when it cannot be read."""
+    """The prompts of exactly one source; a file that is `-` is standard input.
+
+    Raises PromptError when it cannot be read.
+    """
     if prompt is not None:
         return [prompt]
     if prompt_file is not None:
         return [_read(prompt_file)]
     if prompts_jsonl is not None:
-        found = list(parse_jsonl(_read(prompts_jsonl), str(prompts_jsonl)))
+        found = list(parse_jsonl(_read(prompts_jsonl), name_of(prompts_jsonl)))
         if not found:
-            raise PromptError(f"{prompts_jsonl}: holds no prompts")
+            raise PromptError(f"{name_of(prompts_jsonl)}: holds no prompts")
         return found
     return []
 
 
 def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
-    """`{"prompt": "..."}` or `{"token_ids": [...]}` per line; blank lines are skipped.
+    """`{"prompt": "..."}`, `{"token_ids": [...]}` or `{"messages": [{"role": "user", "content":
+    "..."}]}` per line; blank lines are skipped.
 
     Raises PromptError naming the line.
     """
@@ -40,18 +75,63 @@ def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
         yield _prompt_of(entry, f"{where}:{number}")
 
 
+def is_ids(prompt: str | Sequence[int] | Sequence[Message]) -> "TypeIs[Sequence[int]]":
+    """Whether a prompt needs no tokenizer."""
+    return not isinstance(prompt, str) and not (prompt and isinstance(prompt[0], dict))
+
+
+def check_messages(messages: object) -> list[Message]:
+    """A conversation that ends with a user's turn. Raises PromptError for anything else."""
+    try:
+        found = msgspec.convert(messages, list[Message])
+    except NOT_SUCH as error:
+        raise PromptError(f"messages: {error}") from error
+    if not found or found[-1]["role"] != "user":
+        raise PromptError("messages: the last one must be the user's")
+    return found
+
+
+def user(text: str) -> Message:
+    """The user's turn."""
+    return {"role": "user", "content": text}
+
+
+def with_system(prompt: str | Sequence[Message], system: str | None) -> list[Message]:
+    """A prompt as messages, behind the system's text; messages that begin with one keep theirs."""
+    turns = [user(prompt)] if isinstance(prompt, str) else [*prompt]
+    if system is None or turns[0]["role"] == "system":
+        return turns
+    return [{"role": "system", "content": system}, *turns]
+
+
+def name_of(path: Path) -> str:
+    """For a message."""
+    return "standard input" if path == STDIN else str(path)
+
+
 def _prompt_of(entry: object, where: str) -> Prompt:
-    if isinstance(entry, dict):
-        text, ids = entry.get("prompt"), entry.get("token_ids")
-        if isinstance(text, str) and ids is None:
-            return text
-        if text is None and isinstance(ids, list) and all(type(i) is int for i in ids):
-            return ids
-    raise PromptError(f'{where}: expected {{"prompt": "..."}} or {{"token_ids": [...]}}')
+    try:
+        line = msgspec.convert(entry, Line)
+    except NOT_SUCH as error:
+        raise PromptError(f"{where}: {EXPECTED} ({error})") from error
+    given: list[Prompt] = [one for one in (line.prompt, line.token_ids) if one is not None]
+    if line.messages is not None:
+        given.append(_messages_of(line.messages, where))
+    if len(given) != 1:
+        raise PromptError(f"{where}: {EXPECTED}")
+    return given[0]
+
+
+def _messages_of(messages: list[Message], where: str) -> list[Message]:
+    try:
+        return check_messages(messages)
+    except PromptError as error:
+        raise PromptError(f"{where}: {error}") from error
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"{path}: cannot be read ({error})") from error
+        raise PromptError(f"{name_of(path)}: cannot be read ({error})") from error

@@ -8,7 +8,7 @@ reads a directory's config.json and additional templates unasked: nothing of tha
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError
 from eagle_aot.common.process import held_stderr
+from eagle_aot.common.prompts import Message, with_system
 from eagle_aot.common.strict_json import read_object
 
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
@@ -26,6 +27,9 @@ CODE = ("auto_map", "init_inputs")
 
 FILES = ("_file", "_files")
 """How keys that name files end."""
+
+NO_SYSTEM = "the chat template takes no system text: leave it out"
+"""What to say where it refuses one, or passes it over."""
 
 PANIC = "PanicException"
 """What a failed assertion in Rust becomes, which Python cannot import and is no Exception."""
@@ -55,20 +59,21 @@ class Tokenizer:
                 raise
             raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error
 
-    def encode(self, prompt: str, raw: bool = False) -> list[int]:
-        """Token ids of a prompt as one user turn, or of the bare text with `raw`.
+    def encode(
+        self, prompt: str | Sequence[Message], raw: bool = False, system: str | None = None
+    ) -> list[int]:
+        """Token ids of a prompt as one user turn, of the bare text with `raw`, or of a conversation
+        up to where the next answer begins. `system` is what `with_system` says.
 
         A beginning-of-sequence token comes first where the tokenizer itself puts one there, and
-        never twice.
+        never twice. Raises PromptError where there is no chat template for messages or a system's
+        text, or where it does not take them.
         """
-        try:
-            prompt.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise PromptError("the prompt is not valid Unicode text") from error
-        if raw or not self.has_template:
+        if isinstance(prompt, str) and system is None and (raw or not self.has_template):
             ids = self._ids(prompt)
         else:
-            ids = self._ids(self._render(prompt), add_special_tokens=False)
+            text = self._render(with_system(prompt, system))
+            ids = self._ids(text, add_special_tokens=False)
             if self.adds_bos and ids[:1] != [self.hf.bos_token_id]:
                 ids = [self.hf.bos_token_id, *ids]
         if not ids:
@@ -88,16 +93,35 @@ class Tokenizer:
 
     def _ids(self, text: str, **options: bool) -> list[int]:
         try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError("the prompt is not valid Unicode text") from error
+        try:
             ids: list[int] = self.hf(text, **options).input_ids
         except Exception as error:  # tokenizers' own, which have no type
             raise ArtifactError(f"the tokenizer cannot encode the prompt ({error})") from error
         return ids
 
-    def _render(self, prompt: str) -> str:
-        turns = [{"role": "user", "content": prompt}]
+    def _render(self, messages: Sequence[Message]) -> str:
+        """Raises PromptError where a template has no place for what the system says."""
+        if not self.has_template:
+            raise PromptError("there is no chat template: give a prompt without roles")
+        system, others = messages[:1], messages[1:]
+        if system[0]["role"] != "system":
+            return self._apply(messages)
+        without = self._apply(others)
+        try:
+            text = self._apply(messages)
+        except ArtifactError as error:
+            raise PromptError(f"{NO_SYSTEM} ({error.__cause__})") from error
+        if text == without and system[0]["content"].strip() not in text:
+            raise PromptError(NO_SYSTEM)
+        return text
+
+    def _apply(self, messages: Sequence[Message]) -> str:
         try:
             text: str = self.hf.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True
+                list(messages), tokenize=False, add_generation_prompt=True
             )
         except Exception as error:  # a template may compute anything, and divide by zero
             raise ArtifactError(f"the chat template cannot be rendered ({error})") from error

@@ -8,8 +8,8 @@ import torch
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export import Source, load_pair
 from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.drafters.protocol import DrafterKind
-from eagle_aot.export.drafters.registry import KINDS, kind_of, kind_of_checkpoint
+from eagle_aot.export.drafters.protocol import DrafterKind, HeadKind
+from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of, kind_of_checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from support.heads.files import HeadShape, write_speculators
 
@@ -19,15 +19,29 @@ def test_a_checkpoint_has_a_kind_and_so_has_what_it_loads_as(
 ) -> None:
     kind = kind_of_checkpoint(HeadCheckpoint(random_pair[1]))
     pair = load_pair(Source.find("auto", *random_pair, "auto"), CacheSizes(32, torch.float32)).pair
-    assert kind_of(pair.draft) is kind is KINDS["eagle3"]
+    assert kind_of(pair.draft) is kind is KINDS["eagle3"] is HEADS["eagle3"]
     assert pair.draft.kind == "eagle3"
     assert len(pair.target.tap_layers) == len(pair.draft.tap_layers) == 3
 
 
+def test_a_target_alone_is_tapped_nowhere(random_pair: tuple[Path, Path]) -> None:
+    source = Source.find("auto", random_pair[0], None, "auto")
+    loaded = load_pair(source, CacheSizes(32, torch.float32))
+    pair = loaded.pair
+    assert kind_of(pair.draft) is KINDS["ngram"] and "ngram" not in HEADS
+    assert pair.target.tap_layers == pair.draft.tap_layers == () and not loaded.reading
+    assert not list(pair.draft.parameters()) and not pair.draft.state_dict()
+
+
+def questions(protocol: type) -> set[str]:
+    return {question for question in vars(protocol) if not question.startswith("_")}
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_answers_all_questions(name: str) -> None:
-    asked = {question for question in vars(DrafterKind) if not question.startswith("_")}
-    assert asked == {"claims", "load", "dummy", "methods", "describe", "report", "self_test"}
+    assert questions(DrafterKind) == {"without_checkpoint", "methods"}
+    assert questions(HeadKind) == {"claims", "load", "describe", "report", "self_test"}
+    asked = questions(DrafterKind) | (questions(HeadKind) if name in HEADS else set())
     assert all(callable(getattr(KINDS[name], question)) for question in asked)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from torch._subclasses import FakeTensor
 
-from eagle_aot.artifact import METHODS
+from eagle_aot.artifact import METHODS, TARGET_METHODS
 from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
@@ -56,6 +56,15 @@ def test_every_published_geometry_keeps_the_contract(name: str) -> None:
     programs = run_check(source, ExportOptions(attention=attention))
     calls = [int4_calls(program) for program in programs.values()]
     assert calls == [(0, 4 * layers), (4 * layers, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("backend", ["cuda", "xnnpack"])
+def test_the_methods_of_a_target_alone_return_logits_and_nothing_else(backend: str) -> None:
+    source = Source.find("qwen3-0.6b", None, None, "dummy", dummy_layers=1, drafter="ngram")
+    programs = run_check(source, ExportOptions(backend=backend, max_seq_len=128))
+    assert tuple(programs) == TARGET_METHODS
+    for program in programs.values():
+        assert len(program.graph_signature.user_outputs) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """The contract's clauses about inputs and outputs, with a method that breaks each."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import ExportError
+from eagle_aot.export.drafters.ngram import NgramDraft
+from eagle_aot.export.method_spec import returned
 from support.graph_toy import (
     WIDTH,
     Outputs,
@@ -16,6 +20,7 @@ from support.graph_toy import (
     check,
     check_with,
     good_programs,
+    spec,
     trace,
     writer,
 )
@@ -96,6 +101,13 @@ def test_outputs_that_are_no_logits_and_features_are_refused(
     verify = trace("target_verify", writer("target_verify"), kind=kind)
     with pytest.raises(ExportError, match=f"^target_verify: {message}"):
         check_with(good, target_verify=verify)
+
+
+def test_features_that_nobody_reads_are_refused(good: Programs) -> None:
+    verify = spec("target_verify")
+    alone = replace(verify, outputs=returned(verify.outputs, NgramDraft(4)))
+    with pytest.raises(ExportError, match=r"^target_verify: returns 2 tensors, expected logits$"):
+        check(good, target_verify=alone)
 
 
 def test_logits_of_one_sequence_among_several_are_refused() -> None:

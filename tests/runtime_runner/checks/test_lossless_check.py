@@ -10,7 +10,7 @@ import torch
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.checks.lossless import (
-    HEAD_AND_SCRIPT,
+    OWN_AND_SCRIPT,
     Tally,
     check_lossless,
     compare,
@@ -28,11 +28,14 @@ def checked(
 ) -> Tally:
     """What is said of one prompt whose speculative output is that."""
 
+    def encode(ids: list[int], raw: bool) -> list[int]:
+        return ids
+
     def generate(prompt: object, *told: Any, speculate: bool = True) -> SimpleNamespace:
         token_ids = speculative if speculate else PLAIN
         return SimpleNamespace(token_ids=token_ids, stats=Stats(chain_len=2))
 
-    runner = cast(Runner, SimpleNamespace(generate=generate, directory=directory))
+    runner = cast(Runner, SimpleNamespace(generate=generate, encode=encode, directory=directory))
     found = check_lossless(runner, [[1, 2]], [2, 4], 4, logits=logits)
     assert (found.prompts, found.compared, found.tokens) == (1, 2, 2 * len(PLAIN))
     return found
@@ -77,11 +80,11 @@ def test_the_gap_is_the_targets_behind_what_both_share(tmp_path: Path) -> None:
 
 def test_drafts_of_a_script_are_right_in_some_places(tiny: Runner) -> None:
     """So that rounds of every kind are compared, whatever the head is worth."""
-    found = list(compare(tiny, [2, 40, 41], [1, 4], 20, HEAD_AND_SCRIPT))
+    found = list(compare(tiny, [2, 40, 41], [1, 4], 20, OWN_AND_SCRIPT))
     assert [(o.chain_len, o.drafts) for o in found] == [
-        (1, "head"),
+        (1, "own"),
         (1, "scripted"),
-        (4, "head"),
+        (4, "own"),
         (4, "scripted"),
     ]
     assert all(one.identical for one in found)

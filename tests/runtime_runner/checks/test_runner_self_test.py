@@ -64,6 +64,21 @@ def test_the_worst_that_was_found_is_said(
     assert judge(stats, tokens, differing, recorded)[0] == kind
 
 
+@pytest.mark.parametrize(
+    ("stats", "differing", "kind"),
+    [
+        (drafts([100, 4], [4, 1]), [], "fits"),
+        (drafts([3], [0]), [], "fits"),
+        (drafts([100, 4], [4, 1]), [3], "differs"),
+        (None, [], "unknown"),
+    ],
+)
+def test_without_a_head_outputs_alone_can_be_wrong(
+    stats: Stats | None, differing: list[int], kind: str
+) -> None:
+    assert judge(stats, TOKENS, differing, None, has_head=False)[0] == kind
+
+
 def test_the_shipped_pair_drafts_as_its_export_found(tiny: Runner, tiny_artifact: Path) -> None:
     found = self_test(tiny, Manifest.read(tiny_artifact), PROMPTS)
     assert found.kind == "fits" and not found.differing and found.prompts == len(PROMPTS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from eagle_aot.artifact import DRAFT_IDS, DRAFTERS, PREFILL, TARGET_VERIFY, Manifest
+from eagle_aot.artifact import DRAFT_IDS, DRAFTERS, METHODS, TARGET_METHODS, Manifest, methods_of
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.drafters import KINDS, kind_of, read_draft_ids
@@ -30,7 +30,7 @@ def test_another_may_be_asked_for(tmp_path: Path) -> None:
 
 
 def test_unless_the_artifact_lacks_what_it_needs(tmp_path: Path) -> None:
-    write_artifact(tmp_path, drafter="ngram", methods=[PREFILL, TARGET_VERIFY])
+    write_artifact(tmp_path, drafter="ngram", methods=list(TARGET_METHODS))
     with pytest.raises(SettingError, match=r"'eagle3': .* has no draft_decode: .* with 'ngram'"):
         load_artifact(tmp_path, drafter="eagle3")
     with pytest.raises(SettingError, match="'telepathy' is not known: there are eagle3, ngram"):
@@ -39,6 +39,8 @@ def test_unless_the_artifact_lacks_what_it_needs(tmp_path: Path) -> None:
 
 def test_each_has_a_line_in_the_contract() -> None:
     assert list(KINDS) == list(DRAFTERS)
+    assert methods_of("eagle3") == METHODS
+    assert methods_of("ngram") == methods_of("telepathy") == TARGET_METHODS
 
 
 def test_draft_ids_are_read_where_they_are_told(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ class ToyTarget:
         self.slots: list[dict[int, int]] = [{} for _ in range(sequences)]
         self.forwards = 0
 
-    def plan_prompt(self, length: int) -> list[Chunk]:
-        return plan_chunks(length, self.longest, self.min_prefill, MAX_ROWS)
+    def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
+        return plan_chunks(length, self.longest, self.min_prefill, MAX_ROWS, kept)
 
     def run_prompt(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk

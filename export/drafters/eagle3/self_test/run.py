@@ -26,7 +26,7 @@ def self_test(
     device: torch.device,
     begin: Callable[[str], None],
 ) -> Verdict:
-    """Rank the readings of a pair's head, as `DrafterKind` says."""
+    """Rank the readings of a pair's head, as `HeadKind` says."""
     texts = target_texts(pair, prompts, eos_ids, device)
     begin("self-test: drafts")
     assert isinstance(pair.draft, Eagle3Draft)

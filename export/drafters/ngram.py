@@ -1,0 +1,51 @@
+"""Prompt lookup as a kind of drafter: the runner's, from the text alone, so an artifact holds
+nothing of it."""
+
+import torch
+from torch import Tensor, nn
+
+from eagle_aot.artifact import NGRAM
+from eagle_aot.export.drafters.protocol import Facts
+from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.method_spec import MethodSpec
+from eagle_aot.export.pair import Pair
+from eagle_aot.targets import TapTarget, TargetSpec
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+
+__all__ = ["methods", "without_checkpoint"]
+
+
+class NgramDraft(nn.Module):
+    """Stands beside a target that is exported alone: no weights, no caches, no taps."""
+
+    kind = NGRAM
+    target_ids: Tensor
+    tap_layers: tuple[int, ...] = ()
+    hidden_size = 0
+    default_chain_len = None
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.register_buffer("target_ids", torch.arange(vocab_size), persistent=False)
+
+    def check_target(self, target: TapTarget) -> None:
+        """Any will do."""
+
+    def fuse(self, taps: Tensor) -> Tensor:
+        """[1, T, 0], as it came."""
+        return taps
+
+    def reset_cache(self) -> None:
+        """There is none."""
+
+
+def without_checkpoint(
+    spec: TargetSpec, target: TapTarget, caches: CacheSizes
+) -> tuple[NgramDraft, Facts]:
+    """All that there is, and no facts."""
+    return NgramDraft(target.vocab_size), {}
+
+
+def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+    """None."""
+    return {}

@@ -1,0 +1,45 @@
+"""Whether a request can be served, before anything is run."""
+
+from collections.abc import Iterable
+
+from eagle_aot.artifact import Constants
+from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+
+
+def check_prompt(ids: list[int], constants: Constants) -> None:
+    """Raise PromptError unless the ids are some of the vocabulary's, and leave room for another."""
+    context, vocab = constants.max_seq_len, constants.vocab_size
+    if not ids:
+        raise PromptError("the prompt is empty")
+    if not all(type(i) is int for i in ids):
+        raise PromptError("prompt ids must be integers")
+    if len(ids) >= context:
+        raise PromptError(
+            f"the prompt has {len(ids)} tokens and the context {context}: shorten the prompt "
+            "or export with a larger --max-seq-len"
+        )
+    if not 0 <= min(ids) <= max(ids) < vocab:
+        raise PromptError(f"prompt ids {min(ids)}..{max(ids)} leave the vocabulary of {vocab}")
+
+
+def chosen_chain_len(chain_len: ChainLen | None, constants: Constants) -> ChainLen:
+    """The artifact's default for None. Raises SettingError for one that it does not take."""
+    if chain_len == AUTO_LENGTH:
+        return AUTO_LENGTH
+    longest = constants.tail - 1
+    chosen = constants.chain_len if chain_len is None else chain_len
+    if not 1 <= chosen <= longest:
+        raise SettingError(f"chain length {chosen}: this artifact takes 1 to {longest}")
+    return chosen
+
+
+def all_stop_ids(stop_ids: Iterable[int], constants: Constants) -> frozenset[int]:
+    """The artifact's own and these. Raises SettingError for one outside the vocabulary."""
+    stops = list(stop_ids)
+    for stop in stops:
+        if not 0 <= stop < constants.vocab_size:
+            raise SettingError(
+                f"stop id {stop} is outside the vocabulary of {constants.vocab_size}"
+            )
+    return frozenset((*constants.eos_ids, *stops))

@@ -1,0 +1,50 @@
+"""What came of a generation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from eagle_aot.runtime_runner.stats import Stats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """One generation.
+
+    `cached_tokens` of the prompt were in the cache already. `token_ids` end with the one that
+    ended the generation; `text` ends before a stop text, and is None without a tokenizer.
+    `finish_reason` is stop, length, context or cancelled. `drafter` is None where nothing was to
+    be drafted.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    token_ids: list[int]
+    text: str | None
+    finish_reason: str
+    executor: str
+    drafter: str | None
+    stats: Stats
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `eagle-run --json`."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "new_tokens": len(self.token_ids),
+            "token_ids": self.token_ids,
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            **self.stats.to_json(),
+            "executor": self.executor,
+            "drafter": self.drafter,
+        }
+
+
+def finish_reason(new_tokens: int, stopped: bool, room: int, max_new_tokens: int) -> str:
+    """Why a generation ended: at a stop token or text, at its budget, at the end of the context,
+    which left `room`, or because nobody wanted more."""
+    if stopped:
+        return "stop"
+    if new_tokens == max_new_tokens:
+        return "length"
+    return "context" if new_tokens == room else "cancelled"

@@ -1,0 +1,114 @@
+"""A target exported alone: its text is transformers', prompt lookup drafts it, and nothing is left
+of a head."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import PreTrainedModel
+
+from eagle_aot.artifact import NGRAM, TARGET_METHODS, Manifest
+from eagle_aot.export import cli as export
+from eagle_aot.export.loading.provenance import NOWHERE
+from eagle_aot.runtime_runner import Runner, cli, load_artifact
+from eagle_aot.runtime_runner.bench import cli as bench
+from eagle_aot.runtime_runner.bench import measure
+from eagle_aot.runtime_runner.checks.rows import RowCheck
+from support.pre_norm_oracle import random_pre_norm, save
+from support.random_pair import add_tokenizer
+from support.refusals import refuses
+
+TOKENS = 24
+PROMPTS = [[5, 9, 300, 8], [7] * 40, [11, 12, 13] * 30, list(range(100, 180))]
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    """Of one layer, which is soon lowered."""
+    changes = {"vocab_size": 1024, "num_hidden_layers": 1, "eos_token_id": None}
+    return random_pre_norm("llama", **changes)
+
+
+@pytest.fixture(scope="module")
+def alone_artifact(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Exported as a user would who has no head."""
+    directory = tmp_path_factory.mktemp("alone")
+    add_tokenizer(save(model, directory / "target"))
+    artifact = directory / "artifact"
+    asked = ["--target-model", "auto", "--target-dir", directory / "target", "--backend", "xnnpack"]
+    options = ["--max-seq-len", "160", "--output-dir", artifact]
+    done = CliRunner().invoke(export.main, [str(word) for word in (*asked, *options)])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "llama: no draft head, so ngram will draft; --draft-dir names a head\n"
+    assert done.stdout.startswith(f"{artifact}/: ") and "drafter ngram" in done.stdout
+    return artifact
+
+
+@pytest.fixture(scope="module")
+def runner(alone_artifact: Path) -> Runner:
+    return load_artifact(alone_artifact)
+
+
+def continued(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+    """By transformers, greedily."""
+    asked = torch.tensor([prompt])
+    found = model.generate(asked, max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)
+    return found[0, len(prompt) :].tolist()
+
+
+def test_its_text_is_transformers_with_drafts_and_without(
+    model: PreTrainedModel, runner: Runner
+) -> None:
+    accepted = 0
+    for prompt in PROMPTS:
+        expected = continued(model, prompt)
+        assert runner.generate(prompt, TOKENS, speculate=False).token_ids == expected
+        for chain_len in (1, 4, 15, "auto"):
+            result = runner.generate(prompt, TOKENS, chain_len)
+            assert (result.token_ids, result.drafter) == (expected, NGRAM)
+            accepted += result.stats.accepted
+    assert accepted > 0, "some draft is right"
+
+
+def test_its_rows_do_not_feel_their_neighbours(runner: Runner) -> None:
+    situations = list(RowCheck(runner, 17).all())
+    assert sum(found.rows for found in situations) > 100
+    assert all(not found.different for found in situations)
+
+
+def test_its_manifest_speaks_of_a_target_alone(alone_artifact: Path) -> None:
+    manifest = Manifest.read(alone_artifact)
+    assert (manifest.drafter, manifest.options["drafter"]) == (NGRAM, NGRAM)
+    assert tuple(manifest.methods) == tuple(manifest.shapes) == TARGET_METHODS
+    assert manifest.caches and all(name.startswith("target.") for name in manifest.caches)
+    assert manifest.draft == NOWHERE and manifest.self_test is None
+    assert manifest.constants["get_hidden_size"] == 0
+    assert manifest.constants["get_draft_vocab_size"] == 1024
+    shown = CliRunner().invoke(cli.main, [str(alone_artifact), "--verify"])
+    assert shown.exit_code == 0 and NGRAM in shown.output
+
+
+def test_a_head_cannot_be_asked_for(alone_artifact: Path) -> None:
+    asked = [str(alone_artifact), "--prompt", "a", "--drafter", "eagle3"]
+    refuses(CliRunner().invoke(cli.main, asked), "has no draft_decode: leave it out")
+
+
+def test_its_self_test_compares_outputs_and_judges_no_head(alone_artifact: Path) -> None:
+    done = CliRunner().invoke(cli.main, [str(alone_artifact), "--self-test", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["prompts"], found["identical"]) == ("fits", 10, 10)
+    assert found["message"].startswith(f"{found['stats']['tau']:.2f} tokens per round")
+
+
+def test_its_rounds_are_timed(alone_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "read_bandwidth", lambda clock, device: 1e10)
+    quick = ["--repeats", "1", "--chain-lens", "1,3", "--contexts", "20", "--rows", "1,4"]
+    done = CliRunner().invoke(bench.main, [str(alone_artifact), *quick, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["drafter"] == NGRAM
+    (context,) = found["contexts"]
+    assert [round_["chain_len"] for round_ in context["rounds"]] == [0, 1, 3]

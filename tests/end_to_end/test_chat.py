@@ -1,0 +1,215 @@
+"""Conversations through the real `.pte`: a cache that was kept changes no token, and no bit."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from torch import Tensor
+
+from eagle_aot.common.errors import PromptError
+from eagle_aot.common.prompts import Message
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.chat.conversation import Conversation
+from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.step import chain_rows
+from support.refusals import refuses
+from tiny_pair.stories import stories
+
+SYSTEM = "You count things."
+QUESTIONS = [one.question for one in itertools.islice(stories(21, "test"), 12)]
+LONG = " ".join(QUESTIONS[1:])
+TURNS = [*QUESTIONS[:2], LONG, QUESTIONS[2], LONG, QUESTIONS[3]]
+NEW_TOKENS = 24
+
+
+def run(*arguments: str | Path, typed: str = "") -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments], input=typed)
+
+
+def objects(done: Result) -> list[dict[str, object]]:
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+def test_an_answer_is_that_to_all_messages_in_one_go(tiny: Runner, speculate: bool) -> None:
+    """Of every turn, also where the context was full and the oldest ones were forgotten."""
+    conversation, asked, answers = Conversation(tiny, SYSTEM), [], []
+    for turn in TURNS:
+        answers.append(conversation.say(turn, NEW_TOKENS, speculate=speculate))
+        asked.append(conversation.messages[:-1])
+    assert conversation.forgotten == 3 and len(asked[-1]) == 1 + 5
+    for messages, answer in zip(asked, answers, strict=True):
+        fresh = tiny.generate(messages, NEW_TOKENS, speculate=speculate)
+        assert fresh.cached_tokens == 0
+        assert fresh.token_ids == answer.token_ids and fresh.text == answer.text
+        assert fresh.prompt_tokens == answer.prompt_tokens
+        assert answer.stats.prefill_chunks <= fresh.stats.prefill_chunks
+    assert sum(answer.cached_tokens > 0 for answer in answers) >= 2
+
+
+def test_a_chat_prints_what_a_file_of_its_messages_does(
+    tiny_artifact: Path, tmp_path: Path
+) -> None:
+    options = ("--json", "--system", SYSTEM, "--max-new-tokens", NEW_TOKENS, "--stop", "ogether")
+    spoken = objects(run(tiny_artifact, "--chat", *map(str, options), typed="\n".join(TURNS[:3])))
+    messages: list[Message] = []
+    lines = []
+    for turn, answer in zip(TURNS[:3], spoken, strict=True):
+        messages.append({"role": "user", "content": turn})
+        lines.append(json.dumps({"messages": messages}))
+        messages.append({"role": "assistant", "content": str(answer["text"])})
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
+    file = tmp_path / "prompts.jsonl"
+    *read, _ = objects(run(tiny_artifact, "--prompts-jsonl", file, *map(str, options)))
+    for name in ("prompt_tokens", "token_ids", "text", "finish_reason"):
+        assert [answer[name] for answer in spoken] == [answer[name] for answer in read]
+
+
+def probe(runner: Runner, prompt: list[int], reuse: bool) -> tuple[int, int, Tensor]:
+    """How much was kept, the first new token, and the logits of a few rows behind the prompt."""
+    result = runner.generate(prompt, 1, reuse=reuse)
+    rows = torch.tensor([[7, 8, 9]])
+    step = chain_rows(rows, torch.tensor([len(prompt)]), torch.tensor([0]), runner.constants.tail)
+    return result.cached_tokens, result.token_ids[0], runner.verify(step).logits.clone()
+
+
+def test_kept_rows_have_the_bits_of_a_fresh_run(random_runner: Runner) -> None:
+    """Of texts that go on from an answer, from the middle, or cross a whole chunk; the last
+    but one just so finds its keys in the ring of the sliding layers, the last does not."""
+    rng = random.Random(3)
+    longest = random_runner.constants.max_prefill_chunk
+    kept = []
+    for length, answer, shared, behind in [
+        (20, 12, 32, 9), (20, 12, 25, 30), (60, 30, 90, 5), (60, 50, 110, 5), (100, 20, 120, 20),
+        (100, 20, 98, 20), (110, 40, 100, 3), (70, 1, 70, 1), (30, 8, 0, 30), (150, 20, 170, 6),
+        (100, 77, 98, 20), (20, 150, 30, 20),
+    ]:  # fmt: skip
+        prompt = [rng.randrange(random_runner.constants.vocab_size) for _ in range(length)]
+        answered = random_runner.generate(prompt, answer, chain_len=rng.randrange(1, 8))
+        text = [*prompt, *answered.token_ids][:shared]
+        text += [rng.randrange(random_runner.constants.vocab_size) for _ in range(behind)]
+        cached, first, logits = probe(random_runner, text, reuse=True)
+        _, expected, fresh = probe(random_runner, text, reuse=False)
+        assert first == expected and torch.equal(logits, fresh)
+        kept.append(cached)
+    assert longest == 96
+    assert kept == [31, 24, 89, 0, 119, 97, 99, 69, 0, 169, 97, 0]
+
+
+def test_what_else_is_run_is_not_gone_on_from(tiny: Runner) -> None:
+    prompt = tiny.encode(QUESTIONS[0])
+    first = tiny.generate(prompt, 8)
+    longer = [*prompt, *first.token_ids, 5]
+    assert tiny.generate(longer, 1, reuse=True).cached_tokens == len(longer) - 2
+    tiny.round(2)
+    assert tiny.generate(longer, 1, reuse=True).cached_tokens == 0
+    with pytest.raises(ZeroDivisionError):
+        tiny.generate(longer, 8, on_tokens=lambda run: [1 // 0])
+    assert tiny.generate(longer, 1, reuse=True).cached_tokens == 0
+
+
+def test_an_answer_can_be_cancelled_and_is_gone_on_from(tiny: Runner) -> None:
+    conversation = Conversation(tiny)
+    whole = tiny.generate(QUESTIONS[0])
+    asked = iter([False] * 9)
+    answer = conversation.say(QUESTIONS[0], cancelled=lambda: next(asked, True))
+    assert answer.finish_reason == "cancelled"
+    assert answer.token_ids == whole.token_ids[:10]
+    assert conversation.messages[-1] == {"role": "assistant", "content": answer.text}
+    assert conversation.say("And then?", 4).cached_tokens > answer.prompt_tokens
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+@pytest.mark.parametrize("cut", [3, 10, 25])
+def test_a_text_ends_before_a_stop_text(tiny: Runner, speculate: bool, cut: int) -> None:
+    """Whose beginning and end lie within tokens, wherever a round ends."""
+    whole = tiny.generate(QUESTIONS[0])
+    assert whole.text is not None
+    stop = whole.text[cut : cut + 7]
+    place = whole.text.find(stop)
+    parts: list[str] = []
+    result = tiny.generate(
+        QUESTIONS[0], speculate=speculate, stop_texts=["nowhere", stop], on_text=parts.append
+    )
+    assert result.text == "".join(parts) == whole.text[:place]
+    assert result.finish_reason == "stop"
+    assert result.token_ids == whole.token_ids[: len(result.token_ids)]
+    decode = tiny.tokenizer.decode
+    assert stop in decode(result.token_ids) and stop not in decode(result.token_ids[:-1])
+    assert result.stats.emitted == len(result.token_ids) - 1
+
+
+def test_text_arrives_in_parts_and_whole(tiny: Runner) -> None:
+    parts: list[str] = []
+    result = tiny.generate(QUESTIONS[1], on_text=parts.append)
+    assert "".join(parts) == result.text
+    assert len(parts) > 3
+
+
+def test_a_chat_goes_on_after_a_turn_that_does_not_fit(tiny_artifact: Path) -> None:
+    typed = "\n".join([QUESTIONS[0], "Tom " * 1200, "/reset", QUESTIONS[0], "/exit", QUESTIONS[1]])
+    done = run(tiny_artifact, "--chat", "--max-new-tokens", "8", typed=typed)
+    assert done.exit_code == 0
+    first, second, rest = done.stdout.split("\n")
+    assert first == second and not rest
+    help_, cost, refusal, again, _ = done.stderr.splitlines()
+    assert "/exit" in help_ and "tokens/s" in cost and "cut at --max-new-tokens" in cost
+    assert refusal.startswith("Error: the prompt has") and "the context 1024" in refusal
+    assert "begins again" in again
+    quiet = run(tiny_artifact, "--chat", "--quiet", "--max-new-tokens", "8", typed=QUESTIONS[0])
+    assert (quiet.stdout, quiet.stderr) == (first + "\n", "")
+
+
+def test_a_full_context_is_said(tiny_artifact: Path) -> None:
+    typed = "\n".join([LONG, LONG, LONG])
+    done = run(tiny_artifact, "--chat", "--quiet", "--max-new-tokens", "4", typed=typed)
+    assert done.stderr == "The context is full: forgot the oldest of its turns (2)\n"
+    assert done.stdout.count("\n") == 3
+
+
+def test_standard_input_is_the_prompt(tiny_artifact: Path) -> None:
+    done = run(tiny_artifact, "--prompt-file", "-", "--quiet", typed=QUESTIONS[0])
+    assert done.stdout == run(tiny_artifact, "--prompt", QUESTIONS[0], "--quiet").stdout
+
+
+def test_messages_that_are_none_are_refused(tiny: Runner) -> None:
+    with pytest.raises(PromptError, match="messages: Object missing required field `content`"):
+        tiny.generate([{"role": "user"}], 1)  # type: ignore[typeddict-item]
+    with pytest.raises(PromptError, match="the last one must be the user's"):
+        tiny.generate([{"role": "assistant", "content": "a"}], 1)
+
+
+def test_token_ids_have_no_system(tiny: Runner) -> None:
+    with pytest.raises(PromptError, match="token ids take no system text"):
+        tiny.generate([1, 2, 3], 1, system=SYSTEM)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["--chat", "--prompt", "Tom"], "--prompt"),
+        (["--chat", "--raw-prompt"], "--raw-prompt"),
+        (["--chat", "--plot", "a.png"], "--plot"),
+    ],
+)
+def test_a_chat_reads_its_turns_itself(
+    tiny_artifact: Path, arguments: list[str], option: str
+) -> None:
+    done = run(tiny_artifact, *arguments)
+    assert done.exit_code == 2 and f"leave out {option}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "Tom", "--stop", ""], "stop text '': every text contains it"),
+        (["--prompt", "Tom", "--raw-prompt", "--system", "a"], "a raw prompt is text alone"),
+    ],
+)
+def test_wrong_texts_are_refused(tiny_artifact: Path, arguments: list[str], message: str) -> None:
+    refuses(run(tiny_artifact, *arguments), message)

@@ -1,0 +1,89 @@
+"""Turns from a pipe and from a terminal, which is a real one."""
+
+import io
+import os
+import pty
+import select
+import sys
+import time
+
+import pytest
+
+from eagle_aot.common.errors import PromptError
+from eagle_aot.runtime_runner.chat.turns import read_turns
+
+PROGRAM = """
+from eagle_aot.runtime_runner.chat.turns import read_turns
+for turn in read_turns():
+    print(f"[{turn!r}]", flush=True)
+print("[end]", flush=True)
+"""
+SECONDS = 20.0
+
+
+def piped(content: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8")
+
+
+def test_every_line_of_a_pipe_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", piped("Hello\n\n  Grüße \r\nlast".encode()))
+    assert list(read_turns()) == ["Hello", "Grüße", "last"]
+
+
+def test_bytes_that_are_no_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", piped(b"\xff\xfe\n"))
+    with pytest.raises(PromptError, match="standard input: cannot be read"):
+        list(read_turns())
+
+
+class Terminal:
+    """A program at a terminal."""
+
+    def __init__(self, program: str) -> None:
+        self._shown = b""
+        self.child, self._end = pty.fork()
+        if self.child == 0:
+            os.environ["TERM"] = "xterm"
+            os.execv(sys.executable, [sys.executable, "-c", program])
+
+    def type(self, keys: str, expecting: str) -> None:
+        """Press keys, once the program asks for them, and wait for what it says."""
+        os.write(self._end, keys.encode())
+        self.wait(expecting)
+
+    def press_until(self, key: str, expecting: str) -> None:
+        """A signal between two calls of `select` is noticed by neither."""
+        presses = 0
+        while not self.shows(expecting, within=0.5):
+            presses += 1
+            assert presses < 2 * SECONDS, self._shown
+            os.write(self._end, key.encode())
+
+    def wait(self, expecting: str) -> None:
+        assert self.shows(expecting, within=SECONDS), self._shown
+
+    def shows(self, expecting: str, within: float) -> bool:
+        """Whether it comes in so many seconds; what comes before it is forgotten."""
+        deadline = time.monotonic() + within
+        while expecting.encode() not in self._shown:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._end], [], [], left)[0]:
+                return False
+            self._shown += os.read(self._end, 4096)
+        self._shown = self._shown.partition(expecting.encode())[2]
+        return True
+
+
+def test_a_terminal_edits_lines_and_takes_a_paste_as_one_turn() -> None:
+    terminal = Terminal(PROGRAM)
+    terminal.wait("> ")
+    terminal.type("Hallo\x7f\x01\x04h\r", "['hall']")  # backspace, to the beginning, delete, h
+    terminal.wait("> ")
+    terminal.type("\x1b[200~two\nlines\x1b[201~\r", "['two\\nlines']")
+    terminal.wait("> ")
+    terminal.type("dropped", "dropped")
+    terminal.press_until("\x03", "> ")
+    terminal.type("\x1b[A\x1b[A\r", "['hall']")  # what was typed before
+    terminal.wait("> ")
+    terminal.type("\x04", "[end]")
+    assert os.waitpid(terminal.child, 0)[1] == 0

@@ -1,0 +1,113 @@
+"""Rows that are kept against those of a cache that remembers how each of its rows was computed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.kept import KeptText
+from eagle_aot.runtime_runner.target import TargetMethods
+from eagle_aot.targets.step import flat_slots, longest_chunk, ring_slots
+from support.runner.logging_executor import CONSTANTS, LoggingExecutor
+
+LONGEST, LEAST, ROWS, TAIL = 8, 5, 4, 3
+FLAT = 10**6
+
+Row = tuple[int, tuple[int, ...], str]
+"""Position, the tokens up to there, and what computed it."""
+
+
+@dataclass
+class Cache:
+    """A ring of `slots`, of which each row reads the last `window`."""
+
+    slots: int
+    window: int
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    def run(self, text: Sequence[int], chunks: Sequence[Chunk]) -> None:
+        """All rows of a forward are stored before one reads."""
+        for chunk in chunks:
+            how = "few rows" if chunk.few_rows else f"{chunk.start} to {chunk.stop}"
+            for place in range(chunk.start, chunk.stop):
+                self.rows[place % self.slots] = (place, tuple(text[: place + 1]), how)
+            for place in range(chunk.start, chunk.stop):
+                self.check(text, place)
+
+    def check(self, text: Sequence[int], place: int) -> None:
+        """A row reads what running all of a text from its beginning gives."""
+        fresh = dict(methods(len(text)))
+        for p in range(max(0, place - self.window + 1), place + 1):
+            assert self.rows[p % self.slots] == (p, tuple(text[: p + 1]), fresh[p])
+
+    def decode(self, text: Sequence[int], first: int) -> None:
+        """Rows of an answer, and behind it drafts that were not accepted."""
+        for place in range(first, len(text) + TAIL):
+            path = tuple([*text, *[-1] * TAIL][: place + 1])
+            self.rows[place % self.slots] = (place, path, "few rows")
+
+
+def plan(length: int, kept: int = 0) -> list[Chunk]:
+    return plan_chunks(length, LONGEST, LEAST, ROWS, kept)
+
+
+def methods(length: int) -> list[tuple[int, str]]:
+    """What computes each row of a text that is run from its beginning."""
+    whole = length // LONGEST * LONGEST
+    starts = [p // LONGEST * LONGEST for p in range(whole)]
+    chunks = [f"{start} to {start + LONGEST}" for start in starts]
+    return list(enumerate([*chunks, *["few rows"] * (length - whole)]))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data(), st.booleans())
+def test_rows_that_are_kept_are_those_of_a_fresh_run(data: st.DataObject, sliding: bool) -> None:
+    """Over texts that go on from one another, from the middle, or begin anew."""
+    window, rewind = (5, 12) if sliding else (FLAT, FLAT)
+    cache = Cache(slots=window + rewind, window=window)
+    kept_text, text = KeptText(), [0]
+    tokens = st.integers(0, 1)
+    for _ in range(data.draw(st.integers(1, 6))):
+        shared = data.draw(st.integers(0, len(text)))
+        prompt = text[:shared] + data.draw(st.lists(tokens, min_size=1, max_size=14))
+        whole = plan(len(prompt))
+        kept = kept_text.shared(prompt, whole, rewind)
+        assert 0 <= kept < len(prompt)
+        assert kept == 0 or kept < shared_length(text, prompt)
+        cache.run(prompt, plan(len(prompt), kept))
+        text = prompt + data.draw(st.lists(tokens, min_size=1, max_size=14))
+        cache.decode(text[:-1], len(prompt))
+        kept_text = kept_text.followed_by(text, whole, kept, len(text) + TAIL)
+
+
+def shared_length(one: list[int], other: list[int]) -> int:
+    return max(n for n in range(min(len(one), len(other)) + 1) if one[:n] == other[:n])
+
+
+def test_a_conversation_runs_what_is_new() -> None:
+    """An answer's rows are kept as well, until the text fills a chunk: that is run again, once."""
+    first = KeptText().followed_by([1, 2, 3, 4], plan(3), 0, 6)
+    assert first.shared([1, 2, 3, 4, 5, 6], plan(6), FLAT) == 3
+    assert first.shared([1, 2, 3, 4, 5, 6, 7, 8, 9], plan(9), FLAT) == 0
+    second = first.followed_by([*range(1, 13)], plan(9), 0, 15)
+    assert second.shared([*range(1, 15)], plan(14), FLAT) == 11
+    assert second.shared([*range(1, 19)], plan(18), FLAT) == 8
+    assert second.shared([1, 2, 3], plan(3), FLAT) == 0
+
+
+def test_a_ring_is_not_gone_back_in_too_far() -> None:
+    kept = KeptText().followed_by([*range(7)], plan(3), 0, 10)
+    assert kept.shared([*range(5)], plan(5), rewind=6) == 4
+    assert kept.shared([*range(5)], plan(5), rewind=5) == 0
+    again = kept.followed_by([*range(5)], plan(5), 4, 8)
+    assert again.written == 10, "what an earlier text overwrote is still missing"
+    assert kept.followed_by([*range(5)], plan(5), 0, 8).written == 8
+
+
+def test_a_ring_has_room_for_as_much_as_the_runner_thinks() -> None:
+    target = TargetMethods(LoggingExecutor(), CONSTANTS)
+    window = CONSTANTS.sliding_window
+    assert flat_slots(CONSTANTS.max_seq_len) == CONSTANTS.flat_slots
+    assert target.rewind == longest_chunk(window) == ring_slots(window) - window

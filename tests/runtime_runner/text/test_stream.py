@@ -1,0 +1,102 @@
+"""Text as it grows, against the text as a whole: tokens are bytes, so characters come in parts."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
+
+ALPHABET = "aab é日🙂\n"
+TEXTS = st.text(ALPHABET, max_size=40)
+STOPS = st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=3)
+
+
+def decode(ids: list[int]) -> str:
+    """Bytes; 256 is a special token."""
+    return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+
+def ended(text: str, stops: list[str]) -> tuple[str, int]:
+    """The text before the stop that is complete first, and how many of its bytes had to be read."""
+    for n in range(len(text) + 1):
+        starts = [text[:n].find(stop) for stop in stops if stop in text[:n]]
+        if starts:
+            return text[: min(starts)], len(text[:n].encode())
+    return text, len(text.encode())
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    text=TEXTS,
+    stops=STOPS,
+    within=st.none() | st.tuples(st.integers(0, 39), st.integers(1, 4)),
+    runs=st.lists(st.integers(1, 5), min_size=1, max_size=9),
+)
+@example(text="a b aab", stops=["b a", "aab"], within=None, runs=[1])
+@example(text="aaab", stops=["aab"], within=None, runs=[4])
+def test_it_ends_before_the_first_stop_text(
+    text: str, stops: list[str], within: tuple[int, int] | None, runs: list[int]
+) -> None:
+    """Wherever tokens and runs begin; nothing is shown that is not to stay."""
+    if within is not None and (part := text[within[0] : sum(within)]):
+        stops = [*stops, part]
+    expected, needed = ended(text, stops)
+    parts: list[str] = []
+    stream = TextStream(decode, stops, parts.append)
+    taken = 0
+    tokens, run = list(text.encode()), 0
+    while tokens and not stream.stopped:
+        size = runs[run % len(runs)]
+        run += 1
+        for token in tokens[:size]:
+            taken += 1
+            if stream.ends(token):
+                break
+        tokens = tokens[size:]
+        stream.show()
+        assert expected.startswith("".join(parts))
+    assert taken == needed
+    assert stream.close(text) == "".join(parts) == expected
+    assert all(parts)
+
+
+def test_what_may_be_a_stop_text_is_held_back() -> None:
+    parts: list[str] = []
+    stream = TextStream(decode, ["\nUser:"], parts.append)
+    for token in b"Hi.\nUs":
+        assert not stream.ends(token)
+        stream.show()
+    assert "".join(parts) == "Hi."
+    assert not stream.ends(ord("a"))
+    stream.show()
+    assert "".join(parts) == "Hi.\nUsa"
+
+
+def test_half_a_character_is_held_back_and_shown_at_the_end() -> None:
+    parts: list[str] = []
+    stream = TextStream(decode, [], parts.append)
+    tokens = [b"a"[0], *"é".encode(), *"日".encode()[:2]]
+    for token in tokens:
+        stream.ends(token)
+        stream.show()
+    assert parts == ["a", "é"]
+    assert stream.close(decode(tokens)) == "aé\ufffd"
+    assert parts == ["a", "é", "\ufffd"]
+
+
+def test_special_tokens_have_no_text() -> None:
+    stream = TextStream(decode, ["ab"], None)
+    assert [stream.ends(token) for token in (97, 256, 256, 98)] == [False, False, False, True]
+    assert stream.close("ab") == ""
+
+
+def test_an_empty_stop_text_is_refused() -> None:
+    with pytest.raises(SettingError, match="stop text '': every text contains it"):
+        TextStream(decode, ["a", ""], None)
+
+
+def test_no_stream_is_a_text_that_nobody_watches() -> None:
+    stream = NoStream()
+    assert not stream.ends(97) and not stream.stopped
+    assert (stream.close("text"), stream.close(None)) == ("text", None)
