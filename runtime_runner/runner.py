@@ -18,7 +18,7 @@ from eagle_aot.runtime_runner.adaptive.backlog import (
 )
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
-from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule, ConstantSchedule, Schedule
+from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.checks.request import (
     all_stop_ids,
     check_prompt,
@@ -26,12 +26,14 @@ from eagle_aot.runtime_runner.checks.request import (
 )
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
 from eagle_aot.runtime_runner.drafters import kind_of
+from eagle_aot.runtime_runner.engine import Engine, Limits, Request
+from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
+from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Executor, open_program
-from eagle_aot.runtime_runner.generate import Limits, generate, prefill
-from eagle_aot.runtime_runner.kept import KeptText
+from eagle_aot.runtime_runner.generate import generate
 from eagle_aot.runtime_runner.result import Result, finish_reason
-from eagle_aot.runtime_runner.round import Drafter, Round, Running
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.step import StepRows
 from eagle_aot.runtime_runner.target import Forward, TargetMethods, no_moves
 from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
@@ -42,7 +44,8 @@ LONGEST_CHOSEN = 7  # drafts, of a chain length that is chosen round by round
 
 
 class Runner:
-    """Greedy generation for one sequence at a time; the caches live in the executor."""
+    """Greedy generation, one text at a time or, by its `engine`, several; the caches live in the
+    executor."""
 
     def __init__(
         self, directory: Path, executor: Executor, constants: Constants, drafter: LateDrafter
@@ -52,9 +55,10 @@ class Runner:
         self.constants = constants
         self.target = TargetMethods(executor, constants)
         self.drafter = drafter
-        self.running = Running([0], constants.tail, executor.device)
-        self._rounds: dict[int, Round] = {}
-        self._kept = KeptText()
+        self.running = Running(range(constants.max_batch_size), constants.tail, executor.device)
+        record = executor.repeat if executor.device.type == "cuda" else None
+        self._rounds = Rounds(self.target, drafter, self.running, constants.max_rows, record)
+        self.engine = Engine(SharedRounds(self._rounds, lambda: self.adaptive_schedule))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -112,19 +116,25 @@ class Runner:
             text.show()
             on_tokens(run)
 
-        schedule = self._schedule(chain_len if speculate and room > 1 else 0)
-        limits = Limits(room=room, stop_ids=stops, ends=ends)
-        kept, output, stats = self._continue(schedule, ids, limits, tell, reuse)
+        if chain_len == AUTO_LENGTH:
+            assert self.adaptive_schedule, "measured while nobody runs"
+        request = Request(
+            prompt=tuple(ids),
+            limits=Limits(room=room, stop_ids=stops, ends=ends),
+            chain_len=chain_len if speculate and room > 1 else 0,
+            reuse=reuse,
+        )
+        output, end = generate(self.engine, request, tell)
         stopped = text.stopped or output[-1] in stops
         return Result(
             prompt_tokens=len(ids),
-            cached_tokens=kept,
+            cached_tokens=end.kept,
             token_ids=output,
             text=text.close(self._decode(output)),
             finish_reason=finish_reason(len(output), stopped, room, max_new_tokens),
             executor=self.executor.name,
             drafter=self.drafter.kind if speculate else None,
-            stats=stats,
+            stats=end.stats,
         )
 
     def encode(
@@ -155,7 +165,7 @@ class Runner:
         if moves is None:
             moves = no_moves(batch, tail, self.executor.device)
         check_shape("moves", moves, (batch, tail))
-        self._kept = KeptText()
+        self.engine.sequences.forget()
         return self.target.verify(step, moves)
 
     def round(self, chain_len: int) -> Round:
@@ -163,13 +173,10 @@ class Runner:
 
         For playing it: what `generate` could go on from is forgotten.
         """
-        self._kept = KeptText()
-        return self._round(chain_len)
-
-    def _round(self, chain_len: int) -> Round:
-        if chain_len not in self._rounds:
-            self._rounds[chain_len] = self._make(chain_len, self.drafter if chain_len else None)
-        return self._rounds[chain_len]
+        self.engine.sequences.forget()
+        if self.executor.device.type == "cuda":
+            self._prefill_something()  # what is recorded starts from a state that exists
+        return self._rounds.of(1, chain_len)
 
     @cached_property
     def adaptive_schedule(self) -> AdaptiveSchedule:
@@ -179,8 +186,9 @@ class Runner:
         longest = min(LONGEST_CHOSEN, constants.tail - 1)
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
         backlog = self._backlog(rows)
-        rounds = [self._make(0, backlog), *(self._round(k) for k in range(1, longest + 1))]
         self._prefill_something()
+        drafting = [self._rounds.of(1, k) for k in range(1, longest + 1)]
+        rounds = [self._rounds.make(1, 0, backlog), *drafting]
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         costs = measure_costs(rounds, backlog, positions)
         return AdaptiveSchedule(rounds, backlog, ChainLength(costs))
@@ -189,24 +197,7 @@ class Runner:
         recorded = self.executor.device.type == "cuda"
         kept = RecordedBacklog if recorded else Backlog
         needed = kept if DRAFTERS[self.drafter.kind] else NoBacklog
-        return needed(self.drafter, rows, self.running)
-
-    def _continue(
-        self,
-        schedule: Schedule,
-        ids: list[int],
-        limits: Limits,
-        on_tokens: Callable[[list[int]], None],
-        reuse: bool,
-    ) -> tuple[int, list[int], Stats]:
-        """Generate, behind the rows that are kept where they may be reused; how many those were."""
-        plan = self.target.plan_prompt(len(ids))
-        before, self._kept = self._kept, KeptText()  # nothing, where what follows is interrupted
-        kept = before.shared(ids, plan, self.target.rewind) if reuse else 0
-        output, stats = generate(schedule, ids, limits, on_tokens, kept)
-        written = len(ids) + len(output) + self.constants.tail  # with drafts, at most
-        self._kept = before.followed_by([*ids, *output], plan, kept, written)
-        return kept, output, stats
+        return needed(self.drafter, rows, self.running.first(1))
 
     def _stream(
         self, stop_texts: tuple[str, ...], on_text: Callable[[str], None] | None
@@ -218,27 +209,14 @@ class Runner:
     def _decode(self, ids: list[int]) -> str | None:
         return self.tokenizer.decode(ids) if tokenizer_files(self.directory) else None
 
-    def _schedule(self, chain_len: ChainLen) -> Schedule:
-        return (
-            self.adaptive_schedule
-            if chain_len == AUTO_LENGTH
-            else ConstantSchedule(self._round(chain_len))
-        )
-
-    def _make(self, chain_len: int, drafter: Drafter | None) -> Round:
-        """Recorded on a GPU. What is recorded starts from a state that exists and kernels that
-        are loaded, and what it writes to the caches is overwritten."""
-        round_ = Round(self.target, drafter, chain_len, self.running)
-        if self.executor.device.type == "cuda":
-            self._prefill_something()
-            round_.play = self.executor.repeat(round_.step)
-        return round_
-
     def _prefill_something(self) -> None:
         """In target and drafter, which gives both a state."""
-        self._kept = KeptText()
-        round_ = Round(self.target, self.drafter, 1, self.running)
-        prefill(round_, [0] * self.constants.min_prefill_chunk, Stats(chain_len=0))
+        self.engine.sequences.forget()
+        where = self.running.sequences[:1]
+        prompt = [0] * self.constants.min_prefill_chunk
+        run = PromptRun(self.target, self.drafter, prompt, where)
+        while run.left:
+            run.run_chunk()
 
 
 def load_artifact(

@@ -30,6 +30,10 @@ class Target(Protocol):
 
     tail: int
 
+    @property
+    def rewind(self) -> int:
+        """How many positions behind the last one that was written a text may go on."""
+
     def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
         """Consecutive chunks that cover a prompt, but for its first `kept` rows."""
 

@@ -1,55 +1,15 @@
-"""Which round comes next: how many drafts each round of a text has."""
+"""Which round of a text comes next: how many drafts each has."""
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import (
-    AUTO_LENGTH,
     PLAIN_RUN,
-    ChainLen,
     ChainLength,
 )
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.round import Round
-
-
-class Schedule(Protocol):
-    """Hands out the rounds of a text, one after the other."""
-
-    @property
-    def chain_len(self) -> ChainLen:
-        """As it was asked for."""
-
-    def begin(self, prompt_tokens: int) -> Round:
-        """A new text; the round that its prompt is to ready."""
-
-    def choose(self, left: int) -> Round:
-        """The next round, with `left` tokens to go."""
-
-    def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
-        """What came of it: drafts accepted, and the tokens before the text's end."""
-
-
-class ConstantSchedule:
-    """One round, over and over."""
-
-    def __init__(self, round_: Round) -> None:
-        self._round = round_
-
-    @property
-    def chain_len(self) -> ChainLen:
-        return self._round.chain_len
-
-    def begin(self, prompt_tokens: int) -> Round:
-        return self._round
-
-    def choose(self, left: int) -> Round:
-        return self._round
-
-    def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
-        """Nothing is learned."""
 
 
 class AdaptiveSchedule:
@@ -58,8 +18,6 @@ class AdaptiveSchedule:
     They are chosen in runs, within which nothing is asked: after each forward the host's caches
     hold other things, so that choosing costs a small model more than it wins.
     """
-
-    chain_len: ChainLen = AUTO_LENGTH
 
     def __init__(self, rounds: Sequence[Round], backlog: Backlog, chooser: ChainLength) -> None:
         """`rounds[K]` has K drafts; the drafter of `rounds[0]` is `backlog`."""
@@ -79,15 +37,23 @@ class AdaptiveSchedule:
         """Of the rounds, as they were measured."""
         return self._chooser.costs
 
-    def begin(self, prompt_tokens: int) -> Round:
+    def begin(self, prompt_tokens: int) -> None:
+        """A new text, of which the drafter was shown the prompt."""
         self._tell()
         self._chooser.begin()
         self.backlog.clear()
         self._position = prompt_tokens
         self._pending, self._run_left = [], 0
-        return self.rounds[-1]
+
+    def settle(self) -> None:
+        """Let the drafter catch up, so that other rounds than these may go on with the text."""
+        self._tell()
+        if self._pending:
+            self.backlog.catch_up(self._position, self._pending)
+        self._pending, self._run_left = [], 0
 
     def choose(self, left: int) -> Round:
+        """The next round, with `left` tokens to go."""
         if not self._run_left or left <= self._run.chain_len:
             self._tell()
             self._next_run(left)
@@ -95,6 +61,7 @@ class AdaptiveSchedule:
         return self._run
 
     def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
+        """What came of it: drafts accepted, and the tokens before the text's end."""
         self._seconds += time.perf_counter() - self._started
         self._played.append((min(accepted, len(run)), len(run)))
         self._run_left -= 1

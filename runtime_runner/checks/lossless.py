@@ -14,9 +14,10 @@ from torch import Tensor
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.adaptive.schedule import ConstantSchedule
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
-from eagle_aot.runtime_runner.generate import Limits, generate
+from eagle_aot.runtime_runner.engine import Engine, Limits, Request
+from eagle_aot.runtime_runner.engine.schedule import OneRound
+from eagle_aot.runtime_runner.generate import generate
 from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.stats import Stats
@@ -126,7 +127,9 @@ def with_script(
     round_.play = executor.repeat(round_.step)
     room = min(max_new_tokens, constants.max_seq_len - len(prompt))
     limits = Limits(room=room, stop_ids=frozenset(constants.eos_ids))
-    return generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
+    request = Request(prompt=tuple(prompt), limits=limits, chain_len=chain_len)
+    output, end = generate(Engine(OneRound(round_)), request, lambda run: None)
+    return output, end.stats
 
 
 OWN: Mapping[str, Decode] = {"own": with_own}

@@ -1,6 +1,13 @@
 """Many texts at once over one artifact, each as if it were alone."""
 
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.engine.request import Event, Failed, Finished, Request, Tokens
+from eagle_aot.runtime_runner.engine.request import (
+    Event,
+    Failed,
+    Finished,
+    Limits,
+    Request,
+    Tokens,
+)
 
-__all__ = ["Engine", "Event", "Failed", "Finished", "Request", "Tokens"]
+__all__ = ["Engine", "Event", "Failed", "Finished", "Limits", "Request", "Tokens"]

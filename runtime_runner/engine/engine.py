@@ -11,8 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from torch import Tensor
+
 from eagle_aot.common.errors import EagleError, SettingError
+from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import (
     Event,
@@ -22,7 +26,8 @@ from eagle_aot.runtime_runner.engine.request import (
     RequestId,
     Tokens,
 )
-from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.engine.schedule import Schedule
+from eagle_aot.runtime_runner.engine.sequences import Sequences
 from eagle_aot.runtime_runner.engine.text import Text
 from eagle_aot.runtime_runner.engine.turns import PromptShare, PromptTurns
 
@@ -32,21 +37,19 @@ PROMPT_SHARE = 0.5
 class Engine:
     """Texts side by side. One thread calls `step`; `add` and `cancel` may come from any.
 
-    The texts that run are at the first places of `rounds.running`, in the order of `running`; the
-    sequences at the other places are free or belong to prompts.
+    Those that run are at the first places of the sequences, in the order of `running`.
     """
 
-    def __init__(self, rounds: Rounds, prompt_share: float = PROMPT_SHARE) -> None:
+    def __init__(self, schedule: Schedule, prompt_share: float = PROMPT_SHARE) -> None:
         """`prompt_share` is how much of the time prompts may take from texts that run. Raises
         SettingError unless it is between 0 and 1."""
         if not 0 < prompt_share < 1:
             raise SettingError(f"prompt share {prompt_share}: must be between 0 and 1")
-        self.rounds = rounds
+        self.schedule = schedule
+        self.sequences = Sequences(schedule.running, schedule.target)
         self.waiting: deque[Text] = deque()
         self.prompts: list[Text] = []
         self.running: list[Text] = []
-        self.order = rounds.running.sequences.tolist()
-        """The sequence at each place."""
         self._share, self._turns = PromptShare(prompt_share), PromptTurns()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -71,6 +74,14 @@ class Engine:
         with self._lock:
             return bool(self._added or self.waiting or self.prompts or self.running)
 
+    def abandon(self) -> None:
+        """End all requests at once, without events: behind a step that was interrupted."""
+        self.waiting.clear()
+        self.prompts, self.running = [], []
+        self.schedule.running.position.fill_(-1)
+        self.sequences = Sequences(self.schedule.running, self.schedule.target)
+        self._share.reset()
+
     def step(self) -> list[Event]:
         """One chunk of a prompt, or one round of all texts that run, and what came of it."""
         events = self._take_orders()
@@ -91,15 +102,14 @@ class Engine:
 
     def _admit(self) -> None:
         """Give free sequences to those who wait, the first first."""
-        taken = {text.sequence for text in (*self.prompts, *self.running)}
-        free = [sequence for sequence in self.order if sequence not in taken]
-        rounds = self.rounds
-        for sequence in free[: len(self.waiting)]:
+        while self.waiting and self.sequences.free:
             text = self.waiting.popleft()
-            place = self.order.index(sequence)
-            drafter = rounds.drafter if text.request.chain_len else None
-            where = rounds.running.sequences[place : place + 1]
-            text.start(sequence, PromptRun(rounds.target, drafter, text.request.prompt, where))
+            request, schedule = text.request, self.schedule
+            sequence, kept = self.sequences.take(request.prompt, request.reuse)
+            where = self.sequences.cache(sequence)
+            drafter = schedule.drafter if request.chain_len else None
+            run = PromptRun(schedule.target, drafter, request.prompt, where, kept)
+            text.start(sequence, kept, run)
             self.prompts.append(text)
 
     def _run_chunk(self) -> list[Event]:
@@ -115,8 +125,7 @@ class Engine:
             return []
         self.prompts.remove(text)
         run = text.begin(first)
-        self._join(text)
-        self.rounds.running.place(bonus, text.position, len(self.running) - 1)
+        self._join(text, bonus)
         return self._told(text, run)
 
     def _run_round(self) -> list[Event]:
@@ -124,12 +133,15 @@ class Engine:
 
     def _round(self) -> list[Event]:
         texts = list(self.running)
-        chain_len = max(text.request.chain_len for text in texts)
-        round_ = self.rounds.of(len(texts), chain_len)
-        found = round_.play().tolist()  # the round's one copy to the host
-        events: list[Event] = []
-        for text, (accepted, *tokens) in zip(texts, found, strict=False):
-            events += self._told(text, text.add(round_.chain_len, accepted, tokens))
+        started = time.perf_counter()
+        round_ = self.schedule.choose(texts)
+        played = round_.play().tolist()  # the round's one copy to the host
+        found, events = [], list[Event]()
+        for text, (accepted, *tokens) in zip(texts, played, strict=False):
+            run = text.add(round_.chain_len, accepted, tokens)
+            found.append((accepted, run))
+            events += self._told(text, run)
+        self.schedule.observe(round_, found, time.perf_counter() - started)
         return events
 
     def _attempt(
@@ -143,7 +155,7 @@ class Engine:
         try:
             events = call()
         except (EagleError, RuntimeError) as error:
-            return [self._fail(text, error) for text in texts]
+            return [self._fail(text, error) for text in texts if text.sequence is not None]
         if self.prompts and self.running:
             account(time.perf_counter() - started)
         else:
@@ -154,40 +166,42 @@ class Engine:
         events: list[Event] = [Tokens(text.number, run)]
         if text.ended is not None:
             self._leave(text)
-            events.append(Finished(text.number, text.ended, text.stats))
+            events.append(Finished(text.number, text.ended, text.kept, text.stats))
         return events
 
     def _cancel(self, text: Text) -> Event:
         self._leave(text)
-        return Finished(text.number, "cancelled", text.stats)
+        return Finished(text.number, "cancelled", text.kept, text.stats)
 
     def _fail(self, text: Text, error: Exception) -> Event:
-        self._leave(text)
-        return Failed(text.number, one_line(str(error)))
+        self._leave(text, kept=False)
+        return Failed(text.number, one_line(shortage(error) or str(error)), error)
 
-    def _join(self, text: Text) -> None:
+    def _join(self, text: Text, bonus: Tensor) -> None:
         """Its sequence comes to the place behind those that run."""
         assert text.sequence is not None
-        self._swap(self.order.index(text.sequence), len(self.running))
+        place = len(self.running)
+        self.sequences.bring(text.sequence, place)
         self.running.append(text)
-        wanted = min(text.request.chain_len, self.rounds.longest_chain(1))
-        self.rounds.running.wanted[len(self.running) - 1] = wanted
+        running, wanted = self.schedule.running, text.request.chain_len
+        running.place(bonus, text.position, place)
+        running.wanted[place] = self.schedule.target.tail - 1 if wanted == AUTO_LENGTH else wanted
+        self.schedule.join(self.running)
 
-    def _leave(self, text: Text) -> None:
+    def _leave(self, text: Text, *, kept: bool = True) -> None:
         """The last of those that run takes its place, and its sequence is free."""
         if text in self.running:
-            place, last = self.running.index(text), len(self.running) - 1
-            self.rounds.running.stop(place)
-            self._swap(place, last)
-            self.running[place] = self.running[last]
+            place, last = self.running.index(text), self.running[-1]
+            assert last.sequence is not None
+            self.schedule.running.stop(place)
+            self.sequences.bring(last.sequence, place)
+            self.running[place] = last
             self.running.pop()
         elif text in self.prompts:
             self.prompts.remove(text)
-        elif text in self.waiting:
+        else:
             self.waiting.remove(text)
+        if text.sequence is not None:
+            whole = [*text.request.prompt, *text.output] if kept and text.output else None
+            self.sequences.give_back(text.sequence, whole, len(text.request.prompt), text.kept)
         text.sequence = text.run = None
-
-    def _swap(self, place: int, other: int) -> None:
-        if place != other:
-            self.rounds.running.swap(place, other)
-            self.order[place], self.order[other] = self.order[other], self.order[place]

@@ -15,13 +15,15 @@ def check_invariants(engine: Engine) -> None:
 
     What the sequences hold is for `check_serial`.
     """
-    running = engine.rounds.running
-    assert running.sequences.tolist() == engine.order, "host and device differ on places"
-    assert sorted(engine.order) == list(range(len(running))), "a sequence is lost"
+    running = engine.schedule.running
+    assert running.sequences.tolist() == engine.sequences.order, "host and device differ on places"
+    assert sorted(engine.sequences.order) == list(range(len(running))), "a sequence is lost"
     texts = [*engine.prompts, *engine.running]
     held = [text.sequence for text in texts]
-    assert len(set(held)) == len(held) and None not in held, "a sequence is used twice"
-    assert held[len(engine.prompts) :] == engine.order[: len(engine.running)], "a gap"
+    assert sorted([*held, *engine.sequences.free]) == sorted(engine.sequences.order), (
+        "a sequence is used twice, or by nobody"
+    )
+    assert held[len(engine.prompts) :] == engine.sequences.order[: len(engine.running)], "a gap"
     assert all(text.sequence is None for text in engine.waiting), "a sequence is held in line"
     positions, bonus = running.position.tolist(), running.bonus.flatten().tolist()
     for place, text in enumerate(engine.running):
@@ -35,11 +37,11 @@ def check_invariants(engine: Engine) -> None:
 def check_serial(engine: Engine) -> None:
     """Raises AssertionError unless each running text sees, bit for bit, what decoding it plainly
     in a sequence of its own would have left. Needs a free sequence, and checks nothing without."""
-    held = {text.sequence for text in (*engine.prompts, *engine.running)}
-    free = next((sequence for sequence in engine.order if sequence not in held), None)
-    if free is None:
+    if not engine.sequences.free:
         return
-    running = engine.rounds.running
+    free = engine.sequences.free[0]
+    engine.sequences.forget(free)
+    running = engine.schedule.running
     for place, text in enumerate(engine.running):
         here = running.first(place + 1)
         row = here.bonus[place:], here.position[place:], here.sequences[place:]
@@ -51,7 +53,7 @@ def check_serial(engine: Engine) -> None:
 
 def _decoded(engine: Engine, text: Text, sequence: int) -> Forward:
     """The forward of the last token, after the prompt and one token after the other."""
-    target, device = engine.rounds.target, engine.rounds.running.bonus.device
+    target, device = engine.schedule.target, engine.schedule.running.bonus.device
     where = torch.tensor([sequence], device=device)
     run = PromptRun(target, None, text.request.prompt, where)
     while run.left:
@@ -66,5 +68,5 @@ def _decoded(engine: Engine, text: Text, sequence: int) -> Forward:
 def _verify(
     engine: Engine, token: Tensor, position: Tensor, sequence: Tensor, moves: Tensor
 ) -> Forward:
-    target = engine.rounds.target
+    target = engine.schedule.target
     return target.verify(chain_rows(token, position, sequence, target.tail), moves)

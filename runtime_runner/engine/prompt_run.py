@@ -19,14 +19,19 @@ class PromptRun:
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, prompt: Sequence[int], sequence: Tensor
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        prompt: Sequence[int],
+        sequence: Tensor,
+        kept: int = 0,
     ) -> None:
-        """Of the sequence int64 [1]. What a drafter is shown of a chunk ends with the token after
-        the chunk."""
+        """Of the sequence int64 [1], whose first `kept` rows are there. What a drafter is shown of
+        a chunk ends with the token after the chunk."""
         self._target, self._drafter = target, drafter
         self._sequence = sequence.clone()
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
-        self._chunks = target.plan_prompt(len(prompt))[::-1]
+        self._chunks = target.plan_prompt(len(prompt), kept)[::-1]
 
     @property
     def left(self) -> int:

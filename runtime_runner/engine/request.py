@@ -1,9 +1,10 @@
 """What is asked of the engine, and what it answers."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from eagle_aot.runtime_runner.generate import Limits
+from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.runtime_runner.stats import Stats
 
 RequestId = int
@@ -11,13 +12,35 @@ Reason = Literal["stop", "room", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """When to stop: `room` tokens at most, behind any of `stop_ids`, or behind the token of which
+    `ends`, asked about each in turn, says so."""
+
+    room: int
+    stop_ids: frozenset[int]
+    ends: Callable[[int], bool] = lambda token: False
+
+    def cut(self, run: Sequence[int]) -> tuple[list[int], bool]:
+        """The run up to and including the token that ends the text, and whether there is one."""
+        for i, token in enumerate(run):
+            if self.ends(token) or token in self.stop_ids:
+                return [*run[: i + 1]], True
+        return [*run], False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Token ids to continue within `limits`, with `chain_len` drafts a round at most; 0 decodes
-    plainly. Its tokens are the same whatever the chain length, and whoever else is served."""
+    """Token ids to continue within `limits`, with `chain_len` drafts a round at most, or "auto" for
+    as many as pay; 0 decodes plainly. With `reuse`, rows that a cache holds of a text that began
+    alike are not run again.
+
+    Its tokens depend on the prompt and the limits alone, and not on whoever else is served.
+    """
 
     prompt: tuple[int, ...]
     limits: Limits
-    chain_len: int
+    chain_len: ChainLen
+    reuse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +53,23 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request's last event: it met one of its ends, filled its room, or was cancelled."""
+    """A request's last event: it met one of its ends, filled its room, or was cancelled. The first
+    `kept` rows of its prompt were not run."""
 
     request: RequestId
     reason: Reason
+    kept: int
     stats: Stats
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request's last event: `error` says in one line why there are no more tokens."""
+    """A request's last event: `error` says in one line why there are no more tokens, of which
+    `cause` is the reason."""
 
     request: RequestId
     error: str
+    cause: Exception
 
 
 Event = Tokens | Finished | Failed

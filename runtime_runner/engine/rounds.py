@@ -25,7 +25,7 @@ class Rounds:
         `max_rows` rows at most."""
         self.target, self.drafter, self.running = target, drafter, running
         self._max_rows, self._record = max_rows, record
-        self._made: dict[tuple[int, int], Round] = {}
+        self._made: dict[tuple[int, int, bool], Round] = {}
 
     def longest_chain(self, texts: int) -> int:
         """As many drafts as there are rows for in a round of so many texts."""
@@ -37,18 +37,20 @@ class Rounds:
             return texts
         return min(1 << (texts - 1).bit_length(), len(self.running))
 
-    def of(self, texts: int, chain_len: int) -> Round:
+    def of(self, texts: int, chain_len: int, *, observed: bool = False) -> Round:
         """The round of the texts at the first places, with `chain_len` drafts each or as many as
-        there are rows for."""
-        shape = self.places(texts), min(chain_len, self.longest_chain(texts))
+        there are rows for. With `observed`, the drafter is shown plain rounds too."""
+        places, longest = self.places(texts), self.longest_chain(texts)
+        shape = places, min(chain_len, longest), observed or chain_len > 0
         if shape not in self._made:
-            self._made[shape] = self._make(*shape)
+            drafter = self.drafter if shape[-1] else None
+            self._made[shape] = self.make(places, shape[1], drafter)
         return self._made[shape]
 
-    def _make(self, places: int, chain_len: int) -> Round:
-        drafter = self.drafter if chain_len else None
+    def make(self, places: int, chain_len: int, drafter: Drafter | None) -> Round:
+        """A new one. Recording plays it as well, while nobody runs."""
         round_ = Round(self.target, drafter, chain_len, self.running.first(places))
         if self._record is not None:
-            with self.running.idle():  # recording plays it as well
+            with self.running.idle():
                 round_.play = self._record(round_.step)
         return round_

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import Reason, Request, RequestId
 from eagle_aot.runtime_runner.stats import Stats
@@ -17,6 +18,7 @@ class Text:
     def __init__(self, number: RequestId, request: Request) -> None:
         self.number, self.request = number, request
         self.sequence: int | None = None
+        self.kept = 0  # rows of the prompt that are not run
         self.run: PromptRun | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
@@ -29,13 +31,18 @@ class Text:
         return self.run.left if self.run else 0
 
     @property
+    def room(self) -> int:
+        """Tokens that it may still have."""
+        return self.request.limits.room - len(self.output)
+
+    @property
     def position(self) -> int:
         """Of the last token, which is in no cache yet."""
         return len(self.request.prompt) + len(self.output) - 1
 
-    def start(self, sequence: int, run: PromptRun) -> None:
-        """A cache was free."""
-        self.sequence, self.run = sequence, run
+    def start(self, sequence: int, kept: int, run: PromptRun) -> None:
+        """A cache was free, and holds the first `kept` rows."""
+        self.sequence, self.kept, self.run = sequence, kept, run
         self._started = time.perf_counter()
 
     def begin(self, token: int) -> list[int]:
@@ -47,7 +54,8 @@ class Text:
 
     def add(self, chain_len: int, accepted: int, tokens: Sequence[int]) -> list[int]:
         """A round's tokens. Returns those that count."""
-        drafted = min(chain_len, self.request.chain_len)
+        wanted = self.request.chain_len
+        drafted = chain_len if wanted == AUTO_LENGTH else min(chain_len, wanted)
         run = self._append(tokens[: accepted + 1])
         self.stats.add_round(drafted, min(accepted, len(run)), len(run))
         self.stats.decode_seconds = time.perf_counter() - self._first_token
@@ -55,10 +63,10 @@ class Text:
 
     def _append(self, tokens: Sequence[int]) -> list[int]:
         limits = self.request.limits
-        run, stopped = limits.cut(tokens[: limits.room - len(self.output)])
+        run, stopped = limits.cut(tokens[: self.room])
         self.output += run
         if stopped:
             self.ended = "stop"
-        elif len(self.output) == limits.room:
+        elif not self.room:
             self.ended = "room"
         return run

@@ -11,12 +11,13 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.adaptive.schedule import ConstantSchedule
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
-from eagle_aot.runtime_runner.generate import Limits, generate, prefill
+from eagle_aot.runtime_runner.engine import Limits
+from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.stats import Stats
 from support.runner.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
+from support.runner.one_text import decode
 from support.runner.shuffled_lengths import Shuffled
 from tiny_pair.stories import stories
 
@@ -126,7 +127,7 @@ def test_forced_acceptance_never_changes_the_tokens(
             limits = Limits(room=new_tokens, stop_ids=frozenset())
             drafter = ScriptedDrafter(len(prompt), plain, right)
             round_ = Round(runner.target, drafter, chain_len, Running([0], 16, "cpu"))
-            output, stats = generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
+            output, stats = decode(round_, prompt, limits)
             assert output == plain, (name, len(prompt), chain_len)
             if name == "a = 0":
                 assert stats.rounds == new_tokens - 1

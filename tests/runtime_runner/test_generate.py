@@ -7,12 +7,24 @@ from hypothesis import strategies as st
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule, ConstantSchedule
-from eagle_aot.runtime_runner.generate import Limits, generate, prefill
+from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.engine import Engine, Limits, Request
+from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.engine.schedule import OneRound, SharedRounds
+from eagle_aot.runtime_runner.generate import generate, prefill
 from eagle_aot.runtime_runner.result import finish_reason
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.stats import Stats
-from support.runner.toy import TAIL, VOCAB, RecordingDrafter, ToyTarget, TreeDrafter, plain_text
+from support.runner.one_text import decode
+from support.runner.toy import (
+    TAIL,
+    VOCAB,
+    RecordingDrafter,
+    SeeingDrafter,
+    ToyTarget,
+    TreeDrafter,
+    plain_text,
+)
 
 
 def one() -> Running:
@@ -49,7 +61,7 @@ def test_every_drafter_gives_the_plain_text(
     runs: list[list[int]] = []
     limits = Limits(room=room, stop_ids=stop_ids)
     round_ = Round(target, drafter, chain_len, one())
-    output, stats = generate(ConstantSchedule(round_), prompt, limits, runs.append)
+    output, stats = decode(round_, prompt, limits, runs.append)
     assert output == expected == [token for run in runs for token in run]
     assert target.forwards == stats.rounds + stats.prefill_chunks == stats.target_forwards
     assert stats.emitted == len(output) - 1
@@ -62,9 +74,7 @@ def test_every_drafter_gives_the_plain_text(
 def test_no_drafter_is_one_token_per_forward() -> None:
     target = ToyTarget(3, 16, 9)
     limits = Limits(room=12, stop_ids=frozenset())
-    output, stats = generate(
-        ConstantSchedule(Round(target, None, 4, one())), [1, 2, 3], limits, lambda run: None
-    )
+    output, stats = decode(Round(target, None, 4, one()), [1, 2, 3], limits)
     assert output == plain_text([1, 2, 3], 3, 12)
     assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)
 
@@ -77,7 +87,7 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
     text = prompt + plain_text(prompt, 1, 12)
     limits = Limits(room=12, stop_ids=frozenset())
     round_ = Round(ToyTarget(1, 16, 9), RecordingDrafter(text, right), 4, one())
-    _, stats = generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
+    _, stats = decode(round_, prompt, limits)
     assert (stats.rounds, stats.accepted) == (rounds, accepted)
 
 
@@ -115,8 +125,8 @@ def test_whatever_ends_a_text_is_asked_about_every_token_in_turn(
         return len(seen) == asked
 
     limits = Limits(room=30, stop_ids=frozenset(), ends=ends)
-    schedule = ConstantSchedule(Round(ToyTarget(seed, 16, 9), drafter, chain_len, one()))
-    output, stats = generate(schedule, prompt, limits, lambda run: None)
+    round_ = Round(ToyTarget(seed, 16, 9), drafter, chain_len, one())
+    output, stats = decode(round_, prompt, limits)
     assert output == seen == endless[:asked]
     assert stats.emitted == asked - 1
 
@@ -133,19 +143,20 @@ def test_kept_rows_are_not_run_again_and_give_the_same_text(
     seed: int, prompt: list[int], behind: list[int], room: int, chain_len: int
 ) -> None:
     """The toy refuses a slot that nothing was written to, and the drafter a gap."""
-    target, running = ToyTarget(seed, 100, 101), one()
+    target = ToyTarget(seed, 100, 101)
+    drafter = SeeingDrafter(target, [True, False])
+    engine = Engine(OneRound(Round(target, drafter, chain_len, one())))
     limits = Limits(room=room, stop_ids=frozenset())
 
-    def continued(text: list[int], kept: int) -> list[int]:
-        drafter = RecordingDrafter([*text, *plain_text(text, seed, room)], [True, False])
-        drafter.slots[0] = dict.fromkeys(range(kept), 0)
-        schedule = ConstantSchedule(Round(target, drafter, chain_len, running))
-        return generate(schedule, text, limits, lambda run: None, kept)[0]
+    def continued(text: list[int]) -> tuple[list[int], int]:
+        request = Request(prompt=tuple(text), limits=limits, chain_len=chain_len, reuse=True)
+        output, end = generate(engine, request, lambda run: None)
+        return output, end.kept
 
-    text = [*prompt, *continued(prompt, 0)]
-    kept = len(text) - 1
+    text = [*prompt, *continued(prompt)[0]]
     before = target.forwards
-    assert continued([*text, *behind], kept) == plain_text([*text, *behind], seed, room)
+    again = [*text, *behind]
+    assert continued(again) == (plain_text(again, seed, room), len(text) - 1)
     assert target.forwards - before <= 1 + room - 1  # one for the prompt
 
 
@@ -185,7 +196,10 @@ def test_chosen_lengths_give_the_plain_text(
         rounds = [Round(target, d, k, running) for k, d in enumerate(drafters)]
         limits = Limits(room=room, stop_ids=frozenset())
         chosen = AdaptiveSchedule(rounds, backlog, chooser)
-        output, stats = generate(chosen, prompt, limits, lambda run: None)
+        shared = SharedRounds(Rounds(target, drafter, running, 64, None), lambda: chosen)  # noqa: B023
+        request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
+        output, end = generate(Engine(shared), request, lambda run: None)
+        stats = end.stats
         assert output == expected
         assert sum(stats.rounds_by_chain_len) == stats.rounds
         assert stats.chain_len == "auto"
@@ -219,7 +233,7 @@ def test_every_tree_gives_the_plain_text(
     drafter = TreeDrafter([*prompt, *expected], pattern, parents)
     round_ = Round(ToyTarget(seed, 16, 9), drafter, len(parents), one())
     limits = Limits(room=room, stop_ids=frozenset())
-    output, stats = generate(ConstantSchedule(round_), prompt, limits, lambda run: None)
+    output, stats = decode(round_, prompt, limits)
     assert output == expected
     if all(pattern) and room > 2:
         assert stats.rounds < room - 1

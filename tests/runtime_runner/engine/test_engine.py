@@ -3,51 +3,32 @@
 from collections.abc import Sequence
 
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.acceptance import Accepted
-from eagle_aot.runtime_runner.engine import Engine, Event, Failed, Finished, Request, Tokens
+from eagle_aot.runtime_runner.adaptive.backlog import Backlog
+from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen, ChainLength
+from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.engine import (
+    Engine,
+    Event,
+    Failed,
+    Finished,
+    Limits,
+    Request,
+    Tokens,
+)
 from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
-from eagle_aot.runtime_runner.generate import Limits
 from eagle_aot.runtime_runner.round import Running
-from eagle_aot.runtime_runner.step import Draft
-from support.runner.toy import MAX_ROWS, TAIL, VOCAB, ToyTarget, next_token, plain_text
+from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
-
-
-class SeeingDrafter:
-    """Reads the texts in the target's slots; right or wrong by a pattern."""
-
-    def __init__(self, target: ToyTarget, pattern: Sequence[bool]) -> None:
-        self._target, self._pattern, self._proposed = target, pattern, 0
-
-    def observe(self, accepted: Accepted, features: torch.Tensor) -> None:
-        for row, first in enumerate(accepted.first.tolist()):
-            assert first < 0 or features[row, 0, 0] == first, "the feature of another position"
-
-    def propose(self, running: Running, count: int) -> Draft:
-        places = zip(
-            running.position.tolist(), running.bonus[:, 0].tolist(), running.sequences.tolist(),
-            strict=True,
-        )  # fmt: skip
-        return Draft(torch.tensor([self._chain(*place, count) for place in places]))
-
-    def _chain(self, position: int, bonus: int, sequence: int, count: int) -> list[int]:
-        slots = self._target.slots[sequence]
-        text = [*(slots[p] for p in range(max(position, 0))), bonus]
-        for _ in range(count):
-            right = self._pattern[self._proposed % len(self._pattern)]
-            self._proposed += 1
-            token = next_token(text, SEED)
-            text.append(token if right else (token + 1) % VOCAB)
-        return text[-count:]
 
 
 def engine_of(
@@ -62,14 +43,32 @@ def engine_of(
         return step
 
     drafter = SeeingDrafter(target, pattern)
-    return Engine(Rounds(target, drafter, running, MAX_ROWS, record if recorded else None))
+    rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
+    return Engine(SharedRounds(rounds, lambda: alone_over(rounds)))
+
+
+def alone_over(rounds: Rounds) -> AdaptiveSchedule:
+    """Every chain length for a text that has nobody beside it, each at the price of one."""
+    backlog = Backlog(rounds.drafter, 40, rounds.running.first(1))
+    lengths = [rounds.make(1, 0, backlog), *(rounds.of(1, k) for k in range(1, 8))]
+    costs = RoundCosts(
+        positions=(0, 100), rounds=[(1.0, 1.0)] * 8, rows=40, catch_up=(0.1, 4.0)
+    )  # fmt: skip
+    return AdaptiveSchedule(lengths, backlog, ChainLength(costs))
 
 
 def request_of(
-    prompt: Sequence[int], room: int, chain_len: int = 4, stops: frozenset[int] = frozenset()
+    prompt: Sequence[int],
+    room: int,
+    chain_len: ChainLen = 4,
+    stops: frozenset[int] = frozenset(),
+    reuse: bool = False,
 ) -> Request:
     return Request(
-        prompt=tuple(prompt), limits=Limits(room=room, stop_ids=stops), chain_len=chain_len
+        prompt=tuple(prompt),
+        limits=Limits(room=room, stop_ids=stops),
+        chain_len=chain_len,
+        reuse=reuse,
     )
 
 
@@ -81,8 +80,8 @@ def alone(request: Request) -> list[int]:
 
 prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 requests = st.builds(
-    request_of, prompts, st.integers(1, 40), st.integers(0, 15),
-    st.frozensets(st.integers(0, VOCAB - 1), max_size=1),
+    request_of, prompts, st.integers(1, 40), st.integers(0, 15) | st.just("auto"),
+    st.frozensets(st.integers(0, VOCAB - 1), max_size=1), st.booleans(),
 )  # fmt: skip
 
 
@@ -102,6 +101,12 @@ class Comings(RuleBasedStateMachine):
         self.got: dict[int, list[int]] = {}
         self.ended: dict[int, Event] = {}
         self.cancelled: set[int] = set()
+
+    @rule(target=served, number=served, behind=prompts, room=st.integers(1, 20))
+    def go_on_from(self, number: int, behind: list[int], room: int) -> int:
+        """Another text that begins like one which may have been served, and its output."""
+        prompt = [*self.asked[number].prompt, *self.got[number], *behind]
+        return self.add(request_of(prompt, room, reuse=True))
 
     @rule(target=served, request=requests)
     def add(self, request: Request) -> int:
@@ -132,7 +137,10 @@ class Comings(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         if hasattr(self, "engine"):
             check_invariants(self.engine)
-            check_serial(self.engine)
+
+    @rule()
+    def all_see_their_own_texts(self) -> None:
+        check_serial(self.engine)
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
@@ -172,7 +180,7 @@ def test_all_sequences_share_a_forward() -> None:
     for i in range(4):
         engine.add(request_of([i], 21))
     serve(engine)
-    target = engine.rounds.target
+    target = engine.schedule.target
     assert isinstance(target, ToyTarget)
     # Four prompts of one chunk each; then 20 tokens each in rounds of five, a few of them shared by
     # all, the first ones by those that were there.
@@ -226,11 +234,10 @@ class Breaking(ToyTarget):
 
 
 def test_what_fails_ends_those_it_was_for() -> None:
-    engine = engine_of(2)
     target = Breaking(SEED, 16, 9, sequences=2)
     target.fails_at = 5
-    engine.rounds.target = target
-    engine.rounds.drafter = None
+    rounds = Rounds(target, None, Running(range(2), TAIL, "cpu"), MAX_ROWS, None)
+    engine = Engine(SharedRounds(rounds, lambda: alone_over(rounds)))
     numbers = [engine.add(request_of([i], 12)) for i in range(4)]
     events = serve(engine)
     failed = [e for e in events if isinstance(e, Failed)]
@@ -244,4 +251,4 @@ def test_what_fails_ends_those_it_was_for() -> None:
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0])
 def test_a_share_that_is_none(share: float) -> None:
     with pytest.raises(SettingError, match="between 0 and 1"):
-        Engine(engine_of(1).rounds, share)
+        Engine(engine_of(1).schedule, share)

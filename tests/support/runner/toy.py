@@ -40,6 +40,7 @@ class ToyTarget:
     """
 
     tail = TAIL
+    rewind = 10**6
 
     def __init__(self, seed: int, longest: int, min_prefill: int, sequences: int = 1) -> None:
         self.seed, self.longest, self.min_prefill = seed, longest, min_prefill
@@ -155,6 +156,34 @@ class RecordingDrafter:
             truths = [self.truth(sequence, place + 1 + i) for i in range(count)]
             drafts.append([t if self.right() else (t + 1) % VOCAB for t in truths])
         return Draft(torch.tensor(drafts))
+
+
+class SeeingDrafter:
+    """Reads the texts in the target's slots; right or wrong by a pattern."""
+
+    def __init__(self, target: ToyTarget, pattern: Sequence[bool]) -> None:
+        self._target, self._pattern, self._proposed = target, pattern, 0
+
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
+        for row, first in enumerate(accepted.first.tolist()):
+            assert first < 0 or features[row, 0, 0] == first, "the feature of another position"
+
+    def propose(self, running: Running, count: int) -> Draft:
+        places = zip(
+            running.position.tolist(), running.bonus[:, 0].tolist(), running.sequences.tolist(),
+            strict=True,
+        )  # fmt: skip
+        return Draft(torch.tensor([self._chain(*place, count) for place in places]))
+
+    def _chain(self, position: int, bonus: int, sequence: int, count: int) -> list[int]:
+        slots = self._target.slots[sequence]
+        text = [*(slots[p] for p in range(max(position, 0))), bonus]
+        for _ in range(count):
+            right = self._pattern[self._proposed % len(self._pattern)]
+            self._proposed += 1
+            token = next_token(text, self._target.seed)
+            text.append(token if right else (token + 1) % VOCAB)
+        return text[-count:]
 
 
 class TreeDrafter(RecordingDrafter):

@@ -1,0 +1,21 @@
+"""A text by itself."""
+
+from collections.abc import Callable, Sequence
+
+from eagle_aot.runtime_runner.engine import Engine, Limits, Request
+from eagle_aot.runtime_runner.engine.schedule import OneRound
+from eagle_aot.runtime_runner.generate import generate
+from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.stats import Stats
+
+
+def decode(
+    round_: Round,
+    prompt: Sequence[int],
+    limits: Limits,
+    on_tokens: Callable[[list[int]], None] = lambda run: None,
+) -> tuple[list[int], Stats]:
+    """The output of the same round over and over."""
+    request = Request(prompt=tuple(prompt), limits=limits, chain_len=round_.chain_len)
+    output, end = generate(Engine(OneRound(round_)), request, on_tokens)
+    return output, end.stats
