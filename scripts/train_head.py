@@ -71,7 +71,7 @@ def number(name: str, default: float, text: str) -> Option:
 @count("--prompts", 330_000, "Distinct prompts that templates make.", 0)
 @count("--own-prompts", 0, "Users' turns that the target itself writes.", 0)
 @click.option("--prompts-jsonl", type=click.Path(path_type=Path), help="Prompts of your own.")
-@count("--longest-prompt", 160, "Tokens; longer prompts are left out.")
+@count("--longest-prompt", 128, "Tokens; longer prompts are left out.")
 @count("--answer-tokens", 30_000_000, "Ends the answers.")
 @number("--answer-minutes", math.inf, "Ends the answers early if need be.")
 @count("--max-new-tokens", 192, "Of an answer.")

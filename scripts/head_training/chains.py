@@ -62,7 +62,7 @@ def read_labels(target: FrozenTarget, draft: Eagle3Draft, batch: Batch) -> tuple
     """One target forward: taps [B, T, taps * H] and the labels for the head."""
     normed, taps = target.read(batch.tokens, draft.tap_layers)
     probabilities, drafted = draft_shares(target, draft.target_ids, normed)
-    weight = torch.where(batch.answer, 1.0, QUESTION_WEIGHT) * batch.valid
+    weight = (batch.valid * QUESTION_WEIGHT).masked_fill(batch.answer, 1.0)
     # Entry p belongs to the token at p + 1; nothing follows the last one.
     weight = shift(weight, 1) * drafted
     padded = F.pad(probabilities, (0, 0, 0, TTT_STEPS))
@@ -76,7 +76,7 @@ def draft_shares(target: FrozenTarget, target_ids: Tensor, normed: Tensor) -> tu
     vocabulary are made for a few rows at a time.
     """
     is_drafted = torch.zeros(target.facts.vocab_size, dtype=torch.bool, device=normed.device)
-    is_drafted[target_ids] = True
+    is_drafted.index_fill_(0, target_ids, True)
     rows = normed.flatten(0, 1)
     shares = rows.new_empty(len(rows), len(target_ids))
     drafted = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
@@ -117,7 +117,8 @@ def chain_choices(draft: Eagle3Draft, tokens: Tensor, taps: Tensor, steps: int) 
         choices.append(draft.target_ids[logits.argmax(-1)])
         return feature
 
-    walk_chains(draft, tokens, taps, steps, choose)
+    with torch.compiler.set_stance("force_eager"):  # rather than compile it without gradients too
+        walk_chains(draft, tokens, taps, steps, choose)
     return iter(choices)
 
 

@@ -22,6 +22,9 @@ from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
 
+UNLIKE_ANY = (131, 251)
+"""Rows and columns of a first batch: as many tokens as a real one has, and no size that a model has
+as well, or the compiler would take the two for one."""
 SHORTEST = 16  # positions of the decoder's own caches, which nothing here uses
 
 
@@ -92,11 +95,9 @@ class FrozenTarget:
         self._through_causal: Callable[..., Streams] = through_layer
 
     def compile(self) -> None:
-        """Fuse what surrounds the products of a layer; one compilation serves all layers.
-
-        Only where rows see their own batch: `run` leaves the views of others alone.
-        """
+        """Fuse what surrounds the products of a layer in `read`; one compilation serves all."""
         self._through_causal = torch.compile(through_layer, dynamic=True)
+        self.read(torch.zeros(UNLIKE_ANY, dtype=torch.int64, device=self.device))
 
     @torch.no_grad()
     def read(self, tokens: Tensor, taps: Sequence[int] = (), after: After = pass_by) -> Streams:

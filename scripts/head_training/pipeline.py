@@ -55,6 +55,8 @@ def run_answers(run: Run) -> AnswerShards:
     prompts, asked = run_prompts(run), run.answering
     shards = answer_shards(run)
     answered = shards.numbers
+    if run.compiled:
+        run.target.compile()
     writer = AnswerWriter(
         run.target,
         slots=min(asked.slots, len(prompts)),

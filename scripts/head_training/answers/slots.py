@@ -5,8 +5,6 @@ the first S positions of all slots, so that it can be recorded as a CUDA graph f
 changes lies in tensors. G query heads to a key head, D head dimension.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -37,6 +35,8 @@ def prefill(target: FrozenTarget, store: Store, slots: Tensor, tokens: Tensor) -
 
     What padding at the end of a row leaves there is overwritten before it is seen.
     """
+    if len(slots) == 1:  # a compiler makes another program for a batch of one: this one goes twice
+        slots, tokens = slots.repeat(2), tokens.repeat(2, 1)
     width = tokens.shape[1]
 
     def keep(cache: KVCache, view: object) -> None:
@@ -47,37 +47,39 @@ def prefill(target: FrozenTarget, store: Store, slots: Tensor, tokens: Tensor) -
     target.read(tokens, after=keep)
 
 
-@dataclass(frozen=True, slots=True)
 class SlotView:
     """One new row a slot, which sees what its slot holds up to its own position.
 
-    `positions` int64 [B]; S = `attended` is more than each of them.
+    Nothing here takes a number from the host: a graph that is recorded could not wait for it.
     """
 
-    layers: Store
-    positions: Tensor
-    attended: int
+    def __init__(self, store: Store, positions: Tensor, attended: int) -> None:
+        """`positions` int64 [B]; S = `attended` is more than each of them."""
+        self._store, self._positions, self._attended = store, positions, attended
+        self._slots = torch.arange(len(positions), device=positions.device)
+        self._masks: dict[int, Tensor] = {}
 
     def store(self, cache: KVCache, k: Tensor, v: Tensor) -> None:
         """Store `k`, `v` [B, 1, kv_heads, D] at the positions."""
-        rows = torch.arange(len(self.positions), device=k.device)
-        for buffer, new in zip(self.layers[cache], (k, v), strict=True):
-            buffer[rows, :, self.positions] = new[:, 0]
+        for buffer, new in zip(self._store[cache], (k, v), strict=True):
+            buffer[self._slots, :, self._positions] = new[:, 0]
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """`q` [B, 1, heads, D]; same shape and dtype."""
-        keys, values = (x[:, :, : self.attended] for x in self.layers[cache])
+        keys, values = (x[:, :, : self._attended] for x in self._store[cache])
         slots, kv_heads = keys.shape[:2]
         grouped = (q * scale).view(slots * kv_heads, -1, q.shape[-1])
         scores = torch.bmm(grouped, keys.flatten(0, 1).transpose(1, 2)).float()
-        seen = scores.view(slots, kv_heads, -1, self.attended) + self._mask(cache.window)
+        seen = scores.view(slots, kv_heads, -1, self._attended) + self._mask(cache.window)
         weights = seen.softmax(-1).to(values.dtype).flatten(0, 1)
         return torch.bmm(weights, values.flatten(0, 1)).view(q.shape)
 
     def _mask(self, window: int) -> Tensor:
-        """Additive, float32 [B, 1, 1, S]."""
-        age = self.positions.unsqueeze(-1) - torch.arange(
-            self.attended, device=self.positions.device
-        )
-        seen = (age >= 0) & (age < window) if window else age >= 0
-        return torch.where(seen, 0.0, MASKED)[:, None, None]
+        """Additive, float32 [B, 1, 1, S]; one for all layers that see as far."""
+        if window not in self._masks:
+            slot = torch.arange(self._attended, device=self._positions.device)
+            age = self._positions.unsqueeze(-1) - slot
+            hidden = (age < 0) | (age >= window) if window else age < 0
+            mask = torch.zeros(age.shape, device=age.device).masked_fill_(hidden, MASKED)
+            self._masks[window] = mask[:, None, None]
+        return self._masks[window]

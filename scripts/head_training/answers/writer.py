@@ -13,7 +13,7 @@ from head_training.answers.slots import SlotView, new_store, prefill
 from head_training.frozen_target import FrozenTarget
 
 STEPS_BETWEEN_LOOKS = 16
-LENGTH_STEP = 64
+LENGTH_STEP = 32
 """Slots attend to a multiple of this many positions: a recorded graph for each."""
 PROMPT_STEP = 32
 PREFILL_TOKENS = 65_536
@@ -140,7 +140,7 @@ class AnswerWriter:
         noise = self._noise.clamp(min=SMALLEST_NOISE).log() * self._temperatures
         chosen = (logits - noise).argmax(-1)
         done = self._done
-        place = torch.where(done, self.max_new_tokens, self._counts).unsqueeze(1)
+        place = self._counts.masked_fill(done, self.max_new_tokens).unsqueeze(1)
         self._answers.scatter_(1, place, chosen.unsqueeze(1))
         self._counts += ~done
         self._positions += ~done

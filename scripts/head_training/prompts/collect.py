@@ -12,6 +12,7 @@ from head_training.settings import Run
 MARKER = "CONTENT"
 OWN_TOKENS = 64
 """Of a user's turn that the target writes; longer ones are dropped."""
+OWN_TEMPERATURE = 0.9
 FEWEST_WORDS = 2
 
 
@@ -40,7 +41,7 @@ def collect_prompts(run: Run) -> list[list[int]]:
 
 
 def own_conversations(run: Run, count: int) -> Iterator[Conversation]:
-    """What the target itself writes where a user would, sampled at temperature 1.
+    """What the target itself writes where a user would, sampled.
 
     Raises SettingError for a target without a chat template, or one that does not keep the turn's
     text as it is.
@@ -54,7 +55,7 @@ def own_conversations(run: Run, count: int) -> Iterator[Conversation]:
         stop_ids=run.stop_ids,
         seed=run.seed,
     )
-    asked = (Asked(number, prefix, 1.0) for number in range(count))
+    asked = (Asked(number, prefix, OWN_TEMPERATURE) for number in range(count))
     written = [one for some in writer.write(asked) for one in some]
     for one in sorted(written, key=lambda one: one.asked.number):
         if text := _turn(run, one.answer):
