@@ -58,7 +58,8 @@ class AnswerShards:
 
     def _joined(self, name: str) -> Tensor:
         wide = torch.int32 if name == "flat" else torch.int64
-        return torch.cat([part[name].to(wide) for part in self._parts])
+        none = torch.empty(0, dtype=wide)
+        return torch.cat([none, *(part[name].to(wide) for part in self._parts)])
 
     def _read(self, path: Path) -> dict[str, Tensor]:
         return read_tensors(path, self.identity)
