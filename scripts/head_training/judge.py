@@ -20,11 +20,16 @@ WIDTH = 110
 
 def run_evaluate(run: Run, prompts_jsonl: Path) -> None:
     """Prints a table and writes evaluation.json. Raises PromptError for a file without prompts."""
-    draft, scores = written_draft(run), {}
-    for kind, prompts in prompts_by_kind(run, prompts_jsonl).items():
-        rows = answer_greedily(run.target, prompts, run.stop_ids, run.answering.max_new_tokens)
-        corpus = Corpus.of_rows(rows, run.device)
-        scores[kind] = evaluate_head(draft, run.target, corpus)
+    draft, asked = written_draft(run), kinds_and_prompts(run, prompts_jsonl)
+    prompts = [ids for _, ids in asked]
+    rows = answer_greedily(run.target, prompts, run.stop_ids, run.answering.max_new_tokens)
+    by_kind: dict[str, list[tuple[list[int], int]]] = {}
+    for (kind, _), row in zip(asked, rows, strict=True):
+        by_kind.setdefault(kind, []).append(row)
+    scores = {
+        kind: evaluate_head(draft, run.target, Corpus.of_rows(some, run.device))
+        for kind, some in by_kind.items()
+    }
     scores[ALL] = Score.total(list(scores.values()))
     Console(width=WIDTH).print(table(scores))
     facts = {kind: score.summary() for kind, score in scores.items()}
@@ -34,17 +39,17 @@ def run_evaluate(run: Run, prompts_jsonl: Path) -> None:
     )
 
 
-def prompts_by_kind(run: Run, path: Path) -> dict[str, list[list[int]]]:
-    """Token ids of the prompts in a file, by what their lines call `kind`."""
+def kinds_and_prompts(run: Run, path: Path) -> list[tuple[str, list[int]]]:
+    """What the lines of a file call `kind`, and their prompts as token ids."""
     prompts = read_prompts(None, None, path)
     lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
-    found: dict[str, list[list[int]]] = {}
+    found = []
     for prompt, line in zip(prompts, lines, strict=True):
         kind = json.loads(line).get("kind", "prompts")
         if not isinstance(kind, str) or kind == ALL:
             raise PromptError(f"{path}: kind {kind!r}: expected a name other than {ALL!r}")
         ids = run.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        found.setdefault(kind, []).append(ids)
+        found.append((kind, ids))
     return found
 
 

@@ -5,7 +5,6 @@ import math
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export import load_draft
+from eagle_aot.export.drafters.eagle3.describe import sizes
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from head_training.answers.shards import AnswerShards, is_greedy
 from head_training.answers.writer import AnswerWriter, Asked, Written
@@ -150,7 +150,11 @@ def run_head(run: Run) -> None:
             "texts": len(corpus.lengths),
             "answer_tokens": shards.answer_tokens,
             "held_out": scores,
-            "head": asdict(run.sizes) | {"format": run.head_format},
+            "head": sizes(draft.config)
+            | {
+                "tap_layers": draft.tap_layers,
+                "format": run.head_format,
+            },
             "bytes": sum(path.stat().st_size for path in run.head_dir.iterdir()),
             "seed": run.seed,
             "batch_tokens": run.budget.tokens,
@@ -181,7 +185,8 @@ def fresh_draft(run: Run, corpus: Corpus) -> Eagle3Draft:
 
 def written_draft(run: Run) -> Eagle3Draft:
     """The head as it lies on disk."""
-    return load_draft(run.head_dir, run.target.facts, max_seq_len=1).to(run.device)
+    target = None if run.with_embedding else run.target.facts
+    return load_draft(run.head_dir, target, max_seq_len=1).to(run.device)
 
 
 def _save(run: Run, draft: Eagle3Draft) -> None:

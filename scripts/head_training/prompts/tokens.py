@@ -16,7 +16,7 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.tokenizer import Tokenizer
 from head_training.prompts.made import Conversation
 
-AT_ONCE = 5000
+AT_ONCE = 20_000
 """Conversations that one process encodes at a time."""
 
 
