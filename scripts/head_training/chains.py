@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
@@ -169,8 +169,3 @@ def shift(x: Tensor, by: int) -> Tensor:
     shifted = torch.zeros_like(x)
     shifted[:, : x.shape[1] - by] = x[:, by:]
     return shifted
-
-
-def trainable(draft: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that training changes, by name."""
-    return {name: p for name, p in draft.named_parameters() if p.requires_grad}

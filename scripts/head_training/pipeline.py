@@ -52,11 +52,11 @@ def run_prompts(run: Run) -> PromptSet:
 
 def run_answers(run: Run) -> AnswerShards:
     """The target's answers to them, until there are enough."""
+    if run.compiled:
+        run.target.compile()
     prompts, asked = run_prompts(run), run.answering
     shards = answer_shards(run)
     answered = shards.numbers
-    if run.compiled:
-        run.target.compile()
     writer = AnswerWriter(
         run.target,
         slots=min(asked.slots, len(prompts)),

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from torch import Tensor, nn
 
-from eagle_aot.common.errors import CheckpointError
+from eagle_aot.common.errors import CheckpointError, SettingError
 
 WARMUP = 0.03
 FINAL_LEARNING_RATE = 0.02
@@ -177,7 +177,9 @@ def train(
             # The only point that waits for the device.
             progress.loss = loss.item()
             if not math.isfinite(progress.loss):
-                raise FloatingPointError(f"{name}: the loss is {progress.loss}: train more slowly")
+                raise SettingError(
+                    f"{name}: the loss is {progress.loss}: ask for a smaller learning rate"
+                )
             progress.report(f"loss {progress.loss:.4f}{on_report()}")
         if state_file is not None and progress.steps % state_file.every == 0:
             state_file.keep(state)
