@@ -1,5 +1,6 @@
 """How a prompt is cut for prefilling."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -20,11 +21,25 @@ def plan_chunks(
 ) -> list[Chunk]:
     """Consecutive chunks that cover [kept, length), where `kept` is 0 or as `KeptText` says.
 
-    Chunks of exactly `longest` go through `prefill`, if it takes as few; the rest goes through
-    `target_verify` in pieces of at most `max_rows`, since a row's bits do not depend on how it is
-    cut: so a text that grows keeps them, until it fills another chunk.
+    Through `prefill` go as many chunks of `longest` as there are, then of its halves; the rest goes
+    through `target_verify` in pieces of at most `max_rows`, since a row's bits do not depend on how
+    it is cut: so a text that grows keeps them, until it fills another chunk.
     """
-    whole = length - length % longest if longest >= min_prefill else 0
-    chunks = [Chunk(at, at + longest, False) for at in range(0, whole, longest) if at >= kept]
-    rest = range(max(kept, whole), length, max_rows)
-    return chunks + [Chunk(at, min(at + max_rows, length), True) for at in rest]
+    chunks, start = [], 0
+    for size in prefill_sizes(longest, min_prefill, max_rows):
+        while length - start >= size:
+            chunks.append(Chunk(start, start + size, False))
+            start += size
+    rest = range(max(kept, start), length, max_rows)
+    new = [chunk for chunk in chunks if chunk.start >= kept]
+    return new + [Chunk(at, min(at + max_rows, length), True) for at in rest]
+
+
+def prefill_sizes(longest: int, min_prefill: int, max_rows: int) -> Iterator[int]:
+    """Of its chunks, descending; no half is less than two forwards of `target_verify` take."""
+    size = longest
+    while size >= min_prefill:
+        yield size
+        size //= 2
+        if size < 2 * max_rows:
+            return

@@ -15,12 +15,12 @@ from eagle_aot.runtime_runner.chunks import Chunk
 class KeptText:
     """All of `tokens` but the last have rows in the slots of their positions.
 
-    The first `prefilled` of them were run by `prefill`, in whole chunks, all others by
-    `target_verify`. Since the first row, nothing was written at positions from `written` on.
+    Those of `chunks` were run by `prefill`, from the first on, all others by `target_verify`. Since
+    the first row, nothing was written at positions from `written` on.
     """
 
     tokens: Sequence[int] = ()
-    prefilled: int = 0
+    chunks: tuple[Chunk, ...] = ()
     written: int = 0
 
     def shared(self, prompt: Sequence[int], plan: Sequence[Chunk], rewind: int) -> int:
@@ -31,22 +31,26 @@ class KeptText:
         are missing.
         """
         same = max(common_length(self.tokens, prompt) - 1, 0)
-        borders = [chunk.stop for chunk in plan if not chunk.few_rows]
-        if max(borders, default=0) == self.prefilled <= same:
+        chunks = prefilled(plan)
+        borders = [chunk.stop for chunk in chunks[: common_length(self.chunks, chunks)]]
+        kept = max((border for border in borders if border <= same), default=0)
+        if chunks == self.chunks and kept == max(borders, default=0):
             kept = same
-        else:
-            kept = max((b for b in borders if b <= min(same, self.prefilled)), default=0)
         return kept if self.written - kept <= rewind else 0
 
     def followed_by(
         self, tokens: Sequence[int], plan: Sequence[Chunk], kept: int, written: int
     ) -> "KeptText":
         """After running `tokens`, of which `kept` rows were here, up to the position `written`."""
-        prefilled = max((chunk.stop for chunk in plan if not chunk.few_rows), default=0)
-        return KeptText(tokens, prefilled, max(written, self.written if kept else 0))
+        return KeptText(tokens, prefilled(plan), max(written, self.written if kept else 0))
 
 
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+def prefilled(plan: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    """The chunks that `prefill` runs."""
+    return tuple(chunk for chunk in plan if not chunk.few_rows)
+
+
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many elements, tokens or chunks, two sequences begin with alike."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

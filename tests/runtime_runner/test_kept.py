@@ -1,6 +1,6 @@
 """Rows that are kept against those of a cache that remembers how each of its rows was computed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -13,6 +13,7 @@ from eagle_aot.targets.step import flat_slots, longest_chunk, ring_slots
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 
 LONGEST, LEAST, ROWS, TAIL = 8, 5, 4, 3
+HALVES = 3, 2  # the least and the rows for chunks of four as well
 FLAT = 10**6
 
 Row = tuple[int, tuple[int, ...], str]
@@ -25,6 +26,7 @@ class Cache:
 
     slots: int
     window: int
+    plan: Callable[..., list[Chunk]]
     rows: dict[int, Row] = field(default_factory=dict)
 
     def run(self, text: Sequence[int], chunks: Sequence[Chunk]) -> None:
@@ -38,7 +40,7 @@ class Cache:
 
     def check(self, text: Sequence[int], place: int) -> None:
         """A row reads what running all of a text from its beginning gives."""
-        fresh = dict(methods(len(text)))
+        fresh = dict(methods(self.plan(len(text))))
         for p in range(max(0, place - self.window + 1), place + 1):
             assert self.rows[p % self.slots] == (p, tuple(text[: p + 1]), fresh[p])
 
@@ -53,20 +55,27 @@ def plan(length: int, kept: int = 0) -> list[Chunk]:
     return plan_chunks(length, LONGEST, LEAST, ROWS, kept)
 
 
-def methods(length: int) -> list[tuple[int, str]]:
+def plan_with_halves(length: int, kept: int = 0) -> list[Chunk]:
+    return plan_chunks(length, LONGEST, *HALVES, kept)
+
+
+def methods(fresh: Sequence[Chunk]) -> list[tuple[int, str]]:
     """What computes each row of a text that is run from its beginning."""
-    whole = length // LONGEST * LONGEST
-    starts = [p // LONGEST * LONGEST for p in range(whole)]
-    chunks = [f"{start} to {start + LONGEST}" for start in starts]
-    return list(enumerate([*chunks, *["few rows"] * (length - whole)]))
+    found = []
+    for chunk in fresh:
+        how = "few rows" if chunk.few_rows else f"{chunk.start} to {chunk.stop}"
+        found += [(p, how) for p in range(chunk.start, chunk.stop)]
+    return found
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.data(), st.booleans())
-def test_rows_that_are_kept_are_those_of_a_fresh_run(data: st.DataObject, sliding: bool) -> None:
+@given(st.data(), st.booleans(), st.sampled_from([plan, plan_with_halves]))
+def test_rows_that_are_kept_are_those_of_a_fresh_run(
+    data: st.DataObject, sliding: bool, plan: Callable[..., list[Chunk]]
+) -> None:
     """Over texts that go on from one another, from the middle, or begin anew."""
     window, rewind = (5, 12) if sliding else (FLAT, FLAT)
-    cache = Cache(slots=window + rewind, window=window)
+    cache = Cache(slots=window + rewind, window=window, plan=plan)
     kept_text, text = KeptText(), [0]
     tokens = st.integers(0, 1)
     for _ in range(data.draw(st.integers(1, 6))):
