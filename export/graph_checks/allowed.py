@@ -51,7 +51,21 @@ CREATION = _names(
 # Statements about shapes, for which no code is generated.
 STATEMENTS = _names("_assert_tensor_metadata sym_size")
 
-ALLOWED = VIEWS | POINTWISE | REDUCTIONS | set(FACTORS) | INDEXING | CREATION | STATEMENTS
+ROUNDING = frozenset(
+    f"quantized_decomposed::{name}"
+    for name in (
+        "choose_qparams_per_token_asymmetric",
+        "quantize_per_token",
+        "dequantize_per_token",
+        "dequantize_per_channel",
+        "dequantize_per_channel_group",
+    )
+)
+"""Of activations and weights that XNNPACK multiplies in fewer bits: with a linear one kernel."""
+
+ALLOWED = (
+    VIEWS | POINTWISE | REDUCTIONS | set(FACTORS) | INDEXING | CREATION | STATEMENTS | ROUNDING
+)
 
 OWN_NAMESPACE = "eagle_aot::"
 """Operators of this project, which are Triton kernels."""
