@@ -51,6 +51,8 @@ CREATION = _names(
 # Statements about shapes, for which no code is generated.
 STATEMENTS = _names("_assert_tensor_metadata sym_size")
 
+ALLOWED = VIEWS | POINTWISE | REDUCTIONS | set(FACTORS) | INDEXING | CREATION | STATEMENTS
+
 ROUNDING = frozenset(
     f"quantized_decomposed::{name}"
     for name in (
@@ -61,11 +63,8 @@ ROUNDING = frozenset(
         "dequantize_per_channel_group",
     )
 )
-"""Of activations and weights that XNNPACK multiplies in fewer bits: with a linear one kernel."""
-
-ALLOWED = (
-    VIEWS | POINTWISE | REDUCTIONS | set(FACTORS) | INDEXING | CREATION | STATEMENTS | ROUNDING
-)
+"""Of inputs and weights that XNNPACK multiplies in fewer bits: with a linear they are one kernel.
+No method for CUDA holds them, as `--cpu-weights` is refused there."""
 
 OWN_NAMESPACE = "eagle_aot::"
 """Operators of this project, which are Triton kernels."""
