@@ -20,6 +20,7 @@ class Asked:
     output_dir: Path | None
     backend: str
     attention: str | None
+    cpu_weights: str
     chain_len: int | None
     max_seq_len: int | None
     max_prefill: int
@@ -74,6 +75,7 @@ class Asked:
         return ExportOptions(
             backend=self.backend,
             attention=self.attention,
+            cpu_weights=self.cpu_weights,
             chain_len=self.chain_len,
             max_seq_len=self.max_seq_len,
             max_prefill=self.max_prefill,

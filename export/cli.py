@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32, 64, 128)]
 """The names in `targets/int4/quantise.py`, which imports torch."""
 
+CPU_WEIGHTS = ["float32", "int8", "int4"]
+"""The names in `prepare/cpu_weights/`."""
+
 DRAFT_QUANTS = ["none", "int8", "int4"]
 """The names in `drafters/quant.py`, which imports torch."""
 
@@ -40,6 +43,9 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
               show_default=True)  # fmt: skip
 @click.option("--attention", type=click.Choice(["splitk", "stock"]),
               help="Verification's and drafting's; splitk is CUDA's default.")  # fmt: skip
+@click.option("--cpu-weights", type=click.Choice(CPU_WEIGHTS), default="float32",
+              show_default=True,
+              help="What XNNPACK multiplies with; int8 and int4 round inputs, too.")  # fmt: skip
 @click.option(
     "--chain-len", type=int, metavar="K", help="Default number of drafts per round, 1-15."
 )

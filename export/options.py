@@ -8,6 +8,7 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.export.lengths import check_chain_len, check_max_batch_size
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import AUTO
+from eagle_aot.export.prepare.cpu_weights import FLOAT32, check_cpu_weights
 
 DEFAULT_MAX_PREFILL = 512
 UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "progress")
@@ -20,6 +21,7 @@ class ExportOptions:
 
     backend: str = AUTO
     attention: str | None = None
+    cpu_weights: str = FLOAT32
     chain_len: int | None = None
     max_seq_len: int | None = None
     max_prefill: int = DEFAULT_MAX_PREFILL
@@ -32,6 +34,7 @@ class ExportOptions:
         if self.chain_len is not None:
             check_chain_len(self.chain_len)
         check_max_batch_size(self.max_batch_size)
+        check_cpu_weights(self.cpu_weights, self.backend)
 
 
 SOURCE_OPTIONS = tuple(f.name for f in fields(Source) if f.name not in UNRECORDED)

@@ -15,7 +15,7 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, check_chain_len, method_lengths
-from eagle_aot.export.loading.load import LoadedPair, load_by_gpu, load_pair
+from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import (
     AUTO,
@@ -32,6 +32,8 @@ from eagle_aot.export.methods import export_methods, method_specs
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import SPLITK, choose_attention
+from eagle_aot.export.prepare.cpu_weights import FLOAT32
+from eagle_aot.export.prepare.cpu_weights.lighten import lighten
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
@@ -50,6 +52,7 @@ it when the export is killed."""
 def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Manifest:
     """Load the pair, export it and write the artifact. Raises EagleError."""
     backend = choose_backend(options.backend)
+    options = replace(options, backend=backend)
     choose_attention(options.attention, backend)
     check_output_dir(output_dir)
     if options.self_test_prompts is not None:
@@ -67,10 +70,12 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
     weights are never materialised, so a target of any size can be checked anywhere.
     """
     backend = CUDA if options.backend == AUTO else options.backend
+    options = replace(options, backend=backend)
     attention = choose_attention(options.attention, backend)
     with FakeTensorMode(allow_non_fake_inputs=True) if source.is_dummy else nullcontext():
         with options.progress.stage("load"):
             loaded = load_pair(source, _caches(source, options, backend))
+        loaded = lightened(loaded, options)
         lengths = _lengths(loaded.pair, options)
         prepared = prepare(loaded.pair, backend, options.progress)
         methods = method_specs(prepared, lengths, attention == SPLITK)
@@ -80,12 +85,13 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
 def run_self_test(source: Source, options: ExportOptions) -> Verdict:
     """Load the pair as for an export and let its drafter be tested. Raises EagleError."""
     backend = choose_backend(options.backend)
+    options = replace(options, backend=backend)
     check_head(source)
     if source.is_dummy:
         return unknown(RANDOM)
     with options.progress.stage("load"):
         loaded = load_pair(source, _caches(source, options, backend))
-    return self_test(loaded, backend, options)
+    return self_test(lightened(loaded, options), backend, options)
 
 
 def export_pair(
@@ -98,6 +104,7 @@ def export_pair(
     or writing fails.
     """
     options = chosen(loaded, options or ExportOptions())
+    loaded = lightened(loaded, options)
     progress, backend, provenance = options.progress, options.backend, loaded.source.provenance
     assert options.chain_len is not None
     lengths = _lengths(loaded.pair, options)
@@ -141,6 +148,15 @@ def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
         chain_len=chain_len,
         max_seq_len=pair.target.max_seq_len,
     )
+
+
+def lightened(loaded: LoadedPair, options: ExportOptions) -> LoadedPair:
+    """The pair with weights as `--cpu-weights` says, which is what the self-test has to test."""
+    if options.cpu_weights == FLOAT32:
+        return loaded
+    with options.progress.stage("quantise"):
+        pair = lighten(loaded.pair, options.cpu_weights)
+    return replace(loaded, pair=pair, linears=linear_formats(pair))
 
 
 def prepare(pair: Pair, backend: str, progress: Progress) -> Pair:

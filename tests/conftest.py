@@ -21,7 +21,7 @@ ARTIFACT = "_artifact"
 """How the names of fixtures that are exports end."""
 
 
-RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner"]
+RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner", "int4_runner"]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -116,7 +116,15 @@ def exports(
         started["qwen3"] = Export(
             directory / "qwen3",
             *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
-            *("--backend", "xnnpack"),
+            *("--backend", "xnnpack", "--cpu-weights", "int8"),
+            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
+        )
+    if "int4_artifact" in needed:
+        target_dir, head_dir = request.getfixturevalue("random_pair")
+        started["int4"] = Export(
+            directory / "int4",
+            *("--target-model", "gemma4-31b", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
+            *("--backend", "xnnpack", "--no-self-test", "--cpu-weights", "int4"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )
     yield started
@@ -152,7 +160,7 @@ def random_artifact(exports: dict[str, Export], one_thread: None) -> Path:
 
 @pytest.fixture(scope="session")
 def qwen3_artifact(exports: dict[str, Export], one_thread: None) -> Path:
-    """A random target of another family, found by its config, with a random head."""
+    """A random target of another family, found by its config, with a random head, in INT8."""
     return exports["qwen3"].wait()
 
 
@@ -160,6 +168,12 @@ def qwen3_artifact(exports: dict[str, Export], one_thread: None) -> Path:
 def batch_artifact(exports: dict[str, Export], one_thread: None) -> Path:
     """The random pair with caches for four sequences."""
     return exports["batch"].wait()
+
+
+@pytest.fixture(scope="session")
+def int4_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+    """The random pair, its linears in INT4."""
+    return exports["int4"].wait()
 
 
 @pytest.fixture(scope="session")
@@ -193,6 +207,11 @@ def random_runner(random_artifact: Path) -> Runner:
 @pytest.fixture(scope="session")
 def qwen3_runner(qwen3_artifact: Path) -> Runner:
     return load_artifact(qwen3_artifact)
+
+
+@pytest.fixture(scope="session")
+def int4_runner(int4_artifact: Path) -> Runner:
+    return load_artifact(int4_artifact)
 
 
 @pytest.fixture(scope="session")

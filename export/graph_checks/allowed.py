@@ -53,5 +53,18 @@ STATEMENTS = _names("_assert_tensor_metadata sym_size")
 
 ALLOWED = VIEWS | POINTWISE | REDUCTIONS | set(FACTORS) | INDEXING | CREATION | STATEMENTS
 
+ROUNDING = frozenset(
+    f"quantized_decomposed::{name}"
+    for name in (
+        "choose_qparams_per_token_asymmetric",
+        "quantize_per_token",
+        "dequantize_per_token",
+        "dequantize_per_channel",
+        "dequantize_per_channel_group",
+    )
+)
+"""Of inputs and weights that XNNPACK multiplies in fewer bits: with a linear they are one kernel.
+No method for CUDA holds them, as `--cpu-weights` is refused there."""
+
 OWN_NAMESPACE = "eagle_aot::"
 """Operators of this project, which are Triton kernels."""

@@ -8,7 +8,13 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks.allowed import ALLOWED, FACTOR_DTYPES, FACTORS, OWN_NAMESPACE
+from eagle_aot.export.graph_checks.allowed import (
+    ALLOWED,
+    FACTOR_DTYPES,
+    FACTORS,
+    OWN_NAMESPACE,
+    ROUNDING,
+)
 from eagle_aot.export.graph_checks.nodes import calls, operator_name, tensors
 
 
@@ -47,7 +53,7 @@ def check_matmuls(name: str, program: ExportedProgram) -> None:
 def _is_allowed(node: Node) -> bool:
     name = operator_name(node)
     if name is not None:
-        return name in ALLOWED or name.startswith(OWN_NAMESPACE)
+        return name in ALLOWED | ROUNDING or name.startswith(OWN_NAMESPACE)
     # Python functions pick an output or compute with lengths; whatever else returns tensors is a
     # higher-order operator.
     lengths = int, float, bool, SymInt, SymFloat, SymBool

@@ -11,6 +11,10 @@ from torch.fx import Node
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import calls, operator_name, tensors, used_weights
 
+DEQUANTISED = (
+    "quantized_decomposed::dequantize_per_channel",
+    "quantized_decomposed::dequantize_per_channel_group",
+)
 LARGE = 1 << 20
 """Elements from which a tensor is a weight's size, in any model."""
 
@@ -19,11 +23,12 @@ def check_weight_sized(name: str, program: ExportedProgram) -> None:
     """No result is independent of the rows and as large as a weight, or of a weight's shape.
 
     Results that depend on the number of rows are activations, such as logits and scores. Views and
-    buffers written in place are no new results, and `arange` is computed where it is used.
+    buffers written in place are no new results, and `arange` is computed where it is used, as is a
+    weight in fewer bits, which XNNPACK's linears read as it is.
     """
     shapes = _weight_shapes(program)
     for node in calls(program):
-        if operator_name(node) == "aten::arange":
+        if operator_name(node) == "aten::arange" or _is_fused(node):
             continue
         for tensor in tensors(node):
             if not _is_static(tensor) or _is_in_place(tensor, node):
@@ -45,6 +50,13 @@ def _weight_shapes(program: ExportedProgram) -> set[tuple[int, ...]]:
 def _form(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape whatever the order of its dimensions, those of size 1 left out."""
     return tuple(sorted(size for size in shape if size != 1))
+
+
+def _is_fused(node: Node) -> bool:
+    """Whether it is a dequantised weight that linears read, and nobody else."""
+    return operator_name(node) in DEQUANTISED and all(
+        operator_name(user) == "aten::linear" and user.args[1] is node for user in node.users
+    )
 
 
 def _is_static(tensor: Tensor) -> bool:

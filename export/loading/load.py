@@ -17,6 +17,7 @@ from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of_checkpoint
 from eagle_aot.export.loading.source import AUTO, Source
 from eagle_aot.export.lowering.backend import CUDA, DTYPES
 from eagle_aot.export.pair import Pair
+from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -24,7 +25,7 @@ from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
 
 DUMMY_SEED = 0  # the same command gives the same weights
-DENSE = "dense"
+DENSE, INT8_ROWS = "dense", "int8-rows"
 
 Formats = dict[str, dict[str, int]]
 
@@ -94,18 +95,21 @@ def _load_draft(source: Source, target: TapTarget, caches: CacheSizes) -> tuple[
 def linear_formats(pair: Pair) -> Formats:
     """How many linears of each name are held in which format.
 
-    Layer numbers in names are `*`; formats are dense, int4-g32, int8-g32 and the like.
+    Layer numbers in names are `*`; formats are dense, int4-g32, int8-g32 and the like, and those of
+    `--cpu-weights`: int8-rows, int4-g32-symmetric.
     """
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, module in pair.named_modules():
-        if isinstance(module, nn.Linear | Int4Linear):
+        if isinstance(module, nn.Linear | Int4Linear | DynamicLinear):
             whole = name.removesuffix(".linear")  # of a linear with a bias beside it
             found[re.sub(r"\.\d+(?=\.|$)", ".*", whole)][format_of(module)] += 1
     return {name: dict(formats) for name, formats in found.items()}
 
 
-def format_of(linear: nn.Linear | Int4Linear) -> str:
+def format_of(linear: nn.Linear | Int4Linear | DynamicLinear) -> str:
     """How a linear holds its weight."""
     if isinstance(linear, nn.Linear):
         return DENSE
+    if isinstance(linear, DynamicLinear):
+        return INT8_ROWS if linear.bits == 8 else f"int4-g{linear.group_size}-symmetric"
     return f"int{4 * linear.digits}-g{linear.group_size}"

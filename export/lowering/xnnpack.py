@@ -18,10 +18,11 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import PROGRAM
 from eagle_aot.export.lowering.backend import ASSEMBLE
+from eagle_aot.export.lowering.quick_passes import quick_passes
 
 
-class FloatPartitioner(XnnpackPartitioner):
-    """XNNPACK's partitioner for our float graphs, in which `linear` is all that must stay whole.
+class LinearPartitioner(XnnpackPartitioner):
+    """XNNPACK's partitioner for our graphs, in which `linear` is all that must stay whole.
 
     Saying so, without a per-node check, spares ExecuTorch two rounds of decomposition per method:
     a quarter of the lowering time, for the same delegates byte for byte.
@@ -40,12 +41,13 @@ def lower(
 
     Caches are mutable buffers of the graph; equal names share one place in memory at run time.
     """
-    edge = to_edge_transform_and_lower(
-        programs,
-        partitioner={name: [FloatPartitioner()] for name in programs},
-        constant_methods=dict(constants),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
-    )
+    with quick_passes():
+        edge = to_edge_transform_and_lower(
+            programs,
+            partitioner={name: [LinearPartitioner()] for name in programs},
+            constant_methods=dict(constants),
+            compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+        )
     begin(ASSEMBLE)
     planning = MemoryPlanningPass(alloc_graph_input=False, share_mutable_buffers=True)
     return edge.to_executorch(

@@ -18,6 +18,8 @@ from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.options import ExportOptions
+from eagle_aot.export.prepare.cpu_weights.lighten import eager
+from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.self_test.device import moved
 from eagle_aot.targets import TapTarget
@@ -63,7 +65,7 @@ def _of_drafter(
     provenance, stage = loaded.source.provenance, options.progress.stage("self-test: text")
     encoded = encode(prompts, provenance)
     device = torch.device("cuda" if backend == CUDA else "cpu")
-    pair = fold_int4(loaded.pair) if device.type == "cpu" else loaded.pair
+    pair = eager(fold_int4(loaded.pair)) if device.type == "cpu" else loaded.pair
     with stage as begin, moved(pair, device), threads_for(pair.target):
         kind = HEADS[pair.draft.kind]
         return kind.self_test(pair, encoded, provenance.eos_ids, device, begin)
@@ -111,9 +113,9 @@ def count_weights(target: TapTarget) -> int:
     sizes = [
         linear.in_features * linear.out_features
         for linear in target.modules()
-        if isinstance(linear, nn.Linear | Int4Linear)
+        if isinstance(linear, nn.Linear | Int4Linear | DynamicLinear)
     ]
-    return target.embed_weight.numel() + sum(sizes)
+    return target.vocab_size * target.hidden_size + sum(sizes)
 
 
 @contextmanager

@@ -11,10 +11,12 @@ import torch
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from head_training.head_checkpoint import Verifier, save_head
+from shared.training import Budget, seed_everything
 from tiny_pair.corpus import build_corpus, first_stories
-from tiny_pair.target import load_target, save_target, train_target
+from tiny_pair.head import CHAIN_LEN, train_head
+from tiny_pair.target import save_target, train_target
 from tiny_pair.tokenizer import save_tokenizer, train_tokenizer
-from tiny_pair.training import Budget, seed_everything
 
 # Enough to see every word; the vocabulary does not change beyond.
 TOKENIZER_STORIES = 10_000
@@ -52,18 +54,14 @@ def run_target(run: Run) -> None:
 
 def run_head(run: Run) -> None:
     """Trains a head for the target in `run.target_dir` and writes it beside it."""
-    # Imported here: only this part needs the eagle_aot package.
-    from tiny_pair.head import CHAIN_LEN, train_head
-    from tiny_pair.head_checkpoint import save_head
-
     seed_everything(run.seed)
     tokenizer = AutoTokenizer.from_pretrained(run.target_dir)
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
-    target = load_target(run.target_dir, run.device)
     # The target solves nearly all of its training problems, so its own answers would be this text.
     corpus = build_corpus(tokenizer, run.stories, run.seed + 1, run.device)
-    result = train_head(target, corpus, tokenizer, run.head, run.seed, run.problems)
-    save_head(result.draft, target.config, CHAIN_LEN, run.output_dir / "head")
+    result = train_head(run.target_dir, corpus, tokenizer, run.head, run.seed, run.problems)
+    verifier = Verifier.read(run.target_dir, "gemma4-tiny")
+    save_head(result.draft, verifier, CHAIN_LEN, run.output_dir / "head")
     _record(run, "head", result.summary())
 
 

@@ -71,12 +71,6 @@ def pack(codes: Tensor) -> Tensor:
     return torch.where(word < 2**31, word, word - 2**32).to(torch.int32)
 
 
-def unpack(words: Tensor) -> Tensor:
-    """The inverse of `pack`: int32 [N, K/8] -> codes int8 [N, K]."""
-    shifts = 4 * torch.arange(CODES_PER_WORD, device=words.device)
-    return ((words.unsqueeze(-1) >> shifts & 0xF) - ZERO_CODE).flatten(-2).to(torch.int8)
-
-
 class _RoundWeight(torch.autograd.Function):
     """Rounds to INT4 and back; the gradient passes straight through."""
 
@@ -139,17 +133,3 @@ def quantise_model(model: nn.Module) -> dict[str, Tensor]:
             tensors[name] = tensor.to("cpu", torch.bfloat16, copy=True)
             tensor.copy_(tensors[name])
     return tensors
-
-
-def dequantise_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A checkpoint's tensors as the model's own: float32, one `weight` for every packed one."""
-    plain = {}
-    for name, tensor in tensors.items():
-        module, _, kind = name.rpartition(".")
-        if kind == "weight_packed":
-            plain[f"{module}.weight"] = dequantise(
-                unpack(tensor), tensors[f"{module}.weight_scale"]
-            )
-        elif kind not in ("weight_scale", "weight_shape"):
-            plain[name] = tensor.float()
-    return plain

@@ -4,23 +4,24 @@ Training has two phases on one learning-rate schedule: full precision first, the
 fake-quantised weights, so that the stored INT4 model is the one that was trained.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import Gemma4ForCausalLM, Gemma4TextConfig, GenerationConfig
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
+from head_training.corpus import Batch, Corpus
+from shared.training import Budget, TrainingProgress, autocast, place, train
 from tiny_pair import quantise
-from tiny_pair.corpus import Batch, Corpus, first_stories
+from tiny_pair.corpus import first_stories
 from tiny_pair.stories import Story, final_answer
 from tiny_pair.tokenizer import VOCAB_SIZE, chat_frame, generation_config
-from tiny_pair.training import Budget, TrainingProgress, autocast, place, train
 
 # Every special case of the large Gemma-4 models, at 1/5000 of their size.
 GEOMETRY: dict[str, Any] = {
@@ -102,7 +103,6 @@ def train_target(
     model = build_target()
     place(model, device)
     model.generation_config = generation_config(tokenizer)
-    batches = corpus.batches(budget.tokens, torch.Generator().manual_seed(seed))
     quantising = False
 
     def start_quantising(fraction: float) -> None:
@@ -112,7 +112,12 @@ def train_target(
             quantise.start_fake_quantisation(model)
 
     progress = train(
-        model, "target", budget, lambda: _loss_of_next(model, batches), start_quantising
+        model,
+        "target",
+        budget,
+        partial(corpus.batches, budget.tokens, seed),
+        partial(_loss_of_next, model),
+        on_fraction=start_quantising,
     )
     quantise.stop_fake_quantisation(model)
     held_out = first_stories(problems, seed, "test")
@@ -128,19 +133,6 @@ def save_target(result: TargetResult, folder: Path) -> None:
     config.quantization_config = quantise.QUANTIZATION_CONFIG
     config.save_pretrained(folder)
     save_file(result.tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def load_target(folder: Path, device: torch.device) -> Gemma4ForCausalLM:
-    """Reads a target back, dequantised to float32 and frozen."""
-    config = Gemma4TextConfig.from_pretrained(folder)
-    # The linears are plain ones from here on.
-    del config.quantization_config
-    model = Gemma4ForCausalLM(config)
-    tensors = quantise.dequantise_tensors(load_file(folder / "model.safetensors"))
-    model.load_state_dict(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]})
-    model.generation_config = GenerationConfig.from_pretrained(folder)
-    place(model, device)
-    return model.requires_grad_(False)
 
 
 def accuracy(model: Gemma4ForCausalLM, tokenizer: Tokenizer, problems: list[Story]) -> float:
@@ -179,9 +171,8 @@ def _strip(row: list[int], tokenizer: Tokenizer) -> list[int]:
     return [token for token in row if token != tokenizer.pad_token_id]
 
 
-def _loss_of_next(model: Gemma4ForCausalLM, batches: Iterator[Batch]) -> tuple[Tensor, int]:
+def _loss_of_next(model: Gemma4ForCausalLM, batch: Batch) -> tuple[Tensor, int]:
     model.train()
-    batch = next(batches)
     with autocast(batch.tokens.device):
         logits = model(input_ids=batch.tokens, use_cache=False).logits
     weight = torch.where(batch.answer, 1.0, QUESTION_WEIGHT) * batch.valid

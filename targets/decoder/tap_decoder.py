@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.decoder.kv_cache import KVCache, View, view_of
@@ -35,11 +36,14 @@ class TapDecoder(nn.Module):
 
     Boundary b is the residual stream after b decoder layers: 0 is the embedding's output, the
     number of layers is the stream before the final norm. A family supplies `embed`, `layers`
-    (`ResidualLayer`s of some `kind`), `norm`, `rotary_of` and `logits`.
+    (`ResidualLayer`s of some `kind`), `norm`, `rotary_of` and `logits`. `lm_head` is None where the
+    table of embeddings is the output table, too.
     """
 
     layers: nn.ModuleList
     norm: RMSNorm
+    embed_tokens: nn.Module
+    lm_head: nn.Module | None
 
     def __init__(self, max_seq_len: int, ring_window: int = 0, sequences: int = 1) -> None:
         super().__init__()
@@ -58,6 +62,25 @@ class TapDecoder(nn.Module):
     def logits(self, normed: Tensor) -> Tensor:
         """Residual stream after the final norm [1, T, H] -> float32 logits [1, T, V]."""
         raise NotImplementedError
+
+    def products(self, normed: Tensor) -> Tensor:
+        """The stream after the final norm [1, T, H] times the output table: [1, T, V]."""
+        return F.linear(normed, self.embed_weight) if self.lm_head is None else self.lm_head(normed)
+
+    @property
+    def embed_weight(self) -> Tensor:
+        """Raw embedding rows [V, H]."""
+        weight = self.embed_tokens.weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        """Rows of the output table [V, H]; a quantised one is made dense for this."""
+        if self.lm_head is None:
+            return self.embed_weight
+        dense = self.lm_head if isinstance(self.lm_head, nn.Linear) else self.lm_head.dense()
+        return dense.weight
 
     def set_eagle_tap_layers(self, layers: Sequence[int]) -> None:
         """Choose the boundaries to tap. Raises SettingError unless ascending within [0, L]."""

@@ -7,7 +7,6 @@ each layer's whole stream, and a soft cap on the logits.
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
@@ -105,8 +104,9 @@ class Gemma4Target(TapDecoder):
             Gemma4Layer(config, layer, caches) for layer in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
-        if not config.tie_word_embeddings:
-            self.lm_head = _linear(config.hidden_size, config.vocab_size, dtype)
+        tied = config.tie_word_embeddings
+        head = None if tied else _linear(config.hidden_size, config.vocab_size, dtype)
+        self.register_module("lm_head", head)
         # transformers rounds the scale to the embedding's dtype; so must we, in bfloat16.
         scale = torch.full((1,), config.hidden_size**0.5, dtype=dtype)
         self.register_buffer("embed_scale", scale, persistent=False)
@@ -117,17 +117,6 @@ class Gemma4Target(TapDecoder):
             }
         )
 
-    @property
-    def embed_weight(self) -> Tensor:
-        return self.embed_tokens.weight
-
-    @property
-    def lm_head_weight(self) -> Tensor:
-        if self.config.tie_word_embeddings:
-            return self.embed_tokens.weight
-        head = self.lm_head
-        return head.weight if isinstance(head, nn.Linear) else head.dense().weight
-
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embed_tokens(tokens) * self.embed_scale
 
@@ -137,9 +126,7 @@ class Gemma4Target(TapDecoder):
         return embedding
 
     def logits(self, normed: Tensor) -> Tensor:
-        tied = self.config.tie_word_embeddings
-        scores = F.linear(normed, self.embed_tokens.weight) if tied else self.lm_head(normed)
-        logits = cast(scores, torch.float32)
+        logits = cast(self.products(normed), torch.float32)
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

@@ -6,7 +6,6 @@ MLP; no biases. Modules are named as Hugging Face checkpoints name them.
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
@@ -89,20 +88,10 @@ class PreNormDecoder(TapDecoder):
             PreNormLayer(config, kind, caches) for kind in config.layer_types
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
-        if not config.tie_word_embeddings:
-            self.lm_head = linear(config.hidden_size, config.vocab_size, dtype)
+        tied = config.tie_word_embeddings
+        head = None if tied else linear(config.hidden_size, config.vocab_size, dtype)
+        self.register_module("lm_head", head)
         self.rotary = config.rope.embedding(config.head_dim)
-
-    @property
-    def embed_weight(self) -> Tensor:
-        return self.embed_tokens.weight
-
-    @property
-    def lm_head_weight(self) -> Tensor:
-        if self.config.tie_word_embeddings:
-            return self.embed_tokens.weight
-        head = self.lm_head
-        return head.weight if isinstance(head, nn.Linear) else head.dense().weight
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embed_tokens(tokens)
@@ -111,9 +100,7 @@ class PreNormDecoder(TapDecoder):
         return self.rotary
 
     def logits(self, normed: Tensor) -> Tensor:
-        tied = self.config.tie_word_embeddings
-        scores = F.linear(normed, self.embed_tokens.weight) if tied else self.lm_head(normed)
-        return cast(scores, torch.float32)
+        return cast(self.products(normed), torch.float32)
 
 
 def linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:

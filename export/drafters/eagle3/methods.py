@@ -42,7 +42,7 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
     draft, batch = pair.draft, lengths.max_batch_size
     assert isinstance(draft, Eagle3Draft)
     served = splits_keys and is_served(draft)
-    dtype = draft.embed_tokens.weight.dtype
+    dtype = draft.kv_cache.k.dtype
     spec = MethodSpec(
         module=DraftDecode(pair, served),
         inputs=step_inputs(batch) | features_input(batch, draft.hidden_size, dtype),

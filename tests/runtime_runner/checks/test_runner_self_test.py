@@ -95,7 +95,10 @@ def test_a_changed_token_is_a_failure(tiny: Runner, tiny_artifact: Path) -> None
     class Flipping:
         """Changes a token of the second output that has drafts."""
 
-        tokenizer, constants, calls = tiny.tokenizer, tiny.constants, 0
+        constants, calls = tiny.constants, 0
+
+        def encode(self, prompt: Any) -> list[int]:
+            return tiny.encode(prompt)
 
         def generate(self, prompt: Any, *told: Any, speculate: bool = True) -> Any:
             result = tiny.generate(prompt, *told, speculate=speculate)

@@ -1,15 +1,20 @@
-"""What both trainings share: the schedule, the optimiser, the seed and the progress report."""
+"""What all trainings share: schedule, optimiser, seed, progress, and going on after a stop."""
 
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 from torch import Tensor, nn
+
+from eagle_aot.common.errors import CheckpointError, SettingError
 
 WARMUP = 0.03
 FINAL_LEARNING_RATE = 0.02
@@ -71,26 +76,97 @@ class TrainingProgress:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateFile:
+    """Where a training is kept every so many steps; `identity` says what it is a training of."""
+
+    path: Path
+    every: int
+    identity: str
+
+    def restore(self, state: "State") -> None:
+        """Take up what is kept, if anything. Raises CheckpointError for another training's."""
+        if not self.path.exists():
+            return
+        kept: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        if kept["identity"] != self.identity:
+            raise CheckpointError(
+                f"{self.path}: of a training with other options: remove it or name a new "
+                "--output-dir"
+            )
+        with torch.no_grad():
+            for name, parameter in _trainable(state.model).items():
+                parameter.copy_(kept["parameters"][name])
+        state.optimiser.load_state_dict(kept["optimiser"])
+        progress = state.progress
+        progress.steps, progress.tokens = kept["steps"], kept["tokens"]
+        progress.loss = kept["loss"]
+        progress.started -= kept["seconds"]
+
+    def keep(self, state: "State") -> None:
+        """Write where the training stands, whole or not at all."""
+        progress = state.progress
+        kept = {
+            "identity": self.identity,
+            "parameters": {name: p.detach() for name, p in _trainable(state.model).items()},
+            "optimiser": state.optimiser.state_dict(),
+            "steps": progress.steps,
+            "tokens": progress.tokens,
+            "loss": progress.loss,
+            "seconds": progress.seconds,
+        }
+        unfinished = self.path.with_suffix(".part")
+        torch.save(kept, unfinished)
+        os.replace(unfinished, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What changes while a model is trained."""
+
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    progress: TrainingProgress
+
+
+Batch = TypeVar("Batch", contravariant=True)
+
+
+class LossOf(Protocol[Batch]):
+    """A scalar loss of a batch, and the number of tokens that it read."""
+
+    def __call__(self, batch: Batch, /) -> tuple[Tensor, int]: ...
+
+
 def train(
     model: nn.Module,
     name: str,
     budget: Budget,
-    loss_of_next_batch: Callable[[], tuple[Tensor, int]],
+    batches_from: Callable[[int], Iterator[Batch]],
+    loss_of: LossOf[Batch],
+    *,
     on_fraction: Callable[[float], None] = lambda fraction: None,
+    on_report: Callable[[], str] = lambda: "",
+    state_file: StateFile | None = None,
 ) -> TrainingProgress:
     """Minimises the loss over the budget; master weights and optimiser state are float32.
 
-    `loss_of_next_batch` returns a scalar loss and the number of tokens it read; `on_fraction` is
-    called before every step with the fraction of the training that is done.
+    `batches_from` gives the batches of that step and all later ones; `on_fraction` is called before
+    every step with the fraction of the training that is done, `on_report` adds to a line of the
+    report. With a `state_file` a training that was stopped goes on, on the same batches.
     """
-    optimiser = _optimiser(model, budget.learning_rate)
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters = list(_trainable(model).values())
+    optimiser = _optimiser(parameters, budget.learning_rate)
     progress = TrainingProgress(budget, name)
+    state = State(model, optimiser, progress)
+    if state_file is not None:
+        state_file.restore(state)
+    batches = batches_from(progress.steps)
     for _ in _with_bar(progress):
         on_fraction(progress.fraction)
         for group in optimiser.param_groups:
             group["lr"] = budget.learning_rate * _schedule(progress.fraction)
-        loss, tokens = loss_of_next_batch()
+        loss, tokens = loss_of(next(batches))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -101,9 +177,15 @@ def train(
             # The only point that waits for the device.
             progress.loss = loss.item()
             if not math.isfinite(progress.loss):
-                raise FloatingPointError(f"{name}: the loss is {progress.loss}: train more slowly")
-            progress.report(f"loss {progress.loss:.4f}")
+                raise SettingError(
+                    f"{name}: the loss is {progress.loss}: ask for a smaller learning rate"
+                )
+            progress.report(f"loss {progress.loss:.4f}{on_report()}")
+        if state_file is not None and progress.steps % state_file.every == 0:
+            state_file.keep(state)
     progress.finished = time.monotonic()
+    if state_file is not None:
+        state_file.keep(state)
     return progress
 
 
@@ -142,9 +224,12 @@ def _schedule(fraction: float) -> float:
     return FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * cosine
 
 
-def _optimiser(model: nn.Module, learning_rate: float) -> torch.optim.AdamW:
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _optimiser(parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
     """Weight decay for matrices only: not for norms, not for a layer's scalar."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},

@@ -1,0 +1,65 @@
+"""A written head on prompts of a file, by their kinds."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from eagle_aot.common.errors import PromptError
+from eagle_aot.common.prompts import read_prompts
+from head_training.answers.writer import answer_greedily
+from head_training.corpus import Corpus
+from head_training.evaluation import CHAIN_LENS, Score, evaluate_head
+from head_training.pipeline import environment, record, written_draft
+from head_training.settings import Run
+
+ALL = "all"
+WIDTH = 110
+
+
+def run_evaluate(run: Run, prompts_jsonl: Path) -> None:
+    """Prints a table and writes evaluation.json. Raises PromptError for a file without prompts."""
+    draft, asked = written_draft(run), kinds_and_prompts(run, prompts_jsonl)
+    prompts = [ids for _, ids in asked]
+    rows = answer_greedily(run.target, prompts, run.stop_ids, run.answering.max_new_tokens)
+    by_kind: dict[str, list[tuple[list[int], int]]] = {}
+    for (kind, _), row in zip(asked, rows, strict=True):
+        by_kind.setdefault(kind, []).append(row)
+    scores = {
+        kind: evaluate_head(draft, run.target, Corpus.of_rows(some, run.device))
+        for kind, some in by_kind.items()
+    }
+    scores[ALL] = Score.total(list(scores.values()))
+    Console(width=WIDTH).print(table(scores))
+    facts = {kind: score.summary() for kind, score in scores.items()}
+    record(
+        run.output_dir / "evaluation.json",
+        {"prompts": prompts_jsonl.name, "kinds": facts, **environment(run.device)},
+    )
+
+
+def kinds_and_prompts(run: Run, path: Path) -> list[tuple[str, list[int]]]:
+    """What the lines of a file call `kind`, and their prompts as token ids."""
+    prompts = read_prompts(None, None, path)
+    lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
+    found = []
+    for prompt, line in zip(prompts, lines, strict=True):
+        kind = json.loads(line).get("kind", "prompts")
+        if not isinstance(kind, str) or kind == ALL:
+            raise PromptError(f"{path}: kind {kind!r}: expected a name other than {ALL!r}")
+        ids = run.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        found.append((kind, ids))
+    return found
+
+
+def table(scores: dict[str, Score]) -> Table:
+    """A line for every kind."""
+    shown = Table(box=None, pad_edge=False)
+    headers = ("kind", *(f"tau, K = {k}" for k in CHAIN_LENS), "right by step")
+    for header in headers:
+        shown.add_column(header, justify="left" if header == "kind" else "right")
+    for kind, score in scores.items():
+        tau = (f"{score.tau[str(k)]:.2f}" for k in CHAIN_LENS)
+        shown.add_row(kind, *tau, " ".join(f"{share:.3f}" for share in score.accuracy_by_step))
+    return shown

@@ -1,0 +1,1 @@
+"""Prompts of many kinds, made of templates and word lists."""

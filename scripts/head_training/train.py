@@ -1,0 +1,57 @@
+"""A head's training, from a fresh head and a corpus to a trained one."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from head_training.chains import ChainLoss, read_labels
+from head_training.corpus import Batch, Corpus
+from head_training.frozen_target import UNLIKE_ANY, FrozenTarget
+from shared.training import Budget, StateFile, TrainingProgress, autocast, train
+
+
+def train_head(
+    draft: Eagle3Draft,
+    target: FrozenTarget,
+    corpus: Corpus,
+    budget: Budget,
+    seed: int,
+    *,
+    compiled: bool = False,
+    state_file: StateFile | None = None,
+    on_report: Callable[[], str] = lambda: "",
+) -> TrainingProgress:
+    """Trains `draft` in place on the frozen target's own distribution and hidden states.
+
+    `compiled` fuses what surrounds matrix products, of the target too.
+    """
+    if compiled:
+        target.compile()
+    chain_loss = ChainLoss(draft, compiled)
+
+    def loss_of(batch: Batch) -> tuple[Tensor, int]:
+        taps, labels = read_labels(target, draft, batch)
+        with autocast(target.device):
+            loss = chain_loss(batch.tokens, taps, labels)
+        return loss, batch.tokens.numel()
+
+    if compiled:
+        _compile(draft, loss_of, target)
+    batches = partial(corpus.batches, budget.tokens, seed)
+    return train(
+        draft, "head", budget, batches, loss_of, on_report=on_report, state_file=state_file
+    )
+
+
+def _compile(
+    draft: Eagle3Draft, loss_of: Callable[[Batch], tuple[Tensor, int]], target: FrozenTarget
+) -> None:
+    """Let a batch that no text is made of through, forward and back, and change nothing."""
+    tokens = torch.zeros(UNLIKE_ANY, dtype=torch.int64, device=target.device)
+    every = torch.ones_like(tokens, dtype=torch.bool)
+    loss, _ = loss_of(Batch(tokens, every, every))
+    loss.backward()
+    draft.zero_grad(set_to_none=True)

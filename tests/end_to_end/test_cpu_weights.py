@@ -1,0 +1,88 @@
+"""Real `.pte` files whose linears XNNPACK computes with INT8 and INT4 weights.
+
+That texts do not depend on drafts with INT8 is in `test_lossless.py`, whose qwen3 pair is INT8.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eagle_aot.artifact import PROGRAM, TARGET_VERIFY
+from eagle_aot.artifact.manifest import Manifest
+from eagle_aot.export import Pair, load_draft
+from eagle_aot.export.prepare.cpu_weights.lighten import eager, lighten
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
+from eagle_aot.runtime_runner.checks.rows import RowCheck
+from eagle_aot.runtime_runner.step import chain_rows
+from eagle_aot.runtime_runner.target import no_moves
+from eagle_aot.targets import load_target
+from support.runner.eager_executor import EagerExecutor
+from support.runner.mixed_prompts import mixed_prompts
+
+pytestmark = pytest.mark.usefixtures("qwen3_runner", "int4_runner")  # which starts their exports
+
+KINDS = {"qwen3_runner": "int8", "int4_runner": "int4"}
+PAIRS = {"qwen3_runner": "qwen3_pair", "int4_runner": "random_pair"}
+ARTIFACTS = {"qwen3_runner": "qwen3_artifact", "int4_runner": "int4_artifact"}
+
+
+@pytest.mark.parametrize("fixture", KINDS)
+def test_a_row_does_not_feel_its_neighbours(fixture: str, request: pytest.FixtureRequest) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    for context in (0, 17, 100):
+        found = list(RowCheck(runner, context).all())
+        assert len(found) > 6
+        assert [one for one in found if one.different] == []
+
+
+def test_nor_does_a_text_depend_on_drafts(int4_runner: Runner) -> None:
+    for prompt in mixed_prompts(int4_runner)[:20]:
+        plain = int4_runner.generate(prompt, 20, speculate=False)
+        for chain_len in (1, 4, 7):
+            assert int4_runner.generate(prompt, 20, chain_len).token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("fixture", KINDS)
+def test_the_program_computes_what_eager_code_computes(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    """Of the same codes, until two orders of sums round one input to either side of a half.
+
+    From there on a row differs as much as rounding moves it at all.
+    """
+    runner: Runner = request.getfixturevalue(fixture)
+    target_dir, head_dir = request.getfixturevalue(PAIRS[fixture])
+    target = load_target(target_dir, runner.constants.max_seq_len)
+    light = lighten(Pair(target, load_draft(head_dir, target, 192)), KINDS[fixture])
+    tokens = torch.arange(40, 80).unsqueeze(0)
+    first, tail = torch.zeros(1, dtype=torch.int64), runner.constants.tail
+    step = chain_rows(tokens, first, first, tail).inputs
+    found = runner.executor.run(TARGET_VERIFY, *step, no_moves(1, tail, "cpu"))
+    for pair in (light, eager(light)):
+        expected = EagerExecutor(pair).run(TARGET_VERIFY, *step, no_moves(1, tail, "cpu"))
+        for one, other in zip(expected, found, strict=True):
+            off = (one - other).norm(dim=-1) / one.norm(dim=-1)
+            assert off.min() < 1e-4
+            assert off.max() < 0.3
+
+
+@pytest.mark.parametrize("fixture", KINDS)
+def test_the_manifest_says_so(fixture: str, request: pytest.FixtureRequest) -> None:
+    directory: Path = request.getfixturevalue(ARTIFACTS[fixture])
+    manifest, kind = Manifest.read(directory), KINDS[fixture]
+    linears: Mapping[str, Any] = manifest.decisions["linears"]
+    assert manifest.options["cpu_weights"] == kind
+    held = "int8-rows" if kind == "int8" else "int4-g32-symmetric"
+    assert linears["target.layers.*.mlp.up_proj"] == {held: 3}
+    assert linears["target.lm_head"] == {"int8-rows": 1}
+    lines = list(report(check_integrity(directory)))
+    assert any(f"cpu_weights {kind}," in line for line in lines)
+
+
+def test_a_program_is_smaller(random_artifact: Path, int4_artifact: Path) -> None:
+    sizes = [(path / PROGRAM).stat().st_size for path in (random_artifact, int4_artifact)]
+    assert sizes[1] < 0.7 * sizes[0]

@@ -1,0 +1,142 @@
+"""A head's training: its math against the head's own caches, and going on after a stop."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_aot.common.errors import CheckpointError
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from head_training.chains import STEP_DECAY, TTT_STEPS, ChainLoss, read_labels
+from head_training.corpus import Corpus
+from head_training.draft import HeadSizes, build_draft, draft_config, draft_vocabulary
+from head_training.frozen_target import FrozenTarget, read_target
+from head_training.train import train_head
+from shared.training import Budget, StateFile
+from support.gemma_oracle import VOCAB
+from support.pre_norm_oracle import random_pre_norm, save
+
+CPU = torch.device("cpu")
+SIZES = HeadSizes(draft_vocab_size=48, intermediate_size=32, tap_layers=(1, 2, 3))
+BUDGET = Budget(steps=6, tokens=128, learning_rate=1e-2)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> FrozenTarget:
+    directory = tmp_path_factory.mktemp("llama")
+    return read_target("auto", save(random_pre_norm("llama"), directory), CPU)
+
+
+def corpus(rows: int = 12) -> Corpus:
+    rng = random.Random(0)
+    texts = [[rng.randrange(VOCAB) for _ in range(rng.randint(12, 30))] for _ in range(rows)]
+    return Corpus.of_rows([(ids, rng.randint(1, 8)) for ids in texts], CPU)
+
+
+def fresh(target: FrozenTarget) -> Eagle3Draft:
+    torch.manual_seed(0)
+    ids = draft_vocabulary(corpus().answer_counts(VOCAB), SIZES.draft_vocab_size, [3])
+    return build_draft(target, draft_config(target, SIZES), ids)
+
+
+def test_the_loss_is_that_of_chains_drafted_one_after_another(target: FrozenTarget) -> None:
+    """Of one text, by the sum over anchors and steps as it is defined."""
+    draft, (ids, start) = fresh(target), ([*range(20, 34)], 3)
+    batch = Corpus.of_rows([(ids, start)], CPU).batch(torch.tensor([0]))
+    taps, labels = read_labels(target, draft, batch)
+    found = ChainLoss(draft, compiled=False)(batch.tokens, taps, labels)
+    logits = target.logits(target.read(batch.tokens)[0])[0]
+    drafted = set(draft.target_ids.tolist())
+    total = torch.zeros(())
+    features = draft.fuse(taps)[0]
+    cached = build_cached(draft)
+    for step in range(TTT_STEPS):
+        nats, weights = torch.zeros(()), 0.0
+        for anchor in range(len(ids) - step - 2):
+            label = anchor + step + 1
+            if int(logits[label].argmax()) not in drafted:
+                continue
+            weight = 1.0 if label + 1 >= start else 0.05
+            chosen = chain_logits(cached, batch.tokens[0], features, anchor, step)
+            wanted = logits[label, draft.target_ids].softmax(-1)
+            nats = nats - weight * (wanted * chosen.log_softmax(-1)).sum()
+            weights += weight
+        total = total + STEP_DECAY**step * nats / max(weights, 1)
+    expected = total / sum(STEP_DECAY**step for step in range(TTT_STEPS))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def build_cached(draft: Eagle3Draft) -> Eagle3Draft:
+    """The same head with room for a text."""
+    from eagle_aot.targets.decoder.kv_cache import CacheSizes
+
+    cached = Eagle3Draft(draft.config, CacheSizes(64, torch.float32))
+    cached.load_state_dict(draft.state_dict())
+    return cached
+
+
+@torch.no_grad()
+def chain_logits(
+    draft: Eagle3Draft, tokens: torch.Tensor, features: torch.Tensor, anchor: int, step: int
+) -> torch.Tensor:
+    """Draft logits [Vd] of the last slot of a chain, through the head's caches."""
+    draft.reset_cache()
+    positions, feature = torch.arange(anchor + 1), features[None, : anchor + 1]
+    logits, recurrent = draft.forward_cached(
+        draft.embed(tokens[None, 1 : anchor + 2]), feature, positions
+    )
+    for slot in range(anchor + 1, anchor + step + 1):
+        embedding = draft.embed(tokens[None, [slot + 1]])
+        logits, recurrent = draft.forward_cached(embedding, recurrent[:, -1:], torch.tensor([slot]))
+    return logits[0, -1]
+
+
+class Stopped(Exception):
+    """What a test stops a training with."""
+
+
+def stop_at(step: int) -> Callable[[], str]:
+    """Something to add to a line of the report, of which there is one for each step."""
+    seen = 0
+
+    def report() -> str:
+        nonlocal seen
+        seen += 1
+        if seen == step:
+            raise Stopped
+        return ""
+
+    return report
+
+
+def test_a_training_that_was_stopped_ends_with_the_same_weights(
+    target: FrozenTarget, tmp_path: Path
+) -> None:
+    whole, stopped, resumed = (fresh(target) for _ in range(3))
+    before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+    train_head(whole, target, corpus(), BUDGET, 0)
+    state = StateFile(path=tmp_path / "head.state", every=2, identity="this one")
+    with pytest.raises(Stopped):
+        train_head(stopped, target, corpus(), BUDGET, 0, state_file=state, on_report=stop_at(4))
+    progress = train_head(resumed, target, corpus(), BUDGET, 0, state_file=state)
+    assert (progress.steps, len(list(tmp_path.iterdir()))) == (BUDGET.steps, 1)
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
+    assert not torch.equal(whole.fc.weight, before["fc.weight"])
+    assert torch.equal(whole.embed_tokens.weight, before["embed_tokens.weight"])
+
+
+def test_another_training_is_not_gone_on_with(target: FrozenTarget, tmp_path: Path) -> None:
+    state = StateFile(path=tmp_path / "head.state", every=2, identity="this one")
+    train_head(fresh(target), target, corpus(), BUDGET, 0, state_file=state)
+    other = StateFile(path=state.path, every=2, identity="that one")
+    with pytest.raises(CheckpointError, match=r"head\.state: of a training with other options"):
+        train_head(fresh(target), target, corpus(), BUDGET, 0, state_file=other)
+
+
+def test_the_vocabulary_is_what_answers_hold_most_and_what_must_be_there() -> None:
+    found = Corpus.of_rows([([7, 7, 7, 1, 2, 2], 3), ([9, 4, 4, 4], 1)], CPU).answer_counts(10)
+    assert found.tolist() == [0, 1, 2, 0, 3, 0, 0, 0, 0, 0]
+    assert draft_vocabulary(found, 3, [8]).tolist() == [2, 4, 8]

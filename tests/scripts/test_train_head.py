@@ -1,0 +1,122 @@
+"""The script from a target to a head that belongs to it, in parts that go on where they stopped."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import load_file
+
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.export import load_draft
+from eagle_aot.export.drafters.eagle3.self_test.run import rank
+from eagle_aot.export.drafters.eagle3.self_test.text import continue_greedily
+from eagle_aot.targets import load_target
+from eagle_aot.targets.registry import TINY_DIR
+from tiny_pair.stories import stories
+from train_head import main
+
+TARGET = ["--target-model", "gemma4-tiny", "--device", "cpu"]
+ANSWERS = ["--prompts", "8", "--longest-prompt", "100", "--max-new-tokens", "32", "--slots", "16"]
+HEAD = [
+    *("--tap-layers", "2,4,5", "--held-out", "2", "--draft-vocab-size", "128"),
+    *("--intermediate-size", "64", "--steps", "36", "--batch-tokens", "256"),
+    *("--learning-rate", "5e-3"),
+]
+EOS_IDS = (1, 4)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head for stories, whose answers were written in two goes."""
+    directory = tmp_path_factory.mktemp("trained")
+    questions, others = directory / "questions.jsonl", directory / "others.jsonl"
+    lines = ({"prompt": s.question, "kind": s.question[0]} for s in stories(1, "train"))
+    for path, count in ((questions, 60), (others, 8)):
+        path.write_text("".join(f"{json.dumps(x)}\n" for x in itertools.islice(lines, count)))
+    common = [*TARGET, *ANSWERS, *HEAD, "--prompts-jsonl", questions, "--output-dir", directory]
+    for more in (
+        ["answers", "--answer-tokens", "300"],
+        ["all", "--answer-tokens", "1500", "--eval-prompts-jsonl", others],
+    ):
+        done = run("--smoke", *common, *more)
+        assert done.exit_code == 0, done.output
+    return directory
+
+
+def read(directory: Path, name: str) -> Any:
+    return json.loads((directory / name).read_text())
+
+
+def test_no_prompt_is_answered_twice(trained: Path) -> None:
+    shards = [load_file(path) for path in sorted((trained / "answers").glob("*.safetensors"))]
+    numbers = torch.cat([shard["numbers"] for shard in shards]).tolist()
+    assert len(shards) == 2 and len(set(numbers)) == len(numbers) > 16
+    answers = sum(int((shard["lengths"] - shard["starts"]).sum()) for shard in shards)
+    assert read(trained, "training.json")["answer_tokens"] == answers >= 1500
+
+
+def test_the_record_says_what_was_run(trained: Path) -> None:
+    found = read(trained, "training.json")
+    assert (found["steps"], found["batch_tokens"], found["device"]) == (36, 256, "cpu")
+    assert found["tokens"] > 0 and found["final_loss"] > 0
+    assert list(found["target"]["sha256"]) == ["config.json", "model.safetensors"]
+    for score in found["held_out"].values():
+        assert len(score["accuracy_by_step"]) == 7 and score["tau"]["7"] >= score["tau"]["2"] > 1
+
+
+def test_the_written_head_is_nearly_the_trained_one(trained: Path) -> None:
+    """Its linears are INT8 on disk, and its embedding is the target's."""
+    scores = read(trained, "training.json")["held_out"]
+    assert scores["written"]["tau"]["4"] == pytest.approx(scores["trained"]["tau"]["4"], rel=0.05)
+    target = load_target("gemma4-tiny", 64)
+    draft = load_draft(trained / "head", target, 64)
+    assert torch.equal(draft.embed_tokens.weight, target.embed_weight)
+    assert draft.default_chain_len == 4
+    parameters = sum(p.numel() for n, p in draft.named_parameters() if n != "embed_tokens.weight")
+    assert (trained / "head" / "model.safetensors").stat().st_size < 1.15 * parameters
+
+
+def test_every_kind_of_prompt_is_measured(trained: Path) -> None:
+    kinds = read(trained, "evaluation.json")["kinds"]
+    lines = (trained / "others.jsonl").read_text().splitlines()
+    assert set(kinds) == {json.loads(line)["kind"] for line in lines} | {"all"}
+
+
+def test_the_self_test_finds_that_it_fits(trained: Path) -> None:
+    target, tokenizer = load_target("gemma4-tiny", 256), Tokenizer(TINY_DIR / "target")
+    texts = [
+        continue_greedily(
+            target, tokenizer.encode(story.question), range(7), 24, EOS_IDS, torch.device("cpu")
+        )
+        for story in itertools.islice(stories(5, "test"), 12)
+    ]
+    draft = load_draft(trained / "head", target, 256)
+    assert rank(draft, texts, target.num_hidden_layers).kind == "fits"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--target-model", "smollm2-135m"], "--target-dir is needed: smollm2-135m is read from"),
+        ([*TARGET, "head", "--held-out", "2"], "0 texts to train on and 0 to measure on: run the"),
+        ([*TARGET, "evaluate"], "evaluate: name prompts with --eval-prompts-jsonl"),
+        ([*TARGET, "prompts", "--prompts", "3"], "prompts of at most 128 tokens are too few to"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
+    done = run("--smoke", *arguments, "--output-dir", tmp_path)
+    assert done.exit_code == 1 and done.output.count("\n") == 1
+    assert line in done.output
+
+
+def test_other_options_do_not_go_on_with_what_is_there(trained: Path) -> None:
+    done = run("--smoke", *TARGET, *HEAD, "prompts", "--output-dir", trained)
+    assert done.exit_code == 1 and "prompts.safetensors: made for another target" in done.output
