@@ -55,6 +55,10 @@ def chain_length(
 @click.option("--chat", is_flag=True, help="A conversation: every line of input is a turn.")
 @click.option("--system", metavar="TEXT", help="What the model is told before all else.")
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap the prompt in the chat template.")
+@click.option("--batch-size", type=int, metavar="B",
+              help="Answer so many prompts of --prompts-jsonl side by side.")  # fmt: skip
+@click.option("--prompt-share", type=float, metavar="S",
+              help="Of the time, for prompts beside answers; default: 0.5.")  # fmt: skip
 @click.option("--max-new-tokens", type=int, metavar="N",
               help="Of an answer, at most; default: 128, in a chat 1024.")  # fmt: skip
 @click.option("--chain-len", callback=chain_length, metavar="K",
@@ -72,6 +76,8 @@ def chain_length(
               help="Print one JSON object per prompt, and one of all.")  # fmt: skip
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
               help="Draw what drafts were worth.")  # fmt: skip
+@click.option("--debug", is_flag=True,
+              help="Check after every step that nobody sees what is not theirs: slow.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print the text alone.")
 @click.option("--self-test", is_flag=True,
               help="Compare drafts with what the export found, and outputs with plain decoding's, "
@@ -100,6 +106,8 @@ class Options:
     prompts_jsonl: Path | None
     raw_prompt: bool
     system: str | None
+    batch_size: int | None
+    prompt_share: float | None
     max_new_tokens: int | None
     chain_len: ChainLen | None
     drafter: str | None
@@ -110,14 +118,23 @@ class Options:
     stop: tuple[str, ...]
     as_json: bool
     picture: Path | None
+    debug: bool
     quiet: bool
 
     def load(self) -> "Runner":
         """The artifact, opened."""
         from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
 
+        share = {} if self.prompt_share is None else {"prompt_share": self.prompt_share}
         graphs = not self.no_cuda_graph
-        return load_artifact(self.artifact, self.executor, cuda_graphs=graphs, drafter=self.drafter)
+        runner = load_artifact(
+            self.artifact, self.executor, cuda_graphs=graphs, drafter=self.drafter, **share
+        )
+        if self.debug:
+            from eagle_aot.runtime_runner.engine.invariants import check_all
+
+            runner.engine.after_step = check_all
+        return runner
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -181,6 +198,9 @@ def converse(options: Options) -> None:
 def generate(options: Options) -> None:
     """Without a mode: answer every prompt, then say what all of them cost."""
     prompts = prompts_of(options)
+    if options.batch_size is not None:
+        generate_together(prompts, options.batch_size, options)
+        return
     runner = options.load()
     results = [answer(runner, prompt, options) for prompt in prompts]
     if options.prompts_jsonl is not None and options.as_json:
@@ -191,11 +211,27 @@ def generate(options: Options) -> None:
         draw(results, options.artifact, options.picture)
 
 
+def generate_together(prompts: list[Prompt], batch_size: int, options: Options) -> None:
+    """With --batch-size: answers in the order of the file, then what all of them cost."""
+    from eagle_aot.runtime_runner.batch import Batch, spans
+
+    if options.prompts_jsonl is None:
+        raise click.UsageError("--batch-size goes with --prompts-jsonl")
+    batch = Batch(options.load(), as_json=options.as_json, quiet=options.quiet)
+    given = {"system": options.system, "raw_prompt": options.raw_prompt, **options.generation}
+    batch.run(prompts, batch_size, given)
+    if options.picture is not None:
+        from eagle_aot.runtime_runner.plots.sequences import plot_sequences
+
+        title = f"{options.artifact.name}, {len(prompts)} requests"
+        plot_sequences(spans(batch.results), title, options.picture)
+
+
 def prompts_of(options: Options) -> list[Prompt]:
     """What is to be answered, once nothing else is wrong with the options."""
     if options.picture is not None:
         check_plot(options.picture)
-        if options.no_speculation:
+        if options.no_speculation and options.batch_size is None:
             raise click.UsageError(
                 "--plot shows what drafts were worth: leave out --no-speculation"
             )

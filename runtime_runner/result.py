@@ -6,6 +6,16 @@ from typing import Any
 from eagle_aot.runtime_runner.stats import Stats
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When and where a text was served: seconds of one clock, and which of the caches it had."""
+
+    sequence: int
+    started: float
+    first_token: float
+    ended: float
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """One generation.
@@ -24,6 +34,7 @@ class Result:
     executor: str
     drafter: str | None
     stats: Stats
+    span: Span | None
 
     def to_json(self) -> dict[str, Any]:
         """The fields of `eagle-run --json`."""

@@ -1,8 +1,9 @@
 """An opened artifact that generates."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -26,13 +27,15 @@ from eagle_aot.runtime_runner.checks.request import (
 )
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
 from eagle_aot.runtime_runner.drafters import kind_of
-from eagle_aot.runtime_runner.engine import Engine, Limits, Request
+from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
+from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Executor, open_program
-from eagle_aot.runtime_runner.generate import generate
-from eagle_aot.runtime_runner.result import Result, finish_reason
+from eagle_aot.runtime_runner.generate import generate, generate_in_order
+from eagle_aot.runtime_runner.generation import Generation
+from eagle_aot.runtime_runner.result import Result
 from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.step import StepRows
 from eagle_aot.runtime_runner.target import Forward, TargetMethods, no_moves
@@ -48,7 +51,12 @@ class Runner:
     executor."""
 
     def __init__(
-        self, directory: Path, executor: Executor, constants: Constants, drafter: LateDrafter
+        self,
+        directory: Path,
+        executor: Executor,
+        constants: Constants,
+        drafter: LateDrafter,
+        prompt_share: float = PROMPT_SHARE,
     ) -> None:
         self.directory = directory
         self.executor = executor
@@ -58,7 +66,8 @@ class Runner:
         self.running = Running(range(constants.max_batch_size), constants.tail, executor.device)
         record = executor.repeat if executor.device.type == "cuda" else None
         self._rounds = Rounds(self.target, drafter, self.running, constants.max_rows, record)
-        self.engine = Engine(SharedRounds(self._rounds, lambda: self.adaptive_schedule))
+        schedule = SharedRounds(self._rounds, lambda: self.adaptive_schedule)
+        self.engine = Engine(schedule, prompt_share)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -100,42 +109,94 @@ class Runner:
         Raises PromptError for a prompt that does not fit, SettingError for an argument outside its
         range, and ArtifactError for text where the artifact has no tokenizer.
         """
+        generation = self._generation(
+            prompt,
+            max_new_tokens,
+            chain_len,
+            speculate,
+            system=system,
+            raw_prompt=raw_prompt,
+            stop_ids=stop_ids,
+            stop_texts=stop_texts,
+            reuse=reuse,
+            on_tokens=on_tokens,
+            on_text=on_text,
+            cancelled=cancelled,
+        )
+        _, end = generate(self.engine, generation.request, generation.take)
+        return generation.result(end)
+
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int] | Sequence[Message]],
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> Iterator[Result | Failed]:
+        """Continue prompts as `generate` does, `batch_size` of them side by side, or as many as
+        there are caches for. `options` are those of `generate`, for each of them.
+
+        Yields in the order of the prompts, as soon as it is known, what `generate` would return, or
+        why a forward failed. Raises as `generate` does, once a prompt's turn has come.
+        """
+        at_once = self._check_batch_size(batch_size)
+        generations = (self._generation(prompt, **options) for prompt in prompts)
+        return generate_in_order(self.engine, generations, at_once)
+
+    def _generation(
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+        chain_len: ChainLen | None = None,
+        speculate: bool = True,
+        *,
+        system: str | None = None,
+        raw_prompt: bool = False,
+        stop_ids: Iterable[int] = (),
+        stop_texts: Iterable[str] = (),
+        reuse: bool = False,
+        on_tokens: Callable[[list[int]], None] = lambda run: None,
+        on_text: Callable[[str], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Generation:
+        """Checked, before anything is run."""
         chain_len = chosen_chain_len(chain_len, self.constants)
         if max_new_tokens < 1:
             raise SettingError(f"max_new_tokens {max_new_tokens}: must be at least 1")
         ids = self.encode(prompt, system, raw=raw_prompt)
         check_prompt(ids, self.constants)
         room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
-        stops = all_stop_ids(stop_ids, self.constants)
         text = self._stream(tuple(stop_texts), on_text)
-
-        def ends(token: int) -> bool:
-            return text.ends(token) or cancelled()
-
-        def tell(run: list[int]) -> None:
-            text.show()
-            on_tokens(run)
-
-        if chain_len == AUTO_LENGTH:
+        if chain_len == AUTO_LENGTH and not self.engine.busy:
             assert self.adaptive_schedule, "measured while nobody runs"
-        request = Request(
-            prompt=tuple(ids),
-            limits=Limits(room=room, stop_ids=stops, ends=ends),
-            chain_len=chain_len if speculate and room > 1 else 0,
-            reuse=reuse,
+        limits = Limits(
+            room=room,
+            stop_ids=all_stop_ids(stop_ids, self.constants),
+            ends=lambda token: text.ends(token) or cancelled(),
         )
-        output, end = generate(self.engine, request, tell)
-        stopped = text.stopped or output[-1] in stops
-        return Result(
-            prompt_tokens=len(ids),
-            cached_tokens=end.kept,
-            token_ids=output,
-            text=text.close(self._decode(output)),
-            finish_reason=finish_reason(len(output), stopped, room, max_new_tokens),
+        return Generation(
+            request=Request(
+                prompt=tuple(ids),
+                limits=limits,
+                chain_len=chain_len if speculate and room > 1 else 0,
+                reuse=reuse,
+            ),
+            max_new_tokens=max_new_tokens,
+            text=text,
+            decode=self._decode,
+            on_tokens=on_tokens,
             executor=self.executor.name,
             drafter=self.drafter.kind if speculate else None,
-            stats=end.stats,
         )
+
+    def _check_batch_size(self, batch_size: int | None) -> int:
+        most = self.constants.max_batch_size
+        chosen = most if batch_size is None else batch_size
+        if not 1 <= chosen <= most:
+            raise SettingError(
+                f"batch size {chosen}: this artifact has caches for {most} "
+                f"{'sequence' if most == 1 else 'sequences'}: export with a larger --max-batch-size"
+            )
+        return chosen
 
     def encode(
         self,
@@ -225,11 +286,13 @@ def load_artifact(
     *,
     cuda_graphs: bool = True,
     drafter: str | None = None,
+    prompt_share: float = PROMPT_SHARE,
 ) -> Runner:
     """Open an artifact directory for running.
 
     With `cuda_graphs`, an executor on a GPU records rounds and replays them. `drafter` is one of
-    `DRAFTERS`, the artifact's own where it is None.
+    `DRAFTERS`, the artifact's own where it is None. `prompt_share` is how much of the time prompts
+    may take from texts that run beside them.
 
     Its files must match the manifest's hashes and its constants the manifest's. Raises
     ArtifactError for an artifact that is damaged, of another version or with a drafter that is not
@@ -246,4 +309,6 @@ def load_artifact(
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
-    return Runner(directory, opened, constants, make_drafter(opened, constants, directory))
+    return Runner(
+        directory, opened, constants, make_drafter(opened, constants, directory), prompt_share
+    )

@@ -21,7 +21,6 @@ from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import (
     Event,
     Failed,
-    Finished,
     Request,
     RequestId,
     Tokens,
@@ -50,6 +49,8 @@ class Engine:
         self.waiting: deque[Text] = deque()
         self.prompts: list[Text] = []
         self.running: list[Text] = []
+        self.after_step: Callable[[Engine], None] = lambda engine: None
+        """For checks."""
         self._share, self._turns = PromptShare(prompt_share), PromptTurns()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -87,9 +88,10 @@ class Engine:
         events = self._take_orders()
         self._admit()
         if self.prompts and (not self.running or self._share.due):
-            return events + self._run_chunk()
-        if self.running:
-            return events + self._run_round()
+            events += self._run_chunk()
+        elif self.running:
+            events += self._run_round()
+        self.after_step(self)
         return events
 
     def _take_orders(self) -> list[Event]:
@@ -165,13 +167,14 @@ class Engine:
     def _told(self, text: Text, run: list[int]) -> list[Event]:
         events: list[Event] = [Tokens(text.number, run)]
         if text.ended is not None:
+            events.append(text.finished(text.ended))
             self._leave(text)
-            events.append(Finished(text.number, text.ended, text.kept, text.stats))
         return events
 
     def _cancel(self, text: Text) -> Event:
+        event = text.finished("cancelled")
         self._leave(text)
-        return Finished(text.number, "cancelled", text.kept, text.stats)
+        return event
 
     def _fail(self, text: Text, error: Exception) -> Event:
         self._leave(text, kept=False)

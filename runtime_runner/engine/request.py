@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.result import Span
 from eagle_aot.runtime_runner.stats import Stats
 
 RequestId = int
@@ -54,12 +55,13 @@ class Tokens:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A request's last event: it met one of its ends, filled its room, or was cancelled. The first
-    `kept` rows of its prompt were not run."""
+    `kept` rows of its prompt were not run. `span` is None for one that never had a cache."""
 
     request: RequestId
     reason: Reason
     kept: int
     stats: Stats
+    span: Span | None
 
 
 @dataclass(frozen=True, slots=True)

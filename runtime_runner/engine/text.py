@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
-from eagle_aot.runtime_runner.engine.request import Reason, Request, RequestId
+from eagle_aot.runtime_runner.engine.request import Finished, Reason, Request, RequestId
+from eagle_aot.runtime_runner.result import Span
 from eagle_aot.runtime_runner.stats import Stats
 
 
@@ -23,7 +24,7 @@ class Text:
         self.output: list[int] = []
         self.ended: Reason | None = None
         self.stats = Stats(chain_len=request.chain_len)
-        self._asked = self._started = self._first_token = time.perf_counter()
+        self._started = self._first_token = time.perf_counter()
 
     @property
     def prompt_left(self) -> int:
@@ -60,6 +61,13 @@ class Text:
         self.stats.add_round(drafted, min(accepted, len(run)), len(run))
         self.stats.decode_seconds = time.perf_counter() - self._first_token
         return run
+
+    def finished(self, reason: Reason) -> Finished:
+        """Its last event."""
+        span = None
+        if self.sequence is not None:
+            span = Span(self.sequence, self._started, self._first_token, time.perf_counter())
+        return Finished(self.number, reason, self.kept, self.stats, span)
 
     def _append(self, tokens: Sequence[int]) -> list[int]:
         limits = self.request.limits

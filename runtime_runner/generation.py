@@ -1,0 +1,45 @@
+"""One generation on its way from the arguments of `Runner.generate` to a `Result`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from eagle_aot.runtime_runner.engine.request import Finished, Request
+from eagle_aot.runtime_runner.result import Result, finish_reason
+from eagle_aot.runtime_runner.text.stream import NoStream
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """`text` reads the tokens that `request` is given, and may end it; `decode` gives all of the
+    text, None without a tokenizer. Of the result, `max_new_tokens` was asked for."""
+
+    request: Request
+    max_new_tokens: int
+    text: NoStream
+    decode: Callable[[list[int]], str | None]
+    on_tokens: Callable[[list[int]], None]
+    executor: str
+    drafter: str | None
+    output: list[int] = field(default_factory=list)
+
+    def take(self, run: list[int]) -> None:
+        """Its next tokens."""
+        self.output.extend(run)
+        self.text.show()
+        self.on_tokens(run)
+
+    def result(self, end: Finished) -> Result:
+        """What came of it."""
+        limits, count = self.request.limits, len(self.output)
+        stopped = self.text.stopped or (count > 0 and self.output[-1] in limits.stop_ids)
+        return Result(
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=end.kept,
+            token_ids=self.output,
+            text=self.text.close(self.decode(self.output)),
+            finish_reason=finish_reason(count, stopped, limits.room, self.max_new_tokens),
+            executor=self.executor,
+            drafter=self.drafter,
+            stats=end.stats,
+            span=end.span,
+        )
