@@ -13,6 +13,7 @@ from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.rope import Rotary, RotaryEmbedding
+from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.step import (
     MAX_ROWS,
     PromptChunk,
@@ -79,8 +80,11 @@ class TapDecoder(nn.Module):
         """Rows of the output table [V, H]; a quantised one is made dense for this."""
         if self.lm_head is None:
             return self.embed_weight
-        dense = self.lm_head if isinstance(self.lm_head, nn.Linear) else self.lm_head.dense()
-        return dense.weight
+        head = self.lm_head
+        if isinstance(head, Int4Linear):
+            head = head.dense()
+        assert isinstance(head, nn.Linear)
+        return head.weight
 
     def set_eagle_tap_layers(self, layers: Sequence[int]) -> None:
         """Choose the boundaries to tap. Raises SettingError unless ascending within [0, L]."""

@@ -23,7 +23,7 @@ class Quantised:
 
     def table(self, weight: Tensor) -> Codes:
         """Of rows [V, H] that outlive this: INT8."""
-        key = weight.untyped_storage()._cdata, weight.storage_offset()
+        key = weight.untyped_storage()._cdata, int(weight.storage_offset())
         if key not in self._tables:
             self._tables[key] = int8_by_rows(weight.detach().float())
         return self._tables[key]

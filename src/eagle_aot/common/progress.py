@@ -13,11 +13,14 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from eagle_aot.artifact import Stage
 from eagle_aot.common.memory import host_peak_bytes
 
+LONG = 5.0
+"""Seconds after which a log is told of a stage."""
+
 
 class Progress:
     """Measures stages one after another.
 
-    Writes to stderr, and only where that is a terminal.
+    Writes to stderr: all of them where that is a terminal, elsewhere those that took `LONG`.
     """
 
     def __init__(self) -> None:
@@ -50,6 +53,8 @@ class Progress:
         self.stages.append(stage)
         if self.console.is_terminal:
             self.console.print(line(stage))
+        elif stage.seconds >= LONG:
+            self.console.print(line(stage), soft_wrap=True)
 
     @contextmanager
     def _shown(self, name: str) -> Iterator[Callable[[str], None]]:
