@@ -1,4 +1,4 @@
-"""Lowering for any CPU: ExecuTorch with XNNPACK, weights in float32."""
+"""Lowering for any CPU: ExecuTorch with XNNPACK, in float32 or as `--cpu-weights` says."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -22,7 +22,11 @@ BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 
 
 class ExecuTorchExecutor:
-    """Runs a program where the runtime has its backend. Methods of one program share its caches."""
+    """Runs a program where the runtime has its backend. Methods of one program share its caches.
+
+    On a CPU torch is left one thread in this process: between two forwards it does next to nothing,
+    and its threads would wait in loops on the cores that the runtime's need.
+    """
 
     name = "executorch"
 
@@ -31,6 +35,8 @@ class ExecuTorchExecutor:
         when the file is not a program or lacks a method."""
         path, weights = directory / PROGRAM, directory / WEIGHTS
         self.device = torch.device("cuda" if manifest.backend == "cuda" else "cpu")
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)
         with native_stderr_muted():
             check_backend(manifest.backend)
             try:

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from eagle_aot.artifact import Stage
+from eagle_aot.common import progress as progress_module
 from eagle_aot.common.progress import Progress, line
 
 
@@ -39,10 +40,18 @@ def test_a_terminal_shows_each_stage_once() -> None:
     assert [text.split()[0].rpartition("K")[2] for text in lines] == ["lower", "assemble"]
 
 
-def test_nothing_is_shown_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
+def test_long_stages_alone_are_told_elsewhere(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Progress().stage("load"):
         pass
     assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(progress_module, "LONG", 0.0)
+    with Progress().stage("lower"):
+        pass
+    output, told = capfd.readouterr()
+    assert output == ""
+    assert told.startswith("lower ") and "host peak" in told and told.count("\n") == 1
 
 
 def test_gpu_memory_is_shown_where_there_is_some() -> None:

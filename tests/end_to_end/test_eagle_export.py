@@ -29,6 +29,7 @@ OPTIONS = {
     "--dummy-layers",
     "--quantize",
     "--draft-quant",
+    "--cpu-weights",
     "--check-only",
     "--tap-layers",
     "--describe-draft",
@@ -147,7 +148,7 @@ def test_check_only_traces_and_writes_nothing(
     pair = ("--target-dir", target_dir, "--draft-dir", head_dir)
     result = export("--target-model", "gemma4-31b", *pair, "--max-seq-len", "96", "--check-only")
     assert result.exit_code == 0, result.output
-    assert [line.split(":")[0] for line in result.output.splitlines()] == [
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == [
         "prefill",
         "target_verify",
         "draft_decode",
