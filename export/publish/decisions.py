@@ -24,5 +24,18 @@ def describe_decisions(
         **loaded.reading,
         "linears": loaded.linears,
         "attention": {n: SPLITK if m.splits_keys else STOCK for n, m in methods.items()},
+        "caches": cache_bytes(methods, loaded.pair.target.sequences),
         "kernels": {name: kernel_choices(program) for name, program in programs.items()},
     }
+
+
+def cache_bytes(methods: Mapping[str, MethodSpec], sequences: int) -> dict[str, int]:
+    """Of all sequences together and of each, in bytes."""
+    caches = {
+        name: buffer.nbytes
+        for method in methods.values()
+        for name, buffer in method.module.named_buffers()
+        if name in method.writes
+    }
+    total = sum(caches.values())
+    return {"bytes": total, "bytes_of_a_sequence": total // sequences}

@@ -50,7 +50,7 @@ class BatchChainLength:
         self._rounds += 1
         self._plain = 0 if chain_len else self._plain + 1
         shape = places, chain_len
-        if self._rounds - self._played_at.get(shape, 0) > STALE:
+        if not self._fresh(shape):
             self._seconds.pop(shape, None)
         self._played_at[shape] = self._rounds
         self._seconds.setdefault(shape, deque(maxlen=SAMPLES)).append(seconds)
@@ -65,4 +65,8 @@ class BatchChainLength:
         return statistics.median(self._seconds[places, known])
 
     def _known(self, places: int, chain_len: int) -> bool:
-        return len(self._seconds.get((places, chain_len), ())) >= FEWEST
+        shape = places, chain_len
+        return self._fresh(shape) and len(self._seconds[shape]) >= FEWEST
+
+    def _fresh(self, shape: tuple[int, int]) -> bool:
+        return shape in self._seconds and self._rounds - self._played_at[shape] <= STALE

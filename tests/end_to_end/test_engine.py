@@ -1,0 +1,132 @@
+"""Many texts at once through a real `.pte`: each has the tokens that it has alone."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from eagle_aot.artifact import Manifest
+from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.engine import Finished, Limits, Request, Tokens
+from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
+from support.refusals import refuses
+from support.runner.mixed_prompts import mixed_prompts
+
+NEW_TOKENS = 16
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def requests_of(runner: Runner, count: int) -> list[Request]:
+    """Of any length, chain length, and one stop id now and then."""
+    rng = random.Random(3)
+    prompts = rng.sample(mixed_prompts(runner), count)
+    vocabulary = range(runner.constants.vocab_size)
+    return [
+        Request(
+            prompt=tuple(prompt),
+            limits=Limits(
+                room=min(NEW_TOKENS, runner.constants.max_seq_len - len(prompt)),
+                stop_ids=frozenset(
+                    rng.sample(range(runner.constants.vocab_size), rng.choice((0, 9)))
+                ),
+            ),
+            chain_len=rng.choice((0, 1, 4, 7, 15)),
+            reuse=rng.random() < 0.5,
+        )
+        for prompt in prompts
+    ]
+
+
+def alone(runner: Runner, request: Request) -> list[int]:
+    result = runner.generate(
+        request.prompt, request.limits.room, speculate=False, stop_ids=request.limits.stop_ids
+    )
+    return result.token_ids
+
+
+def test_texts_beside_one_another_are_those_alone(batch_runner: Runner) -> None:
+    """Whoever comes when, and whoever is cancelled."""
+    engine, rng = batch_runner.engine, random.Random(4)
+    requests = requests_of(batch_runner, 40)
+    expected = [alone(batch_runner, request) for request in requests]
+    numbers: list[int] = []
+    outputs: dict[int, list[int]] = {}
+    cancelled: set[int] = set()
+    engine.after_step = check_invariants
+    try:
+        while len(numbers) < len(requests) or engine.busy:
+            if len(numbers) < len(requests) and rng.random() < 0.4:
+                numbers.append(engine.add(requests[len(numbers)]))
+                outputs[numbers[-1]] = []
+            if numbers and rng.random() < 0.02:
+                engine.cancel(rng.choice(numbers))
+            for event in engine.step():
+                assert isinstance(event, Tokens | Finished)
+                if isinstance(event, Tokens):
+                    outputs[event.request] += event.tokens
+                elif event.reason == "cancelled":
+                    cancelled.add(event.request)
+            if rng.random() < 0.05:
+                check_serial(engine)
+    finally:
+        engine.after_step = lambda engine: None
+    assert 0 < len(cancelled) < 10
+    for number, text in zip(numbers, expected, strict=True):
+        if number in cancelled:
+            text = text[: len(outputs[number])]
+        assert outputs[number] == text
+
+
+def test_prompts_side_by_side_are_answered_in_their_order(
+    batch_runner: Runner, batch_artifact: Path, tmp_path: Path
+) -> None:
+    prompts = mixed_prompts(batch_runner)[3:11]
+    expected = [batch_runner.generate(p, NEW_TOKENS).token_ids for p in prompts]
+    for size in (1, 3, None):
+        results = list(batch_runner.generate_many(prompts, size, max_new_tokens=NEW_TOKENS))
+        assert [r.token_ids for r in results if not hasattr(r, "error")] == expected
+    file, picture = tmp_path / "prompts.jsonl", tmp_path / "sequences.png"
+    file.write_text("".join(json.dumps({"token_ids": p}) + "\n" for p in prompts))
+    options = ("--prompts-jsonl", file, "--max-new-tokens", str(NEW_TOKENS), "--batch-size", "4")
+    done = run(batch_artifact, *options, "--json", "--plot", picture, "--debug")
+    assert done.exit_code == 0, done.output
+    *answers, last = map(json.loads, done.stdout.splitlines())
+    assert [answer["token_ids"] for answer in answers] == expected
+    assert last["summary"]["batch_size"] == 4
+    assert last["summary"]["tokens_per_second_of_all"] > 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interrupted_step_leaves_an_engine_that_works(
+    batch_runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(tokens: list[int]) -> None:
+        raise KeyboardInterrupt
+
+    prompt = mixed_prompts(batch_runner)[6]
+    expected = batch_runner.generate(prompt, NEW_TOKENS).token_ids
+    with pytest.raises(KeyboardInterrupt):
+        batch_runner.generate(prompt, NEW_TOKENS, on_tokens=interrupt)
+    assert not batch_runner.engine.busy
+    check_invariants(batch_runner.engine)
+    assert batch_runner.generate(prompt, NEW_TOKENS).token_ids == expected
+
+
+def test_what_there_are_no_caches_for(batch_runner: Runner, batch_artifact: Path) -> None:
+    with pytest.raises(SettingError, match="has caches for 4 sequences"):
+        list(batch_runner.generate_many([[1]], 5))
+    refused = run(batch_artifact, "--prompt", "x", "--batch-size", "2")
+    assert refused.exit_code == 2 and "--prompts-jsonl" in refused.output
+    refuses(run(batch_artifact, "--prompt", "x", "--prompt-share", "1"), "between 0 and 1")
+
+
+def test_an_artifact_says_what_a_sequence_costs(batch_artifact: Path) -> None:
+    caches = Manifest.read(batch_artifact).decisions["caches"]
+    assert caches["bytes"] == 4 * caches["bytes_of_a_sequence"] > 0
