@@ -33,9 +33,7 @@ def requests_of(runner: Runner, count: int) -> list[Request]:
             prompt=tuple(prompt),
             limits=Limits(
                 room=min(NEW_TOKENS, runner.constants.max_seq_len - len(prompt)),
-                stop_ids=frozenset(
-                    rng.sample(range(runner.constants.vocab_size), rng.choice((0, 9)))
-                ),
+                stop_ids=frozenset(rng.sample(vocabulary, rng.choice((0, 9)))),
             ),
             chain_len=rng.choice((0, 1, 4, 7, 15)),
             reuse=rng.random() < 0.5,
