@@ -13,7 +13,7 @@ from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.rope import Rotary, RotaryEmbedding
-from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.step import (
     MAX_ROWS,
     PromptChunk,
@@ -81,7 +81,7 @@ class TapDecoder(nn.Module):
         if self.lm_head is None:
             return self.embed_weight
         head = self.lm_head
-        if isinstance(head, Int4Linear):
+        if isinstance(head, Int4Linear | PackedInt4Linear):
             head = head.dense()
         assert isinstance(head, nn.Linear)
         return head.weight

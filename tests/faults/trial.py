@@ -17,6 +17,7 @@ from typing import Any
 
 from faults.fault import TRANSCRIPT, CannotMake, Fault
 from faults.scene import Scene
+from support.stages import beside_stages
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 """What moves a terminal's cursor and colours its text."""
@@ -79,7 +80,7 @@ def judge(fault: Fault, scene: Scene, temporary: Path) -> Row:
         fault=fault.name,
         command=fault.command,
         code=code,
-        line=said.strip().replace(f"{scene.directory}/", ""),
+        line=beside_stages(said).strip().replace(f"{scene.directory}/", ""),
         left=tuple(left),
         seconds=seconds,
         wrong=tuple(wrong),
@@ -87,7 +88,8 @@ def judge(fault: Fault, scene: Scene, temporary: Path) -> Row:
 
 
 def judged(fault: Fault, code: int | None, said: str, left: list[str]) -> list[str]:
-    """What is wrong with how the command ended."""
+    """What is wrong with how the command ended; `said` is its stderr."""
+    said = beside_stages(said)
     if code is None:
         return [f"no end after {fault.seconds:.0f} s"]
     wrong = []

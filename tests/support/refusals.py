@@ -2,10 +2,13 @@
 
 from click.testing import Result
 
+from support.stages import beside_stages
+
 
 def refuses(result: Result, message: str) -> None:
     """Exit code 1 and one line, `Error: ...`, that holds `message`."""
     assert result.exit_code == 1, result.output
-    assert message in result.output
-    assert result.output.startswith("Error: "), result.output
-    assert result.output.count("\n") == 1, result.output
+    said = beside_stages(result.output)
+    assert message in said
+    assert said.startswith("Error: "), said
+    assert said.count("\n") == 1, said

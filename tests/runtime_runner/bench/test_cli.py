@@ -12,6 +12,7 @@ from matplotlib.image import imread
 
 from eagle_aot.runtime_runner.bench.cli import main
 from support.refusals import refuses
+from support.stages import beside_stages
 
 QUICK = ("--repeats", "1", "--chain-lens", "1,3", "--tau", "1.5,4", "--contexts", "20,200")
 OPTIONS = {
@@ -75,7 +76,7 @@ def measured(
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, beside_stages(done.stderr)) == (0, "")
     return json.loads(done.stdout), picture
 
 
@@ -136,7 +137,7 @@ def check_projection(round_: dict[str, Any], projected: dict[str, Any]) -> None:
 def test_rounds_without_the_head_are_timed(tiny_artifact: Path, tmp_path: Path) -> None:
     picture = tmp_path / "round.png"
     done = run(tiny_artifact, *QUICK, "--json", "--drafter", "ngram", "--plot", picture)
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert (done.exit_code, beside_stages(done.stderr)) == (0, "")
     result = json.loads(done.stdout)
     assert result["drafter"] == "ngram" and picture.is_file()
     for at in result["contexts"]:
@@ -154,7 +155,7 @@ def test_the_picture_is_written(measured: tuple[dict[str, Any], Path]) -> None:
 
 def test_tables_go_to_stdout(tiny_artifact: Path) -> None:
     result = run(tiny_artifact, *QUICK[:-1], "30")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, beside_stages(result.stderr)) == (0, "")
     for words in ("plain decode", "draft seed", "K = 3", "Behind 30 tokens", "at tau 1.5"):
         assert words in result.stdout
 
