@@ -77,6 +77,8 @@ class Engine:
 
     def abandon(self) -> None:
         """End all requests at once, without events: behind a step that was interrupted."""
+        with self._lock:
+            self._added, self._cancelled = [], set()
         self.waiting.clear()
         self.prompts, self.running = [], []
         self.schedule.running.position.fill_(-1)
