@@ -45,7 +45,8 @@ def test_nor_does_choosing_the_chain_length(fixture: str, request: pytest.Fixtur
         assert result.token_ids == plain.token_ids, len(prompt)
         assert result.finish_reason == plain.finish_reason
         chosen.append(result.stats)
-    assert Stats.total(chosen).rounds_by_chain_len[0] < Stats.total(chosen).rounds
+    if fixture == "tiny":  # random heads do not pay
+        assert Stats.total(chosen).rounds_by_chain_len[0] < Stats.total(chosen).rounds
 
 
 @pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
