@@ -70,6 +70,7 @@ class SharedRounds:
         self.target, self.drafter, self.running = rounds.target, rounds.drafter, rounds.running
         self._together = BatchChainLength()
         self._alone: AdaptiveSchedule | None = None
+        self._chosen = False  # the round that is played, for all together
 
     def join(self, texts: Sequence[Text]) -> None:
         if self._alone is not None and len(texts) > 1:
@@ -85,7 +86,8 @@ class SharedRounds:
             return self._alone.choose(texts[0].room)
         wanted = [text.request.chain_len for text in texts]
         fixed = max((length for length in wanted if length != AUTO_LENGTH), default=0)
-        if AUTO_LENGTH not in wanted:
+        self._chosen = AUTO_LENGTH in wanted
+        if not self._chosen:
             return self._rounds.of(len(texts), fixed)
         longest = min(self._rounds.longest_chain(len(texts)), max(text.room for text in texts) - 1)
         free = wanted.count(AUTO_LENGTH) / len(texts)
@@ -97,6 +99,6 @@ class SharedRounds:
         if self._alone is not None:
             ((accepted, run),) = found
             self._alone.observe(round_, accepted, run)
-        else:
+        elif self._chosen:  # all else would be work behind every round, for nobody
             played = [(accepted, len(run)) for accepted, run in found]
             self._together.observe(len(round_.running), round_.chain_len, played, seconds)
