@@ -1,38 +1,23 @@
 """Users of the engine: one text by itself, or many in their order."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from eagle_aot.runtime_runner.engine.engine import Engine
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
-from eagle_aot.runtime_runner.engine.request import Failed, Finished, Request, RequestId
+from eagle_aot.runtime_runner.engine.request import Failed, Finished, RequestId
 from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.result import Result
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.stats import Stats
 
 
-def generate(
-    engine: Engine, request: Request, on_tokens: Callable[[list[int]], None]
-) -> tuple[list[int], Finished]:
-    """Serve a request that has the engine for itself. Returns its tokens, and how it ended.
-
-    Raises what a forward that fails raises.
-    """
-    number, output = engine.add(request), list[int]()
-    try:
-        while True:
-            for event in engine.step():
-                assert event.request == number, "somebody else's"
-                if isinstance(event, Finished):
-                    return output, event
-                if isinstance(event, Failed):
-                    raise event.cause
-                output += event.tokens
-                on_tokens(event.tokens)
-    except BaseException:
-        engine.abandon()
-        raise
+def generate(engine: Engine, generation: Generation) -> Result:
+    """Serve one that has the engine for itself. Raises what a forward that fails raises."""
+    (answer,) = generate_in_order(engine, [generation], 1)
+    if isinstance(answer, Failed):
+        raise answer.cause
+    return answer
 
 
 def generate_in_order(

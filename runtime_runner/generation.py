@@ -11,15 +11,16 @@ from eagle_aot.runtime_runner.text.stream import NoStream
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
     """`text` reads the tokens that `request` is given, and may end it; `decode` gives all of the
-    text, None without a tokenizer. Of the result, `max_new_tokens` was asked for."""
+    text, None without a tokenizer. Of the result, `max_new_tokens` was asked for, the request's
+    room where that is None."""
 
     request: Request
-    max_new_tokens: int
-    text: NoStream
-    decode: Callable[[list[int]], str | None]
-    on_tokens: Callable[[list[int]], None]
-    executor: str
-    drafter: str | None
+    max_new_tokens: int | None = None
+    text: NoStream = field(default_factory=NoStream)
+    decode: Callable[[list[int]], str | None] = lambda ids: None
+    on_tokens: Callable[[list[int]], None] = lambda run: None
+    executor: str = ""
+    drafter: str | None = None
     output: list[int] = field(default_factory=list)
 
     def take(self, run: list[int]) -> None:
@@ -31,13 +32,14 @@ class Generation:
     def result(self, end: Finished) -> Result:
         """What came of it."""
         limits, count = self.request.limits, len(self.output)
+        asked = limits.room if self.max_new_tokens is None else self.max_new_tokens
         stopped = self.text.stopped or (count > 0 and self.output[-1] in limits.stop_ids)
         return Result(
             prompt_tokens=len(self.request.prompt),
             cached_tokens=end.kept,
             token_ids=self.output,
             text=self.text.close(self.decode(self.output)),
-            finish_reason=finish_reason(count, stopped, limits.room, self.max_new_tokens),
+            finish_reason=finish_reason(count, stopped, limits.room, asked),
             executor=self.executor,
             drafter=self.drafter,
             stats=end.stats,

@@ -123,8 +123,7 @@ class Runner:
             on_text=on_text,
             cancelled=cancelled,
         )
-        _, end = generate(self.engine, generation.request, generation.take)
-        return generation.result(end)
+        return generate(self.engine, generation)
 
     def generate_many(
         self,

@@ -18,6 +18,7 @@ from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.generate import generate
+from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.stats import Stats
@@ -128,8 +129,8 @@ def with_script(
     room = min(max_new_tokens, constants.max_seq_len - len(prompt))
     limits = Limits(room=room, stop_ids=frozenset(constants.eos_ids))
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=chain_len)
-    output, end = generate(Engine(OneRound(round_)), request, lambda run: None)
-    return output, end.stats
+    result = generate(Engine(OneRound(round_)), Generation(request=request))
+    return result.token_ids, result.stats
 
 
 OWN: Mapping[str, Decode] = {"own": with_own}

@@ -12,6 +12,7 @@ from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import OneRound, SharedRounds
 from eagle_aot.runtime_runner.generate import generate, prefill
+from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.result import finish_reason
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.stats import Stats
@@ -150,8 +151,8 @@ def test_kept_rows_are_not_run_again_and_give_the_same_text(
 
     def continued(text: list[int]) -> tuple[list[int], int]:
         request = Request(prompt=tuple(text), limits=limits, chain_len=chain_len, reuse=True)
-        output, end = generate(engine, request, lambda run: None)
-        return output, end.kept
+        result = generate(engine, Generation(request=request))
+        return result.token_ids, result.cached_tokens
 
     text = [*prompt, *continued(prompt)[0]]
     before = target.forwards
@@ -198,8 +199,8 @@ def test_chosen_lengths_give_the_plain_text(
         chosen = AdaptiveSchedule(rounds, backlog, chooser)
         shared = SharedRounds(Rounds(target, drafter, running, 64, None), lambda: chosen)  # noqa: B023
         request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
-        output, end = generate(Engine(shared), request, lambda run: None)
-        stats = end.stats
+        result = generate(Engine(shared), Generation(request=request))
+        output, stats = result.token_ids, result.stats
         assert output == expected
         assert sum(stats.rounds_by_chain_len) == stats.rounds
         assert stats.chain_len == "auto"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.generate import generate
+from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.stats import Stats
 
@@ -17,5 +18,6 @@ def decode(
 ) -> tuple[list[int], Stats]:
     """The output of the same round over and over."""
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=round_.chain_len)
-    output, end = generate(Engine(OneRound(round_)), request, on_tokens)
-    return output, end.stats
+    generation = Generation(request=request, on_tokens=on_tokens)
+    result = generate(Engine(OneRound(round_)), generation)
+    return result.token_ids, result.stats
