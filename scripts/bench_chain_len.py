@@ -1,12 +1,13 @@
-"""Does `--chain-len auto` choose well? Against plain decoding and every fixed chain length.
+"""What are drafts worth, and does `--chain-len auto` choose well? Against plain decoding.
 
 \b
     eagle-export --target-model gemma4-tiny --output-dir gemma4-tiny-xnnpack
     python scripts/bench_chain_len.py gemma4-tiny-xnnpack
 
-Three sets of prompts for the shipped pair: held-out stories, random token ids, and both in turn.
-Of each prompt all chain lengths decode the same number of tokens, one after the other in a rotating
-order, so that a drift of the machine meets all of them. Exits with 1 when an output differs.
+Prompts come from a file, in sets by their `kind`, or are made for the shipped pair: held-out
+stories, random token ids, and both in turn. Of each prompt all chain lengths decode the same number
+of tokens, one after the other in a rotating order, so that a drift of the machine meets all of
+them. Exits with 1 when an output differs.
 """
 
 import itertools
@@ -22,19 +23,24 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
-from eagle_aot.common.prompts import Prompt
+from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.result import Result
 from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN
 from eagle_aot.runtime_runner.stats import Stats
 from shared.header import header, title_lines
+from shared.number_list import chain_lengths
 from tiny_pair.stories import stories
 
+COLUMNS = ("prompts", "K", "tokens/s", "of plain", "of best", "tau", "accepted by position",
+           "rounds with K = 0, 1, ...")  # fmt: skip
 SEED = 20261121
 SHORTEST, LONGEST = 8, 120  # tokens of a random prompt
-REPORT_WIDTH = 110
+REPORT_WIDTH = 120
+ALL = "all"
 LIMIT = 0.97  # of plain decoding, and of the best fixed length, that auto is to reach
 
 
@@ -46,6 +52,8 @@ class Line:
     chain_len: ChainLen
     tokens: int
     seconds: float
+    tau: float | None
+    acceptance_by_position: list[float]
     of_plain: float
     of_best: float
     rounds_by_chain_len: list[int]
@@ -53,28 +61,39 @@ class Line:
 
 @eagle_command
 @click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--prompts-jsonl", type=click.Path(path_type=Path),
+              help="Prompts, each with its `kind`; default: made for the tiny pair.")  # fmt: skip
 @click.option("--prompts", "count", type=click.IntRange(min=2), default=24, show_default=True,
-              help="Prompts per set.")  # fmt: skip
+              help="Prompts per set that is made.")  # fmt: skip
+@click.option("--chain-lens", default=",".join(map(str, range(1, LONGEST_CHOSEN + 1))),
+              callback=chain_lengths, help="Fixed ones; default: all of them.")  # fmt: skip
+@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
+              help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
 @click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
 @click.option("--commit", help="Default: what git says of the package.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def main(
     artifact: Path,
+    prompts_jsonl: Path | None,
     count: int,
+    chain_lens: list[ChainLen],
+    drafter: str | None,
     max_new_tokens: int,
     no_cuda_graph: bool,
     commit: str | None,
     as_json: bool,
 ) -> None:
-    """Compare --chain-len auto with every fixed length of ARTIFACT, on easy and hard prompts."""
-    runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
-    sets = prompt_sets(runner, count)
-    lengths: list[ChainLen] = [*range(LONGEST_CHOSEN + 1), AUTO_LENGTH]
+    """Compare --chain-len auto with plain decoding and fixed lengths of ARTIFACT."""
+    sets = None if prompts_jsonl is None else by_kind(prompts_jsonl)
+    runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph, drafter=drafter)
+    sets = sets or prompt_sets(runner, count)
+    lengths: list[ChainLen] = [0, *chain_lens, AUTO_LENGTH]
+    every: dict[ChainLen, list[Result]] = {length: [] for length in lengths}
     lines: list[Line] = []
     same = True
     with Bar(console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("decoding", total=len(sets) * count)
+        shown = bar.add_task("decoding", total=sum(map(len, sets.values())))
         for name, prompts in sets.items():
             results: dict[ChainLen, list[Result]] = {length: [] for length in lengths}
             for number, prompt in enumerate(prompts):
@@ -83,8 +102,22 @@ def main(
                 bar.advance(shown)
             same &= all(tokens(found) == tokens(results[0]) for found in results.values())
             lines += report(name, results)
+            for length, found in results.items():
+                every[length] += found
+    if prompts_jsonl is not None:
+        lines += report(ALL, every)
     show(artifact, lines, same, commit, as_json)
     sys.exit(0 if same else 1)
+
+
+def by_kind(prompts_jsonl: Path) -> dict[str, list[Prompt]]:
+    """A file's prompts, those of no `kind` under the file's name."""
+    prompts = read_prompts(None, None, prompts_jsonl)
+    lines = [line for line in prompts_jsonl.read_text().split("\n") if line.strip()]
+    sets: dict[str, list[Prompt]] = {}
+    for line, prompt in zip(lines, prompts, strict=True):
+        sets.setdefault(json.loads(line).get("kind", prompts_jsonl.name), []).append(prompt)
+    return sets
 
 
 def prompt_sets(runner: Runner, count: int) -> dict[str, list[Prompt]]:
@@ -130,6 +163,8 @@ def report(name: str, results: dict[ChainLen, list[Result]]) -> Iterator[Line]:
             chain_len=length,
             tokens=stats.emitted,
             seconds=stats.decode_seconds,
+            tau=stats.tau if length else None,
+            acceptance_by_position=stats.acceptance_by_position,
             of_plain=plain / stats.decode_seconds,
             of_best=best / stats.decode_seconds,
             rounds_by_chain_len=stats.rounds_by_chain_len,
@@ -145,7 +180,7 @@ def show(artifact: Path, lines: list[Line], same: bool, commit: str | None, as_j
         return
     console = Console(width=REPORT_WIDTH, highlight=False)
     console.print(*title_lines(head), "", sep="\n")
-    table = Table("prompts", "K", "tokens/s", "of plain", "of best K", "rounds with K = 0, 1, ...")
+    table = Table(*COLUMNS)
     for line in lines:
         table.add_row(
             line.prompts,
@@ -153,6 +188,8 @@ def show(artifact: Path, lines: list[Line], same: bool, commit: str | None, as_j
             f"{line.tokens / line.seconds:.0f}",
             f"{line.of_plain:.3f}",
             f"{line.of_best:.3f}",
+            "" if line.tau is None else f"{line.tau:.2f}",
+            " ".join(f"{share:.2f}" for share in line.acceptance_by_position),
             " ".join(map(str, line.rounds_by_chain_len)) if line.chain_len == AUTO_LENGTH else "",
             end_section=line.chain_len == AUTO_LENGTH,
         )
