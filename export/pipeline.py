@@ -113,7 +113,7 @@ def export_pair(
     pair = prepare(loaded.pair, backend, progress)
     methods = method_specs(pair, lengths, options.attention == SPLITK)
     programs = trace(methods, lengths.max_batch_size, progress)
-    decisions = describe_decisions(loaded, backend, methods, programs)
+    decisions = describe_decisions(loaded, backend, methods, programs, lengths.max_batch_size)
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:

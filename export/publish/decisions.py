@@ -17,14 +17,16 @@ def describe_decisions(
     backend: str,
     methods: Mapping[str, MethodSpec],
     programs: Mapping[str, ExportedProgram],
+    sequences: int,
 ) -> dict[str, Any]:
-    """Every decision of an export as JSON; `programs` are its methods before lowering."""
+    """Every decision of an export as JSON; `programs` are its methods before lowering, and
+    `sequences` those its caches hold."""
     return {
         "dtype": str(DTYPES[backend]).removeprefix("torch."),
         **loaded.reading,
         "linears": loaded.linears,
         "attention": {n: SPLITK if m.splits_keys else STOCK for n, m in methods.items()},
-        "caches": cache_bytes(methods, loaded.pair.target.sequences),
+        "caches": cache_bytes(methods, sequences),
         "kernels": {name: kernel_choices(program) for name, program in programs.items()},
     }
 

@@ -27,7 +27,7 @@ def cuda() -> dict[str, Any]:
     with FakeTensorMode():
         loaded = load_pair(source, CacheSizes(128, torch.bfloat16))
         methods = method_specs(loaded.pair, method_lengths(72, 128, 64), splits_keys=True)
-    found = describe_decisions(loaded, "cuda", methods, programs)
+    found = describe_decisions(loaded, "cuda", methods, programs, loaded.pair.target.sequences)
     stored: dict[str, Any] = json.loads(json.dumps(found))
     return stored
 
