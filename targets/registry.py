@@ -27,6 +27,7 @@ from eagle_aot.targets.pre_norm.model import PreNormDecoder
 from eagle_aot.targets.protocol import TapTarget
 
 TINY_DIR = Path(__file__).resolve().parent / "tiny"
+SMOLLM2_HEAD = Path(__file__).resolve().parent / "smollm2" / "head"
 DUMMY_GROUP_SIZE = 32
 AUTO = "auto"
 """The target model that stands for whatever config.json says."""
@@ -40,8 +41,8 @@ class TargetSpec:
 
     `load` reads a checkpoint; `dummy` builds the same geometry with random weights, all
     of its layers or only the first few, and is None where only a checkpoint says what that is.
-    The directories are those of a pair that ships with the package, None where the user brings
-    the checkpoint.
+    The directories are those that ship with the package, None where the user brings the
+    checkpoint: both of a pair, or the head alone.
     """
 
     name: str
@@ -135,15 +136,20 @@ def _dummy_tiny(caches: CacheSizes, num_layers: int | None) -> TapTarget:
 
 
 def _line(
-    name: str, checkpoint: str, config: Gemma4Config | PreNormConfig, load: Loader
+    name: str,
+    checkpoint: str,
+    config: Gemma4Config | PreNormConfig,
+    load: Loader,
+    head: Path | None = None,
 ) -> TargetSpec:
-    """A target whose checkpoint, published as `checkpoint`, the user brings."""
+    """A target whose checkpoint, published as `checkpoint`, the user brings; a `head` ships."""
     if isinstance(config, Gemma4Config):
         dummy = partial(_dummy, Gemma4Target, config)
     else:
         dummy = partial(_dummy, PreNormDecoder, config)
-    summary = f"{checkpoint} (needs --target-dir)"
-    return TargetSpec(name=name, summary=summary, load=load, dummy=dummy)
+    with_head = "" if head is None else "; its head ships with the package"
+    summary = f"{checkpoint} (needs --target-dir{with_head})"
+    return TargetSpec(name=name, summary=summary, load=load, dummy=dummy, draft_dir=head)
 
 
 LOADERS: dict[str, Loader] = {
@@ -195,6 +201,7 @@ _LINES = (
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         llama.SMOLLM2_135M,
         llama.load_llama,
+        SMOLLM2_HEAD,
     ),
     _line(
         "llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct", llama.LLAMA_3_3_70B, llama.load_llama

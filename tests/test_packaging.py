@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import pytest
 from setuptools import find_packages
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +22,9 @@ def test_every_folder_with_code_is_listed_for_the_wheel() -> None:
     assert {name for name in installed if not name.startswith(COMMON)} == found
 
 
-def test_the_shipped_pair_is_small() -> None:
-    size = sum(p.stat().st_size for p in (ROOT / "targets" / "tiny").rglob("*") if p.is_file())
-    assert size <= 12e6
+@pytest.mark.parametrize("folder", ["tiny", "smollm2"])
+def test_what_ships_is_small(folder: str) -> None:
+    files = [p for p in (ROOT / "targets" / folder).rglob("*") if p.is_file()]
+    assert 0 < sum(p.stat().st_size for p in files) <= 12e6
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert f"{folder}/*/*" in shipped["tool"]["setuptools"]["package-data"]["eagle_aot.targets"]

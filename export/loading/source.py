@@ -53,11 +53,11 @@ class Source:
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
-        `target_model` "auto" becomes the `model_type` in the directory's config.json. A head is
-        only taken from the table together with its target; without any, `drafter` "auto" becomes
-        prompt lookup. Raises SettingError for an unknown target or scheme, for options that say
-        nothing together and for a directory that must be named, CheckpointNotFoundError for one
-        that does not exist, UnsupportedError for a target that is known and refused.
+        `target_model` "auto" becomes the `model_type` in the directory's config.json. Where no
+        head is named, the table's is taken; without any, `drafter` "auto" becomes prompt lookup.
+        Raises SettingError for an unknown target or scheme, for options that say nothing together
+        and for a directory that must be named, CheckpointNotFoundError for one that does not exist,
+        UnsupportedError for a target that is known and refused.
         """
         asked = cls(
             target_model=target_model,
@@ -151,12 +151,12 @@ def with_name(asked: Source) -> Source:
 
 
 def with_directories(asked: Source) -> Source:
-    """With those that the table knows, if the target's is not named."""
+    """With those that the table knows: a head that ships with its target is for that one alone."""
     spec = get_target(asked.target_model)
-    if asked.target_dir is not None:
+    if asked.target_dir is not None and spec.target_dir is not None:
         return asked
     head = asked.draft_dir or (spec.draft_dir if asked.has_head else None)
-    return replace(asked, target_dir=spec.target_dir, draft_dir=head)
+    return replace(asked, target_dir=asked.target_dir or spec.target_dir, draft_dir=head)
 
 
 def check_target_dir(found: Source) -> None:

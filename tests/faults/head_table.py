@@ -1,7 +1,8 @@
-"""Show what `eagle-export --self-test` says of the shipped head, and of heads with every fault.
+"""Show what `eagle-export --self-test` says of a shipped head, and of heads with every fault.
 
 \b
     PYTHONPATH=tests python -m faults.head_table
+    PYTHONPATH=tests python -m faults.head_table --target-model smollm2-135m --target-dir smollm2
 """
 
 import itertools
@@ -13,36 +14,62 @@ from pathlib import Path
 
 import click
 
-from faults.heads import FAULTS, Fault, no_fault, write_faulty_head
+from eagle_aot.export import load_draft
+from eagle_aot.targets import get_target, load_target
+from faults.heads import Fault, faults_of, no_fault, write_faulty_head
+from head_training.head_checkpoint import Verifier, save_head
 from tiny_pair.stories import stories
 
 SEED = 5  # any; the split is by the question's text
+PROBLEMS = 32
 SOUND = Fault(name="the shipped head", edit=no_fault, found=None)
-COMMAND = ["eagle-export", "--target-model", "gemma4-tiny", "--backend", "xnnpack", "--self-test"]
 
 
 @click.command(help=__doc__, context_settings={"show_default": True})
-@click.option("--problems", type=click.IntRange(min=1), default=32,
-              help="Held-out ones, for faults that the built-in prompts miss.")  # fmt: skip
-def main(problems: int) -> None:
+@click.option("--target-model", default="gemma4-tiny", help="One whose head ships.")
+@click.option("--target-dir", type=click.Path(path_type=Path), help="Where none ships.")
+@click.option("--prompts-jsonl", type=click.Path(path_type=Path),
+              help="For what the built-in ones miss.  [default: 32 problems]")  # fmt: skip
+def main(target_model: str, target_dir: Path | None, prompts_jsonl: Path | None) -> None:
+    command = ["eagle-export", "--target-model", target_model, "--backend", "xnnpack"]
+    command += ["--self-test", *(["--target-dir", str(target_dir)] if target_dir else [])]
     versions = ", ".join(f"{name} {version(name)}" for name in ("eagle-aot", "torch"))
-    click.echo(f"{versions}\n{' '.join(COMMAND)} --draft-dir HEAD")
-    click.echo(f"and with --self-test-prompts {problems}-problems.jsonl where that is said")
-    with tempfile.TemporaryDirectory() as place:
-        prompts = Path(place) / "problems.jsonl"
-        questions = (story.question for story in itertools.islice(stories(SEED, "test"), problems))
-        prompts.write_text("".join(json.dumps({"prompt": q}) + "\n" for q in questions))
-        for number, fault in enumerate((SOUND, *FAULTS)):
-            head = write_faulty_head(fault, Path(place) / str(number))
-            show(fault.name, head, None)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        prompts = prompts_jsonl or write_problems(place / f"{PROBLEMS}-problems.jsonl")
+        click.echo(f"{versions}\n{' '.join(command)} --draft-dir HEAD")
+        click.echo(f"and with --self-test-prompts {prompts.name} where that is said")
+        head, boundaries = dense_head(target_model, target_dir, place / "dense")
+        for number, fault in enumerate((SOUND, *faults_of(*boundaries))):
+            faulty = [*command, "--draft-dir"]
+            faulty += [str(write_faulty_head(fault, place / str(number), head))]
+            show(fault.name, faulty)
             if fault.slight or fault is SOUND:
-                show(f"{fault.name}, {problems} problems", head, prompts)
+                show(
+                    f"{fault.name}, {prompts.name}", [*faulty, "--self-test-prompts", str(prompts)]
+                )
 
 
-def show(title: str, head: Path, prompts: Path | None) -> None:
+def write_problems(place: Path) -> Path:
+    """Held-out ones of the tiny pair."""
+    questions = (story.question for story in itertools.islice(stories(SEED, "test"), PROBLEMS))
+    place.write_text("".join(json.dumps({"prompt": question}) + "\n" for question in questions))
+    return place
+
+
+def dense_head(target_model: str, target_dir: Path | None, place: Path) -> tuple[Path, list[int]]:
+    """The head that ships for a target, its linears dense, and its taps."""
+    spec = get_target(target_model)
+    checkpoint = target_dir or spec.target_dir
+    if spec.draft_dir is None or checkpoint is None:
+        raise click.UsageError(f"{target_model}: no head ships for it, or --target-dir is missing")
+    draft = load_draft(spec.draft_dir, load_target(checkpoint, 256), 256)
+    save_head(draft, Verifier.read(checkpoint, target_model), 4, place, with_embedding=False)
+    return place, list(draft.config.tap_layers)
+
+
+def show(title: str, command: list[str]) -> None:
     """What one run prints, and how it exits."""
-    given = [] if prompts is None else ["--self-test-prompts", str(prompts)]
-    command = [*COMMAND, "--draft-dir", str(head), *given]
     done = subprocess.run(command, capture_output=True, text=True)
     click.echo(f"\n=== {title}\n{done.stderr.strip()}\nexit code {done.returncode}")
 

@@ -1,4 +1,4 @@
-"""Heads of `gemma4-tiny` whose files mislead their reader, and one made for another target."""
+"""Heads whose files mislead their reader, and one made for another target."""
 
 import json
 import shutil
@@ -30,9 +30,9 @@ class Fault:
     slight: bool = False  # so that the built-in prompts are too few to tell
 
 
-def write_faulty_head(fault: Fault, directory: Path) -> Path:
-    """The shipped head with the fault, in a new directory."""
-    shutil.copytree(TINY_DIR / "head", directory)
+def write_faulty_head(fault: Fault, directory: Path, head: Path = TINY_DIR / "head") -> Path:
+    """A sound head of dense linears with the fault, in a new directory."""
+    shutil.copytree(head, directory)
     weights, settings = directory / "model.safetensors", directory / "config.json"
     tensors, config = load_file(weights), json.loads(settings.read_text())
     fault.edit(tensors, config)
@@ -124,22 +124,36 @@ def untrained(tensors: Tensors, config: Config) -> None:
             tensors[name] = noise.to(tensor.dtype)
 
 
-FAULTS = (
-    Fault(name="all taps one lower", edit=taps(1, 3, 4), found="taps 2,4,5"),
-    Fault(name="all taps one higher", edit=taps(3, 5, 6), found="taps 2,4,5"),
-    Fault(name="first tap one lower", edit=taps(1, 4, 5), found="taps 2,4,5", slight=True),
-    Fault(name="first tap one higher", edit=taps(3, 4, 5), found="taps 2,4,5", slight=True),
-    Fault(name="second tap one lower", edit=taps(2, 3, 5), found="taps 2,4,5", slight=True),
-    Fault(name="third tap one higher", edit=taps(2, 4, 6), found="taps 2,4,5"),
-    Fault(name="target ids in d2t", edit=ids_in_d2t, found="d2t as ids"),
-    Fault(name="a d2t that does not apply", edit=needless_d2t, found="d2t not applied"),
-    Fault(name="halves swapped", edit=swapped_halves, found="halves swapped"),
-    Fault(name="wrong feedback", edit=post_norm_feedback, found="feedback before the final norm"),
-    Fault(
-        name="wrong residual",
-        edit=key("norm_before_residual", False),
-        found="residual after hidden_norm",
-    ),
-    Fault(name="a head of another target", edit=other_target, found=None),
-    Fault(name="an untrained head", edit=untrained, found=None),
-)
+def faults_of(first: int, second: int, third: int) -> tuple[Fault, ...]:
+    """All that are done to a head with these taps."""
+    found = f"taps {first},{second},{third}"
+
+    def misplaced(name: str, *by: int, slight: bool = False) -> Fault:
+        moved = (first + by[0], second + by[1], third + by[2])
+        return Fault(name=name, edit=taps(*moved), found=found, slight=slight)
+
+    return (
+        misplaced("all taps one lower", -1, -1, -1),
+        misplaced("all taps one higher", 1, 1, 1),
+        misplaced("first tap one lower", -1, 0, 0, slight=True),
+        misplaced("first tap one higher", 1, 0, 0, slight=True),
+        misplaced("second tap one lower", 0, -1, 0, slight=True),
+        misplaced("third tap one higher", 0, 0, 1),
+        Fault(name="target ids in d2t", edit=ids_in_d2t, found="d2t as ids"),
+        Fault(name="a d2t that does not apply", edit=needless_d2t, found="d2t not applied"),
+        Fault(name="halves swapped", edit=swapped_halves, found="halves swapped"),
+        Fault(
+            name="wrong feedback", edit=post_norm_feedback, found="feedback before the final norm"
+        ),
+        Fault(
+            name="wrong residual",
+            edit=key("norm_before_residual", False),
+            found="residual after hidden_norm",
+        ),
+        Fault(name="a head of another target", edit=other_target, found=None),
+        Fault(name="an untrained head", edit=untrained, found=None),
+    )
+
+
+FAULTS = faults_of(2, 4, 5)
+"""Of the shipped pair's."""

@@ -7,7 +7,8 @@ import pytest
 
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.export import Source
-from eagle_aot.targets import TARGETS
+from eagle_aot.targets import TARGETS, get_target
+from support.pre_norm_oracle import random_pre_norm, save
 
 TINY = TARGETS["gemma4-tiny"]
 
@@ -31,6 +32,14 @@ def test_a_shipped_head_is_taken_unless_something_else_is_asked_for() -> None:
     alone = Source.find("gemma4-tiny", None, None, "auto", drafter="ngram")
     assert (alone.target_dir, alone.draft_dir) == (TINY.target_dir, None)
     assert not alone.has_head
+
+
+def test_a_head_that_ships_alone_drafts_for_the_target_of_its_name(tmp_path: Path) -> None:
+    target = save(random_pre_norm("llama"), tmp_path)
+    head = get_target("smollm2-135m").draft_dir
+    assert Source.find("smollm2-135m", target, None, "auto").draft_dir == head
+    for name, drafter in (("smollm2-135m", "ngram"), ("auto", "auto"), ("llama-3.2-1b", "auto")):
+        assert not Source.find(name, target, None, "auto", drafter=drafter).has_head
 
 
 def test_a_target_without_a_head_is_drafted_for_by_lookup() -> None:
