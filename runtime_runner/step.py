@@ -13,11 +13,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """`tokens` int64 [B, N]; `parents` int64 [B, N], the row of the token before each, 0 for the
-    bonus and i + 1 for draft i, always an earlier row; None for a chain."""
+    """`tokens` int64 [B, N]; of a tree `parents` int64 [B, N], the row of the token before each, 0
+    for the bonus and i + 1 for draft i, always an earlier row, and `ranks` int64 [B, N] among the
+    drafts behind the same token; both None for a chain."""
 
     tokens: Tensor
     parents: Tensor | None = None
+    ranks: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

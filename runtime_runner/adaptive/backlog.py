@@ -8,13 +8,16 @@ from torch import Tensor
 
 from eagle_aot.runtime_runner.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.round import Drafter, Running
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.step import Draft
 
 
 class LateDrafter(Drafter, Protocol):
-    """A drafter that can be left out of rounds for a while; `kind` is its name."""
+    """A drafter that can be left out of rounds for a while; `kind` is its name, and `grows_trees`
+    whether it knows more than one way on."""
 
     kind: str
+    grows_trees: bool
 
     def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
         """Commit a path as `observe` does.
@@ -46,9 +49,9 @@ class Backlog:
         """Keep the one row of a plain round, instead of committing its slot."""
         self._kept.append(features)
 
-    def propose(self, running: Running, count: int) -> Draft:
+    def propose(self, running: Running, shape: Shape) -> Draft:
         """No drafts."""
-        assert count == 0, "for plain rounds alone"
+        assert shape.nodes == 0, "for plain rounds alone"
         return Draft(running.bonus[:, :0])
 
     def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""The EAGLE-3 draft head behind `draft_decode`: a chain on its own recurrent features.
+"""The EAGLE-3 draft head behind `draft_decode`: chains and trees on its own recurrent features.
 
 Shifted pairing: draft slot j holds token j + 1 and the feature of position j. So a corrected token
 needs no target forward of its own.
@@ -9,20 +9,23 @@ from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, EAGLE3, Constants
 from eagle_aot.runtime_runner.acceptance import Accepted
+from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.round import Running
 from eagle_aot.runtime_runner.sampling import greedy
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.step import Draft, StepRows, chain_rows
 
 
 class Eagle3Drafter:
     """State of all sequences, in the same tensors for good, as a recorded round needs.
 
-    Of each: the first draft, which follows the last committed slot and comes for free, and the
+    Of each: what the head says behind the last committed slot, which comes for free, and the
     recurrent feature of that slot. A row behind the last is for those who only fill a place.
     """
 
     kind = EAGLE3
+    grows_trees = True
 
     def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
         """`target_ids` int64 [Vd] are the target's ids of the head's; None where they are the
@@ -30,7 +33,7 @@ class Eagle3Drafter:
         self._executor = executor
         self._tail, self._sequences = constants.tail, constants.max_batch_size
         self._target_ids = target_ids
-        self._first = torch.zeros(self._sequences + 1, 1, dtype=torch.int64, device=executor.device)
+        self._logits: Tensor | None = None  # [sequences + 1, 1, Vd]
         self._feature: Tensor | None = None  # [sequences + 1, 1, H]
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
@@ -42,46 +45,68 @@ class Eagle3Drafter:
 
         Returns bool [B, P]: which of the tokens would have been the first draft at its place.
         """
-        first = self._first.index_select(0, accepted.sequences)
-        drafts = self._commit(accepted, features)
-        return torch.cat((first, drafts[:, :-1]), dim=1) == accepted.tokens
+        assert self._logits is not None, "observe comes before catching up"
+        first = self._logits.index_select(0, accepted.sequences)
+        logits = self._commit(accepted, features)
+        return self._likeliest(torch.cat((first, logits[:, :-1]), dim=1)) == accepted.tokens
 
-    def propose(self, running: Running, count: int) -> Draft:
-        """A chain of `count` drafts. Its slots are overwritten by what is committed next."""
-        assert self._feature is not None, "observe comes before propose"
-        sequences = running.sequences
-        draft = self._first.index_select(0, sequences)
-        feature = self._feature.index_select(0, sequences)
-        drafts = [draft]
-        for step in range(count - 1):
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        """Drafts whose slots are overwritten by what is committed next."""
+        assert self._logits is not None and self._feature is not None, "observe comes before this"
+        logits = self._logits.index_select(0, running.sequences)
+        feature = self._feature.index_select(0, running.sequences)
+        if shape.is_chain:
+            return self._chain(running, shape.depth, logits, feature)
+        trunk = Trunk(running.position, running.sequences, self._tail)
+        grow = grow_likely if shape.paths is None else grow_paths
+        return grow(shape, trunk, self._expanded(logits, feature, shape.topk), self._expand)
+
+    def _chain(self, running: Running, length: int, logits: Tensor, feature: Tensor) -> Draft:
+        drafts = [self._likeliest(logits)]
+        for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
             slot = torch.where(running.position < 0, -1, running.position + step)
-            rows = chain_rows(draft, slot, sequences, self._tail)
-            draft, feature = self._run(rows, feature)
-            drafts.append(draft)
+            rows = chain_rows(drafts[-1], slot, running.sequences, self._tail)
+            logits, feature = self._run(rows, feature)
+            drafts.append(self._likeliest(logits))
         return Draft(torch.cat(drafts, dim=1))
 
+    def _expand(self, rows: StepRows, features: Tensor, topk: int) -> Expanded:
+        return self._expanded(*self._run(rows, features), topk)
+
+    def _expanded(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
+        largest, ids = logits.topk(topk, dim=-1)
+        return Expanded(
+            self._in_target(ids), largest - logits.logsumexp(dim=-1, keepdim=True), features
+        )
+
     def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
-        """The draft behind each slot, int64 [B, P]."""
+        """The head's logits behind each slot, float32 [B, P, Vd]."""
         wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         rows = chain_rows(
             accepted.tokens, accepted.first, accepted.sequences, self._tail, accepted.count + 1
         )
-        drafts, recurrent = self._run(rows, features.gather(1, wide))
-        last = accepted.count.unsqueeze(1)
+        logits, recurrent = self._run(rows, features.gather(1, wide))
         keeps = torch.where(accepted.first < 0, self._sequences, accepted.sequences)
-        self._keep(keeps, drafts.gather(1, last), recurrent, last)
-        return drafts
+        self._keep(keeps, logits, recurrent, accepted.count)
+        return logits
 
-    def _keep(self, sequences: Tensor, first: Tensor, recurrent: Tensor, last: Tensor) -> None:
-        if self._feature is None:
+    def _keep(self, sequences: Tensor, logits: Tensor, recurrent: Tensor, last: Tensor) -> None:
+        if self._logits is None or self._feature is None:
+            self._logits = logits.new_zeros(self._sequences + 1, 1, logits.shape[-1])
             self._feature = recurrent.new_zeros(self._sequences + 1, 1, recurrent.shape[-1])
-        at = last.unsqueeze(-1).expand(-1, -1, recurrent.shape[-1])
-        self._first.index_copy_(0, sequences, first)
-        self._feature.index_copy_(0, sequences, recurrent.gather(1, at))
+        for kept, found in ((self._logits, logits), (self._feature, recurrent)):
+            at = last.view(-1, 1, 1).expand(-1, -1, found.shape[-1])
+            kept.index_copy_(0, sequences, found.gather(1, at))
 
     def _run(self, rows: StepRows, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The most likely token behind each slot, int64 [B, T], and the recurrent features."""
+        """Logits behind each slot, float32 [B, T, Vd], and the recurrent features."""
         logits, recurrent = self._executor.run(DRAFT_DECODE, *rows.inputs, features)
-        drafts = greedy(logits)
-        return drafts if self._target_ids is None else self._target_ids[drafts], recurrent
+        return logits, recurrent
+
+    def _likeliest(self, logits: Tensor) -> Tensor:
+        """The head's choices as the target's ids, int64 [B, T]."""
+        return self._in_target(greedy(logits))
+
+    def _in_target(self, ids: Tensor) -> Tensor:
+        return ids if self._target_ids is None else self._target_ids[ids]

@@ -10,6 +10,7 @@ from torch import Tensor
 from eagle_aot.artifact import NGRAM, Constants
 from eagle_aot.runtime_runner.acceptance import Accepted
 from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.step import Draft, numbers
 
 LONGEST = 3
@@ -28,6 +29,7 @@ class NgramDrafter:
     """
 
     kind = NGRAM
+    grows_trees = False
 
     def __init__(self, constants: Constants, device: torch.device | str) -> None:
         """Of every sequence that the artifact has caches for, in a context of its length."""
@@ -55,12 +57,12 @@ class NgramDrafter:
         earlier = lookup(texts, accepted.first.unsqueeze(1) + step)
         return texts.gather(1, column_of(earlier + 1)) == accepted.tokens
 
-    def propose(self, running: Running, count: int) -> Draft:
-        """A chain of `count` drafts."""
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        """A chain."""
         texts = self._texts.index_select(0, running.sequences)
         last = running.position.unsqueeze(1).clamp(min=1)  # whoever fills a place drafts as well
         earlier = lookup(texts, last)
-        step = numbers(0, count, texts.device) % (last - earlier)
+        step = numbers(0, shape.depth, texts.device) % (last - earlier)
         return Draft(texts.gather(1, column_of(earlier + 1 + step)))
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from eagle_aot.runtime_runner.acceptance import Accepted
 from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.step import Draft
 
 PADDING = 64  # a round may look that far behind the end
@@ -36,9 +37,9 @@ class ScriptedDrafter:
         """The token behind the last accepted one is known now."""
         self.known.copy_(accepted.first + accepted.count + 2 - self.prompt_tokens)
 
-    def propose(self, running: Running, count: int) -> Draft:
-        """A chain, int64 [1, count]."""
-        step = torch.arange(count, device=self.known.device)
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        """A chain."""
+        step = torch.arange(shape.depth, device=self.known.device)
         place = (self.known + step).clamp_max(len(self.continuation) - 1)
         following = self.continuation.index_select(0, place)
         wrong = step >= self.right(self.known)
