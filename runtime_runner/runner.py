@@ -135,7 +135,8 @@ class Runner:
         there are caches for. `options` are those of `generate`, for each of them.
 
         Yields in the order of the prompts, as soon as it is known, what `generate` would return, or
-        why a forward failed. Raises as `generate` does, once a prompt's turn has come.
+        why a forward or a callback of its own failed. Raises as `generate` does, once a prompt's
+        turn has come.
         """
         at_once = self._check_batch_size(batch_size)
         generations = (self._generation(prompt, **options) for prompt in prompts)
