@@ -17,6 +17,7 @@ from eagle_aot.runtime_runner.adaptive.backlog import (
     NoBacklog,
     RecordedBacklog,
 )
+from eagle_aot.runtime_runner.adaptive.batch import LENGTHS
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
@@ -32,6 +33,7 @@ from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
+from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import generate, generate_in_order
 from eagle_aot.runtime_runner.generation import Generation
@@ -238,6 +240,29 @@ class Runner:
         if self.executor.device.type == "cuda":
             self._prefill_something()  # what is recorded starts from a state that exists
         return self._rounds.of(1, chain_len)
+
+    def warm_up(
+        self,
+        batch_size: int | None = None,
+        chain_len: ChainLen | None = None,
+        speculate: bool = True,
+    ) -> WarmUp:
+        """Make all rounds that `batch_size` texts side by side may need, or as many as there are
+        caches for, so that none waits until they are recorded; `chain_len` and `speculate` are
+        those of `generate`.
+
+        Raises SettingError as that does and while texts run, and UnsupportedError for a round that
+        there is too little memory for.
+        """
+        if self.engine.busy:
+            raise SettingError("warm-up: texts run already: do it before the first")
+        at_once = self._check_batch_size(batch_size)
+        chosen = chosen_chain_len(chain_len, self.constants) if speculate else 0
+        self._prefill_something()  # what is recorded starts from a state that exists
+        if chosen != AUTO_LENGTH:
+            return warm_up(self._rounds, at_once, [chosen])
+        assert self.adaptive_schedule, "measured while nobody runs"
+        return warm_up(self._rounds, at_once, LENGTHS, observed=True)
 
     @cached_property
     def adaptive_schedule(self) -> AdaptiveSchedule:
