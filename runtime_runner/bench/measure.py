@@ -5,7 +5,8 @@ import platform
 import torch
 
 from eagle_aot import __version__
-from eagle_aot.artifact import DRAFTERS, TARGET_VERIFY
+from eagle_aot.artifact import DRAFTERS, TARGET_VERIFY, CacheBytes, Manifest
+from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.memory import peak_memory, read_bandwidth
@@ -49,6 +50,7 @@ class Bench:
         samples = [self._samples(parts, context) for context in settings.contexts]
         peak = max(stage.gpu_peak_bytes for stage in stages[loaded:])
         memory = peak_memory(executor, peak, self._in_use_before)
+        caches, free = CacheBytes.of(Manifest.read(runner.directory)), free_bytes(executor.device)
         with self._progress.stage("read bandwidth"):
             bandwidth = read_bandwidth(self._clock, executor.device)
         methods = TARGET_VERIFY, *DRAFTERS[runner.drafter.kind]
@@ -57,6 +59,8 @@ class Bench:
             setup=self._setup(),
             read_bandwidth=bandwidth,
             peak_memory=memory,
+            caches=caches,
+            more_fitting=None if caches is None or free is None else caches.fitting(free),
             chunk=chunk,
             contexts=tuple(taken.figures(floors) for taken in samples),
             host_copies=self._host_copies(parts),

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.memory import shortage
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.executors.room import free_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,13 +2,9 @@
 
 import torch
 
+from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.common.memory import LOWER, host_free_bytes, in_binary
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Of a GPU, whoever uses the rest, or of the host; None where that is not known."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()
+from eagle_aot.common.memory import LOWER, in_binary
 
 
 def check_room(weights: int, caches: int, sequences: int, device: torch.device) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from eagle_aot.artifact import Manifest
+from eagle_aot.artifact import CacheBytes, Manifest
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
@@ -127,5 +127,6 @@ def test_what_there_are_no_caches_for(batch_runner: Runner, batch_artifact: Path
 
 
 def test_an_artifact_says_what_a_sequence_costs(batch_artifact: Path) -> None:
-    caches = Manifest.read(batch_artifact).decisions["caches"]
-    assert caches["bytes"] == 4 * caches["bytes_of_a_sequence"] > 0
+    caches = CacheBytes.of(Manifest.read(batch_artifact))
+    assert caches is not None and caches.sequences == 4
+    assert caches.target_bytes_of_a_sequence > caches.draft_bytes_of_a_sequence > 0

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from eagle_aot.artifact.manifest import Manifest
+from eagle_aot.common.text import gigabytes
 
 
 class CacheBytes(Struct, frozen=True, kw_only=True):
@@ -32,3 +33,15 @@ class CacheBytes(Struct, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """As the manifest has it."""
         return structs.asdict(self)
+
+    def fitting(self, free: int) -> int:
+        """How many sequences have room for their caches in so many bytes."""
+        return max(free, 0) // max(self.bytes_of_a_sequence, 1)
+
+    def __str__(self) -> str:
+        parts = self.target_bytes_of_a_sequence, self.draft_bytes_of_a_sequence
+        target, draft = map(gigabytes, parts)
+        return (
+            f"a sequence takes {gigabytes(self.bytes_of_a_sequence)} of caches (target {target}, "
+            f"drafter {draft}), all {self.sequences} of this artifact {gigabytes(self.bytes)}"
+        )

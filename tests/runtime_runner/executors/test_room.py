@@ -30,13 +30,13 @@ def test_caches_that_run_out_at_the_fourth_sequence(monkeypatch: pytest.MonkeyPa
 def test_weights_that_do_not_fit_leave_room_for_no_sequence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "host_free_bytes", lambda: GIB)
+    monkeypatch.setattr(room, "free_bytes", lambda device: GIB)
     with pytest.raises(UnsupportedError, match=r"4 sequences 20\.0 GiB, and 1\.0 GiB are free on "):
         check_room(16 * GIB, 20 * GIB, 4, HOST)
 
 
 def test_where_nobody_knows_what_is_free_all_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "host_free_bytes", lambda: None)
+    monkeypatch.setattr(room, "free_bytes", lambda device: None)
     check_room(2**60, 2**60, 4, HOST)
 
 
