@@ -231,15 +231,16 @@ class Runner:
         self.engine.sequences.forget()
         return self.target.verify(step, moves)
 
-    def round(self, chain_len: int) -> Round:
-        """The round of `chain_len` drafts, 0 for plain decoding; made, and recorded, once.
+    def round(self, chain_len: int, texts: int = 1) -> Round:
+        """The round of so many texts with `chain_len` drafts, 0 for plain decoding, or as many as
+        there are rows for; made, and recorded, once.
 
         For playing it: what `generate` could go on from is forgotten.
         """
         self.engine.sequences.forget()
         if self.executor.device.type == "cuda":
             self._prefill_something()  # what is recorded starts from a state that exists
-        return self._rounds.of(1, chain_len)
+        return self._rounds.of(texts, chain_len)
 
     def warm_up(
         self,
@@ -267,7 +268,10 @@ class Runner:
     @cached_property
     def adaptive_schedule(self) -> AdaptiveSchedule:
         """Rounds of every chain length and what chooses between them, which learns from text to
-        text. What they cost is measured here, which takes about four seconds."""
+        text. What they cost is measured here, which takes about four seconds. Raises SettingError
+        while texts run, whose caches that would write."""
+        if self.engine.busy:
+            raise SettingError(f"chain length {AUTO_LENGTH}: not measured: call warm_up first")
         constants = self.constants
         longest = min(LONGEST_CHOSEN, constants.tail - 1)
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)

@@ -23,6 +23,14 @@ def fill_others(runner: Runner, sequences: int, context: int) -> None:
         prefill(Round(runner.target, None, 0, running), prompt, Stats(chain_len=0))
 
 
+def fill_all(runner: Runner, sequences: int, context: int) -> None:
+    """Fill target and drafter of so many sequences, each with other random tokens."""
+    for sequence in range(sequences):
+        prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
+        running = Running([sequence], runner.constants.tail, runner.executor.device)
+        prefill(Round(runner.target, runner.drafter, 0, running), prompt, Stats(chain_len=0))
+
+
 def fill(runner: Runner, chain_len: int, context: int, repeats: int) -> PrefillTime:
     """Fill target and drafter with `context` random tokens, ready for rounds of `chain_len`.
 

@@ -11,7 +11,7 @@ from eagle_aot.artifact import CacheBytes, Manifest
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
-from eagle_aot.runtime_runner.engine import Finished, Limits, Request, Tokens
+from eagle_aot.runtime_runner.engine import Failed, Finished, Limits, Request, Tokens
 from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
 from support.refusals import refuses
 from support.runner.mixed_prompts import mixed_prompts
@@ -101,6 +101,16 @@ def test_prompts_side_by_side_are_answered_in_their_order(
     assert last["summary"]["batch_size"] == 4
     assert last["summary"]["tokens_per_second_of_all"] > 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_text_has_its_own_end(batch_runner: Runner) -> None:
+    """Of the context or of what was asked for, whoever is the longest, and no token behind it."""
+    context = batch_runner.constants.max_seq_len
+    prompts = [[3] * (context - left) for left in (1, 5, 100, 40)]
+    answers = batch_runner.generate_many(prompts, 4, max_new_tokens=30, chain_len=15)
+    results = [answer for answer in answers if not isinstance(answer, Failed)]
+    lengths = [(len(result.token_ids), result.finish_reason) for result in results]
+    assert lengths == [(1, "context"), (5, "context"), (30, "length"), (30, "length")]
 
 
 def test_an_interrupted_step_leaves_an_engine_that_works(

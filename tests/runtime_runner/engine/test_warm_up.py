@@ -105,7 +105,14 @@ def test_a_runner_plays_the_rounds_of_its_options() -> None:
     assert verified[-1] == [-1] * (CONSTANTS.chain_len + 1)
     with pytest.raises(SettingError, match="has caches for 1 sequence"):
         runner.warm_up(2)
+
+
+def test_nothing_is_measured_or_made_in_caches_of_texts_that_run() -> None:
+    executor = LoggingExecutor()
+    runner = Runner(Path(), executor, CONSTANTS, Eagle3Drafter(executor, CONSTANTS, None))
     limits = Limits(room=30, stop_ids=frozenset())
     runner.engine.add(Request(prompt=(1,), limits=limits, chain_len=0))
     with pytest.raises(SettingError, match="texts run already"):
         runner.warm_up()
+    with pytest.raises(SettingError, match="not measured: call warm_up first"):
+        assert runner.adaptive_schedule
