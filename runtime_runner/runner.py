@@ -280,7 +280,8 @@ class Runner:
         drafting = [self._rounds.of(1, k) for k in range(1, longest + 1)]
         rounds = [self._rounds.make(1, 0, backlog), *drafting]
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
-        costs = measure_costs(rounds, backlog, positions)
+        with self.running.idle():  # behind it nobody runs either
+            costs = measure_costs(rounds, backlog, positions)
         return AdaptiveSchedule(rounds, backlog, ChainLength(costs))
 
     def _backlog(self, rows: int) -> Backlog:

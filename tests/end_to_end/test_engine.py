@@ -113,6 +113,11 @@ def test_each_text_has_its_own_end(batch_runner: Runner) -> None:
     assert lengths == [(1, "context"), (5, "context"), (30, "length"), (30, "length")]
 
 
+def test_measuring_what_drafts_cost_leaves_nobody_running(batch_runner: Runner) -> None:
+    assert batch_runner.adaptive_schedule
+    check_invariants(batch_runner.engine)
+
+
 def test_an_interrupted_step_leaves_an_engine_that_works(
     batch_runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
