@@ -154,7 +154,7 @@ def measured(runner: Runner, settings: Settings) -> Iterator[Line]:
         engine = {shape: engine_ms(runner, *shape) for shape in settings.shapes}
     for context in settings.contexts:
         with progress.stage(f"prefill of {max(settings.batch_sizes)} x {context}"):
-            fill_all(runner, max(settings.batch_sizes), context)
+            fill_all(runner, range(max(settings.batch_sizes)), context)
         with progress.stage(f"rounds behind {context}"):
             series = sampled(clock, rounds, context, settings.repeats)
         yield from lines_of(context, series, engine)

@@ -11,7 +11,7 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.memory import peak_memory, read_bandwidth
 from eagle_aot.runtime_runner.bench.parts import Parts
-from eagle_aot.runtime_runner.bench.prefill import fill, fill_others, longest_chunk
+from eagle_aot.runtime_runner.bench.prefill import fill, fill_all, longest_chunk
 from eagle_aot.runtime_runner.bench.results import Results, Setup
 from eagle_aot.runtime_runner.bench.samples import Samples, host_copies
 from eagle_aot.runtime_runner.bench.settings import Settings
@@ -82,7 +82,7 @@ class Bench:
     def _samples(self, parts: Parts, context: int) -> Samples:
         settings = self._settings
         with self._progress.stage(f"prefill of {context}"):
-            fill_others(self._runner, max(settings.batch_sizes), context)
+            fill_all(self._runner, range(1, max(settings.batch_sizes)), context)
             filled = fill(self._runner, max(settings.chain_lens), context, settings.repeats)
         samples = Samples(self._clock, parts, filled)
         with self._progress.stage(f"rounds behind {context}"):

@@ -99,7 +99,7 @@ def test_rounds_begin_at_the_context_every_time(runner: Runner) -> None:
 def test_rounds_of_several_texts_leave_the_other_sequences_alone() -> None:
     executor, constants = LoggingExecutor(), replace(CONSTANTS, max_batch_size=4)
     runner = Runner(Path(), executor, constants, Eagle3Drafter(executor, constants, None))
-    fill_all(runner, 4, 40)
+    fill_all(runner, range(4), 40)
     round_ = WholeRound(runner.round(2, 4), VOCAB, texts=3)
     round_.place(40)
     round_.timed.prepare()
