@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from eagle_aot.artifact import DRAFTERS
+from eagle_aot.artifact import DRAFTERS, PROGRAM, WEIGHTS, CacheBytes, Manifest
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export.asked import Asked
@@ -120,6 +120,23 @@ def export(asked: Asked) -> None:
         f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, drafter {manifest.drafter}, "
         f"load format {asked.load_format}"
     )
+    tell_caches(manifest)
+
+
+def tell_caches(manifest: Manifest) -> None:
+    """Say what a sequence costs, and how many fit beside the weights in what is free here."""
+    import torch
+
+    from eagle_aot.common.device_memory import free_bytes
+
+    caches = CacheBytes.of(manifest)
+    assert caches is not None, "an export tells"
+    if on_gpu := manifest.backend == "cuda":
+        torch.cuda.empty_cache()  # which ends with this process
+    free = free_bytes(torch.device("cuda" if on_gpu else "cpu"))
+    weights = sum(manifest.files[n].bytes for n in (PROGRAM, WEIGHTS) if n in manifest.files)
+    fitting = "" if free is None else f", {caches.fitting(free - weights):,} would fit here"
+    click.echo(f"{caches}{fitting}")
 
 
 def tell_drafter(source: "Source", asked: Asked) -> None:

@@ -29,7 +29,7 @@ class Batch:
         self._beside = Console(stderr=True)
         self.results: list[Result] = []
         self.failures: list[str] = []
-        """One line for each prompt that a forward failed for."""
+        """One line for each prompt that failed."""
 
     def run(self, prompts: Sequence[Prompt], batch_size: int, options: dict[str, Any]) -> None:
         """Answer all prompts; `options` are those of `Runner.generate`. Raises EagleError once all

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BESIDE_VERIFY = {"verify", "as_json"}
 BESIDE_CHAT = {
     "chat", "system", "max_new_tokens", "chain_len", "drafter", "no_speculation", "executor",
-    "no_cuda_graph", "stop_id", "stop", "as_json", "quiet",
+    "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet",
 }  # fmt: skip
 BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
 
@@ -69,6 +69,8 @@ def chain_length(
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
 @click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
+@click.option("--warm-up", is_flag=True,
+              help="Record all rounds first, not each when it is needed.")  # fmt: skip
 @click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
 @click.option("--stop", multiple=True, metavar="TEXT",
               help="End before this text; may be given more than once.")  # fmt: skip
@@ -114,6 +116,7 @@ class Options:
     no_speculation: bool
     executor: str
     no_cuda_graph: bool
+    warm_up: bool
     stop_id: tuple[int, ...]
     stop: tuple[str, ...]
     as_json: bool
@@ -134,6 +137,11 @@ class Options:
             from eagle_aot.runtime_runner.engine.invariants import check_all
 
             runner.engine.after_step = check_all
+        if self.warm_up:
+            speculate = not self.no_speculation
+            done = runner.warm_up(self.batch_size or 1, self.chain_len, speculate)
+            if not self.quiet:
+                click.echo(str(done), err=True)
         return runner
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from eagle_aot.runtime_runner.engine.engine import Engine
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
-from eagle_aot.runtime_runner.engine.request import Failed, Finished, RequestId
+from eagle_aot.runtime_runner.engine.request import Event, Failed, RequestId, Tokens, reason
 from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.result import Result
 from eagle_aot.runtime_runner.round import Round
@@ -13,7 +13,8 @@ from eagle_aot.runtime_runner.stats import Stats
 
 
 def generate(engine: Engine, generation: Generation) -> Result:
-    """Serve one that has the engine for itself. Raises what a forward that fails raises."""
+    """Serve one that has the engine for itself. Raises what a forward that fails raises, or a
+    callback."""
     (answer,) = generate_in_order(engine, [generation], 1)
     if isinstance(answer, Failed):
         raise answer.cause
@@ -24,28 +25,58 @@ def generate_in_order(
     engine: Engine, generations: Iterable[Generation], at_once: int
 ) -> Iterator[Result | Failed]:
     """Serve so many side by side. Yields what came of each in the order that they were given."""
-    coming, served = iter(generations), dict[RequestId, Generation]()
-    order, done = deque[RequestId](), dict[RequestId, Result | Failed]()
+    coming, served = iter(generations), Served(engine)
     try:
         while True:
             while len(served) < at_once and (generation := next(coming, None)) is not None:
-                order.append(engine.add(generation.request))
-                served[order[-1]] = generation
-            if not order:
+                served.add(generation)
+            if not served.order:
                 return
             for event in engine.step():
-                if isinstance(event, Finished):
-                    done[event.request] = served.pop(event.request).result(event)
-                elif isinstance(event, Failed):
-                    done[event.request] = event
-                    del served[event.request]
-                else:
-                    served[event.request].take(event.tokens)
-            while order and order[0] in done:
-                yield done.pop(order.popleft())
+                served.take(event)
+            yield from served.next_in_order()
     except BaseException:
         engine.abandon()
         raise
+
+
+class Served:
+    """Generations between their first and their last event, and answers whose turn has not come."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.order = deque[RequestId]()
+        self._going_on = dict[RequestId, Generation]()
+        self._broken = dict[RequestId, Failed]()
+        """By callbacks; their ends are still to come."""
+        self._done = dict[RequestId, Result | Failed]()
+
+    def __len__(self) -> int:
+        """How many go on."""
+        return len(self._going_on)
+
+    def add(self, generation: Generation) -> None:
+        """Behind the others."""
+        self.order.append(self._engine.add(generation.request))
+        self._going_on[self.order[-1]] = generation
+
+    def take(self, event: Event) -> None:
+        """Show one its event. What its callbacks raise ends this one alone."""
+        number, answer = event.request, None
+        if number not in self._broken:
+            try:
+                answer = self._going_on[number].take(event)
+            except Exception as error:
+                self._broken[number] = Failed(number, reason(error), error)
+                self._engine.cancel(number)
+        if not isinstance(event, Tokens):
+            del self._going_on[number]
+            self._done[number] = answer or self._broken.pop(number)
+
+    def next_in_order(self) -> Iterator[Result | Failed]:
+        """The answers that nobody before them is missing for."""
+        while self.order and self.order[0] in self._done:
+            yield self._done.pop(self.order.popleft())
 
 
 def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from eagle_aot.runtime_runner.engine.request import Finished, Request
+from eagle_aot.runtime_runner.engine.request import Event, Failed, Finished, Request, Tokens
 from eagle_aot.runtime_runner.result import Result, finish_reason
 from eagle_aot.runtime_runner.text.stream import NoStream
 
@@ -23,11 +23,20 @@ class Generation:
     drafter: str | None = None
     output: list[int] = field(default_factory=list)
 
-    def take(self, run: list[int]) -> None:
-        """Its next tokens."""
-        self.output.extend(run)
+    def take(self, event: Event) -> Result | Failed | None:
+        """What is next of it; returns what came of it behind the last. Callbacks are called here,
+        and what they raise goes through."""
+        if isinstance(event, Failed):
+            return event
+        if isinstance(event, Finished):
+            return self.result(event)
+        self._take_tokens(event)
+        return None
+
+    def _take_tokens(self, event: Tokens) -> None:
+        self.output.extend(event.tokens)
         self.text.show()
-        self.on_tokens(run)
+        self.on_tokens(event.tokens)
 
     def result(self, end: Finished) -> Result:
         """What came of it."""

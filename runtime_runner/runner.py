@@ -17,6 +17,7 @@ from eagle_aot.runtime_runner.adaptive.backlog import (
     NoBacklog,
     RecordedBacklog,
 )
+from eagle_aot.runtime_runner.adaptive.batch import LENGTHS
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
@@ -32,6 +33,7 @@ from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
+from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import generate, generate_in_order
 from eagle_aot.runtime_runner.generation import Generation
@@ -135,7 +137,8 @@ class Runner:
         there are caches for. `options` are those of `generate`, for each of them.
 
         Yields in the order of the prompts, as soon as it is known, what `generate` would return, or
-        why a forward failed. Raises as `generate` does, once a prompt's turn has come.
+        why a forward or a callback of its own failed. Raises as `generate` does, once a prompt's
+        turn has come.
         """
         at_once = self._check_batch_size(batch_size)
         generations = (self._generation(prompt, **options) for prompt in prompts)
@@ -228,20 +231,47 @@ class Runner:
         self.engine.sequences.forget()
         return self.target.verify(step, moves)
 
-    def round(self, chain_len: int) -> Round:
-        """The round of `chain_len` drafts, 0 for plain decoding; made, and recorded, once.
+    def round(self, chain_len: int, texts: int = 1) -> Round:
+        """The round of so many texts with `chain_len` drafts, 0 for plain decoding, or as many as
+        there are rows for; made, and recorded, once.
 
         For playing it: what `generate` could go on from is forgotten.
         """
         self.engine.sequences.forget()
         if self.executor.device.type == "cuda":
             self._prefill_something()  # what is recorded starts from a state that exists
-        return self._rounds.of(1, chain_len)
+        return self._rounds.of(texts, chain_len)
+
+    def warm_up(
+        self,
+        batch_size: int | None = None,
+        chain_len: ChainLen | None = None,
+        speculate: bool = True,
+    ) -> WarmUp:
+        """Make all rounds that `batch_size` texts side by side may need, or as many as there are
+        caches for, so that none waits until they are recorded; `chain_len` and `speculate` are
+        those of `generate`.
+
+        Raises SettingError as that does and while texts run, and UnsupportedError for a round that
+        there is too little memory for.
+        """
+        if self.engine.busy:
+            raise SettingError("warm-up: texts run already: do it before the first")
+        at_once = self._check_batch_size(batch_size)
+        chosen = chosen_chain_len(chain_len, self.constants) if speculate else 0
+        self._prefill_something()  # what is recorded starts from a state that exists
+        if chosen != AUTO_LENGTH:
+            return warm_up(self._rounds, at_once, [chosen])
+        assert self.adaptive_schedule, "measured while nobody runs"
+        return warm_up(self._rounds, at_once, LENGTHS, observed=True)
 
     @cached_property
     def adaptive_schedule(self) -> AdaptiveSchedule:
         """Rounds of every chain length and what chooses between them, which learns from text to
-        text. What they cost is measured here, which takes about four seconds."""
+        text. What they cost is measured here, which takes about four seconds. Raises SettingError
+        while texts run, whose caches that would write."""
+        if self.engine.busy:
+            raise SettingError(f"chain length {AUTO_LENGTH}: not measured: call warm_up first")
         constants = self.constants
         longest = min(LONGEST_CHOSEN, constants.tail - 1)
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
@@ -250,7 +280,8 @@ class Runner:
         drafting = [self._rounds.of(1, k) for k in range(1, longest + 1)]
         rounds = [self._rounds.make(1, 0, backlog), *drafting]
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
-        costs = measure_costs(rounds, backlog, positions)
+        with self.running.idle():  # behind it nobody runs either
+            costs = measure_costs(rounds, backlog, positions)
         return AdaptiveSchedule(rounds, backlog, ChainLength(costs))
 
     def _backlog(self, rows: int) -> Backlog:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from eagle_aot.artifact import CacheBytes
 from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.method_spec import MethodSpec
@@ -26,12 +27,12 @@ def describe_decisions(
         **loaded.reading,
         "linears": loaded.linears,
         "attention": {n: SPLITK if m.splits_keys else STOCK for n, m in methods.items()},
-        "caches": cache_bytes(methods, sequences),
+        "caches": cache_bytes(methods, sequences).to_json(),
         "kernels": {name: kernel_choices(program) for name, program in programs.items()},
     }
 
 
-def cache_bytes(methods: Mapping[str, MethodSpec], sequences: int) -> dict[str, int]:
+def cache_bytes(methods: Mapping[str, MethodSpec], sequences: int) -> CacheBytes:
     """Of all sequences together and of each, in bytes."""
     caches = {
         name: buffer.nbytes
@@ -39,5 +40,11 @@ def cache_bytes(methods: Mapping[str, MethodSpec], sequences: int) -> dict[str, 
         for name, buffer in method.module.named_buffers()
         if name in method.writes
     }
+    target = sum(size for name, size in caches.items() if name.startswith("target."))
     total = sum(caches.values())
-    return {"bytes": total, "bytes_of_a_sequence": total // sequences}
+    return CacheBytes(
+        bytes=total,
+        bytes_of_a_sequence=total // sequences,
+        target_bytes_of_a_sequence=target // sequences,
+        draft_bytes_of_a_sequence=(total - target) // sequences,
+    )

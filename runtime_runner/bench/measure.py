@@ -5,12 +5,13 @@ import platform
 import torch
 
 from eagle_aot import __version__
-from eagle_aot.artifact import DRAFTERS, TARGET_VERIFY
+from eagle_aot.artifact import DRAFTERS, TARGET_VERIFY, CacheBytes, Manifest
+from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.floor import Floors, bytes_to_read
 from eagle_aot.runtime_runner.bench.memory import peak_memory, read_bandwidth
 from eagle_aot.runtime_runner.bench.parts import Parts
-from eagle_aot.runtime_runner.bench.prefill import fill, fill_others, longest_chunk
+from eagle_aot.runtime_runner.bench.prefill import fill, fill_all, longest_chunk
 from eagle_aot.runtime_runner.bench.results import Results, Setup
 from eagle_aot.runtime_runner.bench.samples import Samples, host_copies
 from eagle_aot.runtime_runner.bench.settings import Settings
@@ -49,6 +50,7 @@ class Bench:
         samples = [self._samples(parts, context) for context in settings.contexts]
         peak = max(stage.gpu_peak_bytes for stage in stages[loaded:])
         memory = peak_memory(executor, peak, self._in_use_before)
+        caches, free = CacheBytes.of(Manifest.read(runner.directory)), free_bytes(executor.device)
         with self._progress.stage("read bandwidth"):
             bandwidth = read_bandwidth(self._clock, executor.device)
         methods = TARGET_VERIFY, *DRAFTERS[runner.drafter.kind]
@@ -57,6 +59,8 @@ class Bench:
             setup=self._setup(),
             read_bandwidth=bandwidth,
             peak_memory=memory,
+            caches=caches,
+            more_fitting=None if caches is None or free is None else caches.fitting(free),
             chunk=chunk,
             contexts=tuple(taken.figures(floors) for taken in samples),
             host_copies=self._host_copies(parts),
@@ -78,7 +82,7 @@ class Bench:
     def _samples(self, parts: Parts, context: int) -> Samples:
         settings = self._settings
         with self._progress.stage(f"prefill of {context}"):
-            fill_others(self._runner, max(settings.batch_sizes), context)
+            fill_all(self._runner, range(1, max(settings.batch_sizes)), context)
             filled = fill(self._runner, max(settings.chain_lens), context, settings.repeats)
         samples = Samples(self._clock, parts, filled)
         with self._progress.stage(f"rounds behind {context}"):

@@ -65,13 +65,14 @@ class RepeatedForward:
 
 
 class WholeRound:
-    """A round of the runner's own, begun at the same context before every call."""
+    """A round of the runner's own, begun at the same context before every call, by the first
+    `texts` of its sequences; the others fill their places."""
 
-    def __init__(self, round_: Round, vocab_size: int) -> None:
+    def __init__(self, round_: Round, vocab_size: int, texts: int = 1) -> None:
         self.chain_len = round_.chain_len
         self._round = round_
         self._vocab_size = vocab_size
-        self._bonus = torch.zeros(1, 1, dtype=torch.int64, device=round_.device)
+        self._texts = texts
         self._context = 0
         self.timed = Timed(round_.play, self._prepare, moves=True)
 
@@ -80,8 +81,12 @@ class WholeRound:
         self._context = context
 
     def _prepare(self) -> None:
-        fill_randomly(self._bonus, self._vocab_size)
-        self._round.running.place(self._bonus, self._context)
+        running = self._round.running
+        fill_randomly(running.bonus, self._vocab_size)
+        running.position.fill_(-1)
+        running.position[: self._texts].fill_(self._context)
+        running.moves.fill_(-1)
+        running.wanted.fill_(self.chain_len)
 
 
 class Parts:

@@ -1,6 +1,7 @@
 """Filling the caches with a context, and what that costs."""
 
 import statistics
+from collections.abc import Iterable
 
 import torch
 
@@ -15,12 +16,12 @@ from eagle_aot.runtime_runner.stats import Stats
 FILLS = 3
 
 
-def fill_others(runner: Runner, sequences: int, context: int) -> None:
-    """Fill the target's caches of all but the first of so many sequences with random tokens."""
-    for sequence in range(1, sequences):
+def fill_all(runner: Runner, sequences: Iterable[int], context: int) -> None:
+    """Fill target and drafter of sequences with random tokens, each with others."""
+    for sequence in sequences:
         prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
         running = Running([sequence], runner.constants.tail, runner.executor.device)
-        prefill(Round(runner.target, None, 0, running), prompt, Stats(chain_len=0))
+        prefill(Round(runner.target, runner.drafter, 0, running), prompt, Stats(chain_len=0))
 
 
 def fill(runner: Runner, chain_len: int, context: int, repeats: int) -> PrefillTime:

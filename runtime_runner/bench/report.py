@@ -7,6 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from eagle_aot.common.text import gigabytes
 from eagle_aot.runtime_runner.bench.results import (
     AtContext,
     Floor,
@@ -37,7 +38,14 @@ def headlines(results: Results) -> Iterator[str]:
     yield f"reads {results.read_bandwidth / 1e9:,.1f} GB/s; medians of {setup.repeats} samples"
     memory = (f"{part} {gigabytes(size)}" for part, size in results.peak_memory.items())
     yield f"peak memory: {', '.join(memory)}"
+    if results.caches is not None:
+        yield f"{results.caches}{room_for_more(results)}"
     yield f"longest prefill chunk, target alone: {speed_of(results.chunk)}"
+
+
+def room_for_more(results: Results) -> str:
+    """How many sequences more have room."""
+    return "" if results.more_fitting is None else f", {results.more_fitting:,} more would fit here"
 
 
 def parts_table(at: AtContext) -> Table:
@@ -120,17 +128,14 @@ def table_of(first: str, *others: str) -> Table:
     return table
 
 
-def gigabytes(count: int) -> str:
-    """Bytes in GB, in MB where there is less than one."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
 def to_json(results: Results) -> dict[str, Any]:
     """All figures and their ratios. Times are milliseconds; null is what cannot be known here."""
     return {
         **asdict(results.setup),
         "read_gb_per_second": results.read_bandwidth / 1e9,
         "peak_memory_bytes": results.peak_memory,
+        "caches": None if results.caches is None else results.caches.to_json(),
+        "more_sequences_fitting": results.more_fitting,
         "prefill_chunk": prefill_json(results.chunk),
         "contexts": [context_json(results, at) for at in results.contexts],
     }

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from eagle_aot.artifact import CacheBytes
+
 PLAIN = "plain decode"
 VERIFY = "verify"
 STEP = "draft step"
@@ -142,13 +144,17 @@ class Setup:
 class Results:
     """One run of the bench.
 
-    `read_bandwidth` in bytes per second; `peak_memory` in bytes by part; `chunk` is the longest
-    prefill chunk, in the target alone; `host_copies` per round by chain length, None where unknown.
+    `read_bandwidth` in bytes per second; `peak_memory` in bytes by part; `caches` of an export that
+    told, and how many sequences more would have room for theirs, None where unknown; `chunk` is the
+    longest prefill chunk, in the target alone; `host_copies` per round by chain length, None where
+    unknown.
     """
 
     setup: Setup
     read_bandwidth: float
     peak_memory: dict[str, int]
+    caches: CacheBytes | None
+    more_fitting: int | None
     chunk: PrefillTime
     host_copies: dict[int, float | None]
     contexts: tuple[AtContext, ...]

@@ -5,7 +5,6 @@ and leaves. None of its tokens depends on who else is there: a row does not feel
 a prompt is cut by its length alone.
 """
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -14,8 +13,6 @@ from collections.abc import Callable
 from torch import Tensor
 
 from eagle_aot.common.errors import EagleError, SettingError
-from eagle_aot.common.memory import shortage
-from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import (
@@ -24,6 +21,7 @@ from eagle_aot.runtime_runner.engine.request import (
     Request,
     RequestId,
     Tokens,
+    reason,
 )
 from eagle_aot.runtime_runner.engine.schedule import Schedule
 from eagle_aot.runtime_runner.engine.sequences import Sequences
@@ -52,7 +50,7 @@ class Engine:
         self.after_step: Callable[[Engine], None] = lambda engine: None
         """For checks."""
         self._share, self._turns = PromptShare(prompt_share), PromptTurns()
-        self._numbers = itertools.count()
+        self._added_ever = 0
         self._lock = threading.Lock()
         self._added: list[Text] = []
         self._cancelled: set[RequestId] = set()
@@ -60,14 +58,17 @@ class Engine:
     def add(self, request: Request) -> RequestId:
         """Queue a request, which is known to fit."""
         with self._lock:
-            text = Text(next(self._numbers), request)
+            text = Text(self._added_ever, request)
             self._added.append(text)
+            self._added_ever += 1
         return text.number
 
     def cancel(self, request: RequestId) -> None:
-        """End a request before the next step; nothing happens where it has ended already."""
+        """End a request before the next step; nothing happens where it has ended already, or was
+        never there."""
         with self._lock:
-            self._cancelled.add(request)
+            if request < self._added_ever:
+                self._cancelled.add(request)
 
     @property
     def busy(self) -> bool:
@@ -127,8 +128,11 @@ class Engine:
         text.stats.prefill_chunks += 1
         if text.run.left:
             return []
+        try:
+            run = text.begin(first)
+        except Exception as error:  # of its own `ends`
+            return [self._fail(text, error)]
         self.prompts.remove(text)
-        run = text.begin(first)
         self._join(text, bonus)
         return self._told(text, run)
 
@@ -142,10 +146,15 @@ class Engine:
         played = round_.play().tolist()  # the round's one copy to the host
         found, events = [], list[Event]()
         for text, (accepted, *tokens) in zip(texts, played, strict=False):
-            run = text.add(round_.chain_len, accepted, tokens)
+            try:
+                run = text.add(round_.chain_len, accepted, tokens)
+            except Exception as error:  # of its own `ends`: the others have their tokens
+                events.append(self._fail(text, error))
+                continue
             found.append((accepted, run))
             events += self._told(text, run)
-        self.schedule.observe(round_, found, time.perf_counter() - started)
+        if len(found) == len(texts):
+            self.schedule.observe(round_, found, time.perf_counter() - started)
         return events
 
     def _attempt(
@@ -158,7 +167,7 @@ class Engine:
         started = time.perf_counter()
         try:
             events = call()
-        except (EagleError, RuntimeError) as error:
+        except (EagleError, RuntimeError, MemoryError) as error:
             return [self._fail(text, error) for text in texts if text.sequence is not None]
         if self.prompts and self.running:
             account(time.perf_counter() - started)
@@ -180,7 +189,7 @@ class Engine:
 
     def _fail(self, text: Text, error: Exception) -> Event:
         self._leave(text, kept=False)
-        return Failed(text.number, one_line(shortage(error) or str(error)), error)
+        return Failed(text.number, reason(error), error)
 
     def _join(self, text: Text, bonus: Tensor) -> None:
         """Its sequence comes to the place behind those that run."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from eagle_aot.common.memory import shortage
+from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.runtime_runner.result import Span
 from eagle_aot.runtime_runner.stats import Stats
@@ -67,11 +69,16 @@ class Finished:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A request's last event: `error` says in one line why there are no more tokens, of which
-    `cause` is the reason."""
+    `cause` is the reason: a forward that failed, or a callback of its own that raised."""
 
     request: RequestId
     error: str
     cause: Exception
+
+
+def reason(error: Exception) -> str:
+    """In one line, with what to lower where memory ran out."""
+    return one_line(shortage(error) or str(error)) or type(error).__name__
 
 
 Event = Tokens | Finished | Failed

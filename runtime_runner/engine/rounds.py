@@ -1,6 +1,6 @@
 """Rounds of every shape, each made once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
@@ -36,6 +36,12 @@ class Rounds:
         if self._record is None:
             return texts
         return min(1 << (texts - 1).bit_length(), len(self.running))
+
+    def shapes(self, texts: int, chain_lens: Iterable[int]) -> set[tuple[int, int]]:
+        """Sequences and drafts of each, of all rounds that up to so many texts may need."""
+        places = {self.places(count) for count in range(1, texts + 1)}
+        lengths = set(chain_lens)
+        return {(size, min(k, self.longest_chain(size))) for size in places for k in lengths}
 
     def of(self, texts: int, chain_len: int, *, observed: bool = False) -> Round:
         """The round of the texts at the first places, with `chain_len` drafts each or as many as

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, Manifest, methods_of
+from eagle_aot.artifact import PROGRAM, WEIGHTS, Constants, Manifest, methods_of
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
@@ -41,7 +41,10 @@ class AotiExecutor:
         check_caches(self._program, manifest.caches)
         self.methods = {name: self._find(directory, name) for name in methods_of(manifest.drafter)}
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.weights = DeviceWeights(data, self.methods.values(), self.device, manifest.caches)
+        sequences = Constants.from_methods(self._program.constants).max_batch_size
+        self.weights = DeviceWeights(
+            data, self.methods.values(), self.device, manifest.caches, sequences
+        )
         self._compiled = {m.name: self._load(directory, m) for m in self.methods.values()}
         self._cuda_graphs = cuda_graphs
         self._graph_pool: Any = torch.cuda.graph_pool_handle()

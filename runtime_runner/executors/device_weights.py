@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import Tensor
 
-from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.runtime_runner.executors.room import check_room
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import CudaMethod, Weight
 
@@ -23,19 +23,23 @@ class DeviceWeights:
         methods: Iterable[CudaMethod],
         device: torch.device,
         caches: Collection[str],
+        sequences: int = 1,
     ) -> None:
-        """Raises UnsupportedError when the device has too little memory left."""
+        """Caches are of so many `sequences`. Raises UnsupportedError when a GPU has too little
+        memory left."""
         self._data = data
         self.caches = frozenset(caches)
         weights: dict[str | int, Weight] = {}
         for weight in (w for method in methods for w in method.weights):
             weights.setdefault(self.place(weight), weight)
-        check_room(sum(w.storage_nbytes for w in weights.values()), device)
-        self._storages = {place: self._load(w, device) for place, w in weights.items()}
         self._parts: dict[str, int] = {}
         for weight in weights.values():
             name = f"{weight.owner} {'cache' if weight.fqn in self.caches else 'weights'}"
             self._parts[name] = self._parts.get(name, 0) + weight.storage_nbytes
+        cached = sum(size for name, size in self._parts.items() if name.endswith("cache"))
+        if device.type == "cuda":
+            check_room(sum(self._parts.values()) - cached, cached, sequences, device)
+        self._storages = {place: self._load(w, device) for place, w in weights.items()}
 
     def tensor(self, weight: Weight) -> Tensor:
         """The view that a method's table describes, over its storage."""
@@ -63,16 +67,3 @@ class DeviceWeights:
         host = torch.frombuffer(self._data.storage(weight.storage_key), dtype=torch.uint8)
         # A copy in either case: what a method may write must not be the mapped file.
         return host.to("cpu" if weight.device == "cpu" else device, copy=True)
-
-
-def check_room(needed: int, device: torch.device) -> None:
-    """Raise UnsupportedError unless `needed` bytes are free on the device."""
-    if device.type != "cuda":
-        return
-    free, total = torch.cuda.mem_get_info(device)
-    if needed > free:
-        raise UnsupportedError(
-            f"weights and caches take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} of the "
-            f"GPU's {total / 2**30:.1f} GiB are free: end other programs there, or export with a "
-            "smaller --max-seq-len"
-        )

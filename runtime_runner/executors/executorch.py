@@ -11,11 +11,12 @@ import torch
 from executorch.runtime import Method, Runtime, Verification
 from torch import Tensor
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, Manifest, methods_of
+from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest, methods_of
 from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
 from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.executors.room import check_room
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 """What the runtime calls the backends of our artifacts."""
@@ -31,12 +32,13 @@ class ExecuTorchExecutor:
     name = "executorch"
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
-        """Raises UnsupportedError when the runtime lacks the artifact's backend and ArtifactError
-        when the file is not a program or lacks a method."""
+        """Raises UnsupportedError when the runtime lacks the artifact's backend or the host the
+        memory, and ArtifactError when the file is not a program or lacks a method."""
         path, weights = directory / PROGRAM, directory / WEIGHTS
         self.device = torch.device("cuda" if manifest.backend == "cuda" else "cpu")
         if self.device.type == "cpu":
             torch.set_num_threads(1)
+            check_host(manifest)
         with native_stderr_muted():
             check_backend(manifest.backend)
             try:
@@ -87,6 +89,13 @@ def check_backend(backend: str) -> None:
             f"the installed executorch has no {name}: install a build of executorch with {backend} "
             "support, or use --executor aoti"
         )
+
+
+def check_host(manifest: Manifest) -> None:
+    """Raise UnsupportedError unless the host has room for a program and its caches."""
+    if (caches := CacheBytes.of(manifest)) is not None:
+        weights = manifest.files[PROGRAM].bytes
+        check_room(weights, caches.bytes, caches.sequences, torch.device("cpu"))
 
 
 @contextmanager

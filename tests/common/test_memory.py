@@ -1,5 +1,8 @@
 """Memory that ran out is told from other errors, with what it needed and what to lower."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -39,3 +42,15 @@ def test_memory_that_ran_out_without_a_number(error: Exception) -> None:
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError(), OSError(28, "No")])
 def test_other_errors_are_none_of_it(error: Exception) -> None:
     assert shortage(error) is None
+
+
+def test_what_a_process_may_take_ends_at_its_limit() -> None:
+    """As `ulimit -v` sets it, in a process of its own."""
+    code = (
+        "import resource; from eagle_aot.common.memory import host_free_bytes as free\n"
+        "before = free(); resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))\n"
+        "print(before, free())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, limited = map(int, done.stdout.split())
+    assert 0 < limited < 1 << 28 < before

@@ -45,6 +45,7 @@ def alone_artifact(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFact
     told = beside_stages(done.stderr)
     assert told == "llama: no draft head, so ngram will draft; --draft-dir names a head\n"
     assert done.stdout.startswith(f"{artifact}/: ") and "drafter ngram" in done.stdout
+    assert "drafter 0.0 MB), all 1 of this artifact " in done.stdout
     return artifact
 
 

@@ -114,6 +114,18 @@ def test_recording_changes_no_token(recorded: Runner, launched: Runner) -> None:
         assert (first.token_ids, first.stats.rounds) == (second.token_ids, second.stats.rounds)
 
 
+def test_a_warm_up_records_all_rounds_and_changes_no_token(
+    cuda_artifact: Path, recorded: Runner, launched: Runner
+) -> None:
+    fresh = load_artifact(cuda_artifact)
+    done = fresh.warm_up(1, 4)
+    assert (done.rounds, done.recorded) == (1, 1) and done.bytes is not None
+    assert launched.warm_up(1, 4).recorded == 0
+    for prompt in mixed_prompts(fresh)[::20]:
+        expected = recorded.generate(prompt, 20, 4).token_ids
+        assert fresh.generate(prompt, 20, 4).token_ids == expected, len(prompt)
+
+
 def test_the_pair_answers_and_drafts_well(recorded: Runner) -> None:
     problems = list(itertools.islice(stories(31, "test"), 20))
     results = [recorded.generate(story.question, 200, 4) for story in problems]

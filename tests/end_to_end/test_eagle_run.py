@@ -36,6 +36,7 @@ OPTIONS = {
     "--drafter",
     "--no-speculation",
     "--no-cuda-graph",
+    "--warm-up",
     "--executor",
     "--stop-id",
     "--stop",

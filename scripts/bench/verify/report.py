@@ -12,7 +12,8 @@ from bench.verify.kernels import DENSE, Kernel, class_of, shares
 from bench.verify.measure import Results, Verify
 from eagle_aot.artifact import Stage
 from eagle_aot.common.progress import line
-from eagle_aot.runtime_runner.bench.report import gigabytes, table_of
+from eagle_aot.common.text import gigabytes
+from eagle_aot.runtime_runner.bench.report import table_of
 from shared.header import Header, title_lines
 
 LONGEST = 25

@@ -5,6 +5,7 @@ weights lie outside the program, `manifest.json`, and the tokenizer's files. Bot
 package and neither imports the other.
 """
 
+from eagle_aot.artifact.cache_bytes import CacheBytes
 from eagle_aot.artifact.files import (
     ARTIFACT_FILES,
     DRAFT_IDS,
@@ -55,6 +56,7 @@ __all__ = [
     "TARGET_VERIFY",
     "TOKENIZER_FILES",
     "WEIGHTS",
+    "CacheBytes",
     "CheckpointIdentity",
     "Constants",
     "Device",

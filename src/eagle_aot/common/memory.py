@@ -3,6 +3,7 @@
 import re
 import resource
 import sys
+from pathlib import Path
 
 from eagle_aot.common.errors import UnsupportedError
 
@@ -19,8 +20,8 @@ SIGNS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 LOWER = (
-    "end other programs there, or export with a smaller --max-seq-len or a model of fewer or "
-    "quantised weights"
+    "end other programs there, or export with a smaller --max-seq-len or --max-batch-size or a "
+    "model of fewer or quantised weights"
 )
 
 
@@ -28,6 +29,22 @@ def host_peak_bytes() -> int:
     """Largest resident set of this process so far (Linux reports KiB, macOS bytes)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def host_free_bytes() -> int | None:
+    """What this process may still take: memory that can be had, swap included, and no more than
+    `ulimit -v` leaves. None where the system does not tell. A container's own limit is not in it.
+    """
+    try:
+        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        free = sum(int(told[name].split()[0]) << 10 for name in ("MemAvailable", "SwapFree"))
+    except (OSError, KeyError):
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return free
+    return min(free, max(limit - pages * resource.getpagesize(), 0))
 
 
 def check_address_space() -> None:
@@ -57,8 +74,9 @@ def shortage(error: BaseException) -> str | None:
 def readable(amount: str) -> str:
     """`1099511627776 bytes` -> `1024.0 GiB`; an amount in another unit as it is."""
     count, _, unit = amount.partition(" ")
-    if unit != "bytes" or not count.isdecimal():
-        return amount
-    return (
-        f"{int(count) / 2**30:.1f} GiB" if int(count) >= 2**30 else f"{int(count) / 2**20:.1f} MiB"
-    )
+    return in_binary(int(count)) if unit == "bytes" and count.isdecimal() else amount
+
+
+def in_binary(count: int) -> str:
+    """Bytes in GiB, in MiB where there is less than one."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

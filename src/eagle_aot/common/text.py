@@ -17,3 +17,8 @@ def one_line(text: str) -> str:
         return line
     half = LONGEST_LINE // 2
     return f"{line[:half]} ... {line[-half:]}"
+
+
+def gigabytes(count: int) -> str:
+    """Bytes in GB, in MB where there is less than one."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -12,7 +12,7 @@ from eagle_aot.artifact import METHODS
 from eagle_aot.export import ExportOptions, Source, load_pair, run_check
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
-from eagle_aot.export.publish.decisions import describe_decisions
+from eagle_aot.export.publish.decisions import cache_bytes, describe_decisions
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
 LAYERS = 3  # of a dummy, all sliding
@@ -79,3 +79,18 @@ def test_kernels_are_those_of_the_graphs(cuda: dict[str, Any]) -> None:
     (flat,) = draft["eagle_aot::sdpa_splitk"]
     assert (flat["window"], flat["calls"]) == (0, 1)
     assert "eagle_aot::sdpa_splitk" not in prefill
+
+
+def test_caches_are_told_by_sequence_and_owner() -> None:
+    """Of two sequences; keys and values of two heads of 64 in bfloat16, a ring in the target's
+    layers, all 128 positions and room for a step in the head's."""
+    source = Source.find("gemma4-tiny", None, None, "dummy", LAYERS)
+    with FakeTensorMode():
+        pair = load_pair(source, CacheSizes(128, torch.bfloat16, 2)).pair
+        methods = method_specs(pair, method_lengths(72, 128, 64, 2))
+    slot = 2 * 2 * 64 * 2
+    found = cache_bytes(methods, 2)
+    assert found.target_bytes_of_a_sequence == LAYERS * 168 * slot
+    assert found.draft_bytes_of_a_sequence == (128 + 96) * slot
+    assert found.bytes_of_a_sequence == (LAYERS * 168 + 128 + 96) * slot
+    assert (found.bytes, found.sequences) == (2 * found.bytes_of_a_sequence, 2)

@@ -1,13 +1,14 @@
 """The steps that are timed: what runs, on which rows, at which positions."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
 from eagle_aot.runtime_runner.bench.parts import Parts, WholeRound
-from eagle_aot.runtime_runner.bench.prefill import fill, longest_chunk
+from eagle_aot.runtime_runner.bench.prefill import fill, fill_all, longest_chunk
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import HostClock
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
@@ -93,6 +94,19 @@ def test_rounds_begin_at_the_context_every_time(runner: Runner) -> None:
         assert calls[-2][2] == [40, 41, 42, 43]
         rest = [-1] * (3 - accepted)  # which were not accepted are padding
         assert calls[-1][2] == [*range(40, 41 + accepted), *rest]
+
+
+def test_rounds_of_several_texts_leave_the_other_sequences_alone() -> None:
+    executor, constants = LoggingExecutor(), replace(CONSTANTS, max_batch_size=4)
+    runner = Runner(Path(), executor, constants, Eagle3Drafter(executor, constants, None))
+    fill_all(runner, range(4), 40)
+    round_ = WholeRound(runner.round(2, 4), VOCAB, texts=3)
+    round_.place(40)
+    round_.timed.prepare()
+    calls_of(runner)
+    assert (round_.timed.play()[:, 0] >= 0).all()
+    *_, verify, _ = calls_of(runner)
+    assert verify[2] == [40, 41, 42] * 3 + [-1] * 3
 
 
 def test_no_draft_leaves_the_cache(runner: Runner) -> None:

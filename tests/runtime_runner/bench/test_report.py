@@ -25,13 +25,15 @@ def cells(text: str, first: str) -> list[str]:
 
 def test_the_head_says_what_was_measured_where() -> None:
     lines = rendered(made_up_results()).splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         "made-[up]-$pair$, aoti with CUDA graphs, a GPU, eagle3",
         "reads 2.0 GB/s; medians of 20 samples",
         "peak memory: target weights 8.00 GB, workspace 500.0 MB",
+        "a sequence takes 4.90 GB of caches (target 4.60 GB, drafter 300.0 MB), all 2 of this "
+        "artifact 9.80 GB, 3 more would fit here",
         "longest prefill chunk, target alone: 128 tokens in 32.0 ms: 4,000 tokens/s",
     ]
-    assert lines[5] == "Behind 512 tokens (filled 512 tokens in 256.0 ms: 2,000 tokens/s)"
+    assert lines[6] == "Behind 512 tokens (filled 512 tokens in 256.0 ms: 2,000 tokens/s)"
 
 
 def test_forwards_stand_beside_plain_decoding_and_the_floor() -> None:

@@ -32,7 +32,7 @@ class LoggingExecutor:
         assert len(inputs) == (3 if method == PREFILL else 5)
         self.calls.append((method, tokens[0].tolist(), positions.flatten().tolist()))
         rows = 1 if method == PREFILL else tokens.shape[1]
-        return torch.randn(1, rows, VOCAB), torch.randn(*tokens.shape, HIDDEN)
+        return torch.randn(len(tokens), rows, VOCAB), torch.randn(*tokens.shape, HIDDEN)
 
     def repeat(self, step: Call) -> Call:
         self.repeated.append(step)

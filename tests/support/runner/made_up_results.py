@@ -1,5 +1,6 @@
 """Results with round numbers, as a GPU might have given them."""
 
+from eagle_aot.artifact import CacheBytes
 from eagle_aot.runtime_runner.bench.results import (
     PLAIN,
     SEED,
@@ -63,6 +64,13 @@ def made_up_results(*contexts: AtContext) -> Results:
         ),
         read_bandwidth=2e9,
         peak_memory={"target weights": 8_000_000_000, "workspace": 500_000_000},
+        caches=CacheBytes(
+            bytes=9_800_000_000,
+            bytes_of_a_sequence=4_900_000_000,
+            target_bytes_of_a_sequence=4_600_000_000,
+            draft_bytes_of_a_sequence=300_000_000,
+        ),
+        more_fitting=3,
         chunk=PrefillTime(tokens=128, ms=32.0),
         host_copies={0: 1.0, 2: None},
         contexts=contexts or (made_up_context(),),

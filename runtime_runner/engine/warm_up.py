@@ -1,0 +1,63 @@
+"""All rounds that may be needed, made before anybody waits for them."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eagle_aot.common.device_memory import free_bytes
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.common.memory import shortage
+from eagle_aot.runtime_runner.engine.rounds import Rounds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmUp:
+    """Rounds that were played, and how many of them are recordings; `bytes` of the GPU are less
+    free since, None where the device is the host."""
+
+    rounds: int
+    recorded: int
+    seconds: float
+    bytes: int | None
+
+    def __str__(self) -> str:
+        taken = "" if self.bytes is None else f", {self.bytes / 1e9:.2f} GB of the GPU"
+        return (
+            f"warm-up: {self.rounds} rounds in {self.seconds:.1f} s, "
+            f"{self.recorded or 'none'} of them recorded{taken}"
+        )
+
+
+def warm_up(
+    rounds: Rounds, texts: int, chain_lens: Iterable[int], *, observed: bool = False
+) -> WarmUp:
+    """Make and play, while nobody runs, what up to so many texts with these chain lengths need.
+
+    Raises UnsupportedError for a round that there is too little memory for.
+    """
+    device = rounds.running.bonus.device
+    free, started = free_bytes(device), time.perf_counter()
+    # The largest first: recordings share their memory.
+    shapes = sorted(rounds.shapes(texts, chain_lens), reverse=True)
+    recorded = sum(play_once(rounds, *shape, observed=observed) for shape in shapes)
+    left = free_bytes(device)
+    return WarmUp(
+        rounds=len(shapes),
+        recorded=recorded,
+        seconds=time.perf_counter() - started,
+        bytes=free - left if free and left and device.type == "cuda" else None,
+    )
+
+
+def play_once(rounds: Rounds, places: int, chain_len: int, *, observed: bool) -> bool:
+    """Whether the round is a recording."""
+    try:
+        round_ = rounds.of(places, chain_len, observed=observed)
+        with rounds.running.idle():
+            round_.play().tolist()
+    except (RuntimeError, MemoryError) as error:
+        if (line := shortage(error)) is None:
+            raise
+        shape = f"a round of {places} sequences with {chain_len} drafts"
+        raise UnsupportedError(f"warm-up: {shape}: {line}") from error
+    return round_.play != round_.step

@@ -1,0 +1,199 @@
+"""Does it change a text who else is served? Requests that come and go, each against itself alone.
+
+\b
+    python scripts/write_prompts.py prompts.jsonl
+    python scripts/check_engine.py gemma4-tiny-xnnpack prompts.jsonl --batch-sizes 2,4,8
+
+The artifact must have caches for the largest batch. Which requests there are, when they come and
+who is cancelled follows from the seed.
+"""
+
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+from eagle_aot.artifact import DRAFTERS
+from eagle_aot.common.command import eagle_command
+from eagle_aot.common.prompts import Prompt, read_prompts
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.bench.settings import check_range
+from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
+from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
+from shared.number_list import numbers
+
+CHAIN_LENS: tuple[ChainLen, ...] = (0, 1, 2, 4, 7, 15, AUTO_LENGTH)
+CANCELLED, SERIAL = 0.15, 0.01
+"""Shares: of requests, and of steps behind which all is compared with serial decoding."""
+IDLE = 0.3  # the chance of a step that nobody comes before
+HURRY = 0.25  # the chance of a step that cancels what is to be cancelled
+SHOWN = 100  # requests
+
+
+@dataclass(kw_only=True, slots=True)
+class Case:
+    """A request, what it answers alone, and how many tokens it has when it is cancelled, None where
+    it never is."""
+
+    number: int
+    request: Request
+    alone: list[int]
+    cancel_at: int | None
+    output: list[int] = field(default_factory=list)
+
+
+@eagle_command
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("prompts_jsonl", type=click.Path(path_type=Path))
+@click.option("--batch-sizes", default="2,4,8", show_default=True, callback=numbers,
+              help="Texts side by side.")  # fmt: skip
+@click.option("--requests", "count", type=click.IntRange(min=1), default=1000, show_default=True,
+              help="Of each batch size.")  # fmt: skip
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
+              help="What drafts; default: the artifact's own.")  # fmt: skip
+@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
+def main(
+    artifact: Path,
+    prompts_jsonl: Path,
+    batch_sizes: list[int],
+    count: int,
+    max_new_tokens: int,
+    seed: int,
+    drafter: str | None,
+    no_cuda_graph: bool,
+) -> None:
+    """Compare texts beside others with the same texts alone, token for token.
+
+    Exits with 1 when one differs, or a request fails.
+    """
+    prompts = read_prompts(None, None, prompts_jsonl)
+    runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph, drafter=drafter)
+    check_range("--batch-sizes", batch_sizes, runner.constants.max_batch_size)
+    rng, console = random.Random(seed), Console(stderr=True)
+    asked = (made_up(runner, rng, prompts, max_new_tokens) for _ in range(count))
+    shown = track(asked, "alone", total=count, console=console, disable=not console.is_terminal)
+    requests = [(request, alone(runner, request)) for request in shown]
+    click.echo(str(runner.warm_up(max(batch_sizes), AUTO_LENGTH)), err=True)
+    wrong = 0
+    for batch_size in batch_sizes:
+        order = rng.sample(range(count), count)
+        cases = [case_of(rng, number, *requests[number]) for number in order]
+        wrong += Soak(runner.engine, rng, batch_size).run(cases)
+    click.echo(f"{wrong} of {count * len(batch_sizes)} texts differ")
+    sys.exit(1 if wrong else 0)
+
+
+def made_up(runner: Runner, rng: random.Random, prompts: list[Prompt], longest: int) -> Request:
+    """Some prompt of the file, often cut, with random limits and drafts."""
+    constants = runner.constants
+    ids = runner.encode(rng.choice(prompts))
+    length = rng.choice((len(ids), rng.randint(1, len(ids))))
+    prompt = ids[: min(length, constants.max_seq_len - 1)]
+    stops = rng.sample(range(constants.vocab_size), rng.choice((0, 0, 1, 20)))
+    limits = Limits(
+        room=min(rng.randint(1, longest), constants.max_seq_len - len(prompt)),
+        stop_ids=frozenset((*constants.eos_ids, *stops)),
+    )
+    chain_len, reuse = rng.choice(CHAIN_LENS), rng.random() < 0.5
+    return Request(prompt=tuple(prompt), limits=limits, chain_len=chain_len, reuse=reuse)
+
+
+def alone(runner: Runner, request: Request) -> list[int]:
+    """What it answers with nobody beside it, decoded plainly."""
+    limits = request.limits
+    result = runner.generate(request.prompt, limits.room, speculate=False, stop_ids=limits.stop_ids)
+    return result.token_ids
+
+
+def case_of(rng: random.Random, number: int, request: Request, text: list[int]) -> Case:
+    """Some are cancelled, in front of their first token or anywhere behind it."""
+    cancelled = rng.random() < CANCELLED
+    cancel_at = rng.randrange(len(text)) if cancelled else None
+    return Case(number=number, request=request, alone=text, cancel_at=cancel_at)
+
+
+class Soak:
+    """Requests that come at random, so many of them side by side."""
+
+    def __init__(self, engine: Engine, rng: random.Random, batch_size: int) -> None:
+        self._engine, self._rng, self._batch_size = engine, rng, batch_size
+        caches = len(engine.sequences.order)
+        # Where there are as many caches as texts, some wait for one in the engine itself.
+        self._most = batch_size if batch_size < caches else 2 * batch_size
+        self._served: dict[int, Case] = {}
+        self._wrong = self._done = self._cancelled = 0
+
+    def run(self, cases: list[Case]) -> int:
+        """How many differ; each is printed, and how far all have come."""
+        started = time.perf_counter()
+        coming = list(reversed(cases))
+        while coming or self._served:
+            while coming and len(self._served) < self._most and self._rng.random() > IDLE:
+                self._add(coming.pop())
+            self._step()
+        click.echo(
+            f"batch size {self._batch_size}: {self._done} requests in "
+            f"{time.perf_counter() - started:.0f} s, {self._cancelled} of them cancelled, "
+            f"{self._wrong} differ"
+        )
+        return self._wrong
+
+    def _add(self, case: Case) -> None:
+        number = self._engine.add(case.request)
+        self._served[number] = case
+        self._cancel_in_time(number, case)
+
+    def _cancel_in_time(self, number: int, case: Case) -> None:
+        """Not always at once: it waits, is in its prompt, or runs."""
+        due = case.cancel_at is not None and len(case.output) >= case.cancel_at
+        if due and self._rng.random() < HURRY:
+            self._engine.cancel(number)
+
+    def _step(self) -> None:
+        for event in self._engine.step():
+            case = self._served[event.request]
+            if isinstance(event, Tokens):
+                case.output += event.tokens
+            else:
+                del self._served[event.request]
+                self._end(case, event)
+        for number, case in self._served.items():
+            self._cancel_in_time(number, case)
+        check_invariants(self._engine)
+        if self._rng.random() < SERIAL:
+            check_serial(self._engine)
+
+    def _end(self, case: Case, event: Finished | Failed) -> None:
+        self._done += 1
+        if self._done % SHOWN == 0:
+            click.echo(f"batch size {self._batch_size}: {self._done} done", err=True)
+        if (problem := self._problem(case, event)) is not None:
+            self._wrong += 1
+            click.echo(f"batch size {self._batch_size}, request {case.number}: {problem}")
+
+    def _problem(self, case: Case, event: Finished | Failed) -> str | None:
+        if isinstance(event, Failed):
+            return event.error
+        expected = case.alone
+        if event.reason == "cancelled":
+            self._cancelled += 1
+            expected = expected[: len(case.output)]
+        if case.output == expected:
+            return None
+        pairs = zip(case.output, expected, strict=False)
+        place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+        if place is None:
+            return f"{len(case.output)} tokens instead of {len(expected)}"
+        return f"token {place} is {case.output[place]} instead of {expected[place]}"
+
+
+if __name__ == "__main__":
+    main()
