@@ -15,7 +15,9 @@ class Accepted:
     `count` int64 [B] drafts were accepted, so the first `count + 1` entries of the others hold:
     `rows` int64 [B, P], which rows of the step, the bonus first; `tokens` int64 [B, P], what the
     target chose behind each; `slots` int64 [B, P], where they lie. `first` int64 [B] is the bonus
-    token's position, negative for a sequence that only fills its place.
+    token's position, negative for a sequence that only fills its place. Of a tree, `ranks` int64
+    [B, P] are the rows' among the drafts behind the same row, and `offered` int64 [B, P] how many
+    drafts stood behind each; both None for a chain.
     """
 
     count: Tensor
@@ -24,6 +26,8 @@ class Accepted:
     slots: Tensor
     first: Tensor
     sequences: Tensor
+    ranks: Tensor | None = None
+    offered: Tensor | None = None
 
     @property
     def last_token(self) -> Tensor:
@@ -40,10 +44,12 @@ def accept(step: StepRows, choices: Tensor) -> Accepted:
     if step.lineage is None:
         rows, count = _chain(step, choices)
         return Accepted(count, rows, choices, slots, first, step.sequences)
+    assert step.ranks is not None
     rows, count = _tree(step, choices)
-    return Accepted(
-        count, rows, choices.gather(1, rows), slots.gather(1, rows), first, step.sequences
+    tokens, slots, ranks, offered = (
+        of_rows.gather(1, rows) for of_rows in (choices, slots, step.ranks, _offered(step))
     )
+    return Accepted(count, rows, tokens, slots, first, step.sequences, ranks, offered)
 
 
 def committed(following: Tensor, input_pos: Tensor, sequence: Tensor) -> Accepted:
@@ -75,8 +81,7 @@ def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
 def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     assert step.lineage is not None
     lineage = step.lineage  # [D, B, T]
-    parents = lineage[1]
-    right = step.tokens == choices.gather(1, parents)
+    right = (step.tokens == choices.gather(1, lineage[1])) & (step.positions >= 0)
     right = right | (lineage[0] == 0)
     whole = right.expand_as(lineage).gather(2, lineage).all(dim=0)
     depth = (lineage > 0).sum(dim=0)
@@ -84,3 +89,10 @@ def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     path = lineage.gather(2, leaf.view(1, -1, 1).expand(lineage.shape[0], -1, 1)).squeeze(2)
     step_back = (count.unsqueeze(1) - torch.arange(len(lineage), device=leaf.device)).clamp(min=0)
     return path.t().gather(1, step_back), count
+
+
+def _offered(step: StepRows) -> Tensor:
+    """How many drafts stand behind each row, int64 [B, T]."""
+    assert step.lineage is not None
+    drafts = (step.positions >= 0) & (step.lineage[0] > 0)
+    return torch.zeros_like(step.tokens).scatter_add_(1, step.lineage[1], drafts.long())

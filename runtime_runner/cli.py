@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 BESIDE_VERIFY = {"verify", "as_json"}
 BESIDE_CHAT = {
-    "chat", "system", "max_new_tokens", "chain_len", "drafter", "no_speculation", "executor",
-    "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet",
+    "chat", "system", "max_new_tokens", "chain_len", "tree", "drafter", "no_speculation",
+    "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet",
 }  # fmt: skip
 BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
 
@@ -63,6 +63,8 @@ def chain_length(
               help="Of an answer, at most; default: 128, in a chat 1024.")  # fmt: skip
 @click.option("--chain-len", callback=chain_length, metavar="K",
               help="Drafts per round, or auto; default: the artifact's.")  # fmt: skip
+@click.option("--tree", metavar="DEPTH,TOPK,NODES|FILE",
+              help="Draft a tree, the likeliest so many nodes or a file's paths.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
               help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")
@@ -112,6 +114,7 @@ class Options:
     prompt_share: float | None
     max_new_tokens: int | None
     chain_len: ChainLen | None
+    tree: str | None
     drafter: str | None
     no_speculation: bool
     executor: str
@@ -139,7 +142,7 @@ class Options:
             runner.engine.after_step = check_all
         if self.warm_up:
             speculate = not self.no_speculation
-            done = runner.warm_up(self.batch_size or 1, self.chain_len, speculate)
+            done = runner.warm_up(self.batch_size or 1, self.chain_len, speculate, tree=self.tree)
             if not self.quiet:
                 click.echo(str(done), err=True)
         return runner
@@ -150,6 +153,7 @@ class Options:
         length = {} if self.max_new_tokens is None else {"max_new_tokens": self.max_new_tokens}
         return length | {
             "chain_len": self.chain_len,
+            "tree": self.tree,
             "speculate": not self.no_speculation,
             "stop_ids": self.stop_id,
             "stop_texts": self.stop,

@@ -7,7 +7,7 @@ so that a round can be recorded once and replayed at any position of the texts.
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from torch import Tensor
 from eagle_aot.runtime_runner.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.sampling import greedy
-from eagle_aot.runtime_runner.step import Draft, rows_behind
+from eagle_aot.runtime_runner.shape import MAX_TOPK, Shape
+from eagle_aot.runtime_runner.step import Draft, Wanted, rows_behind
 from eagle_aot.runtime_runner.target import Target, no_moves
 
 
@@ -25,8 +26,8 @@ class Running:
     `bonus` int64 [B, 1] is the token that is decided but in no cache yet, `position` int64 [B] its
     place, -1 for a sequence that only fills its place. `sequences` int64 [B] are the caches they
     use, each another one. `moves` int64 [B, D] are the slots of the D tokens before the bonus
-    where they do not lie in those of their positions, else -1. `wanted` int64 [B] is how many
-    drafts each takes at most, which a round of one sequence does not ask.
+    where they do not lie in those of their positions, else -1. `depth` and `topk` int64 [B] are how
+    much of a draft each takes at most, which a round of one sequence does not ask.
     """
 
     def __init__(self, sequences: Sequence[int], tail: int, device: torch.device | str) -> None:
@@ -35,7 +36,8 @@ class Running:
         self.bonus = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self.position = torch.full((batch,), -1, dtype=torch.int64, device=device)
         self.moves = no_moves(batch, tail, device)
-        self.wanted = torch.full_like(self.sequences, tail - 1)
+        self.depth = torch.full_like(self.sequences, tail - 1)
+        self.topk = torch.full_like(self.sequences, MAX_TOPK)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -70,6 +72,12 @@ class Running:
         self.position[index : index + 1].fill_(position)
         self.moves[index : index + 1].fill_(-1)
 
+    def take(self, shape: Shape | None, index: int) -> None:
+        """Let the sequence at `index` have no more of a draft than `shape`, all for None."""
+        longest = self.moves.shape[1] - 1
+        self.depth[index] = longest if shape is None else shape.depth
+        self.topk[index] = MAX_TOPK if shape is None else shape.topk
+
     def stop(self, index: int) -> None:
         """Let the sequence at `index` only fill its place from now on."""
         self.position[index : index + 1].fill_(-1)
@@ -98,26 +106,57 @@ def path_slots(accepted: Accepted, tail: int) -> Tensor:
 class Drafter(Protocol):
     """Guesses how texts go on."""
 
-    def propose(self, running: Running, count: int) -> Draft:
-        """`count` drafts behind each sequence's bonus token."""
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        """Drafts behind each sequence's bonus token, at least one."""
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """What became of a step, or of a prompt's chunk: features [B, T, H] are by row."""
+
+
+class Outcome(NamedTuple):
+    """What came of a round for one text, on the host: `accepted` drafts were right, and the first
+    `accepted + 1` of `tokens` go on with the text.
+
+    Of a tree there were `drafted` drafts, `ranks` are those of the rows of the path among the
+    drafts behind the same row, the bonus first, and `offered` says how many drafts stood behind
+    each of them.
+    """
+
+    accepted: int
+    tokens: Sequence[int]
+    drafted: int | None = None
+    ranks: Sequence[int] = ()
+    offered: Sequence[int] = ()
+
+    @classmethod
+    def of_chain(cls, row: list[int]) -> "Outcome":
+        """Of one sequence's row of what a round returns."""
+        return cls(row[0], row[1:])
+
+    @classmethod
+    def of_tree(cls, row: list[int]) -> "Outcome":
+        """The same of a tree's."""
+        accepted, drafted, *path = row
+        third = len(path) // 3
+        return cls(accepted, path[:third], drafted, path[third : 2 * third], path[2 * third :])
 
 
 class Round:
     """Draft, verify, accept, reseed: the step from one state to the next.
 
     Rounds with the same running sequences and drafter continue one another's texts, whatever their
-    chain lengths. A chain length of 0 is plain decoding. `play` is `step`, or a recording of it.
+    shapes. A chain of 0 is plain decoding. `play` is `step`, or a recording of it.
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, chain_len: int, running: Running
+        self, target: Target, drafter: Drafter | None, shape: Shape | int, running: Running
     ) -> None:
+        """`shape` is what each sequence is drafted; a number is a chain's length."""
         self.target = target
         self.drafter = drafter
-        self.chain_len = chain_len if drafter else 0
+        shape = Shape.chain(shape) if isinstance(shape, int) else shape
+        self.shape = shape if drafter else Shape.chain(0)
+        self.chain_len = self.shape.depth
         self.running = running
         self.play: Call = self.step
 
@@ -127,21 +166,26 @@ class Round:
         return self.running.bonus.device
 
     def step(self) -> Tensor:
-        """One verify forward.
-
-        Returns int64 [B, P + 1]: how many drafts a were accepted, then the tokens of the path, of
-        which the first a + 1 continue the text.
-        """
+        """One verify forward. Returns int64 [B, N], of which `outcomes` says what it means."""
         running = self.running
         draft = Draft(running.bonus[:, :0])
-        if self.drafter and self.chain_len:
-            draft = self.drafter.propose(running, self.chain_len)
+        if self.drafter and self.shape.nodes:
+            draft = self.drafter.propose(running, self.shape)
         where = running.position, running.sequences
-        wanted = running.wanted if len(running) > 1 else None
+        wanted = Wanted(running.depth, running.topk) if len(running) > 1 else None
         step = rows_behind(running.bonus, *where, draft, self.target.tail, wanted)
         logits, features = self.target.verify(step, running.moves)
         accepted = accept(step, greedy(logits))
         if self.drafter:
             self.drafter.observe(accepted, features)
         running.advance(accepted, scattered=step.lineage is not None)
-        return torch.cat((accepted.count.unsqueeze(1), accepted.tokens), dim=1)
+        if accepted.ranks is None or accepted.offered is None:
+            return torch.cat((accepted.count.unsqueeze(1), accepted.tokens), dim=1)
+        drafted = (step.positions[:, 1:] >= 0).sum(dim=1)
+        counts = torch.stack((accepted.count, drafted), dim=1)
+        return torch.cat((counts, accepted.tokens, accepted.ranks, accepted.offered), dim=1)
+
+    def outcomes(self, played: Tensor) -> list[Outcome]:
+        """Of each sequence, from what `play` returned: the round's one copy to the host."""
+        read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
+        return [read(row) for row in played.tolist()]

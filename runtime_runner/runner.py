@@ -25,6 +25,7 @@ from eagle_aot.runtime_runner.checks.request import (
     all_stop_ids,
     check_prompt,
     chosen_chain_len,
+    chosen_tree,
 )
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
 from eagle_aot.runtime_runner.drafters import kind_of
@@ -39,6 +40,7 @@ from eagle_aot.runtime_runner.generate import generate, generate_in_order
 from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.result import Result
 from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.shape import Shape, Tree
 from eagle_aot.runtime_runner.step import StepRows
 from eagle_aot.runtime_runner.target import Forward, TargetMethods, no_moves
 from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
@@ -83,6 +85,7 @@ class Runner:
         chain_len: ChainLen | None = None,
         speculate: bool = True,
         *,
+        tree: Tree | None = None,
         system: str | None = None,
         raw_prompt: bool = False,
         stop_ids: Iterable[int] = (),
@@ -97,7 +100,8 @@ class Runner:
         `system` stands before text, and before messages that do not begin with a system's.
 
         `chain_len` drafts per round, the artifact's default if None, or "auto" for as many as pay,
-        round by round; `speculate=False` decodes plainly, with the same tokens as result.
+        round by round; `speculate=False` decodes plainly, with the same tokens as result. `tree`
+        takes the chain's place: (depth, top-k, nodes), as `Shape` says, or a file of paths.
 
         `stop_ids` are added to the artifact's own; their tokens are the last of the result's.
         `stop_texts` end the generation before the first of them appears in the text. `on_tokens` is
@@ -116,6 +120,7 @@ class Runner:
             max_new_tokens,
             chain_len,
             speculate,
+            tree=tree,
             system=system,
             raw_prompt=raw_prompt,
             stop_ids=stop_ids,
@@ -151,6 +156,7 @@ class Runner:
         chain_len: ChainLen | None = None,
         speculate: bool = True,
         *,
+        tree: Tree | None = None,
         system: str | None = None,
         raw_prompt: bool = False,
         stop_ids: Iterable[int] = (),
@@ -161,7 +167,7 @@ class Runner:
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Generation:
         """Checked, before anything is run."""
-        chain_len = chosen_chain_len(chain_len, self.constants)
+        chain_len, tree = self._drafts(chain_len, tree)
         if max_new_tokens < 1:
             raise SettingError(f"max_new_tokens {max_new_tokens}: must be at least 1")
         ids = self.encode(prompt, system, raw=raw_prompt)
@@ -170,6 +176,7 @@ class Runner:
         text = self._stream(tuple(stop_texts), on_text)
         if chain_len == AUTO_LENGTH and not self.engine.busy:
             assert self.adaptive_schedule, "measured while nobody runs"
+        drafts = speculate and room > 1
         limits = Limits(
             room=room,
             stop_ids=all_stop_ids(stop_ids, self.constants),
@@ -179,7 +186,8 @@ class Runner:
             request=Request(
                 prompt=tuple(ids),
                 limits=limits,
-                chain_len=chain_len if speculate and room > 1 else 0,
+                chain_len=chain_len if drafts else 0,
+                tree=tree if drafts else None,
                 reuse=reuse,
             ),
             max_new_tokens=max_new_tokens,
@@ -189,6 +197,19 @@ class Runner:
             executor=self.executor.name,
             drafter=self.drafter.kind if speculate else None,
         )
+
+    def _drafts(
+        self, chain_len: ChainLen | None, tree: Tree | None
+    ) -> tuple[ChainLen, Shape | None]:
+        """The chain length, and the tree that takes its place. Raises SettingError for those that
+        artifact or drafter do not take."""
+        if tree is None:
+            return chosen_chain_len(chain_len, self.constants), None
+        if chain_len is not None:
+            raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
+        drafter = self.drafter
+        shape = chosen_tree(tree, drafter.kind, drafter.grows_trees, self.constants)
+        return shape.depth, shape
 
     def _check_batch_size(self, batch_size: int | None) -> int:
         most = self.constants.max_batch_size
@@ -231,26 +252,28 @@ class Runner:
         self.engine.sequences.forget()
         return self.target.verify(step, moves)
 
-    def round(self, chain_len: int, texts: int = 1) -> Round:
-        """The round of so many texts with `chain_len` drafts, 0 for plain decoding, or as many as
-        there are rows for; made, and recorded, once.
+    def round(self, shape: Shape | int, texts: int = 1) -> Round:
+        """The round of so many texts with these drafts, or as many as there are rows for; a number
+        is a chain's length, 0 for plain decoding. Made, and recorded, once.
 
         For playing it: what `generate` could go on from is forgotten.
         """
         self.engine.sequences.forget()
         if self.executor.device.type == "cuda":
             self._prefill_something()  # what is recorded starts from a state that exists
-        return self._rounds.of(texts, chain_len)
+        return self._rounds.of(texts, Shape.chain(shape) if isinstance(shape, int) else shape)
 
     def warm_up(
         self,
         batch_size: int | None = None,
         chain_len: ChainLen | None = None,
         speculate: bool = True,
+        *,
+        tree: Tree | None = None,
     ) -> WarmUp:
         """Make all rounds that `batch_size` texts side by side may need, or as many as there are
-        caches for, so that none waits until they are recorded; `chain_len` and `speculate` are
-        those of `generate`.
+        caches for, so that none waits until they are recorded; `chain_len`, `speculate` and `tree`
+        are those of `generate`.
 
         Raises SettingError as that does and while texts run, and UnsupportedError for a round that
         there is too little memory for.
@@ -258,12 +281,12 @@ class Runner:
         if self.engine.busy:
             raise SettingError("warm-up: texts run already: do it before the first")
         at_once = self._check_batch_size(batch_size)
-        chosen = chosen_chain_len(chain_len, self.constants) if speculate else 0
+        chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
         self._prefill_something()  # what is recorded starts from a state that exists
         if chosen != AUTO_LENGTH:
-            return warm_up(self._rounds, at_once, [chosen])
+            return warm_up(self._rounds, at_once, [shape or Shape.chain(chosen)])
         assert self.adaptive_schedule, "measured while nobody runs"
-        return warm_up(self._rounds, at_once, LENGTHS, observed=True)
+        return warm_up(self._rounds, at_once, map(Shape.chain, LENGTHS), observed=True)
 
     @cached_property
     def adaptive_schedule(self) -> AdaptiveSchedule:
@@ -277,8 +300,8 @@ class Runner:
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
         backlog = self._backlog(rows)
         self._prefill_something()
-        drafting = [self._rounds.of(1, k) for k in range(1, longest + 1)]
-        rounds = [self._rounds.make(1, 0, backlog), *drafting]
+        drafting = [self._rounds.of(1, Shape.chain(k)) for k in range(1, longest + 1)]
+        rounds = [self._rounds.make(1, Shape.chain(0), backlog), *drafting]
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         with self.running.idle():  # behind it nobody runs either
             costs = measure_costs(rounds, backlog, positions)

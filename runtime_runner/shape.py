@@ -1,6 +1,7 @@
-"""How much a round drafts: a chain, a tree that follows the head's probabilities, or one of paths."""
+"""How much a round drafts: a chain, a tree of what is likely, or one of given paths."""
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,16 +54,23 @@ class Shape:
         return len({path[:-1] for path in self.paths} - {()})
 
     def within(self, rows: int) -> "Shape":
-        """As much of it as fits so many rows of a step, the bonus among them."""
-        most = rows - 1
-        if self.nodes <= most:
-            return self
-        if self.is_chain:
-            return Shape.chain(most)
-        if self.paths is not None:
-            return Shape.of_paths(self.paths[:most]) if most else Shape.chain(0)
-        depth = min(self.depth, most)
-        return Shape.chain(depth) if most <= depth else Shape(depth, min(self.topk, rows), most)
+        """As much of it as fits so many rows of a step, the bonus among them, at least one."""
+        nodes = min(self.nodes, rows - 1)
+        depth = min(self.depth, nodes)
+        if depth == nodes:
+            return Shape.chain(nodes)
+        if self.paths is None:
+            return Shape(depth, min(self.topk, rows), nodes)
+        return self if nodes == self.nodes else Shape.of_paths(self.paths[:nodes])
+
+    @classmethod
+    def covering(cls, shapes: Iterable["Shape"]) -> "Shape":
+        """One that has room for any of them, of which there is at least one."""
+        every = set(shapes)
+        trees = [shape for shape in every if not shape.is_chain]
+        if len(trees) == 1:
+            return trees[0]
+        return cls(*(max(getattr(s, size) for s in every) for size in ("depth", "topk", "nodes")))
 
     def __str__(self) -> str:
         if self.is_chain:
@@ -70,12 +78,17 @@ class Shape:
         return f"{self.depth},{self.topk},{self.nodes}"
 
 
-def check_tree(shape: Shape, max_depth: int, max_rows: int) -> Shape:
-    """Raise SettingError for a tree that no step or head has room for."""
+Tree = Shape | tuple[int, int, int] | str
+"""As it is asked for: depth, top-k and nodes, or text as `parse_tree` takes it."""
+
+
+def check_tree(shape: Shape, max_depth: int, max_rows: int, max_seq_len: int) -> Shape:
+    """Raise SettingError for a tree that no step, head or context has room for."""
     depth, topk, nodes = shape.depth, shape.topk, shape.nodes
     candidates = topk + (depth - 1) * topk**2
     for holds, why in (
         (not 1 <= depth <= max_depth, f"the depth must be 1 to {max_depth}"),
+        (depth >= max_seq_len, f"the context has {max_seq_len} tokens only"),
         (not 1 <= topk <= MAX_TOPK, f"top-k must be 1 to {MAX_TOPK}"),
         (not 1 <= nodes < max_rows, f"there must be 1 to {max_rows - 1} nodes"),
         (nodes < depth, f"a tree {depth} deep has at least {depth} nodes"),

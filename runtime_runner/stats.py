@@ -1,12 +1,13 @@
 """What a generation cost and what its drafts were worth."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.shape import Shape
 
 
 @dataclass(kw_only=True, slots=True)
@@ -16,10 +17,13 @@ class Stats:
     `reached[i]` and `accepted_at[i]` count the rounds in which draft i was looked at (all before
     it were accepted) and accepted. Drafts behind a stop token count as neither.
     `accepted_lengths[n]` counts the rounds in which n drafts were accepted, and
-    `rounds_by_chain_len[k]` those of k drafts.
+    `rounds_by_chain_len[k]` those of k drafts. Of a tree, draft i is any of those at depth i + 1;
+    `offered_at_rank[r]` and `accepted_at_rank[r]` count drafts that were looked at and accepted,
+    with r siblings that the head found likelier.
     """
 
     chain_len: ChainLen
+    tree: Shape | None = None
     prefill_chunks: int = 0
     rounds: int = 0
     emitted: int = 0  # by rounds, the free prefill token excluded
@@ -30,6 +34,8 @@ class Stats:
     accepted_at: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
     rounds_by_chain_len: list[int] = field(default_factory=list)
+    offered_at_rank: list[int] = field(default_factory=list)
+    accepted_at_rank: list[int] = field(default_factory=list)
 
     @classmethod
     def total(cls, parts: Iterable["Stats"]) -> "Stats":
@@ -37,14 +43,27 @@ class Stats:
         room for one token drafts nothing."""
         every = list(parts)
         counts = {name: _sum([getattr(part, name) for part in every]) for name in COUNTS}
-        return cls(chain_len=max((part.chain_len for part in every), key=_length), **counts)
+        longest = max(every, key=lambda part: _length(part.chain_len))
+        return cls(chain_len=longest.chain_len, tree=longest.tree, **counts)
 
-    def add_round(self, drafted: int, accepted: int, emitted: int) -> None:
-        """One verify forward: `drafted` tokens offered, `accepted` of them emitted."""
+    def add_round(
+        self,
+        drafted: int,
+        accepted: int,
+        emitted: int,
+        ranks: Sequence[int] = (),
+        offered: Sequence[int] = (),
+    ) -> None:
+        """One verify forward: `drafted` tokens offered, `accepted` of them right, and `emitted`
+        tokens before the text's end. Of a tree, `ranks` and `offered` are those of the path."""
+        accepted = min(accepted, emitted)
         self.rounds += 1
         self.drafted += drafted
         self.emitted += emitted
         looked_at = min(drafted, emitted)
+        if offered:
+            looked_at = sum(drafts > 0 for drafts in offered[:emitted][: accepted + 1])
+            self._add_ranks(ranks[1 : accepted + 1], offered[:looked_at])
         while len(self.reached) < looked_at:
             self.reached.append(0)
             self.accepted_at.append(0)
@@ -55,6 +74,15 @@ class Stats:
         self.accepted_lengths[accepted] += 1
         self.rounds_by_chain_len += [0] * (drafted + 1 - len(self.rounds_by_chain_len))
         self.rounds_by_chain_len[drafted] += 1
+
+    def _add_ranks(self, ranks: Sequence[int], offered: Sequence[int]) -> None:
+        for counts in (self.offered_at_rank, self.accepted_at_rank):
+            counts += [0] * (max(offered, default=0) - len(counts))
+        for drafts in offered:
+            for rank in range(drafts):
+                self.offered_at_rank[rank] += 1
+        for rank in ranks:
+            self.accepted_at_rank[rank] += 1
 
     @property
     def accepted(self) -> int:
@@ -87,6 +115,12 @@ class Stats:
         return [a / self.rounds for a in self.accepted_at]
 
     @property
+    def acceptance_by_rank(self) -> list[float]:
+        """Accepted over looked at, per rank among the drafts behind one token; empty of chains."""
+        pairs = zip(self.accepted_at_rank, self.offered_at_rank, strict=True)
+        return [accepted / offered for accepted, offered in pairs]
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Of decoding alone; None when no round ran."""
         return self.emitted / self.decode_seconds if self.rounds else None
@@ -108,10 +142,12 @@ class Stats:
             "tokens_per_second": self.tokens_per_second,
             "chain_len": self.chain_len,
             "rounds_by_chain_len": self.rounds_by_chain_len,
+            "tree": None if self.tree is None else str(self.tree),
+            "acceptance_by_rank": self.acceptance_by_rank,
         }
 
 
-COUNTS = [name for name in Stats.__dataclass_fields__ if name != "chain_len"]
+COUNTS = [name for name in Stats.__dataclass_fields__ if name not in {"chain_len", "tree"}]
 """Fields that add up over generations."""
 
 

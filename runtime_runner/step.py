@@ -25,14 +25,16 @@ class Draft:
 @dataclass(frozen=True, slots=True)
 class StepRows:
     """What a step method takes: `tokens`, `positions` int64 [B, T], `sequences` int64 [B], `tail`
-    int64 [B, T, D]. `lineage` int64 [D, B, T] are each row's ancestors by row, itself first and
-    the bonus, row 0, once there is none left; None for a chain."""
+    int64 [B, T, D]. Of a tree, `lineage` int64 [D, B, T] are each row's ancestors by row, itself
+    first and the bonus, row 0, once there is none left, and `ranks` int64 [B, T] those among the
+    drafts behind the same row; both None for a chain."""
 
     tokens: Tensor
     positions: Tensor
     sequences: Tensor
     tail: Tensor
     lineage: Tensor | None = None
+    ranks: Tensor | None = None
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -70,28 +72,51 @@ def numbers(start: int, end: int, device: torch.device) -> Tensor:
     return torch.arange(start, end, device=device)
 
 
-def tree_rows(bonus: Tensor, first: Tensor, sequences: Tensor, draft: Draft, tail: int) -> StepRows:
-    """A tree of drafts behind `bonus` int64 [B, 1], which stands at `first` int64 [B].
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What each sequence takes of a draft: `depth` tokens deep at most and `topk` behind one, int64
+    [B]."""
+
+    depth: Tensor
+    topk: Tensor
+
+
+def tree_rows(
+    bonus: Tensor,
+    first: Tensor,
+    sequences: Tensor,
+    draft: Draft,
+    tail: int,
+    wanted: Wanted | None = None,
+) -> StepRows:
+    """A tree of drafts behind `bonus` int64 [B, 1], which stands at `first` int64 [B]; what is not
+    wanted becomes padding.
 
     Nodes lie behind all slots that a path of theirs may be moved to: a move never writes what
     another one reads.
     """
-    assert draft.parents is not None
+    assert draft.parents is not None and draft.ranks is not None
     root = torch.zeros_like(bonus)
     parents = torch.cat((root, draft.parents), dim=1)
-    steps = [torch.arange(parents.shape[1], device=bonus.device).expand_as(parents)]
+    ranks = torch.cat((root, draft.ranks), dim=1)
+    steps = [numbers(0, parents.shape[1], bonus.device).expand_as(parents)]
     for _ in range(tail - 1):
         steps.append(parents.gather(1, steps[-1]))
     lineage = torch.stack(steps)
     depth = (lineage > 0).sum(dim=0)
-    positions = torch.where(first.unsqueeze(1) < 0, -1, first.unsqueeze(1) + depth)
+    live = first.unsqueeze(1) >= 0
+    if wanted is not None:
+        narrow = (ranks < wanted.topk.unsqueeze(1)) | (depth == 0)
+        narrow = narrow.expand_as(lineage).gather(2, lineage).all(dim=0)
+        live = live & narrow & (depth <= wanted.depth.unsqueeze(1))
+    positions = torch.where(live, first.unsqueeze(1) + depth, -1)
     slots = first.unsqueeze(1) + torch.where(steps[0] > 0, tail + steps[0] - 1, 0)
-    back = torch.arange(tail, device=bonus.device).view(-1, 1, 1)
+    back = numbers(0, tail, bonus.device).view(-1, 1, 1)
     own = slots.expand_as(lineage).gather(2, lineage)
     newest_first = torch.where(back < depth, own, positions - back)
     tails = torch.where(positions < 0, -1, newest_first).flip(0).permute(1, 2, 0).clamp(min=-1)
     tokens = torch.cat((bonus, draft.tokens), dim=1)
-    return StepRows(tokens, positions, sequences, tails.contiguous(), lineage)
+    return StepRows(tokens, positions, sequences, tails.contiguous(), lineage, ranks)
 
 
 def rows_behind(
@@ -100,11 +125,11 @@ def rows_behind(
     sequences: Tensor,
     draft: Draft,
     tail: int,
-    wanted: Tensor | None = None,
+    wanted: Wanted | None = None,
 ) -> StepRows:
-    """A draft of either kind behind the bonus tokens, as `tree_rows` takes them; of a chain at most
-    `wanted` int64 [B] drafts, all where it is None."""
+    """A draft of either kind behind the bonus tokens, as `tree_rows` takes them; all of it is
+    wanted where `wanted` is None."""
     if draft.parents is not None:
-        return tree_rows(bonus, first, sequences, draft, tail)
-    used = None if wanted is None else wanted + 1
+        return tree_rows(bonus, first, sequences, draft, tail, wanted)
+    used = None if wanted is None else wanted.depth + 1
     return chain_rows(torch.cat((bonus, draft.tokens), dim=1), first, sequences, tail, used)

@@ -86,7 +86,8 @@ class WholeRound:
         running.position.fill_(-1)
         running.position[: self._texts].fill_(self._context)
         running.moves.fill_(-1)
-        running.wanted.fill_(self.chain_len)
+        for index in range(len(running)):
+            running.take(self._round.shape, index)
 
 
 class Parts:

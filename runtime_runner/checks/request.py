@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from eagle_aot.artifact import Constants
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.shape import Shape, Tree, check_tree, parse_tree
 
 
 def check_prompt(ids: list[int], constants: Constants) -> None:
@@ -32,6 +33,19 @@ def chosen_chain_len(chain_len: ChainLen | None, constants: Constants) -> ChainL
     if not 1 <= chosen <= longest:
         raise SettingError(f"chain length {chosen}: this artifact takes 1 to {longest}")
     return chosen
+
+
+def chosen_tree(tree: Tree, drafter: str, grows_trees: bool, constants: Constants) -> Shape:
+    """A tree as it was asked for. Raises SettingError for one that artifact or drafter does not
+    take."""
+    asked = parse_tree(tree) if isinstance(tree, str) else tree
+    shape = asked if isinstance(asked, Shape) else Shape(*asked)
+    check_tree(shape, constants.tail - 1, constants.max_rows, constants.max_seq_len)
+    if not (shape.is_chain or grows_trees):
+        raise SettingError(
+            f"tree {shape}: drafter {drafter!r} proposes chains: name a chain length"
+        )
+    return shape
 
 
 def all_stop_ids(stop_ids: Iterable[int], constants: Constants) -> frozenset[int]:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from torch import Tensor
 
 from eagle_aot.common.errors import EagleError, SettingError
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import (
     Event,
@@ -112,7 +111,7 @@ class Engine:
             request, schedule = text.request, self.schedule
             sequence, kept = self.sequences.take(request.prompt, request.reuse)
             where = self.sequences.cache(sequence)
-            drafter = schedule.drafter if request.chain_len else None
+            drafter = None if request.is_plain else schedule.drafter
             run = PromptRun(schedule.target, drafter, request.prompt, where, kept)
             text.start(sequence, kept, run)
             self.prompts.append(text)
@@ -143,15 +142,15 @@ class Engine:
         texts = list(self.running)
         started = time.perf_counter()
         round_ = self.schedule.choose(texts)
-        played = round_.play().tolist()  # the round's one copy to the host
+        outcomes = round_.outcomes(round_.play())
         found, events = [], list[Event]()
-        for text, (accepted, *tokens) in zip(texts, played, strict=False):
+        for text, outcome in zip(texts, outcomes, strict=False):
             try:
-                run = text.add(round_.chain_len, accepted, tokens)
+                run = text.add(round_.chain_len, outcome)
             except Exception as error:  # of its own `ends`: the others have their tokens
                 events.append(self._fail(text, error))
                 continue
-            found.append((accepted, run))
+            found.append((outcome.accepted, run))
             events += self._told(text, run)
         if len(found) == len(texts):
             self.schedule.observe(round_, found, time.perf_counter() - started)
@@ -197,9 +196,9 @@ class Engine:
         place = len(self.running)
         self.sequences.bring(text.sequence, place)
         self.running.append(text)
-        running, wanted = self.schedule.running, text.request.chain_len
+        running = self.schedule.running
         running.place(bonus, text.position, place)
-        running.wanted[place] = self.schedule.target.tail - 1 if wanted == AUTO_LENGTH else wanted
+        running.take(text.request.shape, place)
         self.schedule.join(self.running)
 
     def _leave(self, text: Text, *, kept: bool = True) -> None:

@@ -6,8 +6,9 @@ from typing import Literal
 
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.result import Span
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.stats import Stats
 
 RequestId = int
@@ -34,8 +35,8 @@ class Limits:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """Token ids to continue within `limits`, with `chain_len` drafts a round at most, or "auto" for
-    as many as pay; 0 decodes plainly. With `reuse`, rows that a cache holds of a text that began
-    alike are not run again.
+    as many as pay; 0 decodes plainly. A `tree` takes the chain's place. With `reuse`, rows that a
+    cache holds of a text that began alike are not run again.
 
     Its tokens depend on the prompt and the limits alone, and not on whoever else is served.
     """
@@ -43,7 +44,20 @@ class Request:
     prompt: tuple[int, ...]
     limits: Limits
     chain_len: ChainLen
+    tree: Shape | None = None
     reuse: bool = False
+
+    @property
+    def shape(self) -> Shape | None:
+        """What it is drafted in a round, None for as much as pays."""
+        if self.tree is not None:
+            return self.tree
+        return None if self.chain_len == AUTO_LENGTH else Shape.chain(self.chain_len)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is ever drafted."""
+        return self.shape is not None and not self.shape.nodes
 
 
 @dataclass(frozen=True, slots=True)

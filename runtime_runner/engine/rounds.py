@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.target import Target
 
 
@@ -25,7 +26,11 @@ class Rounds:
         `max_rows` rows at most."""
         self.target, self.drafter, self.running = target, drafter, running
         self._max_rows, self._record = max_rows, record
-        self._made: dict[tuple[int, int, bool], Round] = {}
+        self._made: dict[tuple[int, Shape, bool], Round] = {}
+
+    def fitting(self, texts: int, shape: Shape) -> Shape:
+        """As much of it as there are rows for in a round of so many texts."""
+        return shape.within(self._max_rows // self.places(texts))
 
     def longest_chain(self, texts: int) -> int:
         """As many drafts as there are rows for in a round of so many texts."""
@@ -37,25 +42,24 @@ class Rounds:
             return texts
         return min(1 << (texts - 1).bit_length(), len(self.running))
 
-    def shapes(self, texts: int, chain_lens: Iterable[int]) -> set[tuple[int, int]]:
+    def shapes(self, texts: int, wanted: Iterable[Shape]) -> set[tuple[int, Shape]]:
         """Sequences and drafts of each, of all rounds that up to so many texts may need."""
         places = {self.places(count) for count in range(1, texts + 1)}
-        lengths = set(chain_lens)
-        return {(size, min(k, self.longest_chain(size))) for size in places for k in lengths}
+        every = set(wanted)
+        return {(size, self.fitting(size, shape)) for size in places for shape in every}
 
-    def of(self, texts: int, chain_len: int, *, observed: bool = False) -> Round:
-        """The round of the texts at the first places, with `chain_len` drafts each or as many as
+    def of(self, texts: int, shape: Shape, *, observed: bool = False) -> Round:
+        """The round of the texts at the first places, drafted `shape` each or as much of it as
         there are rows for. With `observed`, the drafter is shown plain rounds too."""
-        places, longest = self.places(texts), self.longest_chain(texts)
-        shape = places, min(chain_len, longest), observed or chain_len > 0
-        if shape not in self._made:
-            drafter = self.drafter if shape[-1] else None
-            self._made[shape] = self.make(places, shape[1], drafter)
-        return self._made[shape]
+        shape = self.fitting(texts, shape)
+        made = self.places(texts), shape, observed or shape.nodes > 0
+        if made not in self._made:
+            self._made[made] = self.make(made[0], shape, self.drafter if made[-1] else None)
+        return self._made[made]
 
-    def make(self, places: int, chain_len: int, drafter: Drafter | None) -> Round:
+    def make(self, places: int, shape: Shape, drafter: Drafter | None) -> Round:
         """A new one. Recording plays it as well, while nobody runs."""
-        round_ = Round(self.target, drafter, chain_len, self.running.first(places))
+        round_ = Round(self.target, drafter, shape, self.running.first(places))
         if self._record is not None:
             with self.running.idle():
                 round_.play = self._record(round_.step)

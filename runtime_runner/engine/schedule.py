@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from eagle_aot.runtime_runner.adaptive.batch import BatchChainLength
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.text import Text
 from eagle_aot.runtime_runner.round import Drafter, Round, Running
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.target import Target
 
 Found = Sequence[tuple[int, Sequence[int]]]
@@ -77,23 +77,23 @@ class SharedRounds:
             self._alone.settle()
         self._alone = None
         text = texts[-1]
-        if len(texts) == 1 and text.request.chain_len == AUTO_LENGTH:
+        if len(texts) == 1 and text.request.shape is None:
             self._alone = self._make_alone()
             self._alone.begin(len(text.request.prompt))
 
     def choose(self, texts: Sequence[Text]) -> Round:
         if self._alone is not None:
             return self._alone.choose(texts[0].room)
-        wanted = [text.request.chain_len for text in texts]
-        fixed = max((length for length in wanted if length != AUTO_LENGTH), default=0)
-        self._chosen = AUTO_LENGTH in wanted
+        wanted = [text.request.shape for text in texts]
+        fixed = Shape.covering([Shape.chain(0), *filter(None, wanted)])
+        self._chosen = None in wanted and fixed.is_chain
         if not self._chosen:
             return self._rounds.of(len(texts), fixed)
         longest = min(self._rounds.longest_chain(len(texts)), max(text.room for text in texts) - 1)
-        free = wanted.count(AUTO_LENGTH) / len(texts)
+        free = wanted.count(None) / len(texts)
         places = self._rounds.places(len(texts))
-        chosen = self._together.choose(places, free, fixed, max(longest, 0))
-        return self._rounds.of(len(texts), chosen, observed=True)
+        chosen = self._together.choose(places, free, fixed.depth, max(longest, 0))
+        return self._rounds.of(len(texts), Shape.chain(chosen), observed=True)
 
     def observe(self, round_: Round, found: Found, seconds: float) -> None:
         if self._alone is not None:

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Sequence
 
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import Finished, Reason, Request, RequestId
 from eagle_aot.runtime_runner.result import Span
+from eagle_aot.runtime_runner.round import Outcome
 from eagle_aot.runtime_runner.stats import Stats
 
 
@@ -23,7 +23,7 @@ class Text:
         self.run: PromptRun | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
-        self.stats = Stats(chain_len=request.chain_len)
+        self.stats = Stats(chain_len=request.chain_len, tree=request.tree)
         self._started = self._first_token = time.perf_counter()
 
     @property
@@ -53,12 +53,14 @@ class Text:
         self.stats.prefill_seconds = self._first_token - self._started
         return self._append([token])
 
-    def add(self, chain_len: int, accepted: int, tokens: Sequence[int]) -> list[int]:
-        """A round's tokens. Returns those that count."""
-        wanted = self.request.chain_len
-        drafted = chain_len if wanted == AUTO_LENGTH else min(chain_len, wanted)
-        run = self._append(tokens[: accepted + 1])
-        self.stats.add_round(drafted, min(accepted, len(run)), len(run))
+    def add(self, chain_len: int, outcome: Outcome) -> list[int]:
+        """What came of a round, of a chain of `chain_len` drafts at most. Returns the tokens that
+        count."""
+        shape = self.request.shape
+        chain_len = chain_len if shape is None else min(chain_len, shape.depth)
+        drafted = chain_len if outcome.drafted is None else outcome.drafted
+        run = self._append(outcome.tokens[: outcome.accepted + 1])
+        self.stats.add_round(drafted, outcome.accepted, len(run), outcome.ranks, outcome.offered)
         self.stats.decode_seconds = time.perf_counter() - self._first_token
         return run
 

@@ -8,6 +8,7 @@ from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.memory import shortage
 from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,16 +30,16 @@ class WarmUp:
 
 
 def warm_up(
-    rounds: Rounds, texts: int, chain_lens: Iterable[int], *, observed: bool = False
+    rounds: Rounds, texts: int, wanted: Iterable[Shape], *, observed: bool = False
 ) -> WarmUp:
-    """Make and play, while nobody runs, what up to so many texts with these chain lengths need.
+    """Make and play, while nobody runs, what up to so many texts with these drafts need.
 
     Raises UnsupportedError for a round that there is too little memory for.
     """
     device = rounds.running.bonus.device
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
-    shapes = sorted(rounds.shapes(texts, chain_lens), reverse=True)
+    shapes = sorted(rounds.shapes(texts, wanted), key=rows_of, reverse=True)
     recorded = sum(play_once(rounds, *shape, observed=observed) for shape in shapes)
     left = free_bytes(device)
     return WarmUp(
@@ -49,15 +50,21 @@ def warm_up(
     )
 
 
-def play_once(rounds: Rounds, places: int, chain_len: int, *, observed: bool) -> bool:
+def rows_of(round_shape: tuple[int, Shape]) -> tuple[int, int]:
+    """Rows that are verified, and those of the head at a time."""
+    places, shape = round_shape
+    return places * (shape.nodes + 1), places * shape.topk
+
+
+def play_once(rounds: Rounds, places: int, shape: Shape, *, observed: bool) -> bool:
     """Whether the round is a recording."""
     try:
-        round_ = rounds.of(places, chain_len, observed=observed)
+        round_ = rounds.of(places, shape, observed=observed)
         with rounds.running.idle():
             round_.play().tolist()
     except (RuntimeError, MemoryError) as error:
         if (line := shortage(error)) is None:
             raise
-        shape = f"a round of {places} sequences with {chain_len} drafts"
-        raise UnsupportedError(f"warm-up: {shape}: {line}") from error
+        what = f"a round of {places} sequences with {shape.nodes} drafts"
+        raise UnsupportedError(f"warm-up: {what}: {line}") from error
     return round_.play != round_.step

@@ -7,15 +7,13 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.step import Draft, rows_behind
-from support.runner.toy import TAIL
+from support.runner.toy import TAIL, tree_of
 
 
 def accepted(drafts: list[int], choices: list[int], parents: list[int] | None = None) -> Accepted:
     """Of one sequence whose bonus stands at position 5."""
-    draft = Draft(
-        torch.tensor([drafts], dtype=torch.int64),
-        None if parents is None else torch.tensor([parents]),
-    )
+    chain = Draft(torch.tensor([drafts], dtype=torch.int64))
+    draft = chain if parents is None else tree_of([drafts], [parents])
     bonus, first = torch.tensor([[99]]), torch.tensor([5])
     step = rows_behind(bonus, first, torch.tensor([0]), draft, TAIL)
     return accept(step, torch.tensor([choices]))
@@ -72,5 +70,9 @@ def test_a_tree_is_walked_along_the_targets_choices(data: st.DataObject) -> None
     count = int(found.count)
     assert found.rows[0, : count + 1].tolist() == path
     assert found.tokens[0, : count + 1].tolist() == [choices[row] for row in path]
+    assert found.ranks is not None and found.offered is not None
+    ranks = [parents[: row - 1].count(parents[row - 1]) for row in path[1:]]
+    assert found.ranks[0, : count + 1].tolist() == [0, *ranks]
+    assert found.offered[0, : count + 1].tolist() == [parents.count(row) for row in path]
     slots = [5, *(5 + TAIL + row - 1 for row in path[1:])]
     assert found.slots[0, : count + 1].tolist() == slots

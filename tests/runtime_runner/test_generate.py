@@ -232,7 +232,7 @@ def test_every_tree_gives_the_plain_text(
     """Its nodes lie in scattered slots, which later rounds find moved to those of their places."""
     expected = plain_text(prompt, seed, room)
     drafter = TreeDrafter([*prompt, *expected], pattern, parents)
-    round_ = Round(ToyTarget(seed, 16, 9), drafter, len(parents), one())
+    round_ = Round(ToyTarget(seed, 16, 9), drafter, drafter.shape, one())
     limits = Limits(room=room, stop_ids=frozenset())
     output, stats = decode(round_, prompt, limits)
     assert output == expected

@@ -14,8 +14,9 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.checks.step import check_step
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.step import Draft, StepRows, chain_rows, tree_rows
+from eagle_aot.runtime_runner.step import StepRows, chain_rows, tree_rows
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
+from support.runner.toy import tree_of
 
 BATCH = replace(CONSTANTS, max_batch_size=4)
 
@@ -27,7 +28,7 @@ def chain(rows: int = 5, first: int = 30, sequence: int = 0) -> StepRows:
 
 def tree(first: int = 30) -> StepRows:
     """Two branches, of which the first goes on."""
-    draft = Draft(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[0, 0, 1, 3]]))
+    draft = tree_of([[1, 2, 3, 4]], [[0, 0, 1, 3]])
     zero = torch.tensor([[0]])
     return tree_rows(zero, torch.tensor([first]), torch.tensor([0]), draft, TAIL)
 
@@ -58,7 +59,7 @@ def test_so_can_any_tree(choices: list[int], first: int) -> None:
         possible = [row for row, d in enumerate(depth) if d < TAIL - 1]
         parents.append(possible[choice % len(possible)])
         depth.append(depth[parents[-1]] + 1)
-    draft = Draft(torch.zeros(1, len(parents), dtype=torch.int64), torch.tensor([parents]))
+    draft = tree_of([[0] * len(parents)], [parents])
     where = torch.tensor([[0]]), torch.tensor([first]), torch.tensor([0])
     check_step(tree_rows(*where, draft, TAIL), CONSTANTS)
 

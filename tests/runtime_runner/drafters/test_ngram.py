@@ -13,6 +13,7 @@ from eagle_aot.runtime_runner.adaptive.backlog import NoBacklog
 from eagle_aot.runtime_runner.drafters.ngram import LONGEST, NgramDrafter
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.stats import Stats
 from support.files.artifact import CONSTANTS
 from support.runner.toy import TAIL, VOCAB, ToyTarget, plain_text
@@ -47,7 +48,7 @@ def proposed(drafter: NgramDrafter, lengths: dict[int, int], count: int) -> list
     """Drafts for sequences whose texts are so long, all at once; 0 only fills a place."""
     running = Running(list(lengths), TAIL, "cpu")
     running.position.copy_(torch.tensor(list(lengths.values())) - 1)
-    draft = drafter.propose(running, count)
+    draft = drafter.propose(running, Shape.chain(count))
     assert draft.parents is None
     return draft.tokens.tolist()
 

@@ -26,6 +26,7 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.shape import Shape
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
@@ -50,7 +51,8 @@ def engine_of(
 def alone_over(rounds: Rounds) -> AdaptiveSchedule:
     """Every chain length for a text that has nobody beside it, each at the price of one."""
     backlog = Backlog(rounds.drafter, 40, rounds.running.first(1))
-    lengths = [rounds.make(1, 0, backlog), *(rounds.of(1, k) for k in range(1, 8))]
+    chains = [Shape.chain(k) for k in range(8)]
+    lengths = [rounds.make(1, chains[0], backlog), *(rounds.of(1, k) for k in chains[1:])]
     costs = RoundCosts(
         positions=(0, 100), rounds=[(1.0, 1.0)] * 8, rows=40, catch_up=(0.1, 4.0)
     )  # fmt: skip
@@ -63,12 +65,14 @@ def request_of(
     chain_len: ChainLen = 4,
     stops: frozenset[int] = frozenset(),
     reuse: bool = False,
+    tree: Shape | None = None,
 ) -> Request:
     return Request(
         prompt=tuple(prompt),
         limits=Limits(room=room, stop_ids=stops),
         chain_len=chain_len,
         reuse=reuse,
+        tree=tree,
     )
 
 
@@ -82,6 +86,7 @@ prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 requests = st.builds(
     request_of, prompts, st.integers(1, 40), st.integers(0, 15) | st.just("auto"),
     st.frozensets(st.integers(0, VOCAB - 1), max_size=1), st.booleans(),
+    st.none() | st.sampled_from([Shape(3, 2, 7), Shape(2, 3, 5), Shape(6, 4, 20), Shape.chain(3)]),
 )  # fmt: skip
 
 

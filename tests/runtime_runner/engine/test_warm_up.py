@@ -15,6 +15,7 @@ from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.round import Running
 from eagle_aot.runtime_runner.runner import Runner
+from eagle_aot.runtime_runner.shape import Shape
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget
 
@@ -41,24 +42,33 @@ def rounds_of(sequences: int, recorder: Recorder | None) -> Rounds:
     return Rounds(target, SeeingDrafter(target, [True]), running, MAX_ROWS, recorder)
 
 
+def chains_of(rounds: Rounds, texts: int, lengths: list[int]) -> set[tuple[int, int]]:
+    """Sequences and drafts of the rounds of so many texts with these chains."""
+    found = rounds.shapes(texts, map(Shape.chain, lengths))
+    assert all(shape.is_chain for _, shape in found)
+    return {(places, shape.depth) for places, shape in found}
+
+
 def test_the_buckets_are_those_that_texts_may_meet() -> None:
     recorded, played = rounds_of(8, Recorder()), rounds_of(8, None)
-    assert recorded.shapes(8, [4]) == {(1, 4), (2, 4), (4, 4), (8, 4)}
-    assert recorded.shapes(3, [4, 0]) == {(1, 0), (2, 0), (4, 0), (1, 4), (2, 4), (4, 4)}
-    assert recorded.shapes(8, [15, 7]) == {
+    assert chains_of(recorded, 8, [4]) == {(1, 4), (2, 4), (4, 4), (8, 4)}
+    assert chains_of(recorded, 3, [4, 0]) == {(1, 0), (2, 0), (4, 0), (1, 4), (2, 4), (4, 4)}
+    assert chains_of(recorded, 8, [15, 7]) == {
         *((places, k) for places in (1, 2, 4) for k in (7, 15)),
         (8, 7),  # rows for no more
     }
-    assert played.shapes(3, [4]) == {(1, 4), (2, 4), (3, 4)}
-    assert rounds_of(5, Recorder()).shapes(5, [1]) == {(1, 1), (2, 1), (4, 1), (5, 1)}
+    assert chains_of(played, 3, [4]) == {(1, 4), (2, 4), (3, 4)}
+    assert chains_of(rounds_of(5, Recorder()), 5, [1]) == {(1, 1), (2, 1), (4, 1), (5, 1)}
 
 
 @pytest.mark.parametrize("sequences", [1, 4, 5])
 def test_behind_it_nothing_is_recorded(sequences: int) -> None:
     recorder = Recorder()
     rounds = rounds_of(sequences, recorder)
-    done = warm_up(rounds, sequences, [4])
-    assert done.rounds == done.recorded == recorder.recorded == len(rounds.shapes(sequences, [4]))
+    done = warm_up(rounds, sequences, [Shape.chain(4)])
+    assert (
+        done.rounds == done.recorded == recorder.recorded == len(chains_of(rounds, sequences, [4]))
+    )
     engine = Engine(SharedRounds(rounds, lambda: pytest.fail("nobody asked for auto")))
     limits = Limits(room=30, stop_ids=frozenset())
     for i in range(2 * sequences):
@@ -73,7 +83,7 @@ def test_it_changes_nothing() -> None:
     target, running = rounds.target, rounds.running
     assert isinstance(target, ToyTarget)
     before = copy.deepcopy((target.slots, vars(running)))
-    done = warm_up(rounds, 3, [0, 2], observed=True)
+    done = warm_up(rounds, 3, [Shape.chain(0), Shape.chain(2)], observed=True)
     assert (done.rounds, done.recorded, done.bytes) == (6, 0, None)
     assert target.forwards == 6 and target.slots == before[0]
     for name, tensor in vars(running).items():
@@ -82,7 +92,7 @@ def test_it_changes_nothing() -> None:
 
 def test_memory_that_runs_out_is_said_with_the_round() -> None:
     with pytest.raises(UnsupportedError) as caught:
-        warm_up(rounds_of(4, Recorder(room=0)), 4, [7])
+        warm_up(rounds_of(4, Recorder(room=0)), 4, [Shape.chain(7)])
     line = str(caught.value)
     assert line.startswith(
         "warm-up: a round of 4 sequences with 7 drafts: out of memory on the GPU"

@@ -17,7 +17,8 @@ def decode(
     on_tokens: Callable[[list[int]], None] = lambda run: None,
 ) -> tuple[list[int], Stats]:
     """The output of the same round over and over."""
-    request = Request(prompt=tuple(prompt), limits=limits, chain_len=round_.chain_len)
+    tree = None if round_.shape.is_chain else round_.shape
+    request = Request(prompt=tuple(prompt), limits=limits, chain_len=round_.chain_len, tree=tree)
     generation = Generation(request=request, on_tokens=on_tokens)
     result = generate(Engine(OneRound(round_)), generation)
     return result.token_ids, result.stats

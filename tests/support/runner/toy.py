@@ -9,6 +9,7 @@ from torch.nn.functional import one_hot
 from eagle_aot.runtime_runner.acceptance import Accepted
 from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.step import Draft, StepRows
 from eagle_aot.runtime_runner.target import Forward
 
@@ -145,8 +146,8 @@ class RecordingDrafter:
         self.proposed += 1
         return self.pattern[(self.proposed - 1) % len(self.pattern)]
 
-    def propose(self, running: Running, count: int) -> Draft:
-        drafts = []
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        drafts, count = [], shape.depth
         for place, sequence in zip(
             running.position.tolist(), running.sequences.tolist(), strict=True
         ):
@@ -168,22 +169,38 @@ class SeeingDrafter:
         for row, first in enumerate(accepted.first.tolist()):
             assert first < 0 or features[row, 0, 0] == first, "the feature of another position"
 
-    def propose(self, running: Running, count: int) -> Draft:
-        places = zip(
-            running.position.tolist(), running.bonus[:, 0].tolist(), running.sequences.tolist(),
-            strict=True,
-        )  # fmt: skip
-        return Draft(torch.tensor([self._chain(*place, count) for place in places]))
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        texts = [self._text(running, place) for place in range(len(running))]
+        if shape.is_chain:
+            return Draft(torch.tensor([self._chain(text, shape.depth) for text in texts]))
+        parents = full_tree(shape)
+        return tree_of([self._tree(text, parents) for text in texts], [parents] * len(texts))
 
-    def _chain(self, position: int, bonus: int, sequence: int, count: int) -> list[int]:
-        slots = self._target.slots[sequence]
-        text = [*(slots[p] for p in range(max(position, 0))), bonus]
+    def _text(self, running: Running, place: int) -> list[int]:
+        """All tokens up to the bonus, of which the last may lie where a tree has left them."""
+        position, moves = int(running.position[place]), running.moves[place].tolist()
+        slots = self._target.slots[int(running.sequences[place])]
+        where = list(range(max(position, 0)))
+        for back, source in enumerate(reversed(moves), start=1):
+            if source >= 0:
+                where[position - back] = source
+        return [*(slots[slot] for slot in where), int(running.bonus[place])]
+
+    def _chain(self, text: list[int], count: int) -> list[int]:
         for _ in range(count):
             right = self._pattern[self._proposed % len(self._pattern)]
             self._proposed += 1
             token = next_token(text, self._target.seed)
             text.append(token if right else (token + 1) % VOCAB)
         return text[-count:]
+
+    def _tree(self, text: list[int], parents: Sequence[int]) -> list[int]:
+        texts = [text]
+        for i, parent in enumerate(parents):
+            rank, before = parents[:i].count(parent), texts[parent]
+            wrong = not self._pattern[len(before) % len(self._pattern)]
+            texts.append([*before, (next_token(before, self._target.seed) + rank + wrong) % VOCAB])
+        return [text[-1] for text in texts[1:]]
 
 
 class TreeDrafter(RecordingDrafter):
@@ -196,7 +213,13 @@ class TreeDrafter(RecordingDrafter):
         super().__init__(text, pattern)
         self.parents = list(parents)
 
-    def propose(self, running: Running, count: int) -> Draft:
+    @property
+    def shape(self) -> Shape:
+        """As it is asked for."""
+        depth = depths(self.parents)
+        return Shape(max(depth), len(self.parents) + 1, len(self.parents))
+
+    def propose(self, running: Running, shape: Shape) -> Draft:
         depth, tokens, used = [0], [], [set[int]()]
         for parent in self.parents:
             truth = self.truth(0, int(running.position) + depth[parent] + 1)
@@ -207,4 +230,27 @@ class TreeDrafter(RecordingDrafter):
             tokens.append(token)
             depth.append(depth[parent] + 1)
             used.append(set())
-        return Draft(torch.tensor([tokens]), torch.tensor([self.parents]))
+        return tree_of([tokens], [self.parents])
+
+
+def tree_of(tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]) -> Draft:
+    """A draft of these nodes, the first behind a token ranked first."""
+    ranks = [[row[:i].count(parent) for i, parent in enumerate(row)] for row in parents]
+    return Draft(*(torch.tensor(part, dtype=torch.int64) for part in (tokens, parents, ranks)))
+
+
+def full_tree(shape: Shape) -> list[int]:
+    """The parents of as many nodes, depth by depth, as many behind each as may be."""
+    parents: list[int] = []
+    for row in range(shape.nodes):
+        if depths(parents)[row] < shape.depth:
+            parents += [row] * min(shape.topk, shape.nodes - len(parents))
+    return parents
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Of the bonus and each node behind it."""
+    depth = [0]
+    for parent in parents:
+        depth.append(depth[parent] + 1)
+    return depth
