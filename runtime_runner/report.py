@@ -53,10 +53,18 @@ def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
     yield "rounds", str(stats.rounds)
     if stats.chain_len == AUTO_LENGTH:
         yield "chain length", f"{AUTO_LENGTH}: {chosen(stats)}"
+    if stats.tree is not None:
+        yield "tree", tree_line(stats)
     yield "tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"
     yield "drafts accepted", "-" if rate is None else f"{percent(rate)} of {stats.drafted}"
     yield "acceptance by position", by_position or "-"
     yield "decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"
+
+
+def tree_line(stats: Stats) -> str:
+    """Its shape, and how often the head's first, second, ... choice behind a token was right."""
+    by_rank = ", ".join(percent(share) for share in stats.acceptance_by_rank)
+    return f"{stats.tree}; by rank {by_rank or '-'}"
 
 
 def chosen(stats: Stats) -> str:

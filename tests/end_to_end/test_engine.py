@@ -13,6 +13,7 @@ from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.engine import Failed, Finished, Limits, Request, Tokens
 from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
+from eagle_aot.runtime_runner.shape import Shape
 from support.refusals import refuses
 from support.runner.mixed_prompts import mixed_prompts
 
@@ -36,6 +37,7 @@ def requests_of(runner: Runner, count: int) -> list[Request]:
                 stop_ids=frozenset(rng.sample(vocabulary, rng.choice((0, 9)))),
             ),
             chain_len=rng.choice((0, 1, 4, 7, 15)),
+            tree=rng.choice((None, None, Shape(3, 2, 7), Shape(6, 4, 14), Shape(4, 8, 32))),
             reuse=rng.random() < 0.5,
         )
         for prompt in prompts
