@@ -146,7 +146,7 @@ class Engine:
         found, events = [], list[Event]()
         for text, outcome in zip(texts, outcomes, strict=False):
             try:
-                run = text.add(round_.chain_len, outcome)
+                run = text.add(round_.shape, outcome)
             except Exception as error:  # of its own `ends`: the others have their tokens
                 events.append(self._fail(text, error))
                 continue
@@ -215,6 +215,5 @@ class Engine:
         else:
             self.waiting.remove(text)
         if text.sequence is not None:
-            whole = [*text.request.prompt, *text.output] if kept and text.output else None
-            self.sequences.give_back(text.sequence, whole, len(text.request.prompt), text.kept)
+            self.sequences.give_back(text.sequence, text.left() if kept else None)
         text.sequence = text.run = None

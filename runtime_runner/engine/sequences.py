@@ -1,12 +1,26 @@
 """The caches of an artifact: who has which, at which place, and what is left in them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from eagle_aot.runtime_runner.kept import KeptText
 from eagle_aot.runtime_runner.round import Running
 from eagle_aot.runtime_runner.target import Target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Left:
+    """What a text of `length` tokens leaves in its cache: rows of all of `tokens` but the last, the
+    first `kept` of which were there before. `prompt_tokens` of them were read. `scratch` slots
+    behind a tail's may be written."""
+
+    tokens: Sequence[int]
+    prompt_tokens: int
+    kept: int
+    length: int
+    scratch: int
 
 
 class Sequences:
@@ -44,17 +58,14 @@ class Sequences:
             self._running.swap(own, place)
             self.order[own], self.order[place] = self.order[place], self.order[own]
 
-    def give_back(
-        self, sequence: int, tokens: Sequence[int] | None, prompt_tokens: int, kept: int
-    ) -> None:
-        """It is free, and holds a text of so many tokens of prompt, of which `kept` rows were there
-        before; None where that is not known."""
+    def give_back(self, sequence: int, left: Left | None) -> None:
+        """It is free, and holds what a text left; None where that is not known."""
         before = self._kept.pop(sequence, KeptText())
         self.free.append(sequence)
-        if tokens is not None:
-            plan = self._target.plan_prompt(prompt_tokens)
-            written = len(tokens) + self._target.tail  # with drafts, at most
-            self._kept[sequence] = before.followed_by(tokens, plan, kept, written)
+        if left is not None:
+            plan = self._target.plan_prompt(left.prompt_tokens)
+            written = left.length + self._target.tail + left.scratch  # with drafts, at most
+            self._kept[sequence] = before.followed_by(left.tokens, plan, left.kept, written)
 
     def forget(self, *sequences: int) -> None:
         """What sequences hold that are free, all of them where none is named."""

@@ -5,21 +5,25 @@ from collections.abc import Sequence
 
 from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import Finished, Reason, Request, RequestId
+from eagle_aot.runtime_runner.engine.sequences import Left
 from eagle_aot.runtime_runner.result import Span
 from eagle_aot.runtime_runner.round import Outcome
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.stats import Stats
 
 
 class Text:
     """What the host knows of it: the tokens so far, and why there are no more.
 
-    `sequence` is the cache that it has, None while it waits for one.
+    `sequence` is the cache that it has, None while it waits for one. Its first `rows` tokens lie
+    there in the slots of their positions, and `scratch` slots behind a tail's may be written too.
     """
 
     def __init__(self, number: RequestId, request: Request) -> None:
         self.number, self.request = number, request
         self.sequence: int | None = None
         self.kept = 0  # rows of the prompt that are not run
+        self.rows = self.scratch = 0
         self.run: PromptRun | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
@@ -49,20 +53,38 @@ class Text:
     def begin(self, token: int) -> list[int]:
         """The first token, which the prompt's last chunk gives. Returns it, as `add` does."""
         self.run = None
+        self.rows = len(self.request.prompt)
         self._first_token = time.perf_counter()
         self.stats.prefill_seconds = self._first_token - self._started
         return self._append([token])
 
-    def add(self, chain_len: int, outcome: Outcome) -> list[int]:
-        """What came of a round, of a chain of `chain_len` drafts at most. Returns the tokens that
-        count."""
-        shape = self.request.shape
-        chain_len = chain_len if shape is None else min(chain_len, shape.depth)
+    def add(self, shape: Shape, outcome: Outcome) -> list[int]:
+        """What came of a round. Returns the tokens that count."""
+        wanted = self.request.shape
+        chain_len = shape.depth if wanted is None else min(shape.depth, wanted.depth)
         drafted = chain_len if outcome.drafted is None else outcome.drafted
+        self.rows = self.position + 1
         run = self._append(outcome.tokens[: outcome.accepted + 1])
+        if shape.is_chain:
+            self.rows += len(run) - 1
+        else:  # the path is where its nodes are until the next round moves it
+            self.scratch = max(self.scratch, shape.nodes)
         self.stats.add_round(drafted, outcome.accepted, len(run), outcome.ranks, outcome.offered)
         self.stats.decode_seconds = time.perf_counter() - self._first_token
         return run
+
+    def left(self) -> Left | None:
+        """What its cache holds, None where it has not begun."""
+        if not self.output:
+            return None
+        whole = [*self.request.prompt, *self.output]
+        return Left(
+            tokens=whole[: self.rows + 1],
+            prompt_tokens=len(self.request.prompt),
+            kept=self.kept,
+            length=len(whole),
+            scratch=self.scratch,
+        )
 
     def finished(self, reason: Reason) -> Finished:
         """Its last event."""
