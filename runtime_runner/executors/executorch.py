@@ -50,7 +50,7 @@ class ExecuTorchExecutor:
                     data_path=weights if weights.name in manifest.files else None,
                 )
             except RuntimeError as error:
-                raise ArtifactError(f"{path}: not a readable ExecuTorch program") from error
+                raise ArtifactError(f"{directory}: not a readable ExecuTorch program") from error
             names, needed = self._program.method_names, methods_of(manifest.drafter)
             missing = [method for method in needed if method not in names]
             if missing:

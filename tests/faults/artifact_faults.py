@@ -21,6 +21,7 @@ from faults.scene import (
 
 Damage = Callable[[Path], object]
 HASH = "does not match its hash in manifest.json"
+UNLISTED = "special_tokens_map.json"
 STOP = "{{ raise_exception('no') }}"
 
 
@@ -76,7 +77,7 @@ def changed_file(name: str, copy: Callable[[Scene], Path]) -> Iterator[Fault]:
 
 
 def program_faults() -> Iterator[Fault]:
-    """`model.pte`, with the hash of the good one and with its own."""
+    """`model.pte`, with the hash of the good one and with its own, and a tied table's `model.ptd`."""
     yield from changed_file(PROGRAM, Scene.artifact)
     yield damaged(
         f"{PROGRAM}: cut in half, its hash corrected",
@@ -89,8 +90,13 @@ def program_faults() -> Iterator[Fault]:
         "not a readable ExecuTorch program",
     )
     yield damaged(
-        f"{WEIGHTS}: not of this artifact",
-        lambda a: write(a / WEIGHTS, b"FT01"),
+        f"{WEIGHTS} of a CPU's: cut in half, its hash corrected",
+        lambda a: (cut(a / WEIGHTS, 0.5), rehash(a, WEIGHTS)),
+        "not a readable ExecuTorch program",
+    )
+    yield damaged(
+        f"{UNLISTED}: not of this artifact",
+        lambda a: write(a / UNLISTED, b"{}"),
         "not listed in manifest.json",
     )
 
