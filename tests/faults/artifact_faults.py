@@ -77,7 +77,7 @@ def changed_file(name: str, copy: Callable[[Scene], Path]) -> Iterator[Fault]:
 
 
 def program_faults() -> Iterator[Fault]:
-    """`model.pte`, with the hash of the good one and with its own, and a tied table's `model.ptd`."""
+    """`model.pte`, with the hash of the good one and its own, and a tied table's `model.ptd`."""
     yield from changed_file(PROGRAM, Scene.artifact)
     yield damaged(
         f"{PROGRAM}: cut in half, its hash corrected",
