@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS
-from faults.fault import Arguments, Fault
+from faults.fault import Arguments, CannotMake, Fault
 from faults.scene import (
     QUESTION,
     Scene,
@@ -91,7 +91,7 @@ def program_faults() -> Iterator[Fault]:
     )
     yield damaged(
         f"{WEIGHTS} of a CPU's: cut in half, its hash corrected",
-        lambda a: (cut(a / WEIGHTS, 0.5), rehash(a, WEIGHTS)),
+        _half_a_table,
         "not a readable ExecuTorch program",
     )
     yield damaged(
@@ -99,6 +99,14 @@ def program_faults() -> Iterator[Fault]:
         lambda a: write(a / UNLISTED, b"{}"),
         "not listed in manifest.json",
     )
+
+
+def _half_a_table(artifact: Path) -> None:
+    """Raises CannotMake for a target whose tables are two."""
+    if not (artifact / WEIGHTS).is_file():
+        raise CannotMake("the target has no tied table")
+    cut(artifact / WEIGHTS, 0.5)
+    rehash(artifact, WEIGHTS)
 
 
 def manifest_faults() -> Iterator[Fault]:
