@@ -99,7 +99,8 @@ def check_backend(backend: str) -> None:
 def check_host(manifest: Manifest) -> None:
     """Raise UnsupportedError unless the host has room for a program and its caches."""
     if (caches := CacheBytes.of(manifest)) is not None:
-        weights = manifest.files[PROGRAM].bytes
+        files = manifest.files
+        weights = sum(files[name].bytes for name in (PROGRAM, WEIGHTS) if name in files)
         check_room(weights, caches.bytes, caches.sequences, torch.device("cpu"))
 
 
