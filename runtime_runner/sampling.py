@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from eagle_aot.common.threads import torch_threads
 from eagle_aot.runtime_runner.step import numbers
 
 BLOCKS = 256
@@ -11,9 +12,18 @@ BLOCKS = 256
 def greedy(logits: Tensor) -> Tensor:
     """`logits` float [B, T, V] -> the index of the largest, the first of equals, int64 [B, T].
 
-    Searched in blocks, then among their winners: one reduction over V would leave a GPU to so few
-    programs as there are rows.
+    On a CPU by one thread: others would then wait in loops on the cores that the next forward
+    needs.
     """
+    if logits.device.type == "cpu":
+        with torch_threads(1):
+            return _first_of_largest(logits)
+    return _first_of_largest(logits)
+
+
+def _first_of_largest(logits: Tensor) -> Tensor:
+    """Searched in blocks, then among their winners: one reduction over V would leave a GPU to so
+    few programs as there are rows."""
     vocab = logits.shape[-1]
     blocks = next(count for count in range(BLOCKS, 0, -1) if vocab % count == 0)
     size = vocab // blocks

@@ -4,8 +4,8 @@
     python scripts/write_prompts.py prompts.jsonl
     python scripts/check_engine.py gemma4-tiny-xnnpack prompts.jsonl --batch-sizes 2,4,8
 
-The artifact must have caches for the largest batch. Which requests there are, when they come and
-who is cancelled follows from the seed.
+The artifact must have caches for the largest batch. Which requests there are, their order and who
+is to be cancelled follows from the seed; who meets whom from the machine's time as well.
 """
 
 import random
@@ -82,11 +82,11 @@ def main(
     shown = track(asked, "alone", total=count, console=console, disable=not console.is_terminal)
     requests = [(request, alone(runner, request)) for request in shown]
     click.echo(str(runner.warm_up(max(batch_sizes), AUTO_LENGTH)), err=True)
+    orders = [rng.sample(range(count), count) for _ in batch_sizes]
+    cases = [[case_of(rng, i, *requests[i]) for i in order] for order in orders]
     wrong = 0
-    for batch_size in batch_sizes:
-        order = rng.sample(range(count), count)
-        cases = [case_of(rng, number, *requests[number]) for number in order]
-        wrong += Soak(runner.engine, rng, batch_size).run(cases)
+    for batch_size, shuffled in zip(batch_sizes, cases, strict=True):
+        wrong += Soak(runner.engine, rng, batch_size).run(shuffled)
     click.echo(f"{wrong} of {count * len(batch_sizes)} texts differ")
     sys.exit(1 if wrong else 0)
 

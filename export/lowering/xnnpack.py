@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from eagle_aot.artifact import PROGRAM
 from eagle_aot.export.lowering.backend import ASSEMBLE
 from eagle_aot.export.lowering.quick_passes import quick_passes
+from eagle_aot.export.lowering.shared_tables import SharedTables
 
 
 class LinearPartitioner(XnnpackPartitioner):
@@ -54,15 +55,17 @@ def lower(
         ExecutorchBackendConfig(
             memory_planning_pass=planning,
             emit_mutable_buffer_names=True,
+            external_constants=SharedTables(edge),
             run_reinplace_pass=True,  # caches are written in place, not copied whole
         )
     )
 
 
 def write(program: ExecutorchProgramManager, directory: Path) -> None:
-    """Write `model.pte`."""
+    """Write `model.pte`, and `model.ptd` where there are shared tables."""
     with (directory / PROGRAM).open("wb") as file:
         program.write_to_file(file)
+    program.write_tensor_data_to_file(str(directory))
 
 
 def workspace(directory: Path) -> AbstractContextManager[None]:

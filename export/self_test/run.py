@@ -1,7 +1,6 @@
 """The self-test around a drafter's own: prompts, device, what can go wrong, and what is told."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from eagle_aot.common.errors import ArtifactError, ExportError, PromptError, Set
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.prompts import Prompt, is_ids
 from eagle_aot.common.self_test import identity, self_test_prompts
+from eagle_aot.common.threads import torch_threads
 from eagle_aot.export.drafters.registry import HEADS
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, announce, unknown
 from eagle_aot.export.loading.load import LoadedPair
@@ -66,7 +66,7 @@ def _of_drafter(
     encoded = encode(prompts, provenance)
     device = torch.device("cuda" if backend == CUDA else "cpu")
     pair = eager(fold_int4(loaded.pair)) if device.type == "cpu" else loaded.pair
-    with stage as begin, moved(pair, device), threads_for(pair.target):
+    with stage as begin, moved(pair, device), torch_threads(threads_for(pair.target)):
         kind = HEADS[pair.draft.kind]
         return kind.self_test(pair, encoded, provenance.eos_ids, device, begin)
 
@@ -118,15 +118,9 @@ def count_weights(target: TapTarget) -> int:
     return target.vocab_size * target.hidden_size + sum(sizes)
 
 
-@contextmanager
-def threads_for(target: TapTarget) -> Iterator[None]:
-    """One for a small target, as many as before for others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if count_weights(target) < SMALL else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def threads_for(target: TapTarget) -> int:
+    """One for a small target, as many as there are for others."""
+    return 1 if count_weights(target) < SMALL else torch.get_num_threads()
 
 
 def encode(prompts: Sequence[Prompt], provenance: Provenance) -> list[Sequence[int]]:

@@ -11,9 +11,7 @@ Unlike there, errors are counted in steps of the grid, so that the result does n
 weight's magnitude, and each group keeps the best zero point that it had, RTN's among them.
 """
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.common.threads import torch_threads
 from eagle_aot.targets.int4.nibbles import bytes_of_codes
 from eagle_aot.targets.int4.weight import Int4Weight
 
@@ -80,21 +79,11 @@ def quantise(
     if isinstance(weight, FakeTensor):  # its mode is this thread's
         list(map(fill, pieces))
         return Int4Weight(qdata, scale, zero)
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads, _one_thread_each():
+    # A piece is so small that torch's own threads mostly wait for one another within it: 50 times
+    # as long on a machine that has other work.
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads, torch_threads(1):
         list(threads.map(fill, pieces))
     return Int4Weight(qdata, scale, zero)
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """A piece is so small that torch's own threads mostly wait for one another within it: 50 times
-    as long on a machine that has other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _rows(rows: Tensor, scheme: Scheme, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

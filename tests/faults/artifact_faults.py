@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS
-from faults.fault import Arguments, Fault
+from faults.fault import Arguments, CannotMake, Fault
 from faults.scene import (
     QUESTION,
     Scene,
@@ -21,6 +21,7 @@ from faults.scene import (
 
 Damage = Callable[[Path], object]
 HASH = "does not match its hash in manifest.json"
+UNLISTED = "special_tokens_map.json"
 STOP = "{{ raise_exception('no') }}"
 
 
@@ -76,7 +77,7 @@ def changed_file(name: str, copy: Callable[[Scene], Path]) -> Iterator[Fault]:
 
 
 def program_faults() -> Iterator[Fault]:
-    """`model.pte`, with the hash of the good one and with its own."""
+    """`model.pte`, with the hash of the good one and its own, and a tied table's `model.ptd`."""
     yield from changed_file(PROGRAM, Scene.artifact)
     yield damaged(
         f"{PROGRAM}: cut in half, its hash corrected",
@@ -89,10 +90,23 @@ def program_faults() -> Iterator[Fault]:
         "not a readable ExecuTorch program",
     )
     yield damaged(
-        f"{WEIGHTS}: not of this artifact",
-        lambda a: write(a / WEIGHTS, b"FT01"),
+        f"{WEIGHTS} of a CPU's: cut in half, its hash corrected",
+        _half_a_table,
+        "not a readable ExecuTorch program",
+    )
+    yield damaged(
+        f"{UNLISTED}: not of this artifact",
+        lambda a: write(a / UNLISTED, b"{}"),
         "not listed in manifest.json",
     )
+
+
+def _half_a_table(artifact: Path) -> None:
+    """Raises CannotMake for a target whose tables are two."""
+    if not (artifact / WEIGHTS).is_file():
+        raise CannotMake("the target has no tied table")
+    cut(artifact / WEIGHTS, 0.5)
+    rehash(artifact, WEIGHTS)
 
 
 def manifest_faults() -> Iterator[Fault]:

@@ -1,8 +1,11 @@
 """Greedy choice in blocks against one argmax."""
 
+from typing import Any
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eagle_aot.runtime_runner.sampling import greedy
 
@@ -28,3 +31,28 @@ def test_the_only_finite_value_wins() -> None:
     logits = torch.full((1, 1, 1000), -torch.inf)
     logits[0, 0, 777] = -1e30
     assert greedy(logits).tolist() == [[777]]
+
+
+def test_a_cpu_searches_with_one_thread_and_leaves_torch_its_own() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        logits = torch.zeros(1, 2, 1 << 16)
+        with ThreadsAsked() as asked:
+            greedy(logits)
+        assert asked.counts == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+class ThreadsAsked(TorchDispatchMode):
+    """How many threads torch had at each operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = set[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts.add(torch.get_num_threads())
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,1 @@
+"""Programs that decode the same prompts, each in a process of its own."""

@@ -1,0 +1,68 @@
+"""A table that is read by rows and multiplied lies in one file, once, and computes the same."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.runtime import Runtime
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.export.lowering import xnnpack
+from eagle_aot.export.prepare.cpu_weights.codes import int8_by_rows
+from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
+from eagle_aot.export.prepare.cpu_weights.table import Int8Table
+
+ROWS, WIDTH = 2000, 64
+
+
+class Tied(nn.Module):
+    """Rows of a table, times the same table, or times another one."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, WIDTH)
+        self.output = self.table.weight if tied else nn.Parameter(torch.randn(ROWS, WIDTH))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.linear(torch.sigmoid(self.table(tokens)), self.output)
+
+
+class Light(nn.Module):
+    """The same of INT8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        codes = int8_by_rows(torch.randn(ROWS, WIDTH))
+        self.table, self.output = Int8Table(codes), DynamicLinear(codes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.output(torch.sigmoid(self.table(tokens)))
+
+
+def written(module: nn.Module, directory: Path) -> int:
+    """Two methods of one module, in files; their bytes."""
+    tokens = torch.tensor([[3, 1, 4]])
+    programs = {name: torch.export.export(module, (tokens,)) for name in ("one", "other")}
+    xnnpack.write(xnnpack.lower(programs, {}, lambda stage: None), directory)
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+@pytest.mark.parametrize(("make", "size"), [(lambda: Tied(True), 4), (Light, 1)])
+def test_a_tied_table_is_stored_once(make: type[nn.Module], size: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = make().eval()
+    table = size * ROWS * WIDTH
+    assert table < written(module, tmp_path) < 1.4 * table
+    program = Runtime.get().load_program(tmp_path / PROGRAM, data_path=tmp_path / WEIGHTS)
+    tokens = torch.tensor([[3, 1999, 0]])
+    for name in ("one", "other"):
+        method = program.load_method(name)
+        assert method is not None
+        torch.testing.assert_close(method.execute([tokens])[0], module(tokens))
+
+
+def test_tables_of_their_own_stay_in_the_program(tmp_path: Path) -> None:
+    written(Tied(False).eval(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [PROGRAM]
