@@ -30,12 +30,13 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.result import Result
 from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN
+from eagle_aot.runtime_runner.shape import Shape, parse_tree
 from eagle_aot.runtime_runner.stats import Stats
 from shared.header import header, title_lines
 from shared.number_list import chain_lengths
 from tiny_pair.stories import stories
 
-COLUMNS = ("prompts", "K", "tokens/s", "of plain", "of best", "tau", "accepted by position",
+COLUMNS = ("prompts", "drafts", "tokens/s", "of plain", "of best", "tau", "accepted by position",
            "rounds with K = 0, 1, ...")  # fmt: skip
 SEED = 20261121
 SHORTEST, LONGEST = 8, 120  # tokens of a random prompt
@@ -43,12 +44,15 @@ REPORT_WIDTH = 120
 ALL = "all"
 
 
+Drafts = ChainLen | Shape
+
+
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One set of prompts with one chain length, 0 for plain decoding."""
+    """One set of prompts with one chain length, 0 for plain decoding, or one tree."""
 
     prompts: str
-    chain_len: ChainLen
+    drafts: str
     tokens: int
     seconds: float
     tau: float | None
@@ -66,6 +70,8 @@ class Line:
               help="Prompts per set that is made.")  # fmt: skip
 @click.option("--chain-lens", default=",".join(map(str, range(1, LONGEST_CHOSEN + 1))),
               callback=chain_lengths, help="Fixed ones; default: all of them.")  # fmt: skip
+@click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE",
+              help="A tree as well; may be given more than once.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
               help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
@@ -77,6 +83,7 @@ def main(
     prompts_jsonl: Path | None,
     count: int,
     chain_lens: list[ChainLen],
+    trees: tuple[str, ...],
     drafter: str | None,
     max_new_tokens: int,
     no_cuda_graph: bool,
@@ -87,14 +94,14 @@ def main(
     sets = None if prompts_jsonl is None else by_kind(prompts_jsonl)
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph, drafter=drafter)
     sets = sets or prompt_sets(runner, count)
-    lengths: list[ChainLen] = [0, *chain_lens, AUTO_LENGTH]
-    every: dict[ChainLen, list[Result]] = {length: [] for length in lengths}
+    lengths: list[Drafts] = [0, *chain_lens, *map(parse_tree, trees), AUTO_LENGTH]
+    every: dict[Drafts, list[Result]] = {length: [] for length in lengths}
     lines: list[Line] = []
     same = True
     with Bar(console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("decoding", total=sum(map(len, sets.values())))
         for name, prompts in sets.items():
-            results: dict[ChainLen, list[Result]] = {length: [] for length in lengths}
+            results: dict[Drafts, list[Result]] = {length: [] for length in lengths}
             for number, prompt in enumerate(prompts):
                 for length in rotated(lengths, number):
                     results[length].append(decode(runner, prompt, length, max_new_tokens))
@@ -133,14 +140,16 @@ def prompt_sets(runner: Runner, count: int) -> dict[str, list[Prompt]]:
     return {"stories": easy, "random tokens": noise, "in turn": list(mixed)[:count]}
 
 
-def rotated(lengths: list[ChainLen], by: int) -> list[ChainLen]:
+def rotated(lengths: list[Drafts], by: int) -> list[Drafts]:
     """The same ones, starting with another."""
     by %= len(lengths)
     return lengths[by:] + lengths[:by]
 
 
-def decode(runner: Runner, prompt: Prompt, length: ChainLen, max_new_tokens: int) -> Result:
+def decode(runner: Runner, prompt: Prompt, length: Drafts, max_new_tokens: int) -> Result:
     """0 decodes plainly."""
+    if isinstance(length, Shape):
+        return runner.generate(prompt, max_new_tokens, tree=length)
     if length == 0:
         return runner.generate(prompt, max_new_tokens, speculate=False)
     return runner.generate(prompt, max_new_tokens, length)
@@ -151,15 +160,15 @@ def tokens(results: list[Result]) -> list[list[int]]:
     return [result.token_ids for result in results]
 
 
-def report(name: str, results: dict[ChainLen, list[Result]]) -> Iterator[Line]:
-    """A line for each chain length; ratios are of tokens per second."""
+def report(name: str, results: dict[Drafts, list[Result]]) -> Iterator[Line]:
+    """A line for each chain length and tree; ratios are of tokens per second."""
     totals = {k: Stats.total(result.stats for result in found) for k, found in results.items()}
     plain = totals[0].decode_seconds
     best = min(stats.decode_seconds for length, stats in totals.items() if length != AUTO_LENGTH)
     for length, stats in totals.items():
         yield Line(
             prompts=name,
-            chain_len=length,
+            drafts=str(length),
             tokens=stats.emitted,
             seconds=stats.decode_seconds,
             tau=stats.tau if length else None,
@@ -183,17 +192,17 @@ def show(artifact: Path, lines: list[Line], same: bool, commit: str | None, as_j
     for line in lines:
         table.add_row(
             line.prompts,
-            str(line.chain_len),
+            line.drafts,
             f"{line.tokens / line.seconds:.0f}",
             f"{line.of_plain:.3f}",
             f"{line.of_best:.3f}",
             "" if line.tau is None else f"{line.tau:.2f}",
             " ".join(f"{share:.2f}" for share in line.acceptance_by_position),
-            " ".join(map(str, line.rounds_by_chain_len)) if line.chain_len == AUTO_LENGTH else "",
-            end_section=line.chain_len == AUTO_LENGTH,
+            " ".join(map(str, line.rounds_by_chain_len)) if line.drafts == AUTO_LENGTH else "",
+            end_section=line.drafts == AUTO_LENGTH,
         )
     console.print(table)
-    chosen = [line for line in lines if line.chain_len == AUTO_LENGTH]
+    chosen = [line for line in lines if line.drafts == AUTO_LENGTH]
     plain, best = (min(getattr(line, of) for line in chosen) for of in ("of_plain", "of_best"))
     console.print(f"on every set auto has at least {plain:.3f} of plain, {best:.3f} of the best K")
     console.print(f"all outputs identical: {same}")
