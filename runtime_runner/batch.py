@@ -34,6 +34,8 @@ class Batch:
     def run(self, prompts: Sequence[Prompt], batch_size: int, options: dict[str, Any]) -> None:
         """Answer all prompts; `options` are those of `Runner.generate`. Raises EagleError once all
         are answered if some could not be."""
+        text = {"system": options["system"], "raw": options["raw_prompt"]}
+        self._runner.encode(prompts[0], **text)  # loads the tokenizer before the clock starts
         started = time.perf_counter()
         answers = self._runner.generate_many(prompts, batch_size, **options)
         for number, answer in enumerate(self._shown(answers, len(prompts)), start=1):
