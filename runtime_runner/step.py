@@ -15,18 +15,19 @@ from torch import Tensor
 class Draft:
     """`tokens` int64 [B, N]; of a tree `parents` int64 [B, N], the row of the token before each, 0
     for the bonus and i + 1 for draft i, always an earlier row, and `ranks` int64 [B, N] among the
-    drafts behind the same token; both None for a chain."""
+    drafts behind the same token, `depth` on one path at most; all None for a chain."""
 
     tokens: Tensor
     parents: Tensor | None = None
     ranks: Tensor | None = None
+    depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
     """What a step method takes: `tokens`, `positions` int64 [B, T], `sequences` int64 [B], `tail`
-    int64 [B, T, D]. Of a tree, `lineage` int64 [D, B, T] are each row's ancestors by row, itself
-    first and the bonus, row 0, once there is none left, and `ranks` int64 [B, T] those among the
+    int64 [B, T, D]. Of a tree, `lineage` int64 [P, B, T] are each row's ancestors by row, itself
+    first and the bonus, row 0, once there is none left, P as many as the longest path has, and `ranks` int64 [B, T] those among the
     drafts behind the same row; both None for a chain."""
 
     tokens: Tensor
@@ -95,12 +96,12 @@ def tree_rows(
     Nodes lie behind all slots that a path of theirs may be moved to: a move never writes what
     another one reads.
     """
-    assert draft.parents is not None and draft.ranks is not None
+    assert draft.parents is not None and draft.ranks is not None and draft.depth is not None
     root = torch.zeros_like(bonus)
     parents = torch.cat((root, draft.parents), dim=1)
     ranks = torch.cat((root, draft.ranks), dim=1)
     steps = [numbers(0, parents.shape[1], bonus.device).expand_as(parents)]
-    for _ in range(tail - 1):
+    for _ in range(draft.depth):
         steps.append(parents.gather(1, steps[-1]))
     lineage = torch.stack(steps)
     depth = (lineage > 0).sum(dim=0)
@@ -111,9 +112,10 @@ def tree_rows(
         live = live & narrow & (depth <= wanted.depth.unsqueeze(1))
     positions = torch.where(live, first.unsqueeze(1) + depth, -1)
     slots = first.unsqueeze(1) + torch.where(steps[0] > 0, tail + steps[0] - 1, 0)
-    back = numbers(0, tail, bonus.device).view(-1, 1, 1)
-    own = slots.expand_as(lineage).gather(2, lineage)
-    newest_first = torch.where(back < depth, own, positions - back)
+    committed = positions - numbers(0, tail, bonus.device).view(-1, 1, 1)
+    own, back = slots.expand_as(lineage).gather(2, lineage), numbers(0, len(lineage), bonus.device)
+    on_path = torch.where(back.view(-1, 1, 1) < depth, own, committed[: len(lineage)])
+    newest_first = torch.cat((on_path, committed[len(lineage) :]))
     tails = torch.where(positions < 0, -1, newest_first).flip(0).permute(1, 2, 0).clamp(min=-1)
     tokens = torch.cat((bonus, draft.tokens), dim=1)
     return StepRows(tokens, positions, sequences, tails.contiguous(), lineage, ranks)

@@ -66,13 +66,13 @@ class Nodes:
             torch.minimum(before + found.scores, below).flatten(1),
         )
 
-    def drafted(self, places: Tensor) -> Draft:
+    def drafted(self, places: Tensor, depth: int) -> Draft:
         """Those at `places` int64 [B, N], ascending and each with its parent."""
         rows = torch.zeros_like(self.parents)
         rows.scatter_(1, places, numbers(1, places.shape[1] + 1, places.device).expand_as(places))
         parents = self.parents.gather(1, places)
         before = torch.where(parents == ROOT, 0, rows.gather(1, parents.clamp(min=0)))
-        return Draft(self.tokens.gather(1, places), before, self.ranks.gather(1, places))
+        return Draft(self.tokens.gather(1, places), before, self.ranks.gather(1, places), depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def grow_likely(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> 
         best = growth.newest.scores.topk(shape.topk, dim=1).indices
         growth.go_on(best, shape.topk, expand)
     places = growth.nodes.scores.topk(shape.nodes, dim=1).indices
-    return growth.nodes.drafted(places.sort(dim=1).values)
+    return growth.nodes.drafted(places.sort(dim=1).values, shape.depth)
 
 
 def grow_paths(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> Draft:
@@ -148,7 +148,7 @@ def grow_paths(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> D
     for best in parents_by_depth(shape):
         growth.go_on(places_of(best, trunk.sequences.device).expand(batch, -1), shape.topk, expand)
     taken = places_of(nodes_by_depth(shape), trunk.sequences.device)
-    return growth.nodes.drafted(taken.expand(batch, -1))
+    return growth.nodes.drafted(taken.expand(batch, -1), shape.depth)
 
 
 def parents_by_depth(shape: Shape) -> Iterator[tuple[int, ...]]:

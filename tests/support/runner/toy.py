@@ -236,7 +236,9 @@ class TreeDrafter(RecordingDrafter):
 def tree_of(tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]) -> Draft:
     """A draft of these nodes, the first behind a token ranked first."""
     ranks = [[row[:i].count(parent) for i, parent in enumerate(row)] for row in parents]
-    return Draft(*(torch.tensor(part, dtype=torch.int64) for part in (tokens, parents, ranks)))
+    deepest = max(max(depths(row)) for row in parents)
+    parts = (torch.tensor(part, dtype=torch.int64) for part in (tokens, parents, ranks))
+    return Draft(*parts, deepest)
 
 
 def full_tree(shape: Shape) -> list[int]:
