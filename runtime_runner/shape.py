@@ -47,6 +47,13 @@ class Shape:
         return self.topk == 1
 
     @property
+    def label(self) -> str:
+        """For a table or a picture."""
+        if not self.nodes:
+            return "plain"
+        return f"K = {self}" if self.is_chain else f"tree {self}"
+
+    @property
     def head_rows(self) -> int:
         """Drafts that a head goes on from, all depths together: each takes a slot of its cache."""
         if self.paths is None:

@@ -27,8 +27,8 @@ class Draft:
 class StepRows:
     """What a step method takes: `tokens`, `positions` int64 [B, T], `sequences` int64 [B], `tail`
     int64 [B, T, D]. Of a tree, `lineage` int64 [P, B, T] are each row's ancestors by row, itself
-    first and the bonus, row 0, once there is none left, P as many as the longest path has, and `ranks` int64 [B, T] those among the
-    drafts behind the same row; both None for a chain."""
+    first and the bonus, row 0, once there is none left, P as many as the longest path has, and
+    `ranks` int64 [B, T] those among the drafts behind the same row; both None for a chain."""
 
     tokens: Tensor
     positions: Tensor

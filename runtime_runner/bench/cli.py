@@ -20,6 +20,8 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wra
 )
 @click.option("--chain-lens", default="all", show_default=True, metavar="K,...",
               help="Drafts per round.")  # fmt: skip
+@click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES",
+              help="A tree as well; may be given more than once.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
               help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--rows", default="1,2,4,8,16,32,64", show_default=True, metavar="N,...",
@@ -40,6 +42,7 @@ def main(
     artifact: Path,
     contexts: str | None,
     chain_lens: str,
+    trees: tuple[str, ...],
     drafter: str | None,
     rows: str,
     batch_sizes: str,
@@ -60,7 +63,7 @@ def main(
     from eagle_aot.runtime_runner.plots.rounds import plot_rounds
 
     graphs = not no_cuda_graph
-    settings = Settings.parse(contexts, chain_lens, tau, repeats, graphs, rows, batch_sizes)
+    settings = Settings.parse(contexts, chain_lens, tau, repeats, graphs, rows, batch_sizes, trees)
     if picture is not None:
         check_plot(picture)
     from eagle_aot.common.progress import Progress

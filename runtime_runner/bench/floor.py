@@ -14,6 +14,7 @@ from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.weight_table import Weight
+from eagle_aot.runtime_runner.shape import Shape
 
 EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING,)  # tables of which a forward reads one row per token
@@ -50,17 +51,17 @@ class BytesToRead:
                 read[place] = min(whole, read.get(place, 0) + part)
         return sum(read.values())
 
-    def round(self, chain_len: int, context: int) -> int:
-        """Bytes read by a round: the chain behind its free first draft, verification, reseed.
+    def round(self, shape: Shape, context: int) -> int:
+        """Bytes read by a round: drafts behind the first, which are free, verification, reseed.
 
         Without a head verification alone: what is looked up in a text is nothing next to weights.
         """
-        rows = chain_len + 1
-        verify = self.forward(TARGET_VERIFY, rows, context)
-        if chain_len == 0 or DRAFT_DECODE not in self._methods:
+        verify = self.forward(TARGET_VERIFY, shape.nodes + 1, context)
+        if not shape.nodes or DRAFT_DECODE not in self._methods:
             return verify
-        step = self.forward(DRAFT_DECODE, 1, context)
-        return verify + (chain_len - 1) * step + self.forward(DRAFT_DECODE, rows, context)
+        step = self.forward(DRAFT_DECODE, shape.topk, context)
+        seed = self.forward(DRAFT_DECODE, shape.depth + 1, context)
+        return verify + (shape.depth - 1) * step + seed
 
     def _bytes_of(
         self, weight: Weight, rows: int, context: int, sequences: int, has_output_table: bool
@@ -94,11 +95,11 @@ class Floors:
             return None
         return self._floor(self._bytes.forward(method, rows, context, sequences))
 
-    def round(self, chain_len: int, context: int) -> Floor | None:
+    def round(self, shape: Shape, context: int) -> Floor | None:
         """Of one round; None where the bytes are not known."""
         if self._bytes is None:
             return None
-        return self._floor(self._bytes.round(chain_len, context))
+        return self._floor(self._bytes.round(shape, context))
 
     def _floor(self, bytes_: int) -> Floor:
         return Floor(bytes=bytes_, ms=1e3 * bytes_ / self._bandwidth)

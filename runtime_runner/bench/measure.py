@@ -90,11 +90,11 @@ class Bench:
                 samples.take()
         return samples
 
-    def _host_copies(self, parts: Parts) -> dict[int, float | None]:
-        """Per round by chain length, behind the last context."""
+    def _host_copies(self, parts: Parts) -> dict[str, float | None]:
+        """Per round by label, behind the last context."""
         with self._progress.stage("copies to the host"):
             return {
-                round_.chain_len: None if self._clock.is_host else host_copies(round_.timed)
+                round_.shape.label: None if self._clock.is_host else host_copies(round_.timed)
                 for round_ in parts.rounds
             }
 

@@ -12,6 +12,7 @@ from eagle_aot.runtime_runner.bench.timing import Timed
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.round import Round
 from eagle_aot.runtime_runner.runner import Runner
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.step import chain_rows
 from eagle_aot.runtime_runner.target import Target, no_moves
 
@@ -69,7 +70,7 @@ class WholeRound:
     `texts` of its sequences; the others fill their places."""
 
     def __init__(self, round_: Round, vocab_size: int, texts: int = 1) -> None:
-        self.chain_len = round_.chain_len
+        self.shape = round_.shape
         self._round = round_
         self._vocab_size = vocab_size
         self._texts = texts
@@ -87,7 +88,7 @@ class WholeRound:
         running.position[: self._texts].fill_(self._context)
         running.moves.fill_(-1)
         for index in range(len(running)):
-            running.take(self._round.shape, index)
+            running.take(self.shape, index)
 
 
 class Parts:
@@ -96,16 +97,16 @@ class Parts:
     def __init__(self, runner: Runner, settings: Settings) -> None:
         """To be made before a context is filled: recording a step runs it at the first slots."""
         constants, executor = runner.constants, runner.executor
-        self.rounds = [
-            WholeRound(runner.round(k), constants.vocab_size) for k in (0, *settings.chain_lens)
-        ]
+        drafts = *map(Shape.chain, (0, *settings.chain_lens)), *settings.trees
+        self.rounds = [WholeRound(runner.round(s), constants.vocab_size) for s in drafts]
         method = executor, constants, TARGET_VERIFY
         self.forwards = [
             RepeatedForward(*method, shape, no_moves(shape[0], constants.tail, executor.device))
             for shape in settings.shapes(constants.max_rows)
         ]
         features = some_features(runner.target, constants, executor.device)
-        shapes = [(1, rows) for rows in (1, *(k + 1 for k in settings.chain_lens))]
+        rows = {1, *(s.topk for s in settings.trees), *(s.depth + 1 for s in drafts)}
+        shapes = [(1, count) for count in sorted(rows)]
         for drafting, shape in itertools.product(DRAFTERS[runner.drafter.kind], shapes):
             own = features[:, : shape[1]].clone()
             self.forwards.append(RepeatedForward(executor, constants, drafting, shape, own))

@@ -78,9 +78,8 @@ def rounds_table(results: Results, at: AtContext) -> Table:
 
 def round_cells(results: Results, at: AtContext, round_: RoundTimes) -> Iterator[str]:
     """One line of the table of rounds. Plain decoding has no tau but 1."""
-    plain = round_.chain_len == 0
-    copies = results.host_copies[round_.chain_len]
-    yield "plain" if plain else f"K = {round_.chain_len}"
+    copies = results.host_copies[round_.shape.label]
+    yield round_.shape.label
     yield f"{round_.wall_ms:.3f}"
     yield f"{round_.device_ms:.3f}"
     yield milliseconds(round_.host_ms)
@@ -89,7 +88,7 @@ def round_cells(results: Results, at: AtContext, round_: RoundTimes) -> Iterator
     yield to_floor(round_.floor, round_.device_ms)
     yield f"{at.break_even_tau(round_):.2f}"
     for tau in results.setup.taus:
-        yield projection(at, round_, 1.0 if plain else tau)
+        yield projection(at, round_, 1.0 if round_.is_plain else tau)
 
 
 def projection(at: AtContext, round_: RoundTimes, tau: float) -> str:
@@ -98,7 +97,7 @@ def projection(at: AtContext, round_: RoundTimes, tau: float) -> str:
     if speed is None:
         return UNKNOWN
     text = f"{speed:,.{0 if speed >= 100 else 1}f}"
-    return f"{text} ({tau / at.break_even_tau(round_):.2f}x)" if round_.chain_len else text
+    return f"{text} ({tau / at.break_even_tau(round_):.2f}x)" if not round_.is_plain else text
 
 
 def speed_of(prefill: PrefillTime) -> str:
@@ -172,7 +171,8 @@ def round_json(results: Results, at: AtContext, round_: RoundTimes) -> dict[str,
     """A round, where its time goes, and what it promises."""
     break_even = at.break_even_tau(round_)
     return {
-        "chain_len": round_.chain_len,
+        "chain_len": round_.shape.depth,
+        "tree": None if round_.shape.is_chain else str(round_.shape),
         "wall_ms": round_.wall_ms,
         "device_ms": round_.device_ms,
         "host_ms": round_.host_ms,
@@ -180,7 +180,7 @@ def round_json(results: Results, at: AtContext, round_: RoundTimes) -> dict[str,
         "breakdown_ms": asdict(at.breakdown(round_)),
         "to_plain": round_.device_ms / at.plain.ms,
         **floor_json(round_.floor, round_.device_ms),
-        "host_copies": results.host_copies[round_.chain_len],
+        "host_copies": results.host_copies[round_.shape.label],
         "break_even_tau": break_even,
         "projections": [
             {
@@ -188,7 +188,7 @@ def round_json(results: Results, at: AtContext, round_: RoundTimes) -> dict[str,
                 "tokens_per_second": speed,
                 "speedup": None if speed is None else tau / break_even,
             }
-            for tau in ((1.0,) if round_.chain_len == 0 else results.setup.taus)
+            for tau in ((1.0,) if round_.is_plain else results.setup.taus)
             for speed in (round_.tokens_per_second(tau),)
         ],
     }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_aot.artifact import CacheBytes
+from eagle_aot.runtime_runner.shape import Shape
 
 PLAIN = "plain decode"
 VERIFY = "verify"
@@ -44,16 +45,16 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundTimes:
-    """A round of `chain_len` drafts, 0 for plain decoding: its median wall time until the host has
-    its tokens; how much of that lies outside the device's span, which is getting the device started
-    and fetching the tokens; and the time until the host has launched all of it. The latter two are
-    None where the host is the device.
+    """A round of drafts of a `shape`, none in plain decoding: its median wall time until the host
+    has its tokens; how much of that lies outside the device's span, which is getting the device
+    started and fetching the tokens; and the time until the host has launched all of it. The latter
+    two are None where the host is the device.
 
     A launch near or above the device's time means a host-bound round: the device's span then is
     mostly waiting for launches, however little `host_ms` is.
     """
 
-    chain_len: int
+    shape: Shape
     wall_ms: float
     host_ms: float | None
     launch_ms: float | None
@@ -66,7 +67,12 @@ class RoundTimes:
 
     def tokens_per_second(self, tau: float) -> float | None:
         """Speed when rounds emit `tau` tokens on average; None where they cannot."""
-        return 1e3 * tau / self.wall_ms if tau <= self.chain_len + 1 else None
+        return 1e3 * tau / self.wall_ms if tau <= self.shape.depth + 1 else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drafted."""
+        return not self.shape.nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +111,7 @@ class AtContext:
     @property
     def plain_round(self) -> RoundTimes:
         """Plain decoding as the loop does it: what speculation has to beat."""
-        return next(round_ for round_ in self.rounds if round_.chain_len == 0)
+        return next(round_ for round_ in self.rounds if round_.is_plain)
 
     def break_even_tau(self, round_: RoundTimes) -> float:
         """Tokens that a round must emit on average to be as fast as plain decoding."""
@@ -113,11 +119,13 @@ class AtContext:
 
     def breakdown(self, round_: RoundTimes) -> Breakdown:
         """The parts add up to the round's wall time."""
-        k = round_.chain_len
-        verify = (self.part(VERIFY, k + 1) if k else self.plain).ms
-        has_head = k > 0 and any(part.name == SEED for part in self.parts)
-        draft = (k - 1) * self.part(STEP, 1).ms if has_head else 0.0  # the first is the reseed's
-        reseed = self.part(SEED, k + 1).ms if has_head else 0.0
+        shape = round_.shape
+        verify = (self.plain if round_.is_plain else self.part(VERIFY, shape.nodes + 1)).ms
+        draft = reseed = 0.0
+        if not round_.is_plain and any(part.name == SEED for part in self.parts):
+            step = self.part(STEP if shape.is_chain else SEED, shape.topk)
+            draft = (shape.depth - 1) * step.ms  # the first drafts are the reseed's
+            reseed = self.part(SEED, shape.depth + 1).ms
         other = round_.device_ms - draft - verify - reseed
         return Breakdown(
             draft=draft, verify=verify, reseed=reseed, other=other, host=round_.host_ms or 0.0
@@ -156,5 +164,5 @@ class Results:
     caches: CacheBytes | None
     more_fitting: int | None
     chunk: PrefillTime
-    host_copies: dict[int, float | None]
+    host_copies: dict[str, float | None]
     contexts: tuple[AtContext, ...]

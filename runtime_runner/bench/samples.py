@@ -93,11 +93,11 @@ class Samples:
 
     def _round(self, round_: WholeRound, series: RoundSeries, floors: Floors) -> RoundTimes:
         return RoundTimes(
-            chain_len=round_.chain_len,
+            shape=round_.shape,
             wall_ms=series.wall.ms,
             host_ms=series.host_ms,
             launch_ms=series.launch_ms,
-            floor=floors.round(round_.chain_len, self._context),
+            floor=floors.round(round_.shape, self._context),
         )
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from eagle_aot.artifact import Constants
 from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.shape import Shape, check_tree, parse_tree
 
 ALL = "all"
 SHORTEST_DEFAULT = 128  # tokens; the default contexts are this times powers of four
@@ -29,6 +30,7 @@ class Settings:
     rows: tuple[int, ...] = (1,)
     batch_sizes: tuple[int, ...] = (1,)
     cuda_graphs: bool = True
+    trees: tuple[Shape, ...] = ()
 
     @classmethod
     def parse(
@@ -40,6 +42,7 @@ class Settings:
         cuda_graphs: bool,
         rows: str = "1",
         batch_sizes: str = "1",
+        trees: Iterable[str] = (),
     ) -> "Settings":
         """Read comma-separated lists. Raises SettingError for what no artifact could serve."""
         if repeats < 1:
@@ -55,6 +58,7 @@ class Settings:
             cuda_graphs=cuda_graphs,
             rows=numbers("--rows", rows, int),
             batch_sizes=numbers("--batch-sizes", batch_sizes, int),
+            trees=tuple(map(parse_tree, trees)),
         )
 
     def fitted(self, constants: Constants) -> "Settings":
@@ -67,6 +71,8 @@ class Settings:
         check_range("--contexts", self.contexts, longest_context)
         check_range("--chain-lens", self.chain_lens, longest_chain)
         check_range("--rows", self.rows, constants.max_rows)
+        for tree in self.trees:
+            check_tree(tree, longest_chain, constants.max_rows, constants.max_seq_len)
         check_range("--batch-sizes", self.batch_sizes, constants.max_batch_size)
         return replace(
             self,
@@ -76,7 +82,8 @@ class Settings:
 
     def shapes(self, max_rows: int) -> list[tuple[int, int]]:
         """Sequences and rows of each that one forward verifies, one sequence first."""
-        rows = sorted({1, *self.rows, *(chain_len + 1 for chain_len in self.chain_lens)})
+        verified = *self.chain_lens, *(tree.nodes for tree in self.trees)
+        rows = sorted({1, *self.rows, *(drafts + 1 for drafts in verified)})
         batches = sorted({1, *self.batch_sizes})
         return [(b, r) for b in batches for r in rows if b * r <= max_rows]
 

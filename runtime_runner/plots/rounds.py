@@ -60,7 +60,7 @@ def draw_context(axes: "Axes", at: AtContext) -> None:
         total.set_in_layout(False)  # it may reach over the axis, which is long enough
     plain = at.plain_round.wall_ms
     axes.axvline(plain, label="plain decoding", color="black", linewidth=0.8, linestyle="--")
-    axes.set_yticks(places, [f"K = {r.chain_len}" if r.chain_len else "plain" for r in at.rounds])
+    axes.set_yticks(places, [round_.shape.label for round_ in at.rounds])
     axes.invert_yaxis()
     axes.set_title(f"behind {at.context:,} tokens", loc="left", fontsize="medium")
     axes.spines[["top", "right"]].set_visible(False)
@@ -69,8 +69,8 @@ def draw_context(axes: "Axes", at: AtContext) -> None:
 def bar_label(at: AtContext, round_: RoundTimes) -> str:
     """The round's time, and what its drafts must be worth."""
     total, break_even = f"{round_.wall_ms:.2f} ms", at.break_even_tau(round_)
-    if round_.chain_len == 0:
+    if round_.is_plain:
         return total
-    if break_even >= round_.chain_len + 1:
+    if break_even >= round_.shape.depth + 1:
         return f"{total}, cannot pay"
     return f"{total}, pays above tau {break_even:.2f}"

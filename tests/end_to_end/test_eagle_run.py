@@ -33,6 +33,7 @@ OPTIONS = {
     "--raw-prompt",
     "--max-new-tokens",
     "--chain-len",
+    "--tree",
     "--drafter",
     "--no-speculation",
     "--no-cuda-graph",
@@ -69,6 +70,8 @@ FIELDS = {
     "drafter",
     "chain_len",
     "rounds_by_chain_len",
+    "tree",
+    "acceptance_by_rank",
 }
 QUESTION = next(stories(8, "test")).question
 

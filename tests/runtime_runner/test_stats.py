@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.stats import Stats
 
 
@@ -67,6 +68,8 @@ def test_figures_agree_with_one_another(requests: tuple[int, list[list[int]]]) -
         "accepted_at",
         "accepted_lengths",
         "rounds_by_chain_len",
+        "tree",
+        "acceptance_by_rank",
     ):
         assert getattr(total, name) == getattr(whole, name)
     for stats in (*every, total):
@@ -93,3 +96,17 @@ def test_rounds_are_counted_by_their_chain_length() -> None:
     for drafted in (0, 3, 3, 1):
         stats.add_round(drafted=drafted, accepted=0, emitted=1)
     assert stats.rounds_by_chain_len == [1, 1, 0, 2]
+
+
+def test_a_tree_is_counted_by_depth_and_by_rank() -> None:
+    """Of the root's three drafts the second was right, of the two behind it none."""
+    stats = Stats(chain_len=3, tree=Shape(3, 3, 6))
+    stats.add_round(6, 1, 2, ranks=(0, 1, 0, 0), offered=(3, 2, 0, 0))
+    assert (stats.drafted, stats.accepted, stats.tau) == (6, 1, 2.0)
+    assert (stats.reached, stats.accepted_at) == ([1, 1], [1, 0])
+    assert (stats.offered_at_rank, stats.accepted_at_rank) == ([2, 2, 1], [0, 1, 0])
+    stats.add_round(6, 2, 3, ranks=(0, 0, 0, 0), offered=(3, 2, 0, 0))  # up to a leaf
+    assert (stats.reached, stats.accepted_at) == ([2, 2], [2, 1])
+    assert stats.acceptance_by_rank == [2 / 4, 1 / 4, 0.0]
+    stats.add_round(6, 2, 1, ranks=(0, 2, 0, 0), offered=(3, 2, 1, 0))  # the text ends at once
+    assert (stats.reached, stats.accepted_at, stats.emitted) == ([3, 2], [3, 1], 6)

@@ -19,6 +19,7 @@ OPTIONS = {
     "artifact",
     "--contexts",
     "--chain-lens",
+    "--tree",
     "--drafter",
     "--rows",
     "--batch-sizes",
@@ -47,6 +48,7 @@ FIELDS = {
 }
 ROUND_FIELDS = {
     "chain_len",
+    "tree",
     "wall_ms",
     "device_ms",
     "host_ms",

@@ -18,6 +18,7 @@ from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program
 from eagle_aot.runtime_runner.program.weight_table import Weight
+from eagle_aot.runtime_runner.shape import Shape
 from support.files.cuda import Files, Method, entry
 
 WINDOW, MAX_SEQ_LEN = 32, 256
@@ -104,9 +105,9 @@ def test_equal_weights_are_read_once_and_caches_each(tmp_path: Path) -> None:
     assert read.forward(TARGET_VERIFY, 1, 9) == 2 * 32 + 2 * 10 * 4
     # Once per forward, not once for all: what verification read, drafting reads again.
     assert read.forward(DRAFT_DECODE, 1, 9) == 32
-    assert read.round(1, 9) == 2 * 32 + 2 * 11 * 4 + 32
+    assert read.round(Shape.chain(1), 9) == 2 * 32 + 2 * 11 * 4 + 32
     without_head = bytes_to_read(loaded(tmp_path, methods), constants_with(), (TARGET_VERIFY,))
-    assert without_head is not None and without_head.round(1, 9) == 2 * 32 + 2 * 11 * 4
+    assert without_head is not None and without_head.round(Shape.chain(1), 9) == 2 * 32 + 2 * 11 * 4
 
 
 def test_an_embedding_is_looked_up() -> None:
@@ -209,9 +210,10 @@ def test_a_round_is_its_chain_verification_and_reseed() -> None:
             weight("draft.lm_head.weight", 7, dtype=torch.uint8),
         ),
     )
-    assert read.round(0, 50) == 1000
-    assert read.round(1, 50) == 1000 + (107 + 2)  # the reseed gave the draft
-    assert read.round(3, 50) == 1000 + 2 * (107 + 1) + (107 + 4)
+    assert read.round(Shape.chain(0), 50) == 1000
+    assert read.round(Shape.chain(1), 50) == 1000 + (107 + 2)  # the reseed gave the draft
+    assert read.round(Shape.chain(3), 50) == 1000 + 2 * (107 + 1) + (107 + 4)
+    assert read.round(Shape(3, 2, 6), 50) == 1000 + 2 * (107 + 2) + (107 + 4)
 
 
 @given(rows=st.integers(1, 7), context=st.integers(0, 240))
@@ -231,9 +233,9 @@ def test_a_floor_is_bytes_over_bandwidth() -> None:
     read = bytes_of(weight("target.a", 1000), draft=(weight("draft.a", 500),))
     floors = Floors(read, bandwidth=1e6)
     assert floors.forward(TARGET_VERIFY, 4, 0) == Floor(bytes=2000, ms=2.0)
-    assert floors.round(1, 0) == Floor(bytes=3000, ms=3.0)
+    assert floors.round(Shape.chain(1), 0) == Floor(bytes=3000, ms=3.0)
 
 
 def test_without_tables_there_is_no_floor() -> None:
     floors = Floors(None, bandwidth=1e6)
-    assert floors.forward(TARGET_VERIFY, 1, 0) is floors.round(4, 0) is None
+    assert floors.forward(TARGET_VERIFY, 1, 0) is floors.round(Shape.chain(4), 0) is None

@@ -14,6 +14,7 @@ from eagle_aot.runtime_runner.bench.timing import HostClock
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.runner import Runner
+from eagle_aot.runtime_runner.shape import Shape
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 
 
@@ -40,7 +41,7 @@ def test_there_is_a_part_for_every_figure(runner: Runner) -> None:
     verify = [("verify", rows) for rows in (2, 4, 16, 64)]
     steps = [("draft step", 1), ("draft seed", 2), ("draft seed", 4)]
     assert named == [("plain decode", 1), *verify, *steps]
-    assert [round_.chain_len for round_ in parts.rounds] == [0, 1, 3]
+    assert [round_.shape for round_ in parts.rounds] == [Shape.chain(k) for k in (0, 1, 3)]
     assert isinstance(runner.executor, LoggingExecutor)
     assert len(runner.executor.repeated) == len(parts.forwards)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.bench.report import to_json
 from eagle_aot.runtime_runner.bench.results import VERIFY, AtContext, Part, RoundTimes
+from eagle_aot.runtime_runner.shape import Shape
 from support.runner.made_up_results import made_up_context, made_up_results
 
 MS = st.floats(0.001, 1000)
@@ -64,13 +65,15 @@ def test_the_parts_add_up_to_the_wall_time(
     times = iter((verify, verify, verify, step, seed))
     made_up = made_up_context()
     parts = tuple(replace(part, ms=next(times)) for part in made_up.parts)
-    round_ = RoundTimes(chain_len=chain_len, wall_ms=wall, host_ms=host, launch_ms=host, floor=None)
+    round_ = RoundTimes(
+        shape=Shape.chain(chain_len), wall_ms=wall, host_ms=host, launch_ms=host, floor=None
+    )
     at = replace(made_up, parts=parts, rounds=(round_,))
     assert sum(asdict(at.breakdown(round_)).values()) == pytest.approx(wall)
 
 
 def test_where_the_host_is_the_device_all_time_is_the_devices() -> None:
-    round_ = RoundTimes(chain_len=1, wall_ms=7.0, host_ms=None, launch_ms=None, floor=None)
+    round_ = RoundTimes(shape=Shape.chain(1), wall_ms=7.0, host_ms=None, launch_ms=None, floor=None)
     assert round_.device_ms == 7.0
 
 

@@ -9,6 +9,7 @@ from matplotlib.image import imread
 
 from eagle_aot.runtime_runner.bench.results import RoundTimes
 from eagle_aot.runtime_runner.plots.rounds import bar_label, draw_context, plot_rounds
+from eagle_aot.runtime_runner.shape import Shape
 from support.runner.made_up_results import made_up_context, made_up_results
 
 
@@ -30,7 +31,7 @@ def test_bars_say_what_drafts_must_be_worth() -> None:
     plain, round_ = at.rounds
     assert bar_label(at, plain) == "12.00 ms"
     assert bar_label(at, round_) == "18.00 ms, pays above tau 1.50"
-    dear = RoundTimes(chain_len=1, wall_ms=24.0, host_ms=None, launch_ms=None, floor=None)
+    dear = RoundTimes(shape=Shape.chain(1), wall_ms=24.0, host_ms=None, launch_ms=None, floor=None)
     assert bar_label(at, dear) == "24.00 ms, cannot pay"
 
 

@@ -14,6 +14,7 @@ from eagle_aot.runtime_runner.bench.results import (
     RoundTimes,
     Setup,
 )
+from eagle_aot.runtime_runner.shape import Shape
 
 
 def made_up_context(context: int = 512) -> AtContext:
@@ -32,14 +33,14 @@ def made_up_context(context: int = 512) -> AtContext:
         ),
         rounds=(
             RoundTimes(
-                chain_len=0,
+                shape=Shape.chain(0),
                 wall_ms=12.0,
                 host_ms=0.5,
                 launch_ms=0.25,
                 floor=Floor(bytes=10_000_000, ms=5.0),
             ),
             RoundTimes(
-                chain_len=2,
+                shape=Shape.chain(2),
                 wall_ms=18.0,
                 host_ms=1.0,
                 launch_ms=2.0,
@@ -72,6 +73,6 @@ def made_up_results(*contexts: AtContext) -> Results:
         ),
         more_fitting=3,
         chunk=PrefillTime(tokens=128, ms=32.0),
-        host_copies={0: 1.0, 2: None},
+        host_copies={"plain": 1.0, "K = 2": None},
         contexts=contexts or (made_up_context(),),
     )
