@@ -62,6 +62,8 @@ class Shape:
 
     def within(self, rows: int) -> "Shape":
         """As much of it as fits so many rows of a step, the bonus among them, at least one."""
+        if self.nodes < rows and self.topk <= rows:
+            return self
         nodes = min(self.nodes, rows - 1)
         depth = min(self.depth, nodes)
         if depth == nodes:

@@ -67,6 +67,7 @@ def test_what_fits_has_no_more_rows_than_there_are(
     found = shape.within(rows)
     assert found.nodes + 1 <= max(rows, 1) and found.topk <= max(rows, 1)
     assert found.nodes == min(shape.nodes, rows - 1)
+    assert found == shape or nodes >= rows or topk > rows
     assert found.depth <= min(shape.depth, found.nodes)
 
 
