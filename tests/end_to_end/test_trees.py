@@ -25,7 +25,7 @@ def test_a_tree_never_changes_the_tokens(
     file = tmp_path / "paths.py"
     file.write_text(PATHS)
     trees = itertools.cycle([*SHAPES, str(file)])
-    for prompt in mixed_prompts(runner):
+    for prompt in mixed_prompts(runner)[::4]:
         plain = runner.generate(prompt, 20, speculate=False)
         for tree in itertools.islice(trees, 3):
             result = runner.generate(prompt, 20, tree=tree)
