@@ -16,6 +16,7 @@ from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.runtime_runner.checks.lossless import check_lossless
+from eagle_aot.runtime_runner.shape import parse_tree
 from eagle_aot.targets import TapTarget, load_target
 from shared.number_list import chain_lengths
 
@@ -25,6 +26,8 @@ from shared.number_list import chain_lengths
 @click.argument("prompts_jsonl", type=click.Path(path_type=Path))
 @click.option("--chain-lens", default="4", show_default=True, callback=chain_lengths,
               help="Drafts per round; auto among them.")  # fmt: skip
+@click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE",
+              help="A tree as well; may be given more than once.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
               help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
@@ -36,6 +39,7 @@ def main(
     artifact: Path,
     prompts_jsonl: Path,
     chain_lens: list[ChainLen],
+    trees: tuple[str, ...],
     drafter: str | None,
     max_new_tokens: int,
     raw_prompt: bool,
@@ -56,7 +60,13 @@ def main(
     console = Console(stderr=True)
     shown = track(prompts, "prompts", console=console, disable=not console.is_terminal)
     found = check_lossless(
-        runner, shown, chain_lens, max_new_tokens, raw_prompt=raw_prompt, logits=logits
+        runner,
+        shown,
+        chain_lens,
+        max_new_tokens,
+        trees=[parse_tree(tree) for tree in trees],
+        raw_prompt=raw_prompt,
+        logits=logits,
     )
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
     sys.exit(1 if found.differences else 0)

@@ -21,6 +21,7 @@ from eagle_aot.runtime_runner.generate import generate
 from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.round import Round, Running
 from eagle_aot.runtime_runner.runner import Runner
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.stats import Stats
 
 Decode = Callable[[Runner, list[int], list[int], ChainLen, int], tuple[list[int], Stats]]
@@ -40,6 +41,7 @@ class Comparison:
     plain: list[int]
     speculative: list[int]
     stats: Stats
+    tree: Shape | None = None
 
     @property
     def identical(self) -> bool:
@@ -70,11 +72,13 @@ class Difference:
     plain_text: str | None = None
     speculative_text: str | None = None
     nats: float | None = None
+    tree: str | None = None
 
     def __str__(self) -> str:
         gap = "" if self.nats is None else f", {self.nats:.4f} nats apart"
+        shape = f"K = {self.chain_len}" if self.tree is None else f"tree {self.tree}"
         return (
-            f"prompt {self.prompt}, K = {self.chain_len}, token {self.position}: "
+            f"prompt {self.prompt}, {shape}, token {self.position}: "
             f"plain {self.plain} {self.plain_text!r}, "
             f"speculative {self.speculative} {self.speculative_text!r}{gap}"
         )
@@ -145,13 +149,25 @@ def compare(
     chain_lens: Sequence[ChainLen],
     max_new_tokens: int,
     drafts: Mapping[str, Decode] = OWN,
+    trees: Sequence[Shape] = (),
 ) -> Iterator[Comparison]:
-    """Decode a prompt plainly, then with every chain length and drafts of every kind."""
+    """Decode a prompt plainly, then with every chain length and drafts of every kind, and with
+    trees of the runner's own drafter."""
     plain = runner.generate(prompt, max_new_tokens, speculate=False).token_ids
     for chain_len, (name, decode) in itertools.product(chain_lens, drafts.items()):
         output, stats = decode(runner, prompt, plain, chain_len, max_new_tokens)
         yield Comparison(
             drafts=name, chain_len=chain_len, plain=plain, speculative=output, stats=stats
+        )
+    for tree in trees:
+        result = runner.generate(prompt, max_new_tokens, tree=tree)
+        yield Comparison(
+            drafts="own",
+            chain_len=tree.depth,
+            plain=plain,
+            speculative=result.token_ids,
+            stats=result.stats,
+            tree=tree,
         )
 
 
@@ -161,6 +177,7 @@ def check_lossless(
     chain_lens: Sequence[ChainLen],
     max_new_tokens: int,
     *,
+    trees: Sequence[Shape] = (),
     raw_prompt: bool = False,
     logits: Logits | None = None,
 ) -> Tally:
@@ -170,7 +187,7 @@ def check_lossless(
     for prompt in prompts:
         ids = runner.encode(prompt, raw=raw_prompt)
         tally.prompts += 1
-        for found in compare(runner, ids, chain_lens, max_new_tokens):
+        for found in compare(runner, ids, chain_lens, max_new_tokens, trees=trees):
             tally.compared += 1
             tally.tokens += len(found.plain)
             if not found.identical:
@@ -199,6 +216,7 @@ def explained(
         plain_text=text_of(runner, plain),
         speculative_text=text_of(runner, other),
         nats=nats,
+        tree=None if found.tree is None else str(found.tree),
     )
 
 
