@@ -16,8 +16,8 @@ class Accepted:
     `rows` int64 [B, P], which rows of the step, the bonus first; `tokens` int64 [B, P], what the
     target chose behind each; `slots` int64 [B, P], where they lie. `first` int64 [B] is the bonus
     token's position, negative for a sequence that only fills its place. Of a tree, `ranks` int64
-    [B, P] are the rows' among the drafts behind the same row, and `offered` int64 [B, P] how many
-    drafts stood behind each; both None for a chain.
+    [B, P] are the rows' among the drafts behind the same row, and `offered` int64 [B, P] those of
+    all drafts behind each, bit by bit; both None for a chain.
     """
 
     count: Tensor
@@ -92,7 +92,8 @@ def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _offered(step: StepRows) -> Tensor:
-    """How many drafts stand behind each row, int64 [B, T]."""
-    assert step.lineage is not None
+    """Bit r is set where a draft of rank r stands behind the row, int64 [B, T]."""
+    assert step.lineage is not None and step.ranks is not None
     drafts = (step.positions >= 0) & (step.lineage[0] > 0)
-    return torch.zeros_like(step.tokens).scatter_add_(1, step.lineage[1], drafts.long())
+    bits = torch.where(drafts, 1 << step.ranks, 0)
+    return torch.zeros_like(step.tokens).scatter_add_(1, step.lineage[1], bits)

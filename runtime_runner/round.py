@@ -73,7 +73,8 @@ class Running:
         self.moves[index : index + 1].fill_(-1)
 
     def take(self, shape: Shape | None, index: int) -> None:
-        """Let the sequence at `index` have no more of a draft than `shape`, all for None."""
+        """Let the sequence at `index` have drafts no deeper and no wider than `shape`'s, all for
+        None."""
         longest = self.moves.shape[1] - 1
         self.depth[index] = longest if shape is None else shape.depth
         self.topk[index] = MAX_TOPK if shape is None else shape.topk
@@ -118,8 +119,8 @@ class Outcome(NamedTuple):
     `accepted + 1` of `tokens` go on with the text.
 
     Of a tree there were `drafted` drafts, `ranks` are those of the rows of the path among the
-    drafts behind the same row, the bonus first, and `offered` says how many drafts stood behind
-    each of them.
+    drafts behind the same row, the bonus first, and bit r of `offered` says whether there was a
+    draft of rank r behind each of them.
     """
 
     accepted: int
@@ -171,6 +172,7 @@ class Round:
         draft = Draft(running.bonus[:, :0])
         if self.drafter and self.shape.nodes:
             draft = self.drafter.propose(running, self.shape)
+            assert (draft.parents is None) == self.shape.is_chain, "another kind of draft"
         where = running.position, running.sequences
         wanted = Wanted(running.depth, running.topk) if len(running) > 1 else None
         step = rows_behind(running.bonus, *where, draft, self.target.tail, wanted)

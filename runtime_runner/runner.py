@@ -256,8 +256,11 @@ class Runner:
         """The round of so many texts with these drafts, or as many as there are rows for; a number
         is a chain's length, 0 for plain decoding. Made, and recorded, once.
 
-        For playing it: what `generate` could go on from is forgotten.
+        For playing it: what `generate` could go on from is forgotten. Raises SettingError for a
+        tree that artifact or drafter do not take.
         """
+        if isinstance(shape, Shape) and not shape.is_chain:
+            chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
         self.engine.sequences.forget()
         if self.executor.device.type == "cuda":
             self._prefill_something()  # what is recorded starts from a state that exists

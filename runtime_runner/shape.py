@@ -1,6 +1,7 @@
 """How much a round drafts: a chain, a tree of what is likely, or one of given paths."""
 
 import ast
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,34 +61,37 @@ class Shape:
             return max(self.depth - 1, 0) * self.topk
         return len({path[:-1] for path in self.paths} - {()})
 
-    def within(self, rows: int) -> "Shape":
-        """As much of it as fits so many rows of a step, the bonus among them, at least one."""
-        if self.nodes < rows and self.topk <= rows:
+    def within(self, rows: int, head_rows: int) -> "Shape":
+        """As much of it as fits so many rows of a step, the bonus among them, at least one, and of
+        a head."""
+        if self.nodes < rows and self.topk <= rows and self.head_rows <= head_rows:
             return self
         nodes = min(self.nodes, rows - 1)
         depth = min(self.depth, nodes)
-        if depth == nodes:
-            return Shape.chain(nodes)
-        if self.paths is None:
-            return Shape(depth, min(self.topk, rows), nodes)
-        return self if nodes == self.nodes else Shape.of_paths(self.paths[:nodes])
+        if self.paths is not None:
+            fitting = Shape.of_paths(self.paths[:nodes]) if nodes else Shape.chain(0)
+            return self if nodes == self.nodes else fitting
+        topk = min(self.topk, rows, head_rows // max(depth - 1, 1))
+        return Shape.chain(depth) if topk == 1 or depth == nodes else Shape(depth, topk, nodes)
 
     @classmethod
     def covering(cls, shapes: Iterable["Shape"]) -> "Shape":
-        """One that has room for any of them, of which there is at least one."""
+        """The largest depth, top-k and number of nodes of some, of which there is at least one; a
+        tree as it is among chains that are no deeper."""
         every = set(shapes)
-        trees = [shape for shape in every if not shape.is_chain]
-        if len(trees) == 1:
-            return trees[0]
-        return cls(*(max(getattr(s, size) for s in every) for size in ("depth", "topk", "nodes")))
+        depth, topk, nodes = (max(getattr(s, n) for s in every) for n in ("depth", "topk", "nodes"))
+        whole = (s for s in every if (s.depth, s.topk, s.nodes) == (depth, topk, nodes))
+        return next(whole, cls(depth, topk, nodes))
 
     def __str__(self) -> str:
         if self.is_chain:
             return str(self.depth)
+        if self.paths is not None:
+            return f"of {self.nodes} paths"
         return f"{self.depth},{self.topk},{self.nodes}"
 
 
-Tree = Shape | tuple[int, int, int] | str
+Tree = Shape | tuple[int, int, int] | str | Path
 """As it is asked for: depth, top-k and nodes, or text as `parse_tree` takes it."""
 
 
@@ -116,7 +120,7 @@ def parse_tree(text: str) -> Shape:
     if len(parts) == 3 and all(part.strip().isdecimal() for part in parts):
         depth, topk, nodes = map(int, parts)
         return Shape(depth, topk, nodes)
-    if not Path(text).is_file():
+    if not os.path.isfile(text):  # False for what cannot be a name as well
         raise SettingError(
             f"tree {text!r}: neither DEPTH,TOPK,NODES like 6,8,32 nor a file of paths"
         )

@@ -55,14 +55,14 @@ class Stats:
         offered: Sequence[int] = (),
     ) -> None:
         """One verify forward: `drafted` tokens offered, `accepted` of them right, and `emitted`
-        tokens before the text's end. Of a tree, `ranks` and `offered` are those of the path."""
+        tokens before the text's end. Of a tree, `ranks` and `offered` are an `Outcome`'s."""
         accepted = min(accepted, emitted)
         self.rounds += 1
         self.drafted += drafted
         self.emitted += emitted
         looked_at = min(drafted, emitted)
         if offered:
-            looked_at = sum(drafts > 0 for drafts in offered[:emitted][: accepted + 1])
+            looked_at = sum(drafts != 0 for drafts in offered[:emitted][: accepted + 1])
             self._add_ranks(ranks[1 : accepted + 1], offered[:looked_at])
         while len(self.reached) < looked_at:
             self.reached.append(0)
@@ -77,10 +77,10 @@ class Stats:
 
     def _add_ranks(self, ranks: Sequence[int], offered: Sequence[int]) -> None:
         for counts in (self.offered_at_rank, self.accepted_at_rank):
-            counts += [0] * (max(offered, default=0) - len(counts))
+            counts += [0] * (max(offered, default=0).bit_length() - len(counts))
         for drafts in offered:
-            for rank in range(drafts):
-                self.offered_at_rank[rank] += 1
+            for rank in range(drafts.bit_length()):
+                self.offered_at_rank[rank] += drafts >> rank & 1
         for rank in ranks:
             self.accepted_at_rank[rank] += 1
 
@@ -118,7 +118,7 @@ class Stats:
     def acceptance_by_rank(self) -> list[float]:
         """Accepted over looked at, per rank among the drafts behind one token; empty of chains."""
         pairs = zip(self.accepted_at_rank, self.offered_at_rank, strict=True)
-        return [accepted / offered for accepted, offered in pairs]
+        return [accepted / offered if offered else 0.0 for accepted, offered in pairs]
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -16,9 +16,10 @@ import torch
 from eagle_aot.common.command import eagle_command
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
+from eagle_aot.runtime_runner.checks.request import check_prompt, chosen_tree
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.round import Outcome, Round, Running
-from eagle_aot.runtime_runner.shape import Shape, check_tree, parse_tree
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.stats import Stats
 from eagle_aot.runtime_runner.step import Draft
 
@@ -62,8 +63,8 @@ class Watched:
 def main(artifact: Path, prompt: str, tree: str, rounds: int, output: Path) -> None:
     """Draw a tree of ARTIFACT's drafts."""
     runner = load_artifact(artifact)
-    limits = runner.constants
-    shape = check_tree(parse_tree(tree), limits.tail - 1, limits.max_rows, limits.max_seq_len)
+    drafter = runner.drafter
+    shape = chosen_tree(tree, drafter.kind, drafter.grows_trees, runner.constants)
     best = max(grow(runner, prompt, shape, rounds), key=lambda grown: len(grown.path))
     draw(runner, best, f"a round of tree {shape}: {len(best.path)} tokens", output)
     click.echo(f"{output}: {len(best.path)} tokens in the round")
@@ -71,16 +72,21 @@ def main(artifact: Path, prompt: str, tree: str, rounds: int, output: Path) -> N
 
 @torch.no_grad()
 def grow(runner: Runner, prompt: str, shape: Shape, rounds: int) -> list[Grown]:
-    """So many rounds of plain greedy text."""
+    """So many rounds behind a prompt, fewer where the text or its context ends."""
+    ids, constants = runner.encode(prompt), runner.constants
+    check_prompt(ids, constants)
+    room = (constants.max_seq_len - len(ids)) // (shape.depth + 1)
     drafter = Watched(runner.drafter)
     running = Running([0], runner.constants.tail, runner.executor.device)
     round_ = Round(runner.target, drafter, shape, running)
-    prefill(round_, runner.encode(prompt), Stats(chain_len=shape.depth))
+    prefill(round_, ids, Stats(chain_len=shape.depth))
     found = []
-    for _ in range(rounds):
+    for _ in range(max(1, min(rounds, room))):
         bonus = int(running.bonus)
         (outcome,) = round_.outcomes(round_.step())
         found.append(grown_of(bonus, drafter.last, outcome))
+        if {*constants.eos_ids} & {*outcome.tokens[: outcome.accepted + 1]}:
+            break
     return found
 
 

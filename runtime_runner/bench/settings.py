@@ -72,6 +72,8 @@ class Settings:
         check_range("--chain-lens", self.chain_lens, longest_chain)
         check_range("--rows", self.rows, constants.max_rows)
         for tree in self.trees:
+            if tree.paths is not None:
+                raise SettingError("--tree FILE: only DEPTH,TOPK,NODES is timed")
             check_tree(tree, longest_chain, constants.max_rows, constants.max_seq_len)
         check_range("--batch-sizes", self.batch_sizes, constants.max_batch_size)
         return replace(

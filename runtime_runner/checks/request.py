@@ -1,6 +1,7 @@
 """Whether a request can be served, before anything is run."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from eagle_aot.artifact import Constants
 from eagle_aot.common.errors import PromptError, SettingError
@@ -38,14 +39,25 @@ def chosen_chain_len(chain_len: ChainLen | None, constants: Constants) -> ChainL
 def chosen_tree(tree: Tree, drafter: str, grows_trees: bool, constants: Constants) -> Shape:
     """A tree as it was asked for. Raises SettingError for one that artifact or drafter does not
     take."""
-    asked = parse_tree(tree) if isinstance(tree, str) else tree
-    shape = asked if isinstance(asked, Shape) else Shape(*asked)
+    shape = shape_of(tree)
     check_tree(shape, constants.tail - 1, constants.max_rows, constants.max_seq_len)
     if not (shape.is_chain or grows_trees):
         raise SettingError(
             f"tree {shape}: drafter {drafter!r} proposes chains: name a chain length"
         )
     return shape
+
+
+def shape_of(tree: Tree) -> Shape:
+    """Raises SettingError for what is none."""
+    if isinstance(tree, Shape):
+        return tree
+    if isinstance(tree, str | Path):
+        return parse_tree(str(tree))
+    sizes = tree if isinstance(tree, tuple | list) else ()
+    if len(sizes) != 3 or not all(type(size) is int for size in sizes):
+        raise SettingError(f"tree {tree!r}: expected (depth, top-k, nodes), or a file of paths")
+    return Shape(*sizes)
 
 
 def all_stop_ids(stop_ids: Iterable[int], constants: Constants) -> frozenset[int]:

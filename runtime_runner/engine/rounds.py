@@ -30,7 +30,7 @@ class Rounds:
 
     def fitting(self, texts: int, shape: Shape) -> Shape:
         """As much of it as there are rows for in a round of so many texts."""
-        return shape.within(self._max_rows // self.places(texts))
+        return shape.within(self._max_rows // self.places(texts), self._max_rows)
 
     def longest_chain(self, texts: int) -> int:
         """As many drafts as there are rows for in a round of so many texts."""

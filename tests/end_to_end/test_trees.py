@@ -3,10 +3,12 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.shape import Shape
@@ -59,6 +61,18 @@ def test_depths_and_ranks_are_counted(tiny: Runner) -> None:
     assert sum(stats.accepted_at_rank) == stats.accepted == sum(stats.accepted_at)
     assert len(stats.offered_at_rank) == 3 and stats.offered_at_rank[0] >= stats.offered_at_rank[2]
     assert stats.reached[0] == stats.rounds
+
+
+@pytest.mark.parametrize("tree", [(6, 8), (6.0, 8, 32), (6, 8, "32"), 6])
+def test_what_is_no_tree_is_refused(tiny: Runner, tree: Any) -> None:
+    with pytest.raises(SettingError, match="expected \\(depth, top-k, nodes\\), or a file"):
+        tiny.generate([5], 4, tree=tree)
+
+
+def test_ranks_that_a_file_leaves_out_are_counted(tiny: Runner, tmp_path: Path) -> None:
+    (tmp_path / "paths").write_text("[[0], [2], [7], [0, 3]]")
+    stats = tiny.generate(list(range(5, 30)), 40, tree=tmp_path / "paths").stats
+    assert stats.offered_at_rank[0] == stats.offered_at_rank[2] > stats.offered_at_rank[1] == 0
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ def test_a_tree_is_walked_along_the_targets_choices(data: st.DataObject) -> None
     assert found.ranks is not None and found.offered is not None
     ranks = [parents[: row - 1].count(parents[row - 1]) for row in path[1:]]
     assert found.ranks[0, : count + 1].tolist() == [0, *ranks]
-    assert found.offered[0, : count + 1].tolist() == [parents.count(row) for row in path]
+    offered = [(1 << parents.count(row)) - 1 for row in path]
+    assert found.offered[0, : count + 1].tolist() == offered
     slots = [5, *(5 + TAIL + row - 1 for row in path[1:])]
     assert found.slots[0, : count + 1].tolist() == slots

@@ -59,23 +59,44 @@ def test_a_context_that_is_shorter_than_the_tree_is_refused() -> None:
         check_tree(Shape(8, 2, 9), 15, 64, 8)
 
 
-@given(st.integers(1, 15), st.integers(1, 16), st.integers(1, 63), st.integers(1, 64))
-def test_what_fits_has_no_more_rows_than_there_are(
-    depth: int, topk: int, nodes: int, rows: int
+SIZES = st.tuples(st.integers(1, 15), st.integers(1, 16), st.integers(1, 63))
+
+
+def shape_of(depth: int, topk: int, nodes: int) -> Shape:
+    """Of sizes that go together."""
+    if topk == 1:
+        return Shape.chain(depth)
+    depth = min(depth, nodes, 1 + 64 // topk)
+    return Shape(depth, topk, min(nodes, topk + (depth - 1) * topk**2))
+
+
+@given(st.lists(SIZES, min_size=1, max_size=3), st.integers(1, 64))
+def test_what_fits_any_of_some_has_no_more_rows_than_there_are(
+    sizes: list[tuple[int, int, int]], rows: int
 ) -> None:
-    shape = Shape(min(depth, nodes), topk, nodes) if topk > 1 else Shape.chain(depth)
-    found = shape.within(rows)
-    assert found.nodes + 1 <= max(rows, 1) and found.topk <= max(rows, 1)
-    assert found.nodes == min(shape.nodes, rows - 1)
-    assert found == shape or nodes >= rows or topk > rows
-    assert found.depth <= min(shape.depth, found.nodes)
+    shapes = [shape_of(*size) for size in sizes]
+    shape = Shape.covering(shapes)
+    for size in ("depth", "topk", "nodes"):
+        assert getattr(shape, size) == max(getattr(one, size) for one in shapes)
+    found = shape.within(rows, 64)
+    assert found.nodes < max(rows, 1) and found.topk <= rows and found.head_rows <= 64
+    assert found.depth <= shape.depth and found.topk <= shape.topk
+    assert found.nodes <= found.topk + (found.depth - 1) * found.topk**2
+    if shape.nodes < rows and shape.topk <= rows and shape.head_rows <= 64:
+        assert found == shape
+
+
+def test_a_tree_stays_as_it_is_among_shorter_chains() -> None:
+    paths = Shape.of_paths(((0,), (2,), (0, 1)))
+    assert Shape.covering([Shape.chain(2), paths]) == paths
+    assert Shape.covering([Shape.chain(5), paths]) == Shape(5, 3, 5)
 
 
 @given(trees(), st.integers(1, 20))
 def test_paths_that_fit_are_a_tree_as_well(paths: list[tuple[int, ...]], rows: int) -> None:
     shape = Shape.of_paths(tuple(paths))
     assert (shape.nodes, shape.depth) == (len(paths), max(map(len, paths)))
-    found = shape.within(rows)
+    found = shape.within(rows, 64)
     assert found.nodes == min(shape.nodes, rows - 1)
     kept = set(found.paths or ())
     assert all(path[:-1] in kept or len(path) == 1 for path in kept)
@@ -118,7 +139,7 @@ def test_a_file_that_is_no_tree_is_refused(text: str, why: str, tmp_path: Path) 
         read_paths(file)
 
 
-@pytest.mark.parametrize("text", ["6,8", "6,8,x", "no-such-file", "auto", ""])
+@pytest.mark.parametrize("text", ["6,8", "6,8,x", "no-such-file", "auto", "", "[0] " * 99])
 def test_what_is_neither_numbers_nor_a_file_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="neither DEPTH,TOPK,NODES like 6,8,32 nor a file"):
         parse_tree(text)
