@@ -85,6 +85,8 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
 @click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
 def main(**options: Any) -> None:
     """Export a target model, with its EAGLE-3 draft head or alone, to one ExecuTorch program."""
+    if options["backend"] == "auto" and options["cpu_weights"] != "float32":
+        options["backend"] = "xnnpack"  # which they are for
     asked = Asked(**options)
     if not (asked.list_targets or asked.reproduce):
         check_usage(asked)

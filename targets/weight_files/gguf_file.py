@@ -139,7 +139,9 @@ def _open(path: Path) -> GGUFReader:
     try:
         reader = GGUFReader(path)
     except Exception as error:  # the package raises a different type for every kind of damage
-        raise CheckpointError(f"{path}: cannot be read as GGUF ({error})") from error
+        raise CheckpointError(
+            f"{path}: cannot be read as GGUF, it may be damaged or cut short: {error}"
+        ) from error
     split = reader.get_field("split.count")
     if split is not None and split.contents() > 1:
         raise UnsupportedError(f"{path}: one of several parts; join them: llama-gguf-split --merge")
