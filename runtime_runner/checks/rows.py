@@ -100,7 +100,9 @@ class RowCheck:
         for before, (depth, row) in zip(path, enumerate(nodes, start=1), strict=False):
             parents[row - 1] = before
             tokens[row - 1] = self._noise[self.context + depth]
-        draft = Draft(self._tensor([tokens]), self._tensor([parents]))
+        ranks = [parents[:i].count(parent) for i, parent in enumerate(parents)]
+        drafts = (self._tensor([part]) for part in (tokens, parents, ranks))
+        draft = Draft(*drafts, depth=max(len(nodes), 1))
         bonus = self._text[:, self.context : self.context + 1]
         step = tree_rows(bonus, self._tensor([self.context]), self._tensor([0]), draft, tail)
         found = self._verify(step)

@@ -110,7 +110,9 @@ def test_what_else_is_run_is_not_gone_on_from(tiny: Runner) -> None:
     assert tiny.generate(longer, 1, reuse=True).cached_tokens == 0
     with pytest.raises(ZeroDivisionError):
         tiny.generate(longer, 8, on_tokens=lambda run: [1 // 0])
-    assert tiny.generate(longer, 1, reuse=True).cached_tokens == 0
+    again = tiny.generate(longer, 8, reuse=True)  # it was cancelled: what was run is right
+    assert again.cached_tokens == len(longer) - 1
+    assert again.token_ids == tiny.generate(longer, 8).token_ids
 
 
 def test_an_answer_can_be_cancelled_and_is_gone_on_from(tiny: Runner) -> None:

@@ -15,6 +15,7 @@ from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.shape import Shape
 from eagle_aot.runtime_runner.stats import Stats
 from support.runner.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
 from support.runner.one_text import decode
@@ -84,7 +85,7 @@ def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
             while len(text) < 8:
                 accepted, *greedy = fixed.play()[0].tolist()
                 text += greedy[: accepted + 1]
-        proposed.append((text, tiny.drafter.propose(tiny.running, 4).tokens.tolist()))
+        proposed.append((text, tiny.drafter.propose(tiny.running, Shape.chain(4)).tokens.tolist()))
     assert proposed[0] == proposed[1]
 
 
