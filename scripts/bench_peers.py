@@ -27,7 +27,7 @@ from rich.table import Table
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import eagle_command
-from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
@@ -75,8 +75,8 @@ class Line:
 
 
 @eagle_command
-@click.argument("artifacts", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--gguf", required=True, type=click.Path(path_type=Path, exists=True),
+@click.argument("artifacts", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--gguf", required=True, type=click.Path(path_type=Path),
               help="What they were exported from.")  # fmt: skip
 @click.option("--prompts-jsonl", required=True, type=click.Path(path_type=Path))
 @click.option("--prompts", "count", type=click.IntRange(min=1), default=20, show_default=True,
@@ -97,6 +97,8 @@ def main(
     as_json: bool,
 ) -> None:
     """Time ARTIFACTS, plainly and with their own drafter, beside llama.cpp and transformers."""
+    if not gguf.is_file():
+        raise SettingError(f"--gguf {gguf}: no such file: scripts/get_smollm2 gets one")
     prompts = encoded(artifacts[0], read_prompts(None, None, prompts_jsonl), count)
     skipped: dict[str, str] = {}
     with ExitStack() as stack:

@@ -101,8 +101,12 @@ class RowCheck:
             parents[row - 1] = before
             tokens[row - 1] = self._noise[self.context + depth]
         ranks = [parents[:i].count(parent) for i, parent in enumerate(parents)]
-        drafts = (self._tensor([part]) for part in (tokens, parents, ranks))
-        draft = Draft(*drafts, depth=max(len(nodes), 1))
+        draft = Draft(
+            self._tensor([tokens]),
+            self._tensor([parents]),
+            self._tensor([ranks]),
+            depth=max(len(nodes), 1),
+        )
         bonus = self._text[:, self.context : self.context + 1]
         step = tree_rows(bonus, self._tensor([self.context]), self._tensor([0]), draft, tail)
         found = self._verify(step)
