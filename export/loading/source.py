@@ -12,7 +12,7 @@ from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.quantise import SCHEMES
-from eagle_aot.targets.place import is_checkpoint, no_checkpoint
+from eagle_aot.targets.place import CONFIG, is_checkpoint, no_checkpoint
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
 AUTO, DUMMY = "auto", "dummy"
@@ -173,6 +173,10 @@ def check_draft_dir(found: Source) -> None:
         raise SettingError(f"--draft-dir is needed: {found.drafter} is read from a directory")
     if not found.draft_dir.is_dir():
         raise CheckpointNotFoundError(f"--draft-dir {found.draft_dir}: no such directory")
+    if not (found.draft_dir / CONFIG).is_file():
+        raise CheckpointNotFoundError(
+            f"--draft-dir {found.draft_dir}: holds no {CONFIG}, so it is no draft head"
+        )
 
 
 def check_alone(found: Source) -> None:

@@ -82,11 +82,12 @@ class Eagle3Draft(nn.Module):
         if config.target_hidden_size != target.hidden_size:
             raise PairingError(
                 f"the head reads taps of width {config.target_hidden_size}, "
-                f"the target's hidden size is {target.hidden_size}"
+                f"the target's hidden size is {target.hidden_size}: it was made for another target"
             )
         if config.vocab_size != target.vocab_size:
             raise PairingError(
-                f"the head embeds {config.vocab_size} tokens, the target has {target.vocab_size}"
+                f"the head embeds {config.vocab_size} tokens, the target has {target.vocab_size}: "
+                "it was made for another target"
             )
         if not self.has_embedding:
             raise PairingError(f"the head has no embedding: {load_so}")

@@ -18,6 +18,8 @@ def test_a_source_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:
         Source.find("gemma4-31b", None, None, "auto")
     with pytest.raises(FileNotFoundError, match=r"--draft-dir .*gone: no such"):
         Source.find("gemma4-tiny", None, tmp_path / "gone", "auto")
+    with pytest.raises(CheckpointNotFoundError, match=r"holds no config\.json, so it is no draft"):
+        Source.find("gemma4-tiny", None, tmp_path, "auto")
     with pytest.raises(CheckpointNotFoundError, match=r"--target-dir .*gone: no such"):
         Source.find("gemma4-tiny", tmp_path / "gone", None, "auto")
     assert Source.find("gemma4-31b", None, None, "dummy").target_dir is None
