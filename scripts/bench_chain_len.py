@@ -25,7 +25,7 @@ from rich.table import Table
 
 from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
-from eagle_aot.common.prompts import Prompt, read_prompts
+from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.result import Result
@@ -33,6 +33,7 @@ from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN
 from eagle_aot.runtime_runner.shape import Shape, parse_tree
 from eagle_aot.runtime_runner.stats import Stats
 from shared.header import header, title_lines
+from shared.kinds import ALL, kinds_and_prompts
 from shared.number_list import chain_lengths
 from tiny_pair.stories import stories
 
@@ -41,7 +42,6 @@ COLUMNS = ("prompts", "drafts", "tokens/s", "of plain", "of best", "tau", "accep
 SEED = 20261121
 SHORTEST, LONGEST = 8, 120  # tokens of a random prompt
 REPORT_WIDTH = 120
-ALL = "all"
 
 
 Drafts = ChainLen | Shape
@@ -118,11 +118,9 @@ def main(
 
 def by_kind(prompts_jsonl: Path) -> dict[str, list[Prompt]]:
     """A file's prompts, those of no `kind` under the file's name."""
-    prompts = read_prompts(None, None, prompts_jsonl)
-    lines = [line for line in prompts_jsonl.read_text().split("\n") if line.strip()]
     sets: dict[str, list[Prompt]] = {}
-    for line, prompt in zip(lines, prompts, strict=True):
-        sets.setdefault(json.loads(line).get("kind", prompts_jsonl.name), []).append(prompt)
+    for kind, prompt in kinds_and_prompts(prompts_jsonl, prompts_jsonl.name):
+        sets.setdefault(kind, []).append(prompt)
     return sets
 
 

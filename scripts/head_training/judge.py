@@ -1,26 +1,23 @@
 """A written head on prompts of a file, by their kinds."""
 
-import json
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.common.errors import PromptError
-from eagle_aot.common.prompts import read_prompts
 from head_training.answers.writer import answer_greedily
 from head_training.corpus import Corpus
 from head_training.evaluation import CHAIN_LENS, Score, evaluate_head
 from head_training.pipeline import environment, record, written_draft
 from head_training.settings import Run
+from shared.kinds import ALL, kinds_and_prompts
 
-ALL = "all"
 WIDTH = 110
 
 
 def run_evaluate(run: Run, prompts_jsonl: Path) -> None:
     """Prints a table and writes evaluation.json. Raises PromptError for a file without prompts."""
-    draft, asked = written_draft(run), kinds_and_prompts(run, prompts_jsonl)
+    draft, asked = written_draft(run), kinds_and_ids(run, prompts_jsonl)
     prompts = [ids for _, ids in asked]
     rows = answer_greedily(run.target, prompts, run.stop_ids, run.answering.max_new_tokens)
     by_kind: dict[str, list[tuple[list[int], int]]] = {}
@@ -39,18 +36,12 @@ def run_evaluate(run: Run, prompts_jsonl: Path) -> None:
     )
 
 
-def kinds_and_prompts(run: Run, path: Path) -> list[tuple[str, list[int]]]:
+def kinds_and_ids(run: Run, path: Path) -> list[tuple[str, list[int]]]:
     """What the lines of a file call `kind`, and their prompts as token ids."""
-    prompts = read_prompts(None, None, path)
-    lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
-    found = []
-    for prompt, line in zip(prompts, lines, strict=True):
-        kind = json.loads(line).get("kind", "prompts")
-        if not isinstance(kind, str) or kind == ALL:
-            raise PromptError(f"{path}: kind {kind!r}: expected a name other than {ALL!r}")
-        ids = run.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        found.append((kind, ids))
-    return found
+    return [
+        (kind, run.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        for kind, prompt in kinds_and_prompts(path, "prompts")
+    ]
 
 
 def table(scores: dict[str, Score]) -> Table:
