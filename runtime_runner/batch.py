@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.common.prompts import Prompt
-from eagle_aot.runtime_runner.report import summary, table_of, totals
-from eagle_aot.runtime_runner.result import Result, Span
+from eagle_aot.runtime_runner.results.report import summary, table_of, totals
+from eagle_aot.runtime_runner.results.result import Result, Span
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.engine import Failed
@@ -58,7 +58,7 @@ class Batch:
     def _take(self, number: int, answer: "Result | Failed") -> None:
         if isinstance(answer, Result):
             self.results.append(answer)
-            plain = answer.text if answer.text is not None else ids(answer)
+            plain = answer.text if answer.text is not None else answer.ids
             click.echo(json.dumps(answer.to_json()) if self._as_json else plain)
             return
         self.failures.append(f"prompt {number}: {answer.error}")
@@ -106,8 +106,3 @@ def lines(whole: dict[str, Any]) -> Any:
 def spans(results: Sequence[Result]) -> list[Span]:
     """Of those that were served."""
     return [result.span for result in results if result.span is not None]
-
-
-def ids(result: Result) -> str:
-    """What is printed without a tokenizer."""
-    return " ".join(map(str, result.token_ids))

@@ -16,10 +16,10 @@ from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.plots.picture import check_plot
-from eagle_aot.runtime_runner.report import statistics, summary, total, totals
+from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.result import Result
+    from eagle_aot.runtime_runner.results.result import Result
     from eagle_aot.runtime_runner.runner import Runner
 
 BESIDE_VERIFY = {"verify", "as_json"}
@@ -266,7 +266,7 @@ def answer(runner: "Runner", prompt: Prompt, options: Options) -> "Result":
     if options.as_json:
         click.echo(json.dumps(result.to_json()))
     else:
-        click.echo("" if streams else " ".join(map(str, result.token_ids)))
+        click.echo("" if streams else result.ids)
         if not options.quiet:
             Console(stderr=True).print(statistics(result))
     return result

@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import Event, Failed, RequestId, Tokens, reason
 from eagle_aot.runtime_runner.generation import Generation
-from eagle_aot.runtime_runner.result import Result
-from eagle_aot.runtime_runner.round import Round
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Round
 
 
 def generate(engine: Engine, generation: Generation) -> Result:

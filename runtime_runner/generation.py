@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eagle_aot.runtime_runner.engine.request import Event, Failed, Finished, Request, Tokens
-from eagle_aot.runtime_runner.result import Result, finish_reason
+from eagle_aot.runtime_runner.results.result import Result, finish_reason
 from eagle_aot.runtime_runner.text.stream import NoStream
 
 

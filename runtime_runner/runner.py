@@ -31,18 +31,18 @@ from eagle_aot.runtime_runner.checks.step import check_shape, check_step
 from eagle_aot.runtime_runner.drafters import kind_of
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
-from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import generate, generate_in_order
 from eagle_aot.runtime_runner.generation import Generation
-from eagle_aot.runtime_runner.result import Result
-from eagle_aot.runtime_runner.round import Round, Running
-from eagle_aot.runtime_runner.shape import Shape, Tree
-from eagle_aot.runtime_runner.step import StepRows
-from eagle_aot.runtime_runner.target import Forward, TargetMethods, no_moves
+from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape, Tree
+from eagle_aot.runtime_runner.rounds.step import StepRows
+from eagle_aot.runtime_runner.rounds.target import Forward, TargetMethods, no_moves
 from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
 
 DEFAULT_MAX_NEW_TOKENS = 128

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from eagle_aot.common.threads import torch_threads
-from eagle_aot.runtime_runner.step import numbers
+from eagle_aot.runtime_runner.rounds.step import numbers
 
 BLOCKS = 256
 """At most so many parts of a vocabulary are searched side by side."""

@@ -36,7 +36,7 @@ from eagle_aot.runtime_runner.bench.settings import check_range, numbers
 from eagle_aot.runtime_runner.bench.timing import Clock, clock_for
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.rounds.round import Round, Running
 from shared.header import header, title_lines
 
 STEPS = 50  # of the engine, of whose times the median counts

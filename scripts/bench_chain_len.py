@@ -28,10 +28,10 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.result import Result
+from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.shape import Shape, parse_tree
 from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN
-from eagle_aot.runtime_runner.shape import Shape, parse_tree
-from eagle_aot.runtime_runner.stats import Stats
 from shared.header import header, title_lines
 from shared.kinds import ALL, kinds_and_prompts
 from shared.number_list import chain_lengths

@@ -16,7 +16,7 @@ from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.runtime_runner.checks.lossless import check_lossless
-from eagle_aot.runtime_runner.shape import parse_tree
+from eagle_aot.runtime_runner.rounds.shape import parse_tree
 from eagle_aot.targets import TapTarget, load_target
 from shared.number_list import chain_lengths
 

@@ -18,10 +18,10 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.checks.request import check_prompt, chosen_tree
 from eagle_aot.runtime_runner.generate import prefill
-from eagle_aot.runtime_runner.round import Outcome, Round, Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.stats import Stats
-from eagle_aot.runtime_runner.step import Draft
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Outcome, Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,7 +25,7 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.step import chain_rows
+from eagle_aot.runtime_runner.rounds.step import chain_rows
 from shared.header import header, title_lines
 
 COLUMNS = "artifact", "answers' tokens", "perplexity", "of the first", "its own choice too"

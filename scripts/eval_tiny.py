@@ -21,8 +21,8 @@ from rich.table import Table
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.result import Result
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.results.stats import Stats
 from shared.number_list import numbers
 from tiny_pair.stories import Story, final_answer, stories
 

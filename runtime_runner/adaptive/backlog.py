@@ -6,10 +6,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.round import Drafter, Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.step import Draft
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.rounds.round import Drafter, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft
 
 
 class LateDrafter(Drafter, Protocol):

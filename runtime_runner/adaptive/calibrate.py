@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from eagle_aot.runtime_runner.acceptance import committed
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from eagle_aot.runtime_runner.round import Round
-from eagle_aot.runtime_runner.step import chain_rows
+from eagle_aot.runtime_runner.rounds.acceptance import committed
+from eagle_aot.runtime_runner.rounds.round import Round
+from eagle_aot.runtime_runner.rounds.step import chain_rows
 
 SECONDS = 4.0  # to measure for
 FEWEST, MOST = 3, 50  # samples of each

@@ -9,7 +9,7 @@ from eagle_aot.runtime_runner.adaptive.chain_length import (
     ChainLength,
 )
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.rounds.round import Round
 
 
 class AdaptiveSchedule:

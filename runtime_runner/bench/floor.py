@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.weight_table import Weight
-from eagle_aot.runtime_runner.shape import Shape
+from eagle_aot.runtime_runner.rounds.shape import Shape
 
 EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING,)  # tables of which a forward reads one row per token

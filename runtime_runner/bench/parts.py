@@ -10,11 +10,11 @@ from eagle_aot.runtime_runner.bench.results import PLAIN, SEED, STEP, VERIFY
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import Timed
 from eagle_aot.runtime_runner.executors import Executor
-from eagle_aot.runtime_runner.round import Round
+from eagle_aot.runtime_runner.rounds.round import Round
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import chain_rows
+from eagle_aot.runtime_runner.rounds.target import Target, no_moves
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.step import chain_rows
-from eagle_aot.runtime_runner.target import Target, no_moves
 
 
 class RepeatedForward:

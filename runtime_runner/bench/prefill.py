@@ -9,9 +9,9 @@ from eagle_aot.runtime_runner.bench.parts import fill_randomly
 from eagle_aot.runtime_runner.bench.results import PrefillTime
 from eagle_aot.runtime_runner.bench.timing import Clock, HostSpan, Series, Timed
 from eagle_aot.runtime_runner.generate import prefill
-from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.stats import Stats
 
 FILLS = 3
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eagle_aot.common.prompts import Message, user
-from eagle_aot.runtime_runner.result import Result
+from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.runner import Runner
 
 MAX_NEW_TOKENS = 1024

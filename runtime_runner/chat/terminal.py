@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.chat.interrupt import interruptible
 from eagle_aot.runtime_runner.chat.turns import read_turns
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.result import Result
+    from eagle_aot.runtime_runner.results.result import Result
     from eagle_aot.runtime_runner.runner import Runner
 
 EXIT, RESET = "/exit", "/reset"

@@ -19,10 +19,10 @@ from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.generate import generate
 from eagle_aot.runtime_runner.generation import Generation
-from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.stats import Stats
 
 Decode = Callable[[Runner, list[int], list[int], ChainLen, int], tuple[list[int], Stats]]
 """Output for a prompt whose plain output is given as well, with a chain length and at most so many

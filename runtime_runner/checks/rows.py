@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.generate import prefill
-from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows, tree_rows
+from eagle_aot.runtime_runner.rounds.target import Forward, no_moves
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.stats import Stats
-from eagle_aot.runtime_runner.step import Draft, StepRows, chain_rows, tree_rows
-from eagle_aot.runtime_runner.target import Forward, no_moves
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, EAGLE3, Constants
-from eagle_aot.runtime_runner.acceptance import Accepted
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.executors import Executor
-from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows
 from eagle_aot.runtime_runner.sampling import greedy
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.step import Draft, StepRows, chain_rows
 
 
 class Eagle3Drafter:

@@ -11,8 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.shape import Ranks, Shape
-from eagle_aot.runtime_runner.step import Draft, StepRows, numbers
+from eagle_aot.runtime_runner.rounds.shape import Ranks, Shape
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, numbers
 
 ROOT = -1
 """The parent of the first drafts."""

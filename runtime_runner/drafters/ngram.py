@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import NGRAM, Constants
-from eagle_aot.runtime_runner.acceptance import Accepted
-from eagle_aot.runtime_runner.round import Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.step import Draft, numbers
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft, numbers
 
 LONGEST = 3
 """Last tokens that are looked up at most."""

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.acceptance import Accepted
-from eagle_aot.runtime_runner.round import Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.step import Draft
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft
 
 PADDING = 64  # a round may look that far behind the end
 

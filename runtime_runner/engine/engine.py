@@ -13,7 +13,6 @@ from collections.abc import Callable
 from torch import Tensor
 
 from eagle_aot.common.errors import EagleError, SettingError
-from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import (
     Event,
     Failed,
@@ -26,6 +25,7 @@ from eagle_aot.runtime_runner.engine.schedule import Schedule
 from eagle_aot.runtime_runner.engine.sequences import Sequences
 from eagle_aot.runtime_runner.engine.text import Text
 from eagle_aot.runtime_runner.engine.turns import PromptShare, PromptTurns
+from eagle_aot.runtime_runner.prompts.run import PromptRun
 
 PROMPT_SHARE = 0.5
 

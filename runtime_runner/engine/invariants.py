@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.text import Text
-from eagle_aot.runtime_runner.step import chain_rows
-from eagle_aot.runtime_runner.target import Forward, no_moves
+from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.rounds.step import chain_rows
+from eagle_aot.runtime_runner.rounds.target import Forward, no_moves
 
 
 def check_invariants(engine: Engine) -> None:

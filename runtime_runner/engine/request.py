@@ -7,9 +7,9 @@ from typing import Literal
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.result import Span
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.result import Span
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.shape import Shape
 
 RequestId = int
 Reason = Literal["stop", "room", "cancelled"]

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 
 from eagle_aot.runtime_runner.executors import Call
-from eagle_aot.runtime_runner.round import Drafter, Round, Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.target import Target
+from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.target import Target
 
 
 class Rounds:

@@ -7,9 +7,9 @@ from eagle_aot.runtime_runner.adaptive.batch import BatchChainLength
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.text import Text
-from eagle_aot.runtime_runner.round import Drafter, Round, Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.target import Target
+from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.target import Target
 
 Found = Sequence[tuple[int, Sequence[int]]]
 """Of each text of a round: drafts accepted, and the tokens before its end."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eagle_aot.runtime_runner.kept import KeptText
-from eagle_aot.runtime_runner.round import Running
-from eagle_aot.runtime_runner.target import Target
+from eagle_aot.runtime_runner.prompts.kept import KeptText
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.target import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Sequence
 
-from eagle_aot.runtime_runner.engine.prompt_run import PromptRun
 from eagle_aot.runtime_runner.engine.request import Finished, Reason, Request, RequestId
 from eagle_aot.runtime_runner.engine.sequences import Left
-from eagle_aot.runtime_runner.result import Span
-from eagle_aot.runtime_runner.round import Outcome
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.results.result import Span
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Outcome
+from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
 class Text:

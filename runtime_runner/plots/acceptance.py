@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_aot.runtime_runner.plots.picture import save_picture
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_aot.runtime_runner.plots.picture import save_picture
-from eagle_aot.runtime_runner.result import Span
+from eagle_aot.runtime_runner.results.result import Span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

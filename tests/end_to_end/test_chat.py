@@ -15,7 +15,7 @@ from eagle_aot.common.prompts import Message
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.chat.conversation import Conversation
 from eagle_aot.runtime_runner.cli import main
-from eagle_aot.runtime_runner.step import chain_rows
+from eagle_aot.runtime_runner.rounds.step import chain_rows
 from support.refusals import refuses
 from tiny_pair.stories import stories
 

@@ -17,8 +17,8 @@ from eagle_aot.export.prepare.cpu_weights.lighten import eager, lighten
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.checks.rows import RowCheck
-from eagle_aot.runtime_runner.step import chain_rows
-from eagle_aot.runtime_runner.target import no_moves
+from eagle_aot.runtime_runner.rounds.step import chain_rows
+from eagle_aot.runtime_runner.rounds.target import no_moves
 from eagle_aot.targets import load_target
 from support.runner.eager_executor import EagerExecutor
 from support.runner.mixed_prompts import mixed_prompts

@@ -9,14 +9,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from check_artifact import tokens
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.acceptance import committed
 from eagle_aot.runtime_runner.checks.lossless import with_script
 from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
-from eagle_aot.runtime_runner.round import Running
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.acceptance import committed
+from eagle_aot.runtime_runner.rounds.round import Running
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
 from support.runner.shuffled_lengths import Shuffled
 from tiny_pair.stories import final_answer, stories

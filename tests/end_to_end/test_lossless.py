@@ -14,9 +14,9 @@ from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.generate import prefill
-from eagle_aot.runtime_runner.round import Round, Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
 from support.runner.one_text import decode
 from support.runner.shuffled_lengths import Shuffled

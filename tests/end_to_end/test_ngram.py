@@ -10,8 +10,8 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.generate import prefill
-from eagle_aot.runtime_runner.round import Round, Running
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Round, Running
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
 from support.runner.shuffled_lengths import Shuffled
 from tiny_pair.stories import stories

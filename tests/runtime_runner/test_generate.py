@@ -13,9 +13,9 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import OneRound, SharedRounds
 from eagle_aot.runtime_runner.generate import generate, prefill
 from eagle_aot.runtime_runner.generation import Generation
-from eagle_aot.runtime_runner.result import finish_reason
-from eagle_aot.runtime_runner.round import Drafter, Round, Running
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.result import finish_reason
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
 from support.runner.one_text import decode
 from support.runner.toy import (
     TAIL,

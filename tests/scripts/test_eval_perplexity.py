@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.step import StepRows
+from eagle_aot.runtime_runner.rounds.step import StepRows
 from eval_perplexity import likelihood
 
 VOCAB = 5

@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.bench.timing import CudaClock, Series
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
-from eagle_aot.runtime_runner.target import no_moves
+from eagle_aot.runtime_runner.rounds.target import no_moves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from eagle_aot.runtime_runner.adaptive import calibrate
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs, medians
-from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.rounds.round import Round, Running
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 
 

@@ -18,7 +18,7 @@ from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program
 from eagle_aot.runtime_runner.program.weight_table import Weight
-from eagle_aot.runtime_runner.shape import Shape
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.files.cuda import Files, Method, entry
 
 WINDOW, MAX_SEQ_LEN = 32, 256

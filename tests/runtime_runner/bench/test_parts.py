@@ -13,8 +13,8 @@ from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import HostClock
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.shape import Shape
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 
 

@@ -16,7 +16,7 @@ from eagle_aot.runtime_runner.checks.lossless import (
     compare,
     with_script,
 )
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
 
 PLAIN = [5, 6, 7, 8]
 

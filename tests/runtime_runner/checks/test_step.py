@@ -13,8 +13,8 @@ from torch import Tensor
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.checks.step import check_step
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
+from eagle_aot.runtime_runner.rounds.step import StepRows, chain_rows, tree_rows
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.step import StepRows, chain_rows, tree_rows
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 from support.runner.toy import tree_of
 

@@ -7,13 +7,13 @@ import torch
 
 from eagle_aot.artifact import Constants
 from eagle_aot.export import Pair, load_draft
-from eagle_aot.runtime_runner.acceptance import Accepted
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.engine.request import Limits
-from eagle_aot.runtime_runner.round import Round, Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.step import Draft
-from eagle_aot.runtime_runner.target import TargetMethods
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft
+from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import load_target
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
 from support.heads.files import HeadShape, head_tensors, write_speculators

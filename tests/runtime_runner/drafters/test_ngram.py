@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.adaptive.backlog import NoBacklog
 from eagle_aot.runtime_runner.drafters.ngram import LONGEST, NgramDrafter
 from eagle_aot.runtime_runner.generate import prefill
-from eagle_aot.runtime_runner.round import Round, Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.files.artifact import CONSTANTS
 from support.runner.toy import TAIL, VOCAB, ToyTarget, plain_text
 

@@ -25,8 +25,8 @@ from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_s
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
-from eagle_aot.runtime_runner.round import Running
-from eagle_aot.runtime_runner.shape import Shape
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.chunks import Chunk
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
@@ -22,10 +21,11 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.generate import generate_in_order
 from eagle_aot.runtime_runner.generation import Generation
-from eagle_aot.runtime_runner.result import Result
-from eagle_aot.runtime_runner.round import Running
-from eagle_aot.runtime_runner.step import StepRows
-from eagle_aot.runtime_runner.target import Forward
+from eagle_aot.runtime_runner.prompts.chunks import Chunk
+from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.step import StepRows
+from eagle_aot.runtime_runner.rounds.target import Forward
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
 
 SEED, ROOM = 11, 12

@@ -13,9 +13,9 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.executors import Call
-from eagle_aot.runtime_runner.round import Running
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.shape import Shape
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget
 

@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.plots.acceptance import (
     draw_tokens_per_round,
     plot_acceptance,
 )
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
 
 
 @pytest.fixture

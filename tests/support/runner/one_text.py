@@ -6,8 +6,8 @@ from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.generate import generate
 from eagle_aot.runtime_runner.generation import Generation
-from eagle_aot.runtime_runner.round import Round
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Round
 
 
 def decode(

@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.round import Round, Running
+from eagle_aot.runtime_runner.rounds.round import Round, Running
 from support.runner.toy import TAIL, ToyTarget
 
 LONGEST = 7

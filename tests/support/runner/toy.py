@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from eagle_aot.runtime_runner.acceptance import Accepted
-from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
-from eagle_aot.runtime_runner.round import Running
-from eagle_aot.runtime_runner.shape import Shape
-from eagle_aot.runtime_runner.step import Draft, StepRows
-from eagle_aot.runtime_runner.target import Forward
+from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows
+from eagle_aot.runtime_runner.rounds.target import Forward
 
 VOCAB = 17
 TAIL = 16

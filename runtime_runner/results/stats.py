@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.shape import Shape
+from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
 @dataclass(kw_only=True, slots=True)

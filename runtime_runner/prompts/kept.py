@@ -8,7 +8,7 @@ answer that was decoded is as good as one that was read. `prefill` is held to it
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eagle_aot.runtime_runner.chunks import Chunk
+from eagle_aot.runtime_runner.prompts.chunks import Chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.rounds.shape import MAX_TOPK, Shape
+from eagle_aot.runtime_runner.rounds.step import Draft, Wanted, rows_behind
+from eagle_aot.runtime_runner.rounds.target import Target, no_moves
 from eagle_aot.runtime_runner.sampling import greedy
-from eagle_aot.runtime_runner.shape import MAX_TOPK, Shape
-from eagle_aot.runtime_runner.step import Draft, Wanted, rows_behind
-from eagle_aot.runtime_runner.target import Target, no_moves
 
 
 class Running:

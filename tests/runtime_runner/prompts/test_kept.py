@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
-from eagle_aot.runtime_runner.kept import KeptText
-from eagle_aot.runtime_runner.target import TargetMethods
+from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.prompts.kept import KeptText
+from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets.step import flat_slots, longest_chunk, ring_slots
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 

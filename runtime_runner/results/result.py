@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,11 @@ class Result:
     drafter: str | None
     stats: Stats
     span: Span | None
+
+    @property
+    def ids(self) -> str:
+        """What is printed without a tokenizer."""
+        return " ".join(map(str, self.token_ids))
 
     def to_json(self) -> dict[str, Any]:
         """The fields of `eagle-run --json`."""

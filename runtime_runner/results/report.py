@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
-from eagle_aot.runtime_runner.stats import Stats
+from eagle_aot.runtime_runner.results.stats import Stats
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.result import Result
+    from eagle_aot.runtime_runner.results.result import Result
 
 
 def statistics(result: "Result") -> Table:

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.acceptance import Accepted, accept
-from eagle_aot.runtime_runner.step import Draft, rows_behind
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.rounds.step import Draft, rows_behind
 from support.runner.toy import TAIL, tree_of
 
 

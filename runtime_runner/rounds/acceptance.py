@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.step import StepRows, numbers
+from eagle_aot.runtime_runner.rounds.step import StepRows, numbers
 
 
 @dataclass(frozen=True, slots=True)

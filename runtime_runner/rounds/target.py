@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import PREFILL, TARGET_VERIFY, Constants
-from eagle_aot.runtime_runner.chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.executors import Executor
-from eagle_aot.runtime_runner.step import StepRows, chain_rows
+from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.rounds.step import StepRows, chain_rows
 
 CPU_CHUNK = 128
 """Tokens of a prompt that a CPU takes at once at most: more are no faster, and a text that grows

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.acceptance import committed
-from eagle_aot.runtime_runner.round import Drafter
+from eagle_aot.runtime_runner.rounds.acceptance import committed
+from eagle_aot.runtime_runner.rounds.round import Drafter
+from eagle_aot.runtime_runner.rounds.target import Target
 from eagle_aot.runtime_runner.sampling import greedy
-from eagle_aot.runtime_runner.target import Target
 
 
 class PromptRun:

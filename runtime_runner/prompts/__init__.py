@@ -1,0 +1,1 @@
+"""How a prompt is cut, run and kept."""

@@ -1,0 +1,1 @@
+"""What came of a request, and how it is told."""

@@ -1,0 +1,1 @@
+"""One round: draft, verify, accept, reseed, and what it is made of."""
