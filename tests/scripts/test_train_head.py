@@ -106,6 +106,7 @@ def test_the_self_test_finds_that_it_fits(trained: Path) -> None:
     ("arguments", "line"),
     [
         (["--target-model", "smollm2-135m"], "--target-dir is needed: smollm2-135m is read from"),
+        (["--target-dir", "nowhere"], "--target-dir nowhere: no such checkpoint directory"),
         ([*TARGET, "head", "--held-out", "2"], "0 texts to train on and 0 to measure on: run the"),
         ([*TARGET, "evaluate"], "evaluate: name prompts with --eval-prompts-jsonl"),
         ([*TARGET, "prompts", "--prompts", "3"], "prompts of at most 128 tokens are too few to"),
