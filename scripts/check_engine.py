@@ -26,9 +26,11 @@ from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
 from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from shared.number_list import numbers
 
 CHAIN_LENS: tuple[ChainLen, ...] = (0, 1, 2, 4, 7, 15, AUTO_LENGTH)
+TREES = Shape(4, 4, 16), Shape(6, 8, 32), Shape(7, 8, 63)
 CANCELLED, SERIAL = 0.15, 0.01
 """Shares: of requests, and of steps behind which all is compared with serial decoding."""
 IDLE = 0.3  # the chance of a step that nobody comes before
@@ -102,8 +104,15 @@ def made_up(runner: Runner, rng: random.Random, prompts: list[Prompt], longest: 
         room=min(rng.randint(1, longest), constants.max_seq_len - len(prompt)),
         stop_ids=frozenset((*constants.eos_ids, *stops)),
     )
-    chain_len, reuse = rng.choice(CHAIN_LENS), rng.random() < 0.5
-    return Request(prompt=tuple(prompt), limits=limits, chain_len=chain_len, reuse=reuse)
+    drafts = rng.choice((*CHAIN_LENS, *TREES) if runner.drafter.grows_trees else CHAIN_LENS)
+    tree = drafts if isinstance(drafts, Shape) else None
+    return Request(
+        prompt=tuple(prompt),
+        limits=limits,
+        chain_len=tree.depth if tree else drafts,
+        tree=tree,
+        reuse=rng.random() < 0.5,
+    )
 
 
 def alone(runner: Runner, request: Request) -> list[int]:
