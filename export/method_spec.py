@@ -48,7 +48,7 @@ class MethodSpec:
     `inputs` are by name, in the order of the module's signature, `outputs` by what they are.
     `writes` names the buffers that it writes, all of them. `min_rows` and `max_rows` bound the rows
     of a sequence, both inclusive. A method of `few_rows` reads each weight once for all of them;
-    one that `splits_keys` reads caches with the operator for few rows and nothing else.
+    one that `splits_keys` reads caches with the operator for as many rows, and nothing else.
     """
 
     module: nn.Module

@@ -35,7 +35,7 @@ class Prefill(Method):
     """
 
     def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> tuple[Tensor, ...]:
-        chunk = PromptChunk(input_pos, sequence)
+        chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys)
         logits, taps = self.target.run(tokens, chunk, last_logits_only=True)
         return logits, *self.features(taps)
 
@@ -61,18 +61,19 @@ def method_specs(
 ) -> dict[str, MethodSpec]:
     """All methods of an artifact, in the order of their use.
 
-    With `splits_keys` those of few rows attend through the operator made for them, as far as it
-    serves a drafter's caches.
+    With `splits_keys` all attend through the operators made for few rows and for prompts, as far as
+    these serve a drafter's caches.
     """
     caches, batch = caches_of(pair, "target"), lengths.max_batch_size
     prefill = MethodSpec(
-        module=Prefill(pair),
+        module=Prefill(pair, splits_keys),
         inputs=prompt_inputs(lengths.max_prefill),
         outputs=returned(LAST_ROW, pair.draft),
         writes=caches,
         min_rows=lengths.min_prefill,
         max_rows=lengths.max_prefill,
         few_rows=False,
+        splits_keys=splits_keys,
     )
     verify = MethodSpec(
         module=TargetVerify(pair, splits_keys),

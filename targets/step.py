@@ -37,17 +37,18 @@ def flat_slots(max_seq_len: int) -> int:
     return max_seq_len + SCRATCH_SLOTS + PADDING_SLOTS
 
 
-def ring_slots(window: int) -> int:
+def ring_slots(window: int, chunk: int = 0) -> int:
     """Slots that a sliding layer uses in turn, `PADDING_SLOTS` not counted.
 
-    A window, and room for the rows of one forward: a chunk of a prompt, or the nodes of a tree.
+    A window, and room for the rows of one forward: a chunk of a prompt, of which it takes `chunk`
+    rows and more, or the nodes of a tree.
     """
-    return window + max(window, SCRATCH_SLOTS + PADDING_SLOTS)
+    return window + longest_chunk(window, chunk)
 
 
-def longest_chunk(window: int) -> int:
-    """Rows of a prompt that a ring takes at once without losing a key that one of them needs."""
-    return ring_slots(window) - window
+def longest_chunk(window: int, chunk: int = 0) -> int:
+    """Rows of a prompt that such a ring takes without losing a key that one of them needs."""
+    return max(window, SCRATCH_SLOTS + PADDING_SLOTS, chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,13 @@ class Step:
 class PromptChunk:
     """Consecutive positions of one sequence: `input_pos` int64 [T], `sequence` int64 [1].
 
-    Slot and position are the same, and a row sees all before it.
+    Slot and position are the same, and a row sees all before it. With `streams_keys` layers attend
+    through the operator that is made for prompts.
     """
 
     input_pos: Tensor
     sequence: Tensor
+    streams_keys: bool = False
 
     @property
     def row_positions(self) -> Tensor:

@@ -47,7 +47,7 @@ def check_graphs(
             check_weight_sized(name, program)
     for name, method in methods.items():
         if method.splits_keys:
-            check_attention_route(name, programs[name], caches)
+            check_attention_route(name, programs[name], caches, few_rows=method.few_rows)
     check_features(programs, methods)
     check_shared_tensors(programs)
 

@@ -1,4 +1,4 @@
-"""Caches: read by the operator for few rows where the export is told to."""
+"""Caches: read by the project's operators where the export is told to."""
 
 from collections.abc import Collection, Iterator
 
@@ -9,24 +9,29 @@ from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.nodes import operator_name, used_weights
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import HEAD_DIMS, MAX_TILE, TILE_ROWS
 
-SPLITK, STORE = "eagle_aot::sdpa_splitk", "eagle_aot::norm_rope_store"
+SPLITK, PROMPT = "eagle_aot::sdpa_splitk", "eagle_aot::sdpa_prompt"
+STORE = "eagle_aot::norm_rope_store"
 WRITES, TAKES = "aten::index_copy", "aten::index_select"
 VIEWS = ("aten::unflatten", "aten::view")
 
 
-def check_attention_route(name: str, program: ExportedProgram, caches: Collection[str]) -> None:
-    """The method reads with `sdpa_splitk` every cache that it uses, and with nothing else.
+def check_attention_route(
+    name: str, program: ExportedProgram, caches: Collection[str], *, few_rows: bool
+) -> None:
+    """The method reads with one operator every cache that it uses, and with nothing else.
 
-    But for what is moved within it.
+    With `sdpa_splitk` if it is of `few_rows`, or `sdpa_prompt`; but for what is moved within it.
     """
+    wanted = SPLITK if few_rows else PROMPT
     for weight, node in used_weights(program).items():
         if weight not in caches:
             continue
         readers = set(_readers(node))
-        if readers != {SPLITK}:
-            found = min(readers - {SPLITK}, default="nothing")
+        if readers != {wanted}:
+            found = min(readers - {wanted}, default="nothing")
             raise ExportError(
-                f"{name}: cache {weight} is read by {found}, not by sdpa_splitk, which serves "
+                f"{name}: cache {weight} is read by {found}, not by "
+                f"{wanted.removeprefix('eagle_aot::')}, which serves "
                 f"bfloat16 or float16, heads of {HEAD_DIMS[0]} to {HEAD_DIMS[-1]}, a "
                 f"power of two, and {MAX_TILE // TILE_ROWS} elements of queries to a key head "
                 "(--attention stock takes any)"

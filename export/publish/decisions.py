@@ -9,7 +9,7 @@ from eagle_aot.artifact import CacheBytes
 from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.method_spec import MethodSpec
-from eagle_aot.export.prepare.attention import SPLITK, STOCK
+from eagle_aot.export.prepare.attention import PROMPT, SPLITK, STOCK
 from eagle_aot.export.publish.kernel_choices import kernel_choices
 
 
@@ -26,10 +26,16 @@ def describe_decisions(
         "dtype": str(DTYPES[backend]).removeprefix("torch."),
         **loaded.reading,
         "linears": loaded.linears,
-        "attention": {n: SPLITK if m.splits_keys else STOCK for n, m in methods.items()},
+        "attention": {name: attention(method) for name, method in methods.items()},
         "caches": cache_bytes(methods, sequences).to_json(),
         "kernels": {name: kernel_choices(program) for name, program in programs.items()},
     }
+
+
+def attention(method: MethodSpec) -> str:
+    """What a method reads caches with."""
+    own = SPLITK if method.few_rows else PROMPT
+    return own if method.splits_keys else STOCK
 
 
 def cache_bytes(methods: Mapping[str, MethodSpec], sequences: int) -> CacheBytes:

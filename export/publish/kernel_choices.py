@@ -16,6 +16,7 @@ from torch.fx import Node
 from eagle_aot.export.graph_checks.nodes import operator_name
 from eagle_aot.triton_kernels.int4_gemm import packing
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
+from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
 
 Choice = tuple[tuple[str, Any], ...]
@@ -76,6 +77,13 @@ def sdpa(node: Node) -> dict[str, Any]:
     return layer | asdict(choose_tiling(heads, kv_heads, head_dim, window))
 
 
+def sdpa_prompt(node: Node) -> dict[str, Any]:
+    """Heads and tiling of an attention of prompts."""
+    heads, head_dim = shape(node, 0)[2:]
+    layer = {"heads": heads, "kv_heads": shape(node, 1)[0], "head_dim": head_dim}
+    return layer | {"window": node.args[6]} | asdict(prompt_tiling.choose_tiling(head_dim))
+
+
 def residual_norm(node: Node) -> dict[str, Any]:
     """Width and warps of a residual sum with its norms."""
     from eagle_aot.triton_kernels.residual_norm import kernel
@@ -108,6 +116,7 @@ DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {
     "eagle_aot::int4_small_m": small_m,
     "eagle_aot::int4_large_m": large_m,
     "eagle_aot::sdpa_splitk": sdpa,
+    "eagle_aot::sdpa_prompt": sdpa_prompt,
     "eagle_aot::residual_norm": residual_norm,
     "eagle_aot::norm_rope_store": norm_rope_store,
 }

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.targets.decoder.kv_cache import KVCache, StepView
+from eagle_aot.targets.decoder.kv_cache import KVCache, View
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import Rotary, apply_rotary
 from eagle_aot.targets.decoder.shared_input import SharedInput
@@ -32,7 +32,7 @@ class CachedAttention(SharedInput):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """`x` [1, T, H] -> [1, T, H]; stores the rows' keys and values."""
         cache, view = self.kv_cache, context.view
-        if isinstance(view, StepView) and view.reads_with_splitk(self.heads, cache):
+        if view.attends_at_once(self.heads, cache):
             q = self._store_at_once(x, view, context.rotary)
         else:
             q, k, v = self._rotated(x, context.rotary)
@@ -45,7 +45,7 @@ class CachedAttention(SharedInput):
         q, k = self.q_norm(raw[0]), self.k_norm(raw[1])
         return apply_rotary(q, rotary), apply_rotary(k, rotary), self.v_norm(raw[-1])
 
-    def _store_at_once(self, x: Tensor, view: StepView, rotary: Rotary) -> Tensor:
+    def _store_at_once(self, x: Tensor, view: View, rotary: Rotary) -> Tensor:
         """The same by one operator, which stores keys and values as well: queries."""
         weights = [getattr(norm, "weight", None) for norm in (self.q_norm, self.k_norm)]
         norms = [n for n in (self.q_norm, self.v_norm) if isinstance(n, RMSNorm)]

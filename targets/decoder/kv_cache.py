@@ -23,7 +23,7 @@ from eagle_aot.targets.step import (
     ring_slots,
     rows_of_sequences,
 )
-from eagle_aot.triton_kernels.sdpa_splitk import is_servable, sdpa_splitk
+from eagle_aot.triton_kernels import sdpa_prompt, sdpa_splitk
 
 
 class KVCache(nn.Module):
@@ -93,13 +93,19 @@ class RingKVCache(KVCache):
     """Slot = position mod `ring`. A row sees the last `window` positions, its own included.
 
     No forward overwrites a key that one of its own rows still needs, as long as a chunk of a prompt
-    is no longer than `step.longest_chunk`.
+    is no longer than `step.longest_chunk`, `chunk` rows at least.
     """
 
     def __init__(
-        self, kv_heads: int, window: int, head_dim: int, dtype: torch.dtype, sequences: int = 1
+        self,
+        kv_heads: int,
+        window: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        sequences: int = 1,
+        chunk: int = 0,
     ) -> None:
-        ring = ring_slots(window)
+        ring = ring_slots(window, chunk)
         super().__init__(kv_heads, ring + PADDING_SLOTS, head_dim, dtype, sequences)
         self.window, self.ring = window, ring
 
@@ -117,16 +123,21 @@ class RingKVCache(KVCache):
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """What a target's caches are made for: positions of a sequence, sequences, and their dtype."""
+    """What a target's caches are made for: positions of a sequence, sequences, and their dtype.
+
+    `chunk` rows of a prompt at once are more than a window only where it says so.
+    """
 
     max_seq_len: int
     dtype: torch.dtype
     sequences: int = 1
+    chunk: int = 0
 
     def cache(self, kv_heads: int, head_dim: int, window: int = 0) -> KVCache:
         """One layer's: a ring for layers that see a `window`, flat for those that see all."""
         if window:
-            return RingKVCache(kv_heads, window, head_dim, self.dtype, self.sequences)
+            sizes = self.dtype, self.sequences, self.chunk
+            return RingKVCache(kv_heads, window, head_dim, *sizes)
         return FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
 
 
@@ -192,19 +203,19 @@ class StepView:
                 buffer.index_copy_(1, targets, buffer.index_select(1, sources))
             buffer.index_copy_(1, self.own, new[0].transpose(0, 1))
 
-    def reads_with_splitk(self, heads: int, cache: KVCache) -> bool:
+    def attends_at_once(self, heads: int, cache: KVCache) -> bool:
         """Whether `heads` of queries attend to the cache through the operator for few rows."""
-        return self.step.splits_keys and is_servable(heads, cache.k)
+        return self.step.splits_keys and sdpa_splitk.is_servable(heads, cache.k)
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """`q` [1, B * T, heads, head_dim] over what was stored; same shape and dtype."""
         step = self.step
         k, v = cache.by_sequence(cache.k), cache.by_sequence(cache.v)
-        if self.reads_with_splitk(q.shape[2], cache):
+        if self.attends_at_once(q.shape[2], cache):
             rows = step.positions, step.sequences, step.tail
             apart = rows_of_sequences(q, step.positions)
-            attended = sdpa_splitk(apart, k, v, *rows, scale, cache.window, cache.ring)
-            return one_row_of_rows(attended)
+            sizes = scale, cache.window, cache.ring
+            return one_row_of_rows(sdpa_splitk.sdpa_splitk(apart, k, v, *rows, *sizes))
         committed = self._committed(cache.k), self._committed(cache.v)
         tail = self._gathered(cache.k), self._gathered(cache.v)
         masks = self.mask, self.tail_mask
@@ -224,6 +235,8 @@ class StepView:
 
 class PromptView:
     """What the rows of a chunk see of all caches of one kind, and where they are stored."""
+
+    moves = None  # a prompt follows no tree
 
     def __init__(self, chunk: PromptChunk, cache: KVCache) -> None:
         """`cache` is any of that kind."""
@@ -249,7 +262,15 @@ class PromptView:
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """`q` [1, T, heads, head_dim] over what was stored; same shape and dtype."""
+        if self.attends_at_once(q.shape[2], cache):
+            k, v = cache.by_sequence(cache.k), cache.by_sequence(cache.v)
+            rows, sizes = (self.chunk.input_pos, self.chunk.sequence), (cache.window, cache.ring)
+            return sdpa_prompt.sdpa_prompt(q, k, v, *rows, scale, *sizes)
         return attend(q, self._share(cache.k), self._share(cache.v), self.mask, scale)
+
+    def attends_at_once(self, heads: int, cache: KVCache) -> bool:
+        """Whether `heads` of queries attend to the cache through the operator for prompts."""
+        return self.chunk.streams_keys and sdpa_prompt.is_servable(heads, cache.k)
 
     def _share(self, buffer: Tensor) -> Tensor:
         """[kv_heads, slots, head_dim] of the chunk's sequence."""

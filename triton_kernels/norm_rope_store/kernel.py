@@ -1,7 +1,8 @@
 """Heads normalised, rotated and stored on a GPU, in one launch.
 
-A head's queries need no order: a program each for every few rows of them. A head's keys, or its
-values, of one sequence are one program's alone: what is moved has been read before a row is stored.
+A head's queries need no order: a program each for every few rows of them. So do keys and values
+where nothing is moved. Where something is, a head's keys, or its values, of one sequence are one
+program's alone: what is moved has been read before a row is stored.
 
 Importing this module needs triton.
 """
@@ -103,7 +104,7 @@ def store_head(
     own_ptr: tl.tensor,
     sources_ptr: tl.tensor,
     targets_ptr: tl.tensor,
-    sequence: tl.tensor,
+    part: tl.tensor,
     first: tl.tensor,
     count: tl.tensor,
     rows: tl.tensor,
@@ -116,16 +117,20 @@ def store_head(
     EPS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """A sequence's `count` rows of the head whose columns begin at `first`, behind its moves."""
+    """The `part`th `count` rows of the head whose columns begin at `first`.
+
+    With MOVES a part is a sequence, whose entries are moved before.
+    """
     dtype: tl.constexpr = cache_ptr.dtype.element_ty
     step, column = tl.arange(0, TILE)[:, None], tl.arange(0, D)[None, :]
     if MOVES:
-        entries = sequence * MOVES
+        entries = part * MOVES
         move(cache_ptr, sources_ptr + entries, targets_ptr + entries, D, MOVES)
     for start in range(0, count, TILE):
-        row = sequence * count + start + step
-        inside = (start + step < count) & (column < D)
-        slot = tl.load(own_ptr + row, mask=start + step < count, other=0)
+        row = part * count + start + step
+        here = (start + step < count) & (row < rows)
+        inside = here & (column < D)
+        slot = tl.load(own_ptr + row, mask=here, other=0)
         if IS_KEY:
             x = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, inside,
                         D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
@@ -163,7 +168,7 @@ def norm_rope_store_kernel(
     EPS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Programs in turn: queries by head and tile, then keys and values by head and sequence."""
+    """Programs in turn: queries by head and tile, then keys and values by head and part."""
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     program = tl.program_id(0)
     queries = tl.cdiv(rows, TILE) * HEADS
@@ -178,16 +183,17 @@ def norm_rope_store_kernel(
     else:
         program -= queries
         head = program // 2 % KV_HEADS
-        sequence = program // 2 // KV_HEADS
+        part = program // 2 // KV_HEADS
+        count = rows // batch if MOVES else TILE
         cache = head.to(tl.int64) * SLOTS * D
         if program % 2 == 0:
             store_head(k_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, own_ptr,
-                       sources_ptr, targets_ptr, sequence, (HEADS + head) * D, rows // batch, rows,
+                       sources_ptr, targets_ptr, part, (HEADS + head) * D, count, rows,
                        D, WIDTH, SPLITS, MOVES, True, HAS_NORM, EPS, TILE)  # fmt: skip
         else:
             first = WIDTH - (KV_HEADS - head) * D
             store_head(v_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, own_ptr,
-                       sources_ptr, targets_ptr, sequence, first, rows // batch, rows,
+                       sources_ptr, targets_ptr, part, first, count, rows,
                        D, WIDTH, SPLITS, MOVES, False, NORM_VALUES, EPS, TILE)  # fmt: skip
 
 
@@ -209,7 +215,8 @@ def launch(
     splits, _, rows, width = parts.shape
     q = k_cache.new_empty(1, rows, heads, head_dim)
     batch, moved = (1, 0) if sources is None else sources.shape
-    programs = triton.cdiv(rows, TILE) * heads + 2 * kv_heads * batch
+    tiles = triton.cdiv(rows, TILE)
+    programs = tiles * heads + 2 * kv_heads * (batch if moved else tiles)
     wrap_triton(norm_rope_store_kernel)[(programs,)](
         parts.contiguous(),
         cos.contiguous(),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
+from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import ExportError, SettingError
 from eagle_aot.export import ExportOptions, Source, load_draft, load_pair, run_check
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
@@ -31,6 +31,7 @@ from support.heads.files import HeadShape, write_speculators
 TINY = Source.find("gemma4-tiny", None, None, "dummy")
 ATEN = torch.ops.aten
 ATTEND = torch.ops.eagle_aot.sdpa_splitk.default
+PROMPT = torch.ops.eagle_aot.sdpa_prompt.default
 
 
 def graphs(
@@ -53,14 +54,16 @@ def count(program: ExportedProgram, target: object) -> int:
         ("xnnpack", None, False),
     ],
 )
-def test_rounds_attend_by_the_operator_and_make_no_mask(
+def test_methods_attend_by_the_operators_and_make_no_mask(
     backend: str, attention: str | None, split: bool
 ) -> None:
     programs = graphs(TINY, attention, backend)
     calls = [count(p, ATTEND) for p in programs.values()]
     masks = [sum(MASKED in node.args for node in p.graph.nodes) for p in programs.values()]
     assert calls == ([0, 6, 1] if split else [0, 0, 0])
-    assert masks == ([2, 0, 0] if split else [2, 4, 2])  # of committed slots, and of tails
+    prompts = [count(p, PROMPT) for p in programs.values()]
+    assert prompts == ([6, 0, 0] if split else [0, 0, 0])
+    assert masks == ([0, 0, 0] if split else [2, 4, 2])  # of committed slots, and of tails
 
 
 def shape(head_dim: int = 16, **options: int) -> HeadShape:
@@ -100,13 +103,13 @@ def test_a_head_without_a_kernel_keeps_the_stock_attention(
 @pytest.mark.parametrize(
     ("attention", "dtype", "head_dim", "methods"),
     [
-        (SPLITK, torch.bfloat16, 16, {TARGET_VERIFY, DRAFT_DECODE}),
-        (SPLITK, torch.bfloat16, 24, {TARGET_VERIFY}),
-        (SPLITK, torch.float32, 16, {TARGET_VERIFY}),
+        (SPLITK, torch.bfloat16, 16, {PREFILL, TARGET_VERIFY, DRAFT_DECODE}),
+        (SPLITK, torch.bfloat16, 24, {PREFILL, TARGET_VERIFY}),
+        (SPLITK, torch.float32, 16, {PREFILL, TARGET_VERIFY}),
         (STOCK, torch.bfloat16, 16, set()),
     ],
 )
-def test_which_methods_are_held_to_the_operator(
+def test_which_methods_are_held_to_the_operators(
     random_pair: tuple[Path, Path],
     tmp_path: Path,
     attention: str,
@@ -169,12 +172,19 @@ def test_a_target_computes_the_same_with_either(
 
 
 @pytest.mark.parametrize(
-    ("name", "cache"), [(TARGET_VERIFY, r"target\.layers\.\d.*"), (DRAFT_DECODE, r"draft\..*")]
+    ("name", "cache", "few_rows"),
+    [
+        (PREFILL, r"target\.layers\.\d.*", False),
+        (TARGET_VERIFY, r"target\.layers\.\d.*", True),
+        (DRAFT_DECODE, r"draft\..*", True),
+    ],
 )
-def test_the_check_names_a_cache_that_is_read_otherwise(name: str, cache: str) -> None:
+def test_the_check_names_a_cache_that_is_read_otherwise(
+    name: str, cache: str, few_rows: bool
+) -> None:
     program = graphs(TINY, STOCK)[name]
     with pytest.raises(ExportError, match=rf"{name}: cache {cache} is read by aten::"):
-        check_attention_route(name, program, mutated_buffers(program))
+        check_attention_route(name, program, mutated_buffers(program), few_rows=few_rows)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_quantised_linears_are_told_from_dense_ones(cuda: dict[str, Any]) -> Non
 
 def test_kernels_are_those_of_the_graphs(cuda: dict[str, Any]) -> None:
     assert cuda["dtype"] == "bfloat16"
-    assert cuda["attention"] == dict(zip(METHODS, ("stock", "splitk", "splitk"), strict=True))
+    assert cuda["attention"] == dict(zip(METHODS, ("prompt", "splitk", "splitk"), strict=True))
     assert tuple(cuda["kernels"]) == METHODS
     prefill, verify, draft = cuda["kernels"].values()
     assert {use["tile_rows"] for use in prefill["eagle_aot::int4_large_m"]} == {128}

@@ -1,0 +1,100 @@
+"""Attention of prompts in Triton's interpreter, on a CPU: run by `test_sdpa_prompt.py`."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.triton_kernels.sdpa_prompt import kernel
+from eagle_aot.triton_kernels.sdpa_prompt.tiling import PromptTiling
+from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.kernels.prompt_cases import Prompt
+from support.kernels.sdpa_cases import Layer, relative_error
+
+ERROR = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
+
+LAYERS = [
+    Layer(4, 2, 64, 0, torch.float32),
+    Layer(3, 3, 16, 0, torch.float32),  # every head its own keys
+    Layer(7, 1, 32, 0, torch.float32),  # rows of a group that are no power of two
+    Layer(8, 2, 128, 0, torch.bfloat16),
+    Layer(2, 1, 512, 0, torch.bfloat16),
+    Layer(4, 2, 64, 24, torch.float32),
+    Layer(2, 1, 16, 37, torch.float32),  # a window and a ring that end inside tiles of keys
+    Layer(2, 1, 16, 9, torch.float32),  # a window shorter than a tile of rows
+    Layer(4, 2, 64, 64, torch.bfloat16),
+]
+TILES = PromptTiling(16, 16, 4, 1)
+BEHIND = [0, 1, 15, 16, 17, 200]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def as_on_a_gpu() -> Iterator[None]:
+    """Arithmetic as there, the kernel unwrapped, and fresh memory NaN."""
+    with pytest.MonkeyPatch.context() as patch:
+        compute_as_a_gpu(patch)
+        patch.setattr(kernel, "wrap_triton", lambda interpreted: interpreted)
+        torch.use_deterministic_algorithms(True)
+        yield
+        torch.use_deterministic_algorithms(False)
+
+
+def attend(prompt: Prompt, tiles: PromptTiling = TILES) -> Tensor:
+    return kernel.launch(*prompt.arguments(), tiles)
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_it_is_attention(layer: Layer, behind: int) -> None:
+    prompt = Prompt(layer, behind, 37)
+    output = attend(prompt)
+    assert output.shape == prompt.arguments()[0].shape and output.dtype == layer.dtype
+    assert relative_error(output, prompt.expected()) < ERROR[layer.dtype]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_rows_bits_do_not_depend_on_its_chunk(layer: Layer) -> None:
+    """Wherever a text is cut, inside a tile of keys or at its end."""
+    whole = attend(Prompt(layer, 40, 60))
+    for first, behind in ((0, 1), (0, 8), (3, 41), (7, 60), (24, 40), (59, 60)):
+        cut = attend(Prompt(layer, 40 + first, behind - first))
+        assert torch.equal(cut, whole[:, first:behind])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_the_number_of_rows_of_a_tile_changes_no_bit(layer: Layer) -> None:
+    prompt = Prompt(layer, 77, 50)
+    assert torch.equal(attend(prompt, PromptTiling(64, 16, 4, 1)), attend(prompt))
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("hidden", [6e4, math.inf])
+def test_what_no_row_sees_changes_no_bit(layer: Layer, hidden: float) -> None:
+    clean = attend(Prompt(layer, 90, 30))
+    assert torch.equal(attend(Prompt(layer, 90, 30, hidden=hidden)), clean)
+
+
+@pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[5]], ids=str)
+def test_which_of_the_caches_is_read_and_how_long_it_is_changes_no_bit(layer: Layer) -> None:
+    alone = attend(Prompt(layer, 33, 20))
+    assert torch.equal(attend(Prompt(layer, 33, 20, sequence=2, sequences=4, slots=999)), alone)
+
+
+def test_rows_outside_the_output_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs at the start of a buffer: whatever follows keeps its NaN."""
+    layer = LAYERS[2]
+    prompt = Prompt(layer, 20, 11)
+    buffer = torch.full((8192,), torch.nan)
+    allocate = Tensor.new_empty
+
+    def from_buffer(x: Tensor, shape: int | torch.Size, **options: object) -> Tensor:
+        if shape != (1, 11, 7, 32):  # the interpreter's own
+            return allocate(x, shape, **options)
+        return buffer[: 11 * 7 * 32].view(shape)
+
+    monkeypatch.setattr(Tensor, "new_empty", from_buffer)
+    output = attend(prompt)
+    assert output.data_ptr() == buffer.data_ptr()
+    assert not output.isnan().any() and buffer[11 * 7 * 32 :].isnan().all()

@@ -1,0 +1,181 @@
+"""Attention of prompts without a GPU: reference, operator, interpreted and compiled kernel."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from eagle_aot.triton_kernels.sdpa_prompt import is_servable, sdpa_prompt
+from eagle_aot.triton_kernels.sdpa_prompt.tiling import HEAD_DIMS, choose_tiling, is_tileable
+from support.interpreted import run_interpreted
+from support.kernels.prompt_cases import Prompt
+from support.kernels.sdpa_cases import Layer, relative_error
+
+OPERATOR = torch.ops.eagle_aot.sdpa_prompt.default
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+SHARED_MEMORY = 227 << 10
+"""Bytes that one program may have on an H100."""
+
+SPILLED = 32
+"""Bytes per thread that may be put aside around the loops, of heads of 512."""
+
+FLAT = Layer(8, 2, 64, 0, torch.float32)
+RING = Layer(8, 2, 64, 16, torch.float32)
+
+
+@SETTINGS
+@given(
+    heads=st.sampled_from([(1, 1), (4, 2), (6, 2), (7, 7)]),
+    head_dim=st.sampled_from([3, 16, 64]),
+    window=st.one_of(st.just(0), st.integers(1, 40)),
+    behind=st.integers(0, 150),
+    rows=st.integers(1, 90),
+    sequence=st.integers(0, 2),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_on_a_cpu_it_is_attention_over_what_a_row_sees(
+    heads: tuple[int, int],
+    head_dim: int,
+    window: int,
+    behind: int,
+    rows: int,
+    sequence: int,
+    dtype: torch.dtype,
+) -> None:
+    layer = Layer(*heads, head_dim, window, dtype)
+    prompt = Prompt(layer, behind, rows, sequence, sequences=3)
+    output = sdpa_prompt(*prompt.arguments())
+    assert output.shape == (1, rows, heads[0], head_dim) and output.dtype == dtype
+    error = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 6e-3}[dtype]
+    assert relative_error(output, prompt.expected()) < error
+
+
+@pytest.mark.parametrize("layer", [FLAT, RING], ids=str)
+def test_the_operator_is_one(layer: Layer) -> None:
+    tests = "test_schema", "test_faketensor"
+    torch.library.opcheck(OPERATOR, Prompt(layer, 20, 9).arguments(), test_utils=tests)
+
+
+def test_what_it_cannot_read_is_refused() -> None:
+    q, *others = Prompt(RING, 20, 98).arguments()
+    with pytest.raises(RuntimeError, match="serves 97 rows"):
+        sdpa_prompt(q, *others)
+    with pytest.raises(RuntimeError, match="of one sequence"):
+        sdpa_prompt(q[:, :8].expand(2, -1, -1, -1), *others)
+    with pytest.raises(RuntimeError, match="a ring has one"):
+        sdpa_prompt(q[:, :8], *others[:-1], 0)
+    with pytest.raises(RuntimeError, match="in a cache of"):
+        sdpa_prompt(q[:, :8], *others[:-1], 1000)
+
+
+def test_a_longer_ring_takes_a_longer_chunk() -> None:
+    prompt = Prompt(RING, 50, 300, ring=316)
+    assert relative_error(sdpa_prompt(*prompt.arguments()), prompt.expected()) < 2e-6
+
+
+class Attention(nn.Module):
+    """The operator as a method calls it."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, pos: Tensor, cache: Tensor) -> Tensor:
+        return sdpa_prompt(q, k, v, pos, cache, 0.125, 0, 0)
+
+
+def traced() -> ExportedProgram:
+    rows = Dim("rows", min=65, max=512)
+    q, k, v, pos, cache, *_ = Prompt(FLAT, 0, 80).arguments()
+    shapes = {1: rows}, None, None, {0: rows}, None
+    return torch.export.export(Attention(), (q, k, v, pos, cache), dynamic_shapes=shapes)
+
+
+def test_traced_it_is_one_node_for_any_number_of_rows() -> None:
+    calls = [n.target for n in traced().graph.nodes if n.op == "call_function"]
+    assert calls.count(OPERATOR) == 1 and len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "held"),
+    [(32, 4, 512, True), (32, 16, 256, True), (129, 1, 128, False), (32, 3, 128, False),
+     (65, 1, 512, False), (32, 4, 96, False)],
+)  # fmt: skip
+def test_which_layers_the_kernel_holds(
+    heads: int, kv_heads: int, head_dim: int, held: bool
+) -> None:
+    assert is_tileable(heads, kv_heads, head_dim) == held
+    assert is_servable(heads, torch.empty(kv_heads, 1, head_dim, dtype=torch.bfloat16)) == held
+    assert not is_servable(heads, torch.empty(kv_heads, 1, head_dim))
+
+
+# Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
+def test_interpreted_it_computes_attention_row_by_row() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    run_interpreted("sdpa_prompt")
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window"),
+    [
+        (32, 4, 512, 0),  # Gemma 4 31B, full
+        (32, 16, 256, 1024),  # Gemma 4 31B, sliding
+        (32, 8, 128, 0),  # Llama
+        (28, 4, 128, 0),
+        (4, 2, 64, 64),  # the shipped target
+        (4, 1, 128, 0),
+        (4, 2, 16, 16),
+    ],
+)
+def test_it_fits_an_h100(
+    heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path
+) -> None:
+    program = for_an_h100(heads, kv_heads, head_dim, window)
+    assert program.metadata.shared <= SHARED_MEMORY
+    spilled = local_memory(program.asm["cubin"], tmp_path)
+    assert spilled <= (SPILLED if head_dim == HEAD_DIMS[-1] else 0)
+    assert "wgmma.mma_async" in program.asm["ptx"] and "mma.sync" not in program.asm["ptx"]
+
+
+def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int) -> Any:
+    """The kernel as it is compiled there."""
+    triton = pytest.importorskip("triton", reason="triton is not installed")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from eagle_aot.triton_kernels.sdpa_prompt.kernel import sdpa_prompt_kernel
+
+    tiles, group = choose_tiling(head_dim), heads // kv_heads
+    constants = {
+        **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim},
+        **{"WINDOW": window, "RING": 2 * window, "ROWS": tiles.row_tile // group},
+        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
+    }
+    names = sdpa_prompt_kernel.arg_names
+    kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), "*bf16")
+    kinds |= dict.fromkeys(("input_pos_ptr", "sequence_ptr"), "*i64")
+    kinds |= dict.fromkeys(("rows", "caches", "slots"), "i32")
+    source = ASTSource(
+        fn=sdpa_prompt_kernel,
+        signature={name: kinds.get(name, "constexpr") for name in names},
+        constexprs=constants,
+        attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n.endswith("_ptr")},
+    )
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def local_memory(cubin: bytes, directory: Path) -> int:
+    """Bytes per thread of what registers are spilled to."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    binary = directory / "kernel.cubin"
+    binary.write_bytes(cubin)
+    command = [tool, "--dump-resource-usage", binary]
+    usage = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))

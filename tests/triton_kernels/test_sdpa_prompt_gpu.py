@@ -1,0 +1,60 @@
+"""Attention of prompts on a GPU, at real shapes: against float64, and bit by bit."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from eagle_aot.triton_kernels.sdpa_prompt import sdpa_prompt
+from support.kernels.prompt_cases import Prompt
+from support.kernels.sdpa_cases import Layer, relative_error
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+ERROR = {torch.bfloat16: 5e-3, torch.float16: 1e-3}
+LAYERS = [
+    Layer(32, 4, 512, 0, torch.bfloat16),  # Gemma 4 31B, full
+    Layer(32, 16, 256, 1024, torch.bfloat16),  # and sliding
+    Layer(32, 8, 128, 0, torch.bfloat16),
+    Layer(28, 4, 128, 0, torch.bfloat16),  # seven heads share their keys
+    Layer(8, 1, 64, 0, torch.float16),
+    Layer(4, 2, 64, 64, torch.bfloat16),  # the shipped target
+    Layer(4, 2, 16, 20, torch.bfloat16),
+]
+SLOTS = 32864
+CUTS = (0, 1, 64, 65, 128, 200, 329, 512, 600)
+
+
+def prompt(layer: Layer, behind: int, rows: int) -> Prompt:
+    """In a ring that holds 640 rows at least."""
+    ring = layer.window + max(layer.window, 640) if layer.window else 0
+    return Prompt(layer, behind, rows, slots=SLOTS, device="cuda", ring=ring)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 17, 511, 1024, 4096, 30000])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_it_is_attention(layer: Layer, behind: int) -> None:
+    case = prompt(layer, behind, 300)
+    output = sdpa_prompt(*case.arguments())[:, ::7]
+    assert relative_error(output, case.expected(every=7)) < ERROR[layer.dtype]
+
+
+@pytest.mark.parametrize("behind", [0, 100, 1500, 20000])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_rows_bits_do_not_depend_on_its_chunk(layer: Layer, behind: int) -> None:
+    whole = sdpa_prompt(*prompt(layer, behind, CUTS[-1]).arguments())
+    for first, after in pairwise(CUTS):
+        cut = sdpa_prompt(*prompt(layer, behind + first, after - first).arguments())
+        assert torch.equal(cut, whole[:, first:after])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("hidden", [6e4, math.inf])
+def test_what_no_row_sees_changes_no_bit(layer: Layer, hidden: float) -> None:
+    clean = sdpa_prompt(*prompt(layer, 900, 200).arguments())
+    case = replace(prompt(layer, 900, 200), hidden=hidden)
+    assert torch.equal(sdpa_prompt(*case.arguments()), clean)
+    elsewhere = replace(case, sequence=1, sequences=2, slots=2000)
+    assert torch.equal(sdpa_prompt(*elsewhere.arguments()), clean)

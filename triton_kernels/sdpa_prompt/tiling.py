@@ -1,0 +1,41 @@
+"""What one program takes of a prompt's attention: plain numbers, without triton."""
+
+from dataclasses import dataclass
+
+HEAD_DIMS = (16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTiling:
+    """`row_tile` query rows, all heads of a group for each token, against `key_tile` keys at a
+    time; `warps` and `stages` as Triton's.
+
+    Tiles of keys begin at multiples of `key_tile`, so that number decides a row's bits.
+    """
+
+    row_tile: int
+    key_tile: int
+    warps: int
+    stages: int
+
+
+# What registers and shared memory of an H100 hold: twice 64 KiB of sums, and 192 KiB.
+WIDEST = PromptTiling(64, 32, 8, 2)
+WIDE = PromptTiling(128, 64, 8, 2)
+NARROW = PromptTiling(128, 64, 8, 3)
+
+
+def choose_tiling(head_dim: int) -> PromptTiling:
+    """The tiling of a layer; of nothing else, so that rows keep their bits."""
+    if head_dim == HEAD_DIMS[-1]:
+        return WIDEST
+    return WIDE if head_dim == HEAD_DIMS[-2] else NARROW
+
+
+def is_tileable(heads: int, kv_heads: int, head_dim: int) -> bool:
+    """Whether the kernel holds all heads of a group for at least one token."""
+    return (
+        head_dim in HEAD_DIMS
+        and heads % kv_heads == 0
+        and heads // kv_heads <= choose_tiling(head_dim).row_tile
+    )
