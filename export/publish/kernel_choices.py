@@ -51,14 +51,16 @@ def small_m(node: Node) -> dict[str, Any]:
 
 def large_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of many rows."""
-    from eagle_aot.triton_kernels.int4_gemm import large_m
+    from eagle_aot.triton_kernels.int4_gemm.large_m import PRODUCT_TILES
 
+    group = packing.group_of(tensor(node, 1), tensor(node, 2))
+    tile = PRODUCT_TILES[packing.blocks_per_step(group)]
     tiles = {
-        "tile_rows": large_m.BLOCK_M,
-        "tile_features": large_m.TILES * packing.TILE_N,
+        "tile_rows": tile.rows,
+        "tile_features": tile.tiles * packing.TILE_N,
         "block_columns": packing.BLOCK_K,
-        "warps": large_m.WARPS,
-        "stages": large_m.STAGES,
+        "warps": tile.warps,
+        "stages": tile.stages,
     }
     return int4_sizes(node) | tiles
 

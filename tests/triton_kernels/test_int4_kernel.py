@@ -12,6 +12,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from eagle_aot.triton_kernels.int4_gemm import large_m, small_m  # noqa: E402
+from eagle_aot.triton_kernels.int4_gemm.large_m import ProductTile  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, blocks_per_step  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES  # noqa: E402
 from support.interpreted import run_interpreted  # noqa: E402
@@ -90,16 +91,23 @@ def test_few_rows_go_from_memory_to_the_tensor_cores(
     assert program.metadata.shared * at_once < SHARED_MEMORY
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
+TILES = [
+    *((group, large_m.PRODUCT_TILES[blocks_per_step(group)]) for group in (32, 64, 128)),
+    (128, ProductTile(2, 128, 8, 4, by_block=True)),
+]
+
+
+@pytest.mark.parametrize(("group", "tile"), TILES, ids=str)
 @pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, "silu")])
 def test_many_rows_are_unpacked_into_the_tensor_cores(
-    group: int, zeros: bool, activation: str
+    group: int, tile: ProductTile, zeros: bool, activation: str
 ) -> None:
     program = compiled(
-        *(large_m.int4_large_m_kernel, large_m.WARPS, 43008, 5376, group, zeros, activation),
-        STAGES=large_m.STAGES[blocks_per_step(group) - 1],
-        TILES=large_m.TILES,
-        BLOCK_M=large_m.BLOCK_M,
+        *(large_m.int4_large_m_kernel, tile.warps, 43008, 5376, group, zeros, activation),
+        STAGES=tile.stages,
+        TILES=tile.tiles,
+        BLOCK_M=tile.rows,
+        BY_BLOCK=tile.by_block,
     )
     if not activation:
         assert_read_as_it_lies(program)

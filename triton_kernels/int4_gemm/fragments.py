@@ -38,6 +38,19 @@ def per_row_pairs(values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr)
 
 
 @triton.jit
+def per_row_of_group(
+    values_ptr: tl.tensor, first: tl.tensor, group: tl.tensor, GROUPS: tl.constexpr
+) -> tl.tensor:
+    """Of the step from `first` [tiles, 1] on, those of one `group`: bfloat16 [128 x tiles]."""
+    pairs_ptr = values_ptr.to(tl.pointer_type(tl.int32)) + first // 2 + group
+    both = tl.load(pairs_ptr + tl.arange(0, 64)[None, :] * GROUPS)
+    low = (both << 16).to(tl.float32, bitcast=True)
+    high = (both & -65536).to(tl.float32, bitcast=True)
+    values = per_row(tl.reshape(tl.join(low, high), (both.shape[0], 128)), 1)
+    return tl.reshape(values, (both.shape[0] * 128,)).to(tl.bfloat16)
+
+
+@triton.jit
 def quarters(values: tl.tensor, block: tl.constexpr, BLOCKS: tl.constexpr) -> tl.tensor:
     """Per-row values [rows, groups] of a step -> one [rows] for each quarter of a block of it."""
     rows: tl.constexpr = values.shape[0]

@@ -4,6 +4,8 @@ No dense copy of a weight is written to memory. What is multiplied is the weight
 `reference.dequantise_int4` has it, rounded to bfloat16. Importing this module needs triton.
 """
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,17 +17,31 @@ from eagle_aot.triton_kernels.int4_gemm.fragments import (
     columns,
     operand,
     per_row,
+    per_row_of_group,
     quarters,
     unpacked,
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
 
-TILES = 2
-"""Packed tiles, of 128 outputs, per program."""
-BLOCK_M = 128
-WARPS = 8
-STAGES = 3, 2
-"""Steps in flight, of one and of two blocks each: what fits the shared memory of an H100."""
+
+@dataclass(frozen=True, slots=True)
+class ProductTile:
+    """What a program takes: `tiles` packed tiles, of 128 outputs each, of `rows` rows of x.
+
+    `stages` are steps in flight, as many as fit the shared memory of an H100. With `by_block` a
+    step of two blocks, where all of a block is one group, is taken as two. None of these changes a
+    bit: sums run along K in one order.
+    """
+
+    tiles: int
+    rows: int
+    warps: int
+    stages: int
+    by_block: bool = False
+
+
+PRODUCT_TILES = {1: ProductTile(2, 128, 8, 3), 2: ProductTile(2, 128, 8, 2)}
+"""For steps of one and of two blocks."""
 
 
 @triton.jit
@@ -49,6 +65,34 @@ def dense(
     return weight
 
 
+@triton.jit
+def multiplied(
+    acc: tl.tensor,
+    words: tl.tensor,
+    scales: tl.tuple,
+    zeros: tl.tuple,
+    x_ptr: tl.tensor,
+    m: tl.tensor,
+    rows: tl.tensor,
+    k: tl.tensor,
+    K: tl.constexpr,
+    ZEROS: tl.constexpr,
+    PTX: tl.constexpr,
+) -> tl.tensor:
+    """acc + the product of a block: packed words, and scales and zero points of its quarters.
+
+    `k` are the columns of the first quarter.
+    """
+    s0, s1, s2, s3 = scales
+    z0, z1, z2, z3 = zeros
+    w0, w1, w2, w3 = unpacked(operand(words), s0, PTX)
+    acc = tl.dot(dense(w0, s0, z0, ZEROS, PTX), columns(x_ptr, m, rows, k, K), acc)
+    acc = tl.dot(dense(w1, s1, z1, ZEROS, PTX), columns(x_ptr, m, rows, k + 32, K), acc)
+    acc = tl.dot(dense(w2, s2, z2, ZEROS, PTX), columns(x_ptr, m, rows, k + 64, K), acc)
+    acc = tl.dot(dense(w3, s3, z3, ZEROS, PTX), columns(x_ptr, m, rows, k + 96, K), acc)
+    return acc
+
+
 @triton.jit(do_not_specialize=["rows"])
 def int4_large_m_kernel(
     x_ptr: tl.tensor,
@@ -68,6 +112,7 @@ def int4_large_m_kernel(
     PTX: tl.constexpr,
     TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    BY_BLOCK: tl.constexpr,
 ) -> None:
     """x [rows, K] -> out [rows, N], or [rows, N / 2] with an activation."""
     GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
@@ -78,22 +123,27 @@ def int4_large_m_kernel(
     tiles = tl.minimum(tl.program_id(1) * TILES + tl.arange(0, TILES), last)
     tile = tiles.to(tl.int64)[:, None] * TOTAL
     acc = tl.zeros((TILES * 128, BLOCK_M), tl.float32)
-    for step in tl.range(0, TOTAL, num_stages=STAGES):
+    for at in tl.range(0, TOTAL * BLOCKS if BY_BLOCK else 0, num_stages=STAGES):
+        first = (tile + at // BLOCKS) * (128 * GROUPS)
+        scale = per_row_of_group(scales_ptr, first, at % BLOCKS, GROUPS)
+        zero = scale
+        if ZEROS:
+            zero = per_row_of_group(zeros_ptr, first, at % BLOCKS, GROUPS)
+        words = tl.load(codes_ptr + (tile * BLOCKS + at) * 4096 + word)
+        k = at * 128 + tl.arange(0, 32)
+        s, z = (scale, scale, scale, scale), (zero, zero, zero, zero)
+        acc = multiplied(acc, words, s, z, x_ptr, m, rows, k, K, ZEROS, PTX)
+    for step in tl.range(0, 0 if BY_BLOCK else TOTAL, num_stages=STAGES):
         here = tile + step
         scales = per_row(tl.load(scales_ptr + here * (128 * GROUPS) + value), GROUPS)
         zeros = scales
         if ZEROS:
             zeros = per_row(tl.load(zeros_ptr + here * (128 * GROUPS) + value), GROUPS)
         for block in tl.static_range(BLOCKS):
-            s0, s1, s2, s3 = quarters(scales, block, BLOCKS)
-            z0, z1, z2, z3 = quarters(zeros, block, BLOCKS)
             words = tl.load(codes_ptr + (here * BLOCKS + block) * 4096 + word)
-            w0, w1, w2, w3 = unpacked(operand(words), s0, PTX)
             k = (step * BLOCKS + block) * 128 + tl.arange(0, 32)
-            acc = tl.dot(dense(w0, s0, z0, ZEROS, PTX), columns(x_ptr, m, rows, k, K), acc)
-            acc = tl.dot(dense(w1, s1, z1, ZEROS, PTX), columns(x_ptr, m, rows, k + 32, K), acc)
-            acc = tl.dot(dense(w2, s2, z2, ZEROS, PTX), columns(x_ptr, m, rows, k + 64, K), acc)
-            acc = tl.dot(dense(w3, s3, z3, ZEROS, PTX), columns(x_ptr, m, rows, k + 96, K), acc)
+            s, z = quarters(scales, block, BLOCKS), quarters(zeros, block, BLOCKS)
+            acc = multiplied(acc, words, s, z, x_ptr, m, rows, k, K, ZEROS, PTX)
     WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
     SIZE: tl.constexpr = TILES * 128 if ACTIVATION == "" else TILES * 64
     if ACTIVATION != "":
@@ -111,14 +161,18 @@ def launch(
     zeros: Tensor | None,
     features: int,
     activation: str,
+    product_tile: ProductTile | None = None,
 ) -> Tensor:
-    """The product as a call of the kernel: arguments and result as for `op.int4_large_m`."""
+    """The product as a call of the kernel: arguments and result as for `op.int4_large_m`.
+
+    `product_tile` is for comparisons: it replaces the one that the weight's group is given.
+    """
     group = group_of(codes, scales)
     blocks = blocks_per_step(group)
-    rows = x.shape[-2]
+    rows, tile = x.shape[-2], product_tile or PRODUCT_TILES[blocks]
     out = x.new_empty((*x.shape[:-1], features // 2 if activation else features))
     wrap_triton(int4_large_m_kernel)[
-        (triton.cdiv(rows, BLOCK_M), triton.cdiv(codes.shape[0], TILES))
+        (triton.cdiv(rows, tile.rows), triton.cdiv(codes.shape[0], tile.tiles))
     ](
         x.contiguous(),
         codes,
@@ -131,12 +185,13 @@ def launch(
         GROUP=group,
         BLOCKS=blocks,
         TOTAL=scales.shape[1],
-        STAGES=STAGES[blocks - 1],
+        STAGES=tile.stages,
         ZEROS=zeros is not None,
         ACTIVATION=activation,
         PTX=not triton.knobs.runtime.interpret,
-        TILES=TILES,
-        BLOCK_M=BLOCK_M,
-        num_warps=WARPS,
+        TILES=tile.tiles,
+        BLOCK_M=tile.rows,
+        BY_BLOCK=tile.by_block,
+        num_warps=tile.warps,
     )
     return out

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import PackedInt4, large_m, small_m
+from eagle_aot.triton_kernels.int4_gemm.large_m import ProductTile
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import numbers_of_tiles
 from support.interpreted.as_a_gpu import compute_as_a_gpu
 from support.kernels.int4_cases import (
@@ -145,6 +146,19 @@ def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case) -> None:
         x = case.rows(rows)
         output = large_m.launch(x, *tensors(case.packed()), "")
         assert_rounded_weight(output, x, case.weight(), FLOAT32_SLACK)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_how_many_rows_are_taken_at_once_changes_no_bit(case: Case) -> None:
+    """Nor by what tiles, nor whether blocks of one group are taken one by one."""
+    x, weight = case.rows(150), tensors(case.packed())
+    together = large_m.launch(x, *weight, "")
+    for first, behind in ((0, 65), (65, 66), (3, 140)):
+        cut = large_m.launch(x[:, first:behind], *weight, "")
+        assert torch.equal(cut, together[:, first:behind])
+    by_block = case.packed().group == 128
+    for tile in (ProductTile(1, 256, 8, 2), ProductTile(2, 64, 4, 3, by_block)):
+        assert torch.equal(large_m.launch(x, *weight, "", tile), together)
 
 
 @pytest.mark.parametrize("rows", [5, 11, 30, 70])
