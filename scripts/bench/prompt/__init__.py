@@ -1,0 +1,1 @@
+"""A prompt on one GPU in parts: its products, its attention, its layers."""
