@@ -23,7 +23,7 @@ class Asked:
     cpu_weights: str
     chain_len: int | None
     max_seq_len: int | None
-    max_prefill: int
+    max_prefill: int | None
     max_batch_size: int
     load_format: str
     dummy_layers: int | None

@@ -37,17 +37,18 @@ def check_max_batch_size(sequences: int) -> None:
 
 
 def method_lengths(
-    max_prefill: int, max_seq_len: int, sliding_window: int, max_batch_size: int = 1
+    max_prefill: int, max_seq_len: int, sliding_window: int, max_batch_size: int = 1, chunk: int = 0
 ) -> MethodLengths:
     """The lengths to export for a target.
 
-    A chunk of a prompt is no longer than what ring caches take at once, and shorter than the
-    context. Raises SettingError when no length is left.
+    A chunk of a prompt is no longer than what ring caches take at once, which is `chunk` rows where
+    that is more than a window, and shorter than the context. Raises SettingError when no length is
+    left.
     """
     check_max_batch_size(max_batch_size)
     largest = min(max_prefill, max_seq_len - 1)
     if sliding_window:
-        largest = min(largest, longest_chunk(sliding_window))
+        largest = min(largest, longest_chunk(sliding_window, chunk))
     if largest <= MIN_PREFILL:
         raise SettingError(
             f"the longest prefill chunk would be {largest}, the shortest is {MIN_PREFILL}: "

@@ -10,21 +10,20 @@ from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import AUTO
 from eagle_aot.export.prepare.cpu_weights import FLOAT32, check_cpu_weights
 
-DEFAULT_MAX_PREFILL = 512
 UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "progress")
 """Where a checkpoint lay says nothing about it, and prompts decide nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportOptions:
-    """How to export a pair. None means the head's or the target's own default."""
+    """How to export a pair. None means the head's, the target's or the backend's own default."""
 
     backend: str = AUTO
     attention: str | None = None
     cpu_weights: str = FLOAT32
     chain_len: int | None = None
     max_seq_len: int | None = None
-    max_prefill: int = DEFAULT_MAX_PREFILL
+    max_prefill: int | None = None
     max_batch_size: int = 1
     no_self_test: bool = False
     self_test_prompts: Path | None = None

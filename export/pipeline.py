@@ -41,9 +41,10 @@ from eagle_aot.export.publish.describe import describe, publish, write_draft_ids
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.targets import get_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
 
 DEFAULT_CHAIN_LEN = 4
+DEFAULT_MAX_PREFILL = {CUDA: 1024, XNNPACK: 512}
 WORKSPACE = "compiling"
 """Where a compiler keeps its files until the artifact is written: on the same disk, and gone with
 it when the export is killed."""
@@ -146,6 +147,7 @@ def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
         backend=backend,
         attention=choose_attention(options.attention, backend),
         chain_len=chain_len,
+        max_prefill=_max_prefill(options, backend),
         max_seq_len=pair.target.max_seq_len,
     )
 
@@ -207,10 +209,18 @@ def stated(what: str) -> Iterator[None]:
 
 def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:
     target = pair.target
-    longest = options.max_prefill, target.max_seq_len, target.sliding_window
-    return method_lengths(*longest, target.sequences)
+    caches = (module for module in pair.modules() if isinstance(module, KVCache))
+    room = min((cache.ring - cache.window for cache in caches if cache.window), default=0)
+    longest = _max_prefill(options, options.backend), target.max_seq_len, target.sliding_window
+    return method_lengths(*longest, target.sequences, room)
 
 
 def _caches(source: Source, options: ExportOptions, backend: str) -> CacheSizes:
     max_seq_len = options.max_seq_len or get_target(source.target_model).default_max_seq_len
-    return CacheSizes(max_seq_len, DTYPES[backend], options.max_batch_size)
+    # On a CPU a row is reduced over all of a ring, and long chunks are no faster.
+    chunk = min(_max_prefill(options, backend), max_seq_len) if backend == CUDA else 0
+    return CacheSizes(max_seq_len, DTYPES[backend], options.max_batch_size, chunk)
+
+
+def _max_prefill(options: ExportOptions, backend: str) -> int:
+    return options.max_prefill or DEFAULT_MAX_PREFILL[backend]

@@ -365,6 +365,5 @@ def load_artifact(
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
-    return Runner(
-        directory, opened, constants, make_drafter(opened, constants, directory), prompt_share
-    )
+    made = make_drafter(opened, constants, directory, manifest)
+    return Runner(directory, opened, constants, made, prompt_share)

@@ -5,23 +5,36 @@ from pathlib import Path
 
 from torch import Tensor, device
 
-from eagle_aot.artifact import DRAFT_IDS, DRAFTERS, EAGLE3, NGRAM, Constants, Manifest
+from eagle_aot.artifact import (
+    DRAFT_IDS,
+    DRAFT_PREFILL,
+    DRAFTERS,
+    EAGLE3,
+    NGRAM,
+    Constants,
+    Manifest,
+)
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.executors import Executor
 
-Make = Callable[[Executor, Constants, Path], LateDrafter]
-"""From an opened program, its constants and the artifact's directory."""
+Make = Callable[[Executor, Constants, Path, Manifest], LateDrafter]
+"""From an opened program, its constants, and the artifact's directory and manifest."""
 
 
-def eagle3(executor: Executor, constants: Constants, directory: Path) -> LateDrafter:
+def eagle3(
+    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+) -> LateDrafter:
     """The artifact's draft head."""
-    return Eagle3Drafter(executor, constants, read_draft_ids(directory, executor.device))
+    ids = read_draft_ids(directory, executor.device)
+    return Eagle3Drafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
 
 
-def ngram(executor: Executor, constants: Constants, directory: Path) -> LateDrafter:
+def ngram(
+    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+) -> LateDrafter:
     """Prompt lookup, which needs nothing of the artifact."""
     return NgramDrafter(constants, executor.device)
 

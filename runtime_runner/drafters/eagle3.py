@@ -7,10 +7,10 @@ needs no target forward of its own.
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFT_DECODE, EAGLE3, Constants
+from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, EAGLE3, Constants
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.executors import Executor
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows
@@ -27,17 +27,26 @@ class Eagle3Drafter:
     kind = EAGLE3
     grows_trees = True
 
-    def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        constants: Constants,
+        target_ids: Tensor | None,
+        stores_prompts: bool = False,
+    ) -> None:
         """`target_ids` int64 [Vd] are the target's ids of the head's; None where they are the
-        same."""
+        same. `stores_prompts` says that the artifact has `draft_prefill`."""
         self._executor = executor
         self._tail, self._sequences = constants.tail, constants.max_batch_size
         self._target_ids = target_ids
+        self._most_rows = constants.max_rows if stores_prompts else None
         self._logits: Tensor | None = None  # [sequences + 1, 1, Vd]
         self._feature: Tensor | None = None  # [sequences + 1, 1, H]
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """Commit the slots of an accepted path."""
+        """Commit the slots of an accepted path; of a chunk of a prompt, run the last alone."""
+        if self._most_rows is not None and features.shape[1] > self._most_rows:
+            accepted, features = self._store(accepted, features)
         self._commit(accepted, features)
 
     def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
@@ -90,6 +99,13 @@ class Eagle3Drafter:
         keeps = torch.where(accepted.first < 0, self._sequences, accepted.sequences)
         self._keep(keeps, logits, recurrent, accepted.count)
         return logits
+
+    def _store(self, prompt: Accepted, features: Tensor) -> tuple[Accepted, Tensor]:
+        """Store a chunk's slots. Returns its last one."""
+        places = prompt.slots[0]
+        self._executor.run(DRAFT_PREFILL, prompt.tokens, places, prompt.sequences, features)
+        last = committed(prompt.tokens[:, -1:], places[-1:], prompt.sequences)
+        return last, features[:, -1:]
 
     def _keep(self, sequences: Tensor, logits: Tensor, recurrent: Tensor, last: Tensor) -> None:
         if self._logits is None or self._feature is None:

@@ -39,7 +39,8 @@ class AotiExecutor:
         data = TensorData.open(directory / WEIGHTS)
         check_weights(self._program, data)
         check_caches(self._program, manifest.caches)
-        self.methods = {name: self._find(directory, name) for name in methods_of(manifest.drafter)}
+        names = methods_of(manifest.drafter, manifest.methods)
+        self.methods = {name: self._find(directory, name) for name in names}
         self.device = torch.device("cuda", torch.cuda.current_device())
         sequences = Constants.from_methods(self._program.constants).max_batch_size
         self.weights = DeviceWeights(

@@ -51,7 +51,8 @@ class ExecuTorchExecutor:
                 )
             except RuntimeError as error:
                 raise ArtifactError(f"{directory}: not a readable ExecuTorch program") from error
-            names, needed = self._program.method_names, methods_of(manifest.drafter)
+            names = self._program.method_names
+            needed = methods_of(manifest.drafter, manifest.methods)
             missing = [method for method in needed if method not in names]
             if missing:
                 raise ArtifactError(f"{path}: method {missing[0]} is missing: export again")

@@ -10,6 +10,7 @@ from eagle_aot.export.lengths import (
     check_max_batch_size,
     method_lengths,
 )
+from eagle_aot.targets.step import ring_slots
 
 
 @pytest.mark.parametrize("chain_len", [-1, 0, 16, 100])
@@ -57,6 +58,12 @@ def test_a_prefill_fits_context_and_ring_and_never_reaches_the_small_path(
     assert lengths == expected
     assert lengths.min_prefill > lengths.max_rows
     assert lengths.max_draft == max(expected.max_prefill, 64)
+
+
+def test_a_ring_may_be_made_for_longer_chunks() -> None:
+    assert method_lengths(2048, 4096, 1024).max_prefill == 1024
+    assert method_lengths(2048, 4096, 1024, chunk=2048).max_prefill == 2048
+    assert ring_slots(1024) == ring_slots(1024, 512) == 2048 and ring_slots(1024, 2048) == 3072
 
 
 @pytest.mark.parametrize(

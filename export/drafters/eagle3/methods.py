@@ -1,19 +1,23 @@
 """The methods that an EAGLE-3 head brings."""
 
+import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFT_DECODE
+from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import (
     ALL_ROWS,
+    FEATURES,
+    ROWS,
     MethodSpec,
     caches_of,
     features_input,
+    prompt_inputs,
     step_inputs,
 )
 from eagle_aot.export.pair import Method, Pair
-from eagle_aot.targets.step import Step
+from eagle_aot.targets.step import PromptChunk, Step
 from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 
@@ -34,10 +38,29 @@ class DraftDecode(Method):
         return self.draft.run(self.draft.embed(tokens), features, step)
 
 
+class DraftPrefill(Method):
+    """A prompt's slots, which are stored: tokens int64 [1, T], input_pos int64 [T], sequence
+    int64 [1] and fused features [1, T, H].
+
+    Returns int64 [1], the slot behind the last. What the head says behind it is for `DraftDecode`,
+    which runs that slot alone.
+    """
+
+    draft: Eagle3Draft
+
+    def forward(
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, features: Tensor
+    ) -> Tensor:
+        chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys)
+        self.draft.store(self.draft.embed(tokens), features, chunk)
+        return input_pos[-1:] + 1
+
+
 def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
-    """`draft_decode`, through which a prompt's slots go and a round's, by the same kernels.
+    """`draft_decode`, through which a round's slots go, and `draft_prefill` for a prompt's.
 
     A head of a shape that the operator for few rows has no kernel for keeps the stock attention.
+    It has no `draft_prefill`, nor has one on a CPU: the other takes a prompt's slots as well.
     """
     draft, batch = pair.draft, lengths.max_batch_size
     assert isinstance(draft, Eagle3Draft)
@@ -53,7 +76,23 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
         few_rows=True,
         splits_keys=served,
     )
-    return {DRAFT_DECODE: spec}
+    return {DRAFT_DECODE: spec} | ({DRAFT_PREFILL: prompt_spec(pair, lengths)} if served else {})
+
+
+def prompt_spec(pair: Pair, lengths: MethodLengths) -> MethodSpec:
+    """Of `draft_prefill`, traced and tuned for many rows."""
+    draft, rows = pair.draft, lengths.max_prefill
+    assert isinstance(draft, Eagle3Draft)
+    features = torch.zeros(1, rows, draft.hidden_size, dtype=draft.kv_cache.k.dtype)
+    return MethodSpec(
+        module=DraftPrefill(pair, splits_keys=True),
+        inputs=prompt_inputs(rows) | {FEATURES: (features, {1: ROWS})},
+        outputs={"stored": ("int64", (1,))},
+        writes=caches_of(pair, "draft"),
+        min_rows=lengths.min_prefill,
+        max_rows=rows,
+        few_rows=False,
+    )
 
 
 def is_served(draft: Eagle3Draft) -> bool:

@@ -16,10 +16,10 @@ from eagle_aot.common.errors import PairingError, SettingError
 from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
 from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, PromptView, StepView
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
-from eagle_aot.targets.step import Step, chain_step, one_row_of_rows, rows_of_sequences
+from eagle_aot.targets.step import PromptChunk, Step, chain_step, one_row_of_rows, rows_of_sequences
 
 KIND = "eagle3"
 """As an artifact names what drafts for it."""
@@ -170,6 +170,20 @@ class Eagle3Draft(nn.Module):
         output = self.stream(*rows, places, attends, wiring)
         logits, recurrent = self.read_out(output, wiring)
         return rows_of_sequences(logits, feature), rows_of_sequences(recurrent, feature)
+
+    def store(self, embedding: Tensor, feature: Tensor, chunk: PromptChunk) -> None:
+        """Store a prompt's slots as `run` does: embedding, feature [1, T, H] of `chunk`.
+
+        Nothing is asked of the last layer but its keys and values.
+        """
+        view, places, stream = PromptView(chunk, self.kv_cache), chunk.row_positions, embedding
+        for layer, cache in zip(self.layers, self._caches(), strict=True):
+            assert isinstance(layer, DraftBlock)
+            residual, q, k, v = layer.project(stream, feature, places, self.config.wiring)
+            view.store(cache, k, v)
+            if layer is not self.layers[-1]:
+                attended = view.attend(cache, q, self.config.head_dim**-0.5)
+                stream = layer.finish(residual, attended)
 
     def _caches(self) -> Iterator[KVCache]:
         """Of the layers, in their order; the first one's is the head's own."""

@@ -29,6 +29,7 @@ from eagle_aot.artifact.manifest import (
 )
 from eagle_aot.artifact.methods import (
     DRAFT_DECODE,
+    DRAFT_PREFILL,
     DRAFTERS,
     EAGLE3,
     METHODS,
@@ -45,6 +46,7 @@ __all__ = [
     "DRAFTERS",
     "DRAFT_DECODE",
     "DRAFT_IDS",
+    "DRAFT_PREFILL",
     "EAGLE3",
     "MANIFEST",
     "METHODS",

@@ -1,6 +1,6 @@
 """What a program publishes: its methods, and its constants, each a method of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -20,9 +20,17 @@ DRAFTERS = {EAGLE3: (DRAFT_DECODE,), NGRAM: ()}
 """What drafts, by its name in a manifest, with the methods that it adds to the target's."""
 
 
-def methods_of(drafter: str) -> tuple[str, ...]:
-    """Of a program whose drafter is called so; the target's alone where it is not known here."""
-    return (*TARGET_METHODS, *DRAFTERS.get(drafter, ()))
+DRAFT_PREFILL = "draft_prefill"
+"""What a drafter may bring besides: it stores a prompt's rows, and computes nothing from them."""
+
+
+def methods_of(drafter: str, listed: Collection[str] = ()) -> tuple[str, ...]:
+    """Of a program whose drafter is called so; the target's alone where it is not known here.
+
+    Of those that it may bring, the ones that a manifest has `listed`.
+    """
+    brought = [DRAFT_PREFILL] if DRAFT_PREFILL in listed else []
+    return (*TARGET_METHODS, *DRAFTERS.get(drafter, ()), *brought)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from torch._subclasses import FakeTensor
 
-from eagle_aot.artifact import METHODS, TARGET_METHODS
+from eagle_aot.artifact import DRAFT_PREFILL, METHODS, TARGET_METHODS
 from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
@@ -33,14 +33,16 @@ def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
     )
     programs = run_check(source, options)
     assert ("pack" in [stage.name for stage in progress.stages]) == (backend == "cuda")
-    assert tuple(programs) == METHODS and before == api.MATVEC_MAX_M
+    brought = (DRAFT_PREFILL,) if backend == "cuda" else ()
+    assert tuple(programs) == (*METHODS, *brought) and before == api.MATVEC_MAX_M
     target_caches = {f"target.layers.{i}.self_attn.kv_cache.{n}" for i in range(6) for n in "kv"}
     assert mutated_buffers(programs["prefill"]) == target_caches
-    assert mutated_buffers(programs["draft_decode"]) == {"draft.kv_cache.k", "draft.kv_cache.v"}
+    for name in ("draft_decode", *brought):
+        assert mutated_buffers(programs[name]) == {"draft.kv_cache.k", "draft.kv_cache.v"}
     for program in programs.values():
         assert all(isinstance(tensor, FakeTensor) for tensor in program.state_dict.values())
     calls = [int4_calls(program) for program in programs.values()]
-    assert calls == [(0, int4_linears), (int4_linears, 0), (0, 0)]
+    assert calls == [(0, int4_linears), (int4_linears, 0), *[(0, 0)] * (1 + len(brought))]
 
 
 @pytest.mark.parametrize("name", [name for name, spec in TARGETS.items() if not spec.target_dir])
@@ -54,8 +56,9 @@ def test_every_published_geometry_keeps_the_contract(name: str) -> None:
     source = Source.find(name, None, None, "dummy", dummy_layers=layers)
     attention = "stock" if name == "gemma4-12b" else None
     programs = run_check(source, ExportOptions(attention=attention))
-    calls = [int4_calls(program) for program in programs.values()]
-    assert calls == [(0, 4 * layers), (4 * layers, 0), (0, 0)]
+    calls = {name: int4_calls(program) for name, program in programs.items()}
+    expected = {"prefill": (0, 4 * layers), "target_verify": (4 * layers, 0)}
+    assert calls == dict.fromkeys(programs, (0, 0)) | expected
 
 
 @pytest.mark.parametrize("backend", ["cuda", "xnnpack"])

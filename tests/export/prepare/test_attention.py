@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
+from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import ExportError, SettingError
 from eagle_aot.export import ExportOptions, Source, load_draft, load_pair, run_check
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
@@ -60,10 +60,10 @@ def test_methods_attend_by_the_operators_and_make_no_mask(
     programs = graphs(TINY, attention, backend)
     calls = [count(p, ATTEND) for p in programs.values()]
     masks = [sum(MASKED in node.args for node in p.graph.nodes) for p in programs.values()]
-    assert calls == ([0, 6, 1] if split else [0, 0, 0])
+    assert calls == ([0, 6, 1, 0] if split else [0, 0, 0])
     prompts = [count(p, PROMPT) for p in programs.values()]
-    assert prompts == ([6, 0, 0] if split else [0, 0, 0])
-    assert masks == ([0, 0, 0] if split else [2, 4, 2])  # of committed slots, and of tails
+    assert prompts == ([6, 0, 0, 0] if split else [0, 0, 0])
+    assert masks == ([0, 0, 0, 0] if split else [2, 4, 2])  # of committed slots, and of tails
 
 
 def shape(head_dim: int = 16, **options: int) -> HeadShape:
@@ -88,7 +88,26 @@ def test_one_program_is_for_a_rounds_rows_and_a_prompts() -> None:
     source = Source.find("qwen3-0.6b", None, None, "dummy", dummy_layers=3)
     drafting = run_check(source, ExportOptions(backend="cuda", max_seq_len=1024))[DRAFT_DECODE]
     (rows,) = drafting.range_constraints.values()
-    assert (int(rows.lower), int(rows.upper)) == (1, 512) and count(drafting, ATTEND) == 1
+    assert (int(rows.lower), int(rows.upper)) == (1, 1023) and count(drafting, ATTEND) == 1
+
+
+@pytest.mark.parametrize(("layers", "reads"), [(1, 0), (3, 2)])
+def test_a_prompt_is_stored_and_nothing_else_is_computed(
+    random_pair: tuple[Path, Path], tmp_path: Path, layers: int, reads: int
+) -> None:
+    """Layers before the last attend to it; the output table is not touched."""
+    head = write_speculators(tmp_path / "head", shape(num_layers=layers))
+    programs = graphs(paired(random_pair[0], head), SPLITK)
+    storing = programs[DRAFT_PREFILL].run_decompositions({})
+    assert count(storing, PROMPT) == reads
+    tables = [
+        node.meta["val"].shape[-1]
+        for node in storing.graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.meta.get("val"), Tensor)
+        and node.meta["val"].ndim
+    ]
+    assert 256 not in tables  # of the head's vocabulary
 
 
 def test_a_head_without_a_kernel_keeps_the_stock_attention(

@@ -67,9 +67,10 @@ def test_quantised_linears_are_told_from_dense_ones(cuda: dict[str, Any]) -> Non
 
 def test_kernels_are_those_of_the_graphs(cuda: dict[str, Any]) -> None:
     assert cuda["dtype"] == "bfloat16"
-    assert cuda["attention"] == dict(zip(METHODS, ("prompt", "splitk", "splitk"), strict=True))
-    assert tuple(cuda["kernels"]) == METHODS
-    prefill, verify, draft = cuda["kernels"].values()
+    kinds = dict(zip(METHODS, ("prompt", "splitk", "splitk"), strict=True))
+    assert cuda["attention"] == kinds | {"draft_prefill": "stock"}  # which reads no cache
+    assert tuple(cuda["kernels"]) == (*METHODS, "draft_prefill")
+    prefill, verify, draft, _ = cuda["kernels"].values()
     assert {use["tile_rows"] for use in prefill["eagle_aot::int4_large_m"]} == {128}
     small = verify["eagle_aot::int4_small_m"]
     assert {tuple(use["tile_rows"]) for use in small} == {(8, 16, 32, 64)}
@@ -78,7 +79,8 @@ def test_kernels_are_those_of_the_graphs(cuda: dict[str, Any]) -> None:
     assert (ring["window"], ring["calls"]) == (64, LAYERS)
     (flat,) = draft["eagle_aot::sdpa_splitk"]
     assert (flat["window"], flat["calls"]) == (0, 1)
-    assert "eagle_aot::sdpa_splitk" not in prefill
+    (prompt,) = prefill["eagle_aot::sdpa_prompt"]
+    assert (prompt["window"], prompt["row_tile"], prompt["calls"]) == (64, 128, LAYERS)
 
 
 def test_caches_are_told_by_sequence_and_owner() -> None:

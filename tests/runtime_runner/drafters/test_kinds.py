@@ -39,7 +39,8 @@ def test_unless_the_artifact_lacks_what_it_needs(tmp_path: Path) -> None:
 
 def test_each_has_a_line_in_the_contract() -> None:
     assert list(KINDS) == list(DRAFTERS)
-    assert methods_of("eagle3") == METHODS
+    assert methods_of("eagle3") == methods_of("eagle3", METHODS) == METHODS
+    assert methods_of("eagle3", [*METHODS, "draft_prefill"]) == (*METHODS, "draft_prefill")
     assert methods_of("ngram") == methods_of("telepathy") == TARGET_METHODS
 
 

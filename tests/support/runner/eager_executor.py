@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import METHODS
+from eagle_aot.artifact import DRAFT_PREFILL, METHODS
 from eagle_aot.export import Pair
-from eagle_aot.export.drafters.eagle3.methods import DraftDecode
+from eagle_aot.export.drafters.eagle3.methods import DraftDecode, DraftPrefill
 from eagle_aot.export.methods import Prefill, TargetVerify
 from eagle_aot.runtime_runner.executors import Call
 
@@ -21,7 +21,8 @@ class EagerExecutor:
 
     def __init__(self, pair: Pair) -> None:
         modules = Prefill, TargetVerify, DraftDecode
-        self.methods = {name: module(pair) for name, module in zip(METHODS, modules, strict=True)}
+        named = dict(zip(METHODS, modules, strict=True)) | {DRAFT_PREFILL: DraftPrefill}
+        self.methods = {name: module(pair) for name, module in named.items()}
         self.calls: dict[str, int] = {}
 
     def constants(self) -> Mapping[str, Sequence[Any]]:

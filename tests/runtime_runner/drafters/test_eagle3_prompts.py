@@ -1,0 +1,76 @@
+"""A head is shown prompts by a method of its own, where the artifact has one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, Constants
+from eagle_aot.export import Pair, load_draft
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
+from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.rounds.target import TargetMethods
+from eagle_aot.targets import load_target
+from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
+from support.heads.files import HeadShape, write_speculators
+from support.runner.eager_executor import EagerExecutor
+
+PROMPT = 96 + 80 + 3
+"""Two chunks of prefill, and three rows of target_verify."""
+
+CONSTANTS = Constants(
+    max_seq_len=256, vocab_size=VOCAB, n_layers=4, min_prefill_chunk=65, max_prefill_chunk=96,
+    sliding_window=8, chain_len=4, max_rows=64, max_batch_size=1, tail=16, flat_slots=352,
+    draft_vocab_size=VOCAB, hidden_size=32, eos_ids=(),
+)  # fmt: skip
+
+
+class Logged(EagerExecutor):
+    """Keeps how many rows each call has."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(pair)
+        self.rows: list[tuple[str, int]] = []
+
+    def run(self, method: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.rows.append((method, inputs[0].shape[1]))
+        outputs = super().run(method, *inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def shown(pair: Pair, stores_prompts: bool) -> tuple[list[tuple[str, int]], Eagle3Drafter]:
+    """Rows of the head's calls while it is shown a prompt, and the drafter then."""
+    pair.reset_cache()
+    executor = Logged(pair)
+    drafter = Eagle3Drafter(executor, CONSTANTS, None, stores_prompts)
+    target = TargetMethods(executor, CONSTANTS)
+    prompt = random_tokens(PROMPT)[0].tolist()
+    run = PromptRun(target, drafter, prompt, torch.zeros(1, dtype=torch.int64))
+    while run.left:
+        run.run_chunk()
+    return [call for call in executor.rows if call[0].startswith("draft")], drafter
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_what_it_knows_of_a_prompt_is_the_same(layers: int, tmp_path: Path) -> None:
+    """Its caches, and what it says behind the prompt, but for sums in another order."""
+    head = HeadShape(num_layers=layers, vocab=VOCAB, draft_vocab=VOCAB, own_embedding=True)
+    target = load_target(save_text_layout(random_gemma(), tmp_path / "target"), 256)
+    draft = load_draft(write_speculators(tmp_path / "head", head, [0, 1, 3]), target, 256)
+    assert isinstance(draft, Eagle3Draft)
+    pair = Pair(target, draft)
+    rows, one = shown(pair, stores_prompts=False)
+    caches = [cache.k.clone() for cache in draft._caches()]
+    other_rows, other = shown(pair, stores_prompts=True)
+    chunks = [length for _, length in rows if length > 64]
+    assert chunks and rows == [(DRAFT_DECODE, length) for _, length in rows]
+    stored = [length for name, length in other_rows if name == DRAFT_PREFILL]
+    assert stored == chunks
+    assert other_rows.count((DRAFT_DECODE, 1)) >= len(chunks)
+    for cache, before in zip(draft._caches(), caches, strict=True):
+        torch.testing.assert_close(cache.k[:, :PROMPT], before[:, :PROMPT], rtol=1e-4, atol=1e-5)
+        assert cache.k[:, :PROMPT].any()
+    for found, expected in ((other._logits, one._logits), (other._feature, one._feature)):
+        assert found is not None and expected is not None
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
