@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -36,7 +37,7 @@ class Sequences:
     def take(self, prompt: Sequence[int], reuse: bool) -> tuple[int, int]:
         """A free one for a prompt, and how many of its rows are there, which is 0 unless rows may
         be reused."""
-        plan, rewind = self._target.plan_prompt(len(prompt)), self._target.rewind
+        plan, rewind = partial(self._target.plan_prompt, len(prompt)), self._target.rewind
         shared = {
             sequence: self._kept.get(sequence, KeptText()).shared(prompt, plan, rewind)
             for sequence in self.free

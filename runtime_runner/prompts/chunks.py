@@ -19,24 +19,41 @@ class Chunk:
 def plan_chunks(
     length: int, longest: int, min_prefill: int, max_rows: int, kept: int = 0
 ) -> list[Chunk]:
-    """Consecutive chunks that cover [kept, length), where `kept` is 0 or as `KeptText` says.
+    """Consecutive chunks that cover [kept, length); the first may begin before `kept`.
 
-    Through `prefill` go as many chunks of `longest` as there are, then of its halves; the rest goes
-    through `target_verify` in pieces of at most `max_rows`, since a row's bits do not depend on how
-    it is cut: so a text that grows keeps them, until it fills another chunk.
+    Through `prefill` go the rows that fill whole chunks of `longest` or of its halves, which
+    follows from the length alone, and the rest through `target_verify`: so a text that grows keeps
+    its rows, until it fills another chunk. How either are cut changes no row's bits. No chunk is
+    shorter than `min_prefill`: where fewer rows are left, some that are kept are run again.
     """
-    chunks, start = [], 0
+    whole = prefilled_rows(length, longest, min_prefill, max_rows)
+    start = kept if kept >= whole else max(0, whole - _fitting(whole - kept, longest, min_prefill))
+    chunks = []
+    while start < whole:
+        later = -(-(whole - start) // longest) - 1  # chunks behind this one
+        size = min(longest, whole - start - later * min_prefill)
+        chunks.append(Chunk(start, start + size, False))
+        start += size
+    rest = range(max(kept, whole), length, max_rows)
+    return chunks + [Chunk(at, min(at + max_rows, length), True) for at in rest]
+
+
+def prefilled_rows(length: int, longest: int, min_prefill: int, max_rows: int) -> int:
+    """How many rows of a prompt, its first ones, are for `prefill`."""
+    rows = 0
     for size in prefill_sizes(longest, min_prefill, max_rows):
-        while length - start >= size:
-            chunks.append(Chunk(start, start + size, False))
-            start += size
-    rest = range(max(kept, start), length, max_rows)
-    new = [chunk for chunk in chunks if chunk.start >= kept]
-    return new + [Chunk(at, min(at + max_rows, length), True) for at in rest]
+        rows += (length - rows) // size * size
+    return rows
+
+
+def _fitting(rows: int, longest: int, least: int) -> int:
+    """So many rows, or as few more as chunks of `least` to `longest` rows need."""
+    return max(rows, -(-rows // longest) * least)
 
 
 def prefill_sizes(longest: int, min_prefill: int, max_rows: int) -> Iterator[int]:
-    """Of its chunks, descending; no half is less than two forwards of `target_verify` take."""
+    """What `prefilled_rows` counts by, descending; no half is less than `target_verify` takes in
+    two forwards."""
     size = longest
     while size >= min_prefill:
         yield size

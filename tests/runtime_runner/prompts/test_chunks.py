@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks, prefilled_rows
 
 
 @given(st.integers(1, 300), st.integers(1, 70), st.integers(2, 20), st.integers(1, 8))
@@ -15,22 +15,30 @@ def test_chunks_cover_the_prompt_and_fit_a_method(
             assert len(chunk) <= window
         else:
             assert min_prefill <= len(chunk) <= longest
-            assert len(chunk) == longest or len(chunk) >= 2 * window
 
 
-@given(st.integers(1, 300), st.integers(1, 70), st.integers(1, 8), st.data())
+@given(st.integers(1, 300), st.integers(1, 70), st.integers(1, 70), st.integers(1, 8), st.data())
 def test_what_is_kept_is_not_run(
-    length: int, longest: int, window: int, data: st.DataObject
+    length: int, longest: int, least: int, window: int, data: st.DataObject
 ) -> None:
-    """Whole chunks, or any rows behind them."""
-    whole = [c for c in plan_chunks(length, longest, 1, window) if not c.few_rows]
-    behind = max((chunk.stop for chunk in whole), default=0)
-    rest = range(behind, length)
-    kept = data.draw(st.sampled_from([*(chunk.start for chunk in whole), *rest]))
-    chunks = plan_chunks(length, longest, 1, window, kept)
+    """But for fewer rows than a chunk of `prefill` has; and each row runs by its own method."""
+    kept = data.draw(st.integers(0, length - 1))
+    chunks = plan_chunks(length, longest, least, window, kept)
     rows = [p for chunk in chunks for p in range(chunk.start, chunk.stop)]
-    assert rows == list(range(kept, length))
-    assert [c for c in chunks if not c.few_rows] == [c for c in whole if c.start >= kept]
+    assert rows == list(range(chunks[0].start, length))
+    assert kept - least < chunks[0].start <= kept
+    assert all(least <= len(c) <= longest for c in chunks if not c.few_rows)
+    whole = prefilled_rows(length, longest, least, window)
+    assert all((chunk.stop <= whole) != chunk.few_rows for chunk in chunks)
+    assert whole == sum(
+        len(c) for c in plan_chunks(length, longest, least, window) if not c.few_rows
+    )
+
+
+def test_as_few_chunks_as_can_be() -> None:
+    assert [len(c) for c in plan_chunks(3000, 1024, 65, 64)][:3] == [1024, 1024, 896]
+    assert [len(c) for c in plan_chunks(1152, 1024, 65, 64, kept=100)] == [987, 65]
+    assert plan_chunks(1152, 1024, 65, 64, kept=1100) == [Chunk(1087, 1152, False)]
 
 
 def test_what_fills_no_chunk_goes_through_target_verify() -> None:
@@ -43,6 +51,6 @@ def test_what_fills_no_chunk_goes_through_target_verify() -> None:
 
 
 def test_what_fills_half_a_chunk_is_one() -> None:
-    """Not down to what `target_verify` takes in two forwards, or in one."""
+    """Or a quarter, which run as one; not down to what `target_verify` takes in two forwards."""
     lengths = [len(chunk) for chunk in plan_chunks(512 + 256 + 200, 512, 65, 64)]
-    assert lengths == [512, 256, 128, 64, 8]
+    assert lengths == [512, 384, 64, 8]

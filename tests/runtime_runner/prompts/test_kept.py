@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ class Cache:
     def run(self, text: Sequence[int], chunks: Sequence[Chunk]) -> None:
         """All rows of a forward are stored before one reads."""
         for chunk in chunks:
-            how = "few rows" if chunk.few_rows else f"{chunk.start} to {chunk.stop}"
+            how = "few rows" if chunk.few_rows else "prefill"
             for place in range(chunk.start, chunk.stop):
                 self.rows[place % self.slots] = (place, tuple(text[: place + 1]), how)
             for place in range(chunk.start, chunk.stop):
@@ -63,7 +64,7 @@ def methods(fresh: Sequence[Chunk]) -> list[tuple[int, str]]:
     """What computes each row of a text that is run from its beginning."""
     found = []
     for chunk in fresh:
-        how = "few rows" if chunk.few_rows else f"{chunk.start} to {chunk.stop}"
+        how = "few rows" if chunk.few_rows else "prefill"
         found += [(p, how) for p in range(chunk.start, chunk.stop)]
     return found
 
@@ -82,7 +83,7 @@ def test_rows_that_are_kept_are_those_of_a_fresh_run(
         shared = data.draw(st.integers(0, len(text)))
         prompt = text[:shared] + data.draw(st.lists(tokens, min_size=1, max_size=14))
         whole = plan(len(prompt))
-        kept = kept_text.shared(prompt, whole, rewind)
+        kept = kept_text.shared(prompt, partial(plan, len(prompt)), rewind)
         assert 0 <= kept < len(prompt)
         assert kept == 0 or kept < shared_length(text, prompt)
         cache.run(prompt, plan(len(prompt), kept))
@@ -98,18 +99,28 @@ def shared_length(one: list[int], other: list[int]) -> int:
 def test_a_conversation_runs_what_is_new() -> None:
     """An answer's rows are kept as well, until the text fills a chunk: that is run again, once."""
     first = KeptText().followed_by([1, 2, 3, 4], plan(3), 0, 6)
-    assert first.shared([1, 2, 3, 4, 5, 6], plan(6), FLAT) == 3
-    assert first.shared([1, 2, 3, 4, 5, 6, 7, 8, 9], plan(9), FLAT) == 0
+    assert first.shared([1, 2, 3, 4, 5, 6], planned(6), FLAT) == 3
+    assert first.shared([1, 2, 3, 4, 5, 6, 7, 8, 9], planned(9), FLAT) == 0
     second = first.followed_by([*range(1, 13)], plan(9), 0, 15)
-    assert second.shared([*range(1, 15)], plan(14), FLAT) == 11
-    assert second.shared([*range(1, 19)], plan(18), FLAT) == 8
-    assert second.shared([1, 2, 3], plan(3), FLAT) == 0
+    assert second.shared([*range(1, 15)], planned(14), FLAT) == 11
+    assert second.shared([*range(1, 19)], planned(18), FLAT) == 8
+    assert second.shared([1, 2, 3], planned(3), FLAT) == 0
+
+
+def test_a_text_that_turns_off_inside_a_chunk_keeps_what_is_before() -> None:
+    kept = KeptText().followed_by([*range(20)], plan(18), 0, 20)
+    assert kept.shared([*range(13), -1, *range(14, 18)], planned(18), FLAT) == 12
+    assert kept.shared([*range(13), -1], planned(14), FLAT) == 8
+
+
+def planned(length: int) -> Callable[[int], list[Chunk]]:
+    return partial(plan, length)
 
 
 def test_a_ring_is_not_gone_back_in_too_far() -> None:
     kept = KeptText().followed_by([*range(7)], plan(3), 0, 10)
-    assert kept.shared([*range(5)], plan(5), rewind=6) == 4
-    assert kept.shared([*range(5)], plan(5), rewind=5) == 0
+    assert kept.shared([*range(5)], planned(5), rewind=6) == 4
+    assert kept.shared([*range(5)], planned(5), rewind=5) == 0
     again = kept.followed_by([*range(5)], plan(5), 4, 8)
     assert again.written == 10, "what an earlier text overwrote is still missing"
     assert kept.followed_by([*range(5)], plan(5), 0, 8).written == 8
