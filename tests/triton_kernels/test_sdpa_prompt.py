@@ -141,8 +141,17 @@ def test_it_fits_an_h100(
     assert "wgmma.mma_async" in program.asm["ptx"] and "mma.sync" not in program.asm["ptx"]
 
 
-def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int) -> Any:
-    """The kernel as it is compiled there."""
+@pytest.mark.parametrize("kind", ["i64", "constexpr"])
+@pytest.mark.parametrize("window", [0, 64])
+def test_sizes_may_be_wide_or_one(window: int, kind: str) -> None:
+    """What AOTInductor makes of a size that it knows no bound of, and of one that it knows is 1."""
+    program = for_an_h100(4, 2, 64, window, rows="i64", caches=kind, slots="i64")
+    narrow = for_an_h100(4, 2, 64, window)
+    assert program.asm["ttgir"].count("x64xi64") == narrow.asm["ttgir"].count("x64xi64")
+
+
+def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: str) -> Any:
+    """The kernel as it is compiled there; `sizes` says of what kind a size is."""
     triton = pytest.importorskip("triton", reason="triton is not installed")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -154,11 +163,12 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int) -> Any:
         **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim},
         **{"WINDOW": window, "RING": 2 * window, "ROWS": tiles.row_tile // group},
         **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
+        **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
     }
     names = sdpa_prompt_kernel.arg_names
     kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), "*bf16")
     kinds |= dict.fromkeys(("input_pos_ptr", "sequence_ptr"), "*i64")
-    kinds |= dict.fromkeys(("rows", "caches", "slots"), "i32")
+    kinds |= dict.fromkeys(("rows", "caches", "slots"), "i32") | sizes
     source = ASTSource(
         fn=sdpa_prompt_kernel,
         signature={name: kinds.get(name, "constexpr") for name in names},

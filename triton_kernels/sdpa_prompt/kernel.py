@@ -103,6 +103,7 @@ def sdpa_prompt_kernel(
     k and v [HEADS / GROUP, caches, slots, D]. Programs of one head are neighbours, which find its
     keys in L2; those of the last rows, which see most, come first.
     """
+    rows = rows.to(tl.int32)  # a size without a known bound comes as 64 bits
     row_tiles = tl.cdiv(rows, ROWS)
     program = tl.program_id(0)
     kv_head = program // row_tiles
