@@ -39,6 +39,26 @@ def test_a_row_does_not_feel_its_neighbours(recorded: Runner, context: int) -> N
     assert [one for one in found if one.different] == []
 
 
+def test_chunks_of_any_length_give_the_same_bits(recorded: Runner) -> None:
+    """Features of all rows, and the logits of the last."""
+    longest, run = recorded.constants.max_prefill_chunk, recorded.executor.run
+    prompt = torch.randint(recorded.constants.vocab_size, (1, 2 * longest), device="cuda")
+    first, found = torch.zeros(1, dtype=torch.int64, device="cuda"), []
+    for lengths in (
+        (longest, longest),
+        (65, longest, longest - 65),
+        (longest - 1, 66, longest - 65),
+    ):
+        ends = [0, *itertools.accumulate(lengths)]
+        parts = [
+            run("prefill", prompt[:, a:b], torch.arange(a, b, device="cuda"), first)
+            for a, b in itertools.pairwise(ends)
+        ]
+        found.append((torch.cat([part[1] for part in parts], dim=1), parts[-1][0]))
+    for other in found[1:]:
+        assert all(map(torch.equal, other, found[0]))
+
+
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])
 def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRequest) -> None:
     runner: Runner = request.getfixturevalue(fixture)
