@@ -63,8 +63,9 @@ def chain_length(
               help="Of an answer, at most; default: 128, in a chat 1024.")  # fmt: skip
 @click.option("--chain-len", callback=chain_length, metavar="K",
               help="Drafts per round, or auto; default: the artifact's.")  # fmt: skip
-@click.option("--tree", metavar="DEPTH,TOPK,NODES|FILE",
-              help="Draft a tree, the likeliest so many nodes or a file's paths.")  # fmt: skip
+@click.option("--tree", metavar="DEPTH,TOPK,NODES|FILE|auto",
+              help="Draft a tree, the likeliest so many nodes or a file's paths; auto: or a chain, "
+                   "or nothing, whatever pays.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
               help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")

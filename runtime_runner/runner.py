@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -18,9 +18,11 @@ from eagle_aot.runtime_runner.adaptive.backlog import (
     RecordedBacklog,
 )
 from eagle_aot.runtime_runner.adaptive.batch import LENGTHS
-from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.adaptive.measure import measure_costs
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.checks.request import (
     all_stop_ids,
     check_prompt,
@@ -47,7 +49,6 @@ from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
 
 DEFAULT_MAX_NEW_TOKENS = 128
 BACKLOG_ROWS = 128  # at most
-LONGEST_CHOSEN = 7  # drafts, of a chain length that is chosen round by round
 
 
 class Runner:
@@ -70,7 +71,8 @@ class Runner:
         self.running = Running(range(constants.max_batch_size), constants.tail, executor.device)
         record = executor.repeat if executor.device.type == "cuda" else None
         self._rounds = Rounds(self.target, drafter, self.running, constants.max_rows, record)
-        schedule = SharedRounds(self._rounds, lambda: self.adaptive_schedule)
+        self._schedules: dict[bool, AdaptiveSchedule] = {}
+        schedule = SharedRounds(self._rounds, self.adaptive_schedule)
         self.engine = Engine(schedule, prompt_share)
 
     @cached_property
@@ -101,7 +103,8 @@ class Runner:
 
         `chain_len` drafts per round, the artifact's default if None, or "auto" for as many as pay,
         round by round; `speculate=False` decodes plainly, with the same tokens as result. `tree`
-        takes the chain's place: (depth, top-k, nodes), as `Shape` says, or a file of paths.
+        takes the chain's place: (depth, top-k, nodes), as `Shape` says, a file of paths, or "auto"
+        for trees or chains, whatever pays.
 
         `stop_ids` are added to the artifact's own; their tokens are the last of the result's.
         `stop_texts` end the generation before the first of them appears in the text. `on_tokens` is
@@ -175,7 +178,7 @@ class Runner:
         room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
         text = self._stream(tuple(stop_texts), on_text)
         if chain_len == AUTO_LENGTH and not self.engine.busy:
-            assert self.adaptive_schedule, "measured while nobody runs"
+            self.adaptive_schedule(tree == AUTO_TREE)  # measured while nobody runs
         drafts = speculate and room > 1
         limits = Limits(
             room=room,
@@ -200,7 +203,7 @@ class Runner:
 
     def _drafts(
         self, chain_len: ChainLen | None, tree: Tree | None
-    ) -> tuple[ChainLen, Shape | None]:
+    ) -> tuple[ChainLen, Shape | Literal["auto"] | None]:
         """The chain length, and the tree that takes its place. Raises SettingError for those that
         artifact or drafter do not take."""
         if tree is None:
@@ -208,6 +211,8 @@ class Runner:
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
         drafter = self.drafter
+        if tree == AUTO_TREE and drafter.grows_trees:
+            return AUTO_LENGTH, AUTO_TREE
         shape = chosen_tree(tree, drafter.kind, drafter.grows_trees, self.constants)
         return shape.depth, shape
 
@@ -286,29 +291,39 @@ class Runner:
         at_once = self._check_batch_size(batch_size)
         chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
         self._prefill_something()  # what is recorded starts from a state that exists
+        if isinstance(shape, Shape):
+            return warm_up(self._rounds, at_once, [shape])
         if chosen != AUTO_LENGTH:
-            return warm_up(self._rounds, at_once, [shape or Shape.chain(chosen)])
-        assert self.adaptive_schedule, "measured while nobody runs"
-        return warm_up(self._rounds, at_once, map(Shape.chain, LENGTHS), observed=True)
+            return warm_up(self._rounds, at_once, [Shape.chain(chosen)])
+        trees = shape == AUTO_TREE
+        self.adaptive_schedule(trees)  # measured while nobody runs
+        shapes = [*map(Shape.chain, LENGTHS), *(TREES if trees else ())]
+        return warm_up(self._rounds, at_once, shapes, observed=True, foreseen=trees)
 
-    @cached_property
-    def adaptive_schedule(self) -> AdaptiveSchedule:
-        """Rounds of every chain length and what chooses between them, which learns from text to
-        text. What they cost is measured here, which takes about four seconds. Raises SettingError
-        while texts run, whose caches that would write."""
-        if self.engine.busy:
-            raise SettingError(f"chain length {AUTO_LENGTH}: not measured: call warm_up first")
+    def adaptive_schedule(self, trees: bool) -> AdaptiveSchedule:
+        """Rounds of every shape, with trees or without, and what chooses between them, which learns
+        from text to text. What they cost is measured when it is first asked for, which takes some
+        seconds. Raises SettingError while texts run, whose caches that would write."""
+        if trees not in self._schedules:
+            if self.engine.busy:
+                asked = f"tree {AUTO_TREE}" if trees else f"chain length {AUTO_LENGTH}"
+                raise SettingError(f"{asked}: not measured: call warm_up first")
+            self._schedules[trees] = self._measured_schedule(trees)
+        return self._schedules[trees]
+
+    def _measured_schedule(self, trees: bool) -> AdaptiveSchedule:
         constants = self.constants
-        longest = min(LONGEST_CHOSEN, constants.tail - 1)
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
         backlog = self._backlog(rows)
         self._prefill_something()
-        drafting = [self._rounds.of(1, Shape.chain(k)) for k in range(1, longest + 1)]
-        rounds = [self._rounds.make(1, Shape.chain(0), backlog), *drafting]
+        chains = map(Shape.chain, range(1, min(LONGEST, constants.tail - 1) + 1))
+        shapes = [*chains, *(TREES if trees else ())]
+        drafting = [self._rounds.of(1, shape, foreseen=trees) for shape in shapes]
+        rounds = [self._rounds.make(1, PLAIN, backlog), *drafting]
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         with self.running.idle():  # behind it nobody runs either
             costs = measure_costs(rounds, backlog, positions)
-        return AdaptiveSchedule(rounds, backlog, ChainLength(costs))
+        return AdaptiveSchedule(rounds, backlog, Chooser(costs))
 
     def _backlog(self, rows: int) -> Backlog:
         recorded = self.executor.device.type == "cuda"

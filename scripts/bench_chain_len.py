@@ -28,10 +28,10 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.adaptive.shapes import LONGEST
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.shape import Shape, parse_tree
-from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN
 from shared.header import header, title_lines
 from shared.kinds import ALL, kinds_and_prompts
 from shared.number_list import chain_lengths
@@ -40,7 +40,7 @@ from tiny_pair.stories import stories
 COLUMNS = ("prompts", "drafts", "tokens/s", "of plain", "of best", "tau", "accepted by position",
            "rounds with K = 0, 1, ...")  # fmt: skip
 SEED = 20261121
-SHORTEST, LONGEST = 8, 120  # tokens of a random prompt
+RANDOM_TOKENS = 8, 120  # of a random prompt
 REPORT_WIDTH = 120
 
 
@@ -68,7 +68,7 @@ class Line:
               help="Prompts, each with its `kind`; default: made for the tiny pair.")  # fmt: skip
 @click.option("--prompts", "count", type=click.IntRange(min=2), default=24, show_default=True,
               help="Prompts per set that is made.")  # fmt: skip
-@click.option("--chain-lens", default=",".join(map(str, range(1, LONGEST_CHOSEN + 1))),
+@click.option("--chain-lens", default=",".join(map(str, range(1, LONGEST + 1))),
               callback=chain_lengths, help="Fixed ones; default: all of them.")  # fmt: skip
 @click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE",
               help="A tree as well; may be given more than once.")  # fmt: skip
@@ -131,7 +131,7 @@ def prompt_sets(runner: Runner, count: int) -> dict[str, list[Prompt]]:
         story.question for story in itertools.islice(stories(SEED, "test"), count)
     ]
     noise: list[Prompt] = [
-        [rng.randrange(runner.constants.vocab_size) for _ in range(rng.randint(SHORTEST, LONGEST))]
+        [rng.randrange(runner.constants.vocab_size) for _ in range(rng.randint(*RANDOM_TOKENS))]
         for _ in range(count)
     ]
     mixed = itertools.chain(*zip(easy, noise, strict=True))

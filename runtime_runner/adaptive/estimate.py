@@ -1,7 +1,5 @@
 """How likely the next drafts are to be accepted, from those of the text so far."""
 
-import itertools
-import operator
 from collections.abc import Sequence
 
 MEMORY = 48.0  # rounds, after which an observation counts 1 / e
@@ -9,6 +7,7 @@ TEXTS = 16.0  # texts, after which one counts 1 / e in what is usual
 HEAD_START = 4.0  # rounds that the usual text counts as in a new one
 OPTIMISM = 0.9  # of a draft that nothing is known about
 WEIGHT_OF_OPTIMISM = 1.0  # rounds
+WEIGHT_OF_EXPECTED = 4.0  # rounds, that what others let expect counts as
 
 
 class AcceptanceEstimate:
@@ -40,27 +39,30 @@ class AcceptanceEstimate:
 
     def add(self, reached: int, accepted: int) -> None:
         """A round that looked at its first `reached` drafts and accepted the first `accepted`."""
-        keep = 1 - 1 / MEMORY
-        for i in range(len(self._reached)):
-            seen, right = i < reached, i < accepted
-            self._reached[i] = keep * self._reached[i] + seen
-            self._accepted[i] = keep * self._accepted[i] + right
-            self._text[0][i] += seen
+        self.fade()
+        for i in range(reached):
+            right = i < accepted
+            self._reached[i] += 1
+            self._accepted[i] += right
+            self._text[0][i] += 1
             self._text[1][i] += right
 
-    def rates(self) -> list[float]:
-        """The chance of each draft, if all before it are accepted."""
-        rates: list[float] = []
-        for r, a in zip(self._reached, self._accepted, strict=True):
-            before = rates[-1] if rates else OPTIMISM
-            rates.append((a + WEIGHT_OF_OPTIMISM * before) / (r + WEIGHT_OF_OPTIMISM))
-        return rates
+    def fade(self) -> None:
+        """A round of which nothing is known."""
+        keep = 1 - 1 / MEMORY
+        self._reached = [keep * r for r in self._reached]
+        self._accepted = [keep * a for a in self._accepted]
 
-    def tokens(self) -> list[float]:
-        """Expected of a round with 0, 1, ... drafts: 1 + the chances that draft 1, 2, ... is
-        reached and accepted (Leviathan et al., arXiv 2211.17192, with a rate for each position)."""
-        chances = itertools.accumulate(self.rates(), operator.mul, initial=1.0)
-        return list(itertools.accumulate(chances))
+    def rates(self, expected: Sequence[float] | None = None) -> list[float]:
+        """The chance of each draft, if all before it are accepted; `expected` is what it is thought
+        to be where little is known."""
+        rates: list[float] = []
+        weight = WEIGHT_OF_OPTIMISM if expected is None else WEIGHT_OF_EXPECTED
+        for i, (r, a) in enumerate(zip(self._reached, self._accepted, strict=True)):
+            before = rates[-1] if rates else OPTIMISM
+            thought = before if expected is None else expected[i]
+            rates.append((a + weight * thought) / (r + weight))
+        return rates
 
 
 def runs(expected: Sequence[bool], longest: int) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from eagle_aot.artifact import DRAFT_DECODE, EAGLE3, Constants
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.outlook import WIDTH, packed
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows
@@ -60,6 +61,13 @@ class Eagle3Drafter:
         trunk = Trunk(running.position, running.sequences, self._tail)
         grow = grow_likely if shape.paths is None else grow_paths
         return grow(shape, trunk, self._expanded(logits, feature, shape.topk), self._expand)
+
+    def outlook(self, sequences: Tensor) -> Tensor:
+        """What the head says behind their last committed slots, as `packed` makes it."""
+        assert self._logits is not None and self._feature is not None, "observe comes before this"
+        logits = self._logits.index_select(0, sequences)
+        found = self._expanded(logits, self._feature.index_select(0, sequences), WIDTH)
+        return packed(found.tokens[:, 0], found.scores[:, 0])
 
     def _chain(self, running: Running, length: int, logits: Tensor, feature: Tensor) -> Draft:
         drafts = [self._likeliest(logits)]

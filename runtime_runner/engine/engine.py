@@ -150,7 +150,7 @@ class Engine:
             except Exception as error:  # of its own `ends`: the others have their tokens
                 events.append(self._fail(text, error))
                 continue
-            found.append((outcome.accepted, run))
+            found.append((outcome, run))
             events += self._told(text, run)
         if len(found) == len(texts):
             self.schedule.observe(round_, found, time.perf_counter() - started)
@@ -198,7 +198,7 @@ class Engine:
         self.running.append(text)
         running = self.schedule.running
         running.place(bonus, text.position, place)
-        running.take(text.request.shape, place)
+        running.take(text.request.most, place)
         self.schedule.join(self.running)
 
     def _leave(self, text: Text, *, kept: bool = True) -> None:

@@ -60,8 +60,8 @@ class Text:
 
     def add(self, shape: Shape, outcome: Outcome) -> list[int]:
         """What came of a round. Returns the tokens that count."""
-        wanted = self.request.shape
-        chain_len = shape.depth if wanted is None else min(shape.depth, wanted.depth)
+        most = self.request.most
+        chain_len = shape.depth if most is None else min(shape.depth, most.depth)
         drafted = chain_len if outcome.drafted is None else outcome.drafted
         self.rows = self.position + 1
         run = self._append(outcome.tokens[: outcome.accepted + 1])
@@ -70,6 +70,8 @@ class Text:
         else:  # the path is where its nodes are until the next round moves it
             self.scratch = max(self.scratch, shape.nodes)
         self.stats.add_round(drafted, outcome.accepted, len(run), outcome.ranks, outcome.offered)
+        if self.request.shape is None:
+            self.stats.rounds_by_shape[shape.label] += 1
         self.stats.decode_seconds = time.perf_counter() - self._first_token
         return run
 

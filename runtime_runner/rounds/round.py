@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Foreseeing, Outlook
 from eagle_aot.runtime_runner.rounds.shape import MAX_TOPK, Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, Wanted, rows_behind
 from eagle_aot.runtime_runner.rounds.target import Target, no_moves
@@ -120,7 +121,8 @@ class Outcome(NamedTuple):
 
     Of a tree there were `drafted` drafts, `ranks` are those of the rows of the path among the
     drafts behind the same row, the bonus first, and bit r of `offered` says whether there was a
-    draft of rank r behind each of them.
+    draft of rank r behind each of them. `outlook` is what the drafter expects next, where it is
+    asked.
     """
 
     accepted: int
@@ -128,6 +130,7 @@ class Outcome(NamedTuple):
     drafted: int | None = None
     ranks: Sequence[int] = ()
     offered: Sequence[int] = ()
+    outlook: Outlook | None = None
 
     @classmethod
     def of_chain(cls, row: list[int]) -> "Outcome":
@@ -150,15 +153,22 @@ class Round:
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, shape: Shape | int, running: Running
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        shape: Shape | int,
+        running: Running,
+        foreseeing: Foreseeing | None = None,
     ) -> None:
-        """`shape` is what each sequence is drafted; a number is a chain's length."""
+        """`shape` is what each sequence is drafted; a number is a chain's length. The drafter is
+        `foreseeing` where it should tell what it expects next."""
         self.target = target
         self.drafter = drafter
         shape = Shape.chain(shape) if isinstance(shape, int) else shape
         self.shape = shape if drafter else Shape.chain(0)
         self.chain_len = self.shape.depth
         self.running = running
+        self._foreseeing = foreseeing
         self.play: Call = self.step
 
     @property
@@ -181,13 +191,20 @@ class Round:
         if self.drafter:
             self.drafter.observe(accepted, features)
         running.advance(accepted, scattered=step.lineage is not None)
-        if accepted.ranks is None or accepted.offered is None:
-            return torch.cat((accepted.count.unsqueeze(1), accepted.tokens), dim=1)
-        drafted = (step.positions[:, 1:] >= 0).sum(dim=1)
-        counts = torch.stack((accepted.count, drafted), dim=1)
-        return torch.cat((counts, accepted.tokens, accepted.ranks, accepted.offered), dim=1)
+        found = [accepted.count.unsqueeze(1), accepted.tokens]
+        if accepted.ranks is not None and accepted.offered is not None:
+            drafted = (step.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
+            found = [found[0], drafted, accepted.tokens, accepted.ranks, accepted.offered]
+        if self._foreseeing:
+            found.append(self._foreseeing.outlook(running.sequences))
+        return torch.cat(found, dim=1)
 
     def outcomes(self, played: Tensor) -> list[Outcome]:
         """Of each sequence, from what `play` returned: the round's one copy to the host."""
         read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
-        return [read(row) for row in played.tolist()]
+        rows = played.tolist()
+        if not self._foreseeing:
+            return [read(row) for row in rows]
+        ahead = [Outlook.read(row[-2 * WIDTH :]) for row in rows]
+        outcomes = [read(row[: -2 * WIDTH]) for row in rows]
+        return [o._replace(outlook=a) for o, a in zip(outcomes, ahead, strict=True)]

@@ -1,6 +1,8 @@
 """Requests that come and go over a toy model, against one text at a time."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 
 import pytest
 from hypothesis import settings
@@ -9,9 +11,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen, ChainLength
+from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
@@ -45,18 +49,19 @@ def engine_of(
 
     drafter = SeeingDrafter(target, pattern)
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
-    return Engine(SharedRounds(rounds, lambda: alone_over(rounds)))
+    return Engine(SharedRounds(rounds, partial(alone_over, rounds)))
 
 
-def alone_over(rounds: Rounds) -> AdaptiveSchedule:
-    """Every chain length for a text that has nobody beside it, each at the price of one."""
+def alone_over(rounds: Rounds, trees: bool) -> AdaptiveSchedule:
+    """Every shape for a text that has nobody beside it, each at the price of one."""
     backlog = Backlog(rounds.drafter, 40, rounds.running.first(1))
-    chains = [Shape.chain(k) for k in range(8)]
-    lengths = [rounds.make(1, chains[0], backlog), *(rounds.of(1, k) for k in chains[1:])]
+    shapes = [*map(Shape.chain, range(1, 8)), *(TREES if trees else ())]
+    drafting = [rounds.of(1, shape, foreseen=trees) for shape in shapes]
     costs = RoundCosts(
-        positions=(0, 100), rounds=[(1.0, 1.0)] * 8, rows=40, catch_up=(0.1, 4.0)
+        positions=(0, 100), rounds=dict.fromkeys([PLAIN, *shapes], (1.0, 1.0)), rows=40,
+        catch_up=(0.1, 4.0),
     )  # fmt: skip
-    return AdaptiveSchedule(lengths, backlog, ChainLength(costs))
+    return AdaptiveSchedule([rounds.make(1, PLAIN, backlog), *drafting], backlog, Chooser(costs))
 
 
 def request_of(
@@ -65,7 +70,7 @@ def request_of(
     chain_len: ChainLen = 4,
     stops: frozenset[int] = frozenset(),
     reuse: bool = False,
-    tree: Shape | None = None,
+    tree: Shape | Literal["auto"] | None = None,
 ) -> Request:
     return Request(
         prompt=tuple(prompt),
@@ -86,7 +91,9 @@ prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 requests = st.builds(
     request_of, prompts, st.integers(1, 40), st.integers(0, 15) | st.just("auto"),
     st.frozensets(st.integers(0, VOCAB - 1), max_size=1), st.booleans(),
-    st.none() | st.sampled_from([Shape(3, 2, 7), Shape(2, 3, 5), Shape(6, 4, 20), Shape.chain(3)]),
+    st.sampled_from(
+        [None, "auto", Shape(3, 2, 7), Shape(2, 3, 5), Shape(6, 4, 20), Shape.chain(3)]
+    ),
 )  # fmt: skip
 
 
@@ -242,7 +249,7 @@ def test_what_fails_ends_those_it_was_for() -> None:
     target = Breaking(SEED, 16, 9, sequences=2)
     target.fails_at = 5
     rounds = Rounds(target, None, Running(range(2), TAIL, "cpu"), MAX_ROWS, None)
-    engine = Engine(SharedRounds(rounds, lambda: alone_over(rounds)))
+    engine = Engine(SharedRounds(rounds, partial(alone_over, rounds)))
     numbers = [engine.add(request_of([i], 12)) for i in range(4)]
     events = serve(engine)
     failed = [e for e in events if isinstance(e, Failed)]

@@ -57,7 +57,7 @@ class Faulty(ToyTarget):
 def engine_over(target: ToyTarget) -> Engine:
     running = Running(range(len(target.slots)), TAIL, "cpu")
     rounds = Rounds(target, SeeingDrafter(target, [True, False]), running, MAX_ROWS, None)
-    return Engine(SharedRounds(rounds, lambda: pytest.fail("nobody asked for auto")))
+    return Engine(SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto")))
 
 
 def faulty(sequences: int) -> Faulty:

@@ -69,7 +69,7 @@ def test_behind_it_nothing_is_recorded(sequences: int) -> None:
     assert (
         done.rounds == done.recorded == recorder.recorded == len(chains_of(rounds, sequences, [4]))
     )
-    engine = Engine(SharedRounds(rounds, lambda: pytest.fail("nobody asked for auto")))
+    engine = Engine(SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto")))
     limits = Limits(room=30, stop_ids=frozenset())
     for i in range(2 * sequences):
         engine.add(Request(prompt=(i,), limits=limits, chain_len=4))
@@ -124,5 +124,6 @@ def test_nothing_is_measured_or_made_in_caches_of_texts_that_run() -> None:
     runner.engine.add(Request(prompt=(1,), limits=limits, chain_len=0))
     with pytest.raises(SettingError, match="texts run already"):
         runner.warm_up()
-    with pytest.raises(SettingError, match="not measured: call warm_up first"):
-        assert runner.adaptive_schedule
+    for trees, asked in ((False, "chain length auto"), (True, "tree auto")):
+        with pytest.raises(SettingError, match=f"{asked}: not measured: call warm_up first"):
+            runner.adaptive_schedule(trees)
