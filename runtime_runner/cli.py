@@ -286,5 +286,6 @@ def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
     if not stats.drafted:
         raise SettingError(f"--plot {picture}: nothing was drafted")
     requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
-    title = f"{artifact.name}, K = {stats.chain_len}, {requests}, {stats.rounds} rounds"
+    shape = f"K = {stats.chain_len}" if stats.tree is None else f"tree {stats.tree}"
+    title = f"{artifact.name}, {shape}, {requests}, {stats.rounds} rounds"
     plot_acceptance(stats, title, picture)

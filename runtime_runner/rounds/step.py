@@ -15,12 +15,14 @@ from torch import Tensor
 class Draft:
     """`tokens` int64 [B, N]; of a tree `parents` int64 [B, N], the row of the token before each, 0
     for the bonus and i + 1 for draft i, always an earlier row, and `ranks` int64 [B, N] among the
-    drafts behind the same token, `depth` on one path at most; all None for a chain."""
+    drafts behind the same token, `depth` on one path at most; all None for a chain. `scores`
+    float32 [B, N] are the drafter's log probabilities of paths, where it tells them."""
 
     tokens: Tensor
     parents: Tensor | None = None
     ranks: Tensor | None = None
     depth: int | None = None
+    scores: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
