@@ -7,7 +7,6 @@ TEXTS = 16.0  # texts, after which one counts 1 / e in what is usual
 HEAD_START = 4.0  # rounds that the usual text counts as in a new one
 OPTIMISM = 0.9  # of a draft that nothing is known about
 WEIGHT_OF_OPTIMISM = 1.0  # rounds
-WEIGHT_OF_EXPECTED = 4.0  # rounds, that what others let expect counts as
 
 
 class AcceptanceEstimate:
@@ -39,29 +38,20 @@ class AcceptanceEstimate:
 
     def add(self, reached: int, accepted: int) -> None:
         """A round that looked at its first `reached` drafts and accepted the first `accepted`."""
-        self.fade()
-        for i in range(reached):
-            right = i < accepted
-            self._reached[i] += 1
-            self._accepted[i] += right
-            self._text[0][i] += 1
+        keep = 1 - 1 / MEMORY
+        for i in range(len(self._reached)):
+            seen, right = i < reached, i < accepted
+            self._reached[i] = keep * self._reached[i] + seen
+            self._accepted[i] = keep * self._accepted[i] + right
+            self._text[0][i] += seen
             self._text[1][i] += right
 
-    def fade(self) -> None:
-        """A round of which nothing is known."""
-        keep = 1 - 1 / MEMORY
-        self._reached = [keep * r for r in self._reached]
-        self._accepted = [keep * a for a in self._accepted]
-
-    def rates(self, expected: Sequence[float] | None = None) -> list[float]:
-        """The chance of each draft, if all before it are accepted; `expected` is what it is thought
-        to be where little is known."""
+    def rates(self) -> list[float]:
+        """The chance of each draft, if all before it are accepted."""
         rates: list[float] = []
-        weight = WEIGHT_OF_OPTIMISM if expected is None else WEIGHT_OF_EXPECTED
-        for i, (r, a) in enumerate(zip(self._reached, self._accepted, strict=True)):
+        for r, a in zip(self._reached, self._accepted, strict=True):
             before = rates[-1] if rates else OPTIMISM
-            thought = before if expected is None else expected[i]
-            rates.append((a + weight * thought) / (r + weight))
+            rates.append((a + WEIGHT_OF_OPTIMISM * before) / (r + WEIGHT_OF_OPTIMISM))
         return rates
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from eagle_aot.runtime_runner.adaptive.estimate import AcceptanceEstimate
 from eagle_aot.runtime_runner.adaptive.played import Played
+from eagle_aot.runtime_runner.adaptive.rescues import Rescues
 from eagle_aot.runtime_runner.adaptive.shapes import LONGEST
 from eagle_aot.runtime_runner.adaptive.siblings import Siblings
 from eagle_aot.runtime_runner.rounds.outlook import Outlook
@@ -13,40 +14,33 @@ from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
 class ExpectedTokens:
-    """Of chains from what was accepted lately, by position. Of a tree from the same of its own
-    rounds, by depth, and where there are few of them from the chains': where a chain's draft is
-    wrong, a sibling may be right, of which the drafter's calibrated probabilities tell. Where these
-    are known of the very next token, they stand for what is usual there.
+    """Of chains from what was accepted lately, by position (Leviathan et al., arXiv 2211.17192,
+    with a rate for each). Of a tree the same, and where the likeliest draft is wrong a sibling may
+    be right: its own rounds say how often, and as long as there are few, the drafter's calibrated
+    probabilities. Where these are known of the very next token, they stand for what is usual there.
     """
 
     def __init__(self, longest: int = LONGEST) -> None:
         """`longest` is the longest chain's, and no tree is deeper."""
         self.longest = longest
         self._chain = AcceptanceEstimate(longest)
-        self._trees: dict[Shape, AcceptanceEstimate] = {}
+        self._rescues: dict[Shape, Rescues] = {}
         self._siblings = Siblings()
 
     def begin(self) -> None:
         """A new text, of which nothing is known but what texts usually were like."""
-        for estimate in (self._chain, *self._trees.values()):
-            estimate.begin()
+        self._chain.begin()
 
     def add(self, shape: Shape, played: Played) -> None:
         """What came of a round of this shape for a text."""
         if played.before is not None:
             self._siblings.add(played.before, played.token)
-        if not shape.nodes:
-            return
-        for tree, estimate in self._trees.items():
-            if tree != shape:
-                estimate.fade()
-        reached = min(shape.depth, played.emitted, self.longest)
-        seen = reached, min(played.accepted, reached)
-        if shape.is_chain:
-            self._chain.add(*seen)
-            return
-        self._of(shape).add(*seen)
-        self._chain.add(*played.chain)
+        if not shape.is_chain:
+            self._of(shape).add(played)
+            self._chain.add(*played.chain)
+        elif shape.nodes:
+            reached = min(shape.depth, played.emitted, self.longest)
+            self._chain.add(reached, min(played.accepted, reached))
 
     def add_chain(self, reached: int, accepted: int) -> None:
         """What a chain would have come to."""
@@ -65,14 +59,12 @@ class ExpectedTokens:
 
     def _rates(self, tree: Shape, chain: list[float]) -> list[float]:
         """Of each depth, if the one before is accepted."""
-        widths = [tree.topk, *[min(tree.topk, 1 + tree.nodes // (2 * tree.depth))] * tree.depth]
-        rescued = [
-            rate + (1 - rate) * self._siblings.rescue(width)
-            for rate, width in zip(chain, widths, strict=False)
-        ]
-        return self._of(tree).rates(rescued)
+        deeper = min(tree.topk, 1 + tree.nodes // (2 * tree.depth))  # behind one, or thereabouts
+        widths = [tree.topk, *[deeper] * (tree.depth - 1)]
+        rescued = self._of(tree).rates([self._siblings.rescue(width) for width in widths])
+        return [a + (1 - a) * r for a, r in zip(chain, rescued, strict=False)]
 
-    def _of(self, tree: Shape) -> AcceptanceEstimate:
-        if tree not in self._trees:
-            self._trees[tree] = AcceptanceEstimate(tree.depth)
-        return self._trees[tree]
+    def _of(self, tree: Shape) -> Rescues:
+        if tree not in self._rescues:
+            self._rescues[tree] = Rescues(tree.depth)
+        return self._rescues[tree]

@@ -21,6 +21,7 @@ from support.runner.simulated_text import (
     chosen_price,
     first_right,
     fixed_price,
+    ranked_drafts,
     right_drafts,
 )
 
@@ -114,6 +115,51 @@ def test_it_notices_when_drafting_costs_more_than_was_measured(dearer: float) ->
     fixed = min(fixed_price(costs, text, k) for k in CHAINS)
     noise = lambda: 2.0 * rng.lognormvariate(0.0, 0.2)  # noqa: E731
     assert chosen_price(costs, text, Chooser(measured), noise) <= fixed / 0.95
+
+
+# On a GPU rows are nearly free, on a CPU each is work.
+FREE_ROWS = table(
+    [9.12, 11.2, 13.2, 15.2, 17.2, 19.3, 21.3, 23.3], 1.94, 2.5, [17.5, 18.0, 23.0, 26.0]
+)
+DEAR_ROWS = table([9.0, 14.0, 18.0, 22.0, 26.0, 30.0, 34.0, 38.0], 3.0, 40.0, [36.0, 50.0, 110.0])
+RANKED = {
+    "many ways": [0.45, 0.2, 0.1, 0.1],
+    "one way": [0.8, 0.01],
+    "no way": [0.05, 0.05],
+}
+
+
+@pytest.mark.parametrize("costs", [FREE_ROWS, DEAR_ROWS], ids=["free rows", "dear rows"])
+@pytest.mark.parametrize("rates", RANKED.values(), ids=RANKED)
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_with_trees_it_is_about_as_fast_as_the_best_shape(
+    costs: RoundCosts, rates: list[float], foreseen: bool
+) -> None:
+    text = ranked_drafts(lambda _: [rates] * LONGEST, LENGTH, 0)
+    outlooks = [[*rates, *[0.001] * (8 - len(rates))]] * LENGTH if foreseen else None
+    fixed = {shape: fixed_price(costs, text, shape) for shape in costs.rounds}
+    chosen = chosen_price(costs, text, Chooser(costs), outlooks=outlooks)
+    assert chosen <= min(fixed.values()) / 0.92
+    assert chosen <= fixed[PLAIN] / 0.98
+
+
+def test_it_takes_trees_where_they_pay_alone() -> None:
+    text = ranked_drafts(lambda _: [RANKED["many ways"]] * LONGEST, LENGTH, 0)
+    fixed = {shape: fixed_price(FREE_ROWS, text, shape) for shape in FREE_ROWS.rounds}
+    chains = min(price for shape, price in fixed.items() if shape.is_chain)
+    assert chosen_price(FREE_ROWS, text, Chooser(FREE_ROWS)) < 0.9 * chains
+
+
+def test_what_the_head_expects_next_is_worth_something() -> None:
+    """Of a text that is now certain and now open, and a head that knows when."""
+    certain, open_ = [0.97, 0.01], [0.15, 0.1, 0.1, 0.1]
+    rng = random.Random(1)
+    kinds = [rng.random() < 0.5 for _ in range(LENGTH)]
+    text = ranked_drafts(lambda at: [certain if kinds[at] else open_] * LONGEST, LENGTH, 0)
+    heads = [certain if kind else open_ for kind in kinds]
+    outlooks = [[*head, *[0.001] * (8 - len(head))] for head in heads]
+    without = chosen_price(FREE_ROWS, text, Chooser(FREE_ROWS))
+    assert chosen_price(FREE_ROWS, text, Chooser(FREE_ROWS), outlooks=outlooks) < 0.97 * without
 
 
 PRICES = st.tuples(

@@ -36,18 +36,6 @@ def test_an_unseen_position_does_as_the_one_before_it() -> None:
     assert first > 0.95 and max(others) < 0.05
 
 
-def test_what_is_expected_counts_until_there_are_rounds_of_its_own() -> None:
-    estimate = AcceptanceEstimate(2)
-    assert estimate.rates([0.7, 0.3]) == [0.7, 0.3]
-    for _ in range(200):
-        estimate.add(1, 1)
-    first, second = estimate.rates([0.7, 0.3])
-    assert first > 0.95 and second == pytest.approx(0.3)
-    for _ in range(500):
-        estimate.fade()
-    assert estimate.rates([0.7, 0.3]) == pytest.approx([0.7, 0.3], abs=0.01)
-
-
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=60))
 def test_rates_are_chances(rounds: list[tuple[int, int]]) -> None:
     estimate = AcceptanceEstimate(4)
