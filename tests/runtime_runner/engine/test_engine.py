@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import pytest
 from hypothesis import settings
@@ -10,18 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
-from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
     Failed,
     Finished,
-    Limits,
     Request,
     Tokens,
 )
@@ -31,6 +23,7 @@ from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from support.runner.chosen import alone_over, request_of
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
@@ -50,35 +43,6 @@ def engine_of(
     drafter = SeeingDrafter(target, pattern)
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
     return Engine(SharedRounds(rounds, partial(alone_over, rounds)))
-
-
-def alone_over(rounds: Rounds, trees: bool) -> AdaptiveSchedule:
-    """Every shape for a text that has nobody beside it, each at the price of one."""
-    backlog = Backlog(rounds.drafter, 40, rounds.running.first(1))
-    shapes = [*map(Shape.chain, range(1, 8)), *(TREES if trees else ())]
-    drafting = [rounds.of(1, shape, foreseen=trees) for shape in shapes]
-    costs = RoundCosts(
-        positions=(0, 100), rounds=dict.fromkeys([PLAIN, *shapes], (1.0, 1.0)), rows=40,
-        catch_up=(0.1, 4.0),
-    )  # fmt: skip
-    return AdaptiveSchedule([rounds.make(1, PLAIN, backlog), *drafting], backlog, Chooser(costs))
-
-
-def request_of(
-    prompt: Sequence[int],
-    room: int,
-    chain_len: ChainLen = 4,
-    stops: frozenset[int] = frozenset(),
-    reuse: bool = False,
-    tree: Shape | Literal["auto"] | None = None,
-) -> Request:
-    return Request(
-        prompt=tuple(prompt),
-        limits=Limits(room=room, stop_ids=stops),
-        chain_len=chain_len,
-        reuse=reuse,
-        tree=tree,
-    )
 
 
 def alone(request: Request) -> list[int]:
