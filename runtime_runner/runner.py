@@ -25,6 +25,7 @@ from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.checks.request import (
     all_stop_ids,
+    check_grows_trees,
     check_prompt,
     chosen_chain_len,
     chosen_tree,
@@ -211,7 +212,8 @@ class Runner:
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
         drafter = self.drafter
-        if tree == AUTO_TREE and drafter.grows_trees:
+        if tree == AUTO_TREE:
+            check_grows_trees(tree, drafter.kind, drafter.grows_trees)
             return AUTO_LENGTH, AUTO_TREE
         shape = chosen_tree(tree, drafter.kind, drafter.grows_trees, self.constants)
         return shape.depth, shape

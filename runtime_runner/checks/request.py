@@ -41,11 +41,15 @@ def chosen_tree(tree: Tree, drafter: str, grows_trees: bool, constants: Constant
     take."""
     shape = shape_of(tree)
     check_tree(shape, constants.tail - 1, constants.max_rows, constants.max_seq_len)
-    if not (shape.is_chain or grows_trees):
-        raise SettingError(
-            f"tree {shape}: drafter {drafter!r} proposes chains: name a chain length"
-        )
+    if not shape.is_chain:
+        check_grows_trees(shape, drafter, grows_trees)
     return shape
+
+
+def check_grows_trees(tree: object, drafter: str, grows_trees: bool) -> None:
+    """Raise SettingError for a tree of a drafter that knows one way on."""
+    if not grows_trees:
+        raise SettingError(f"tree {tree}: drafter {drafter!r} proposes chains: name a chain length")
 
 
 def shape_of(tree: Tree) -> Shape:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, EAGLE3, Constants
+from eagle_aot.common.threads import one_on_a_cpu
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
@@ -83,10 +84,10 @@ class Eagle3Drafter:
         return self._expanded(*self._run(rows, features), topk)
 
     def _expanded(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
-        largest, ids = logits.topk(topk, dim=-1)
-        return Expanded(
-            self._in_target(ids), largest - logits.logsumexp(dim=-1, keepdim=True), features
-        )
+        with one_on_a_cpu(logits):
+            largest, ids = logits.topk(topk, dim=-1)
+            scores = largest - logits.logsumexp(dim=-1, keepdim=True)
+        return Expanded(self._in_target(ids), scores, features)
 
     def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
         """The head's logits behind each slot, float32 [B, P, Vd]."""
