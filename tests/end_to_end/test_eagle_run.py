@@ -70,6 +70,8 @@ FIELDS = {
     "drafter",
     "chain_len",
     "rounds_by_chain_len",
+    "rounds_by_shape",
+    "looked_at",
     "tree",
     "acceptance_by_rank",
 }
@@ -106,17 +108,19 @@ def test_json_has_exactly_the_documented_fields(tiny_artifact: Path) -> None:
     assert len(result["acceptance_by_position"]) == result["chain_len"] == 4
 
 
-def test_auto_says_what_it_chose(tiny_artifact: Path) -> None:
+@pytest.mark.parametrize(("option", "name"), [("--chain-len", "chain length"), ("--tree", "tree")])
+def test_auto_says_what_it_chose(tiny_artifact: Path, option: str, name: str) -> None:
     plain = run(tiny_artifact, "--prompt", QUESTION, "--no-speculation", "--json")
-    auto = run(tiny_artifact, "--prompt", QUESTION, "--chain-len", "auto", "--json")
+    auto = run(tiny_artifact, "--prompt", QUESTION, option, "auto", "--json")
     result = json.loads(auto.stdout)
     assert result["chain_len"] == "auto"
+    assert result["tree"] == (None if option == "--chain-len" else "auto")
     assert result["token_ids"] == json.loads(plain.stdout)["token_ids"]
-    chosen = dict(enumerate(result["rounds_by_chain_len"]))
-    assert sum(chosen.values()) == result["rounds"]
-    assert sum(k * rounds for k, rounds in chosen.items()) == result["drafted"] > 0
-    told = run(tiny_artifact, "--prompt", QUESTION, "--chain-len", "auto").stderr
-    assert re.search(r"chain length +auto: \d in \d+ rounds", told)
+    assert sum(result["rounds_by_shape"].values()) == result["rounds"]
+    drafted = dict(enumerate(result["rounds_by_chain_len"]))
+    assert sum(k * rounds for k, rounds in drafted.items()) == result["drafted"] > 0
+    told = run(tiny_artifact, "--prompt", QUESTION, option, "auto").stderr
+    assert re.search(rf"{name} +auto: (K = \d|plain|tree \d,\d,\d+) in \d+ rounds", told)
 
 
 def test_a_drafter_is_named(tiny_artifact: Path) -> None:
