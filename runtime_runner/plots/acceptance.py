@@ -22,11 +22,9 @@ def plot_acceptance(stats: Stats, title: str, path: Path) -> None:
     """
     from matplotlib.figure import Figure  # an optional dependency
 
-    parts = [
-        draw_positions,
-        draw_tokens_per_round,
-        *([draw_ranks] if stats.offered_at_rank else []),
-    ]
+    parts = [draw_positions, draw_tokens_per_round]
+    if stats.offered_at_rank:
+        parts.append(draw_ranks)
     size = len(parts) * INCHES_WIDE, INCHES_HIGH
     figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     figure.suptitle(title, parse_math=False)
