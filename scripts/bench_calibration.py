@@ -64,7 +64,7 @@ class Bin:
 @eagle_command
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--prompts-jsonl", type=click.Path(path_type=Path), required=True)
-@click.option("--prompts", "count", type=click.IntRange(min=1), help="So many of them alone.")
+@click.option("--prompts", "count", type=click.IntRange(min=1), help="Of each kind at most.")
 @click.option("--tree", default="4,8,32", show_default=True, metavar="DEPTH,TOPK,NODES|FILE")
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=64, show_default=True)
 @click.option("--commit", help="Default: what git says of the package.")
@@ -79,7 +79,7 @@ def main(
     as_json: bool,
 ) -> None:
     """Hold the probabilities of ARTIFACT's head against what its target accepts."""
-    prompts = [prompt for _, prompt in kinds_and_prompts(prompts_jsonl, "")][:count]
+    prompts = of_each(kinds_and_prompts(prompts_jsonl, ""), count)
     runner = load_artifact(artifact)
     drafter = runner.drafter
     shape = chosen_tree(tree, drafter.kind, drafter.grows_trees, runner.constants)
@@ -97,6 +97,13 @@ def main(
     console.print(*title_lines(head), "", table(found), sep="\n")
     for name, error in errors(found).items():
         console.print(f"expected calibration error, {name}: {error:.4f}")
+
+
+def of_each(prompts: Sequence[tuple[str, Prompt]], count: int | None) -> list[Prompt]:
+    """The first so many of each kind, all of them for None."""
+    kinds = [kind for kind, _ in prompts]
+    places = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
+    return [p for (_, p), place in zip(prompts, places, strict=True) if not count or place < count]
 
 
 @torch.no_grad()
