@@ -43,6 +43,7 @@ from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape, Tree
 from eagle_aot.runtime_runner.rounds.step import StepRows
 from eagle_aot.runtime_runner.rounds.target import Forward, TargetMethods, no_moves
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
 
 DEFAULT_MAX_NEW_TOKENS = 128
@@ -67,7 +68,10 @@ class Runner:
         self.constants = constants
         self.target = TargetMethods(executor, constants)
         self.drafter = drafter
-        self.running = Running(range(constants.max_batch_size), constants.tail, executor.device)
+        batch, device = constants.max_batch_size, executor.device
+        length = constants.max_seq_len + constants.tail
+        sampler = Sampler(batch, device, length, constants.vocab_size)
+        self.running = Running(range(batch), constants.tail, device, sampler)
         record = executor.repeat if executor.device.type == "cuda" else None
         self._rounds = Rounds(self.target, drafter, self.running, constants.max_rows, record)
         schedule = SharedRounds(self._rounds, lambda: self.adaptive_schedule)

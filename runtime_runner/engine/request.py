@@ -10,6 +10,7 @@ from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
 
 RequestId = int
 Reason = Literal["stop", "room", "cancelled"]
@@ -38,7 +39,8 @@ class Request:
     as many as pay; 0 decodes plainly. A `tree` takes the chain's place. With `reuse`, rows that a
     cache holds of a text that began alike are not run again.
 
-    Its tokens depend on the prompt and the limits alone, and not on whoever else is served.
+    Its tokens depend on the prompt, the limits and the sampling alone, and not on whoever else is
+    served.
     """
 
     prompt: tuple[int, ...]
@@ -46,6 +48,7 @@ class Request:
     chain_len: ChainLen
     tree: Shape | None = None
     reuse: bool = False
+    sampling: Sampling = GREEDY
 
     @property
     def shape(self) -> Shape | None:

@@ -82,11 +82,11 @@ def test_it_changes_nothing() -> None:
     rounds = rounds_of(3, None)
     target, running = rounds.target, rounds.running
     assert isinstance(target, ToyTarget)
-    before = copy.deepcopy((target.slots, vars(running)))
+    before = copy.deepcopy((target.slots, running.tensors()))
     done = warm_up(rounds, 3, [Shape.chain(0), Shape.chain(2)], observed=True)
     assert (done.rounds, done.recorded, done.bytes) == (6, 0, None)
     assert target.forwards == 6 and target.slots == before[0]
-    for name, tensor in vars(running).items():
+    for name, tensor in running.tensors().items():
         assert torch.equal(tensor, before[1][name]), name
 
 
