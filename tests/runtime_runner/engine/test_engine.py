@@ -27,6 +27,9 @@ from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from support.runner.sampled import sampled_text, samplings
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
@@ -37,7 +40,8 @@ def engine_of(
 ) -> Engine:
     """Over a toy target that cuts prompts into short chunks."""
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
-    running = Running(range(sequences), TAIL, "cpu")
+    sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
+    running = Running(range(sequences), TAIL, "cpu", sampler)
 
     def record(step: Call) -> Call:
         step()
@@ -66,6 +70,7 @@ def request_of(
     stops: frozenset[int] = frozenset(),
     reuse: bool = False,
     tree: Shape | None = None,
+    sampling: Sampling = GREEDY,
 ) -> Request:
     return Request(
         prompt=tuple(prompt),
@@ -73,12 +78,13 @@ def request_of(
         chain_len=chain_len,
         reuse=reuse,
         tree=tree,
+        sampling=sampling,
     )
 
 
 def alone(request: Request) -> list[int]:
     """What plain decoding gives."""
-    run = plain_text(request.prompt, SEED, request.limits.room)
+    run = sampled_text(request.prompt, SEED, request.limits.room, request.sampling)
     return request.limits.cut(run)[0]
 
 
@@ -87,6 +93,7 @@ requests = st.builds(
     request_of, prompts, st.integers(1, 40), st.integers(0, 15) | st.just("auto"),
     st.frozensets(st.integers(0, VOCAB - 1), max_size=1), st.booleans(),
     st.none() | st.sampled_from([Shape(3, 2, 7), Shape(2, 3, 5), Shape(6, 4, 20), Shape.chain(3)]),
+    samplings,
 )  # fmt: skip
 
 
