@@ -14,6 +14,8 @@ MAX_BIAS = 100.0
 MAX_PENALTY = 100.0
 SEED_BITS = 64
 DRAWN_BITS = 32
+NEUTRAL = (1.0, 0.0, 0.0)
+"""Penalties that change nothing."""
 
 
 class Choice(IntEnum):
@@ -86,11 +88,15 @@ class Sampling:
             whole("allowed_ids: token", token, 0)
 
     @property
+    def penalties(self) -> tuple[float, float, float]:
+        """Of repetition, presence and frequency."""
+        return self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+
+    @property
     def kind(self) -> Choice:
         """What choosing its tokens takes."""
         filters = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
-        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
-        changed = penalties != (1.0, 0.0, 0.0) or self.logit_bias or self.min_tokens
+        changed = self.penalties != NEUTRAL or self.logit_bias or self.min_tokens
         if changed or self.allowed_ids is not None or (filters and self.temperature):
             return Choice.PROCESSED
         return Choice.SAMPLED if self.temperature else Choice.GREEDY

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import NEUTRAL, Sampling
 from eagle_aot.runtime_runner.sampling.thresholds import order_of, threshold, weights_of
 
 
@@ -30,11 +30,13 @@ class Processors:
 
     def __init__(self, sequences: int, vocab: int, device: torch.device) -> None:
         self._bias = torch.zeros(sequences, vocab, device=device)
+        self._biased = torch.zeros(sequences, dtype=torch.bool, device=device)
+        self._penalised = torch.zeros_like(self._biased)
         self._counts = torch.zeros(sequences, vocab, dtype=torch.int32, device=device)
         self._seen = torch.zeros(sequences, vocab, dtype=torch.bool, device=device)
         self._stops = torch.zeros(sequences, vocab, dtype=torch.bool, device=device)
         self._least = torch.zeros(sequences, dtype=torch.int64, device=device)
-        self._penalties = torch.tensor([[1.0, 0.0, 0.0]], device=device).repeat(sequences, 1)
+        self._penalties = torch.tensor([NEUTRAL], device=device).repeat(sequences, 1)
         self._top_k = torch.full((sequences,), vocab, dtype=torch.int64, device=device)
         self._top_p = torch.ones(sequences, dtype=torch.float64, device=device)
         self._min_p = torch.full((sequences,), -torch.inf, device=device)
@@ -43,6 +45,7 @@ class Processors:
         self, sequence: int, sampling: Sampling, prompt: Sequence[int], stop_ids: Sequence[int]
     ) -> None:
         """The text of a sequence is a new one."""
+        self._biased[sequence] = bool(sampling.logit_bias) or sampling.allowed_ids is not None
         self._bias[sequence] = 0.0
         if sampling.allowed_ids is not None:
             self._bias[sequence] = -torch.inf
@@ -55,9 +58,8 @@ class Processors:
         self._stops[sequence] = False
         self._stops[sequence, list(stop_ids)] = True
         self._least[sequence] = len(prompt) + sampling.min_tokens
-        self._penalties[sequence] = torch.tensor(
-            [sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty]
-        )
+        self._penalised[sequence] = sampling.penalties != NEUTRAL
+        self._penalties[sequence] = torch.tensor(sampling.penalties)
         vocab = self._bias.shape[1]
         self._top_k[sequence] = min(sampling.top_k or vocab, vocab)
         self._top_p[sequence] = sampling.top_p
@@ -65,14 +67,25 @@ class Processors:
 
     def count(self, sequences: Tensor, tokens: Tensor, counted: Tensor) -> None:
         """Tokens int64 [B, P] of sequences int64 [B] are decided, where `counted` bool [B, P]."""
-        places = sequences.unsqueeze(1).expand_as(tokens)
-        self._counts.index_put_((places, tokens), counted.int(), accumulate=True)
+        places = sequences.unsqueeze(1) * self._counts.shape[1] + tokens
+        self._counts.view(-1).scatter_add_(0, places.flatten(), counted.int().flatten())
 
     def penalised(self, logits: Tensor, rows: Rows) -> Tensor:
         """Of logits float32 [R, V]: with biases and penalties, minus infinity for what may not be
         chosen."""
         at = rows.sequences
-        biased = logits + self._bias[at]
+        if asked(self._biased[at]):
+            logits = logits + self._bias[at]
+        if asked(self._penalised[at]):
+            logits = self._less(logits, rows)
+        early = rows.positions < self._least[at]
+        if asked(early):
+            logits = logits.masked_fill(early.unsqueeze(1) & self._stops[at], -torch.inf)
+        return logits
+
+    def _less(self, biased: Tensor, rows: Rows) -> Tensor:
+        """With penalties, also for the drafts on a row's path."""
+        at = rows.sequences
         counts, penalties = self._counts[at], self._penalties[at]
         found = less(biased, self._seen[at] | (counts > 0), counts, penalties)
         if rows.paths is not None and rows.paths.shape[1]:
@@ -84,8 +97,7 @@ class Processors:
             column = torch.where(rows.paths < 0, found.shape[1], known)
             wide = torch.nn.functional.pad(found, (0, 1))
             found = wide.scatter(1, column, here)[:, :-1]
-        early = (rows.positions < self._least[at]).unsqueeze(1)
-        return found.masked_fill(early & self._stops[at], -torch.inf)
+        return found
 
     def filtered(self, logits: Tensor, scale: Tensor, rows: Rows) -> Tensor:
         """Of logits float32 [R, V], to be multiplied with scale float32 [R]: minus infinity for all

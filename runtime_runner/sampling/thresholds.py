@@ -29,15 +29,15 @@ def weights_of(values: Tensor) -> Tensor:
 
     exp is computed by operations that round alike everywhere.
     """
-    below = (values - values.amax(dim=-1, keepdim=True)) * LOG2E
-    below = below.clamp(min=-SCALE_BITS - 2.0)
+    below = (values - values.amax(dim=-1, keepdim=True)).mul_(LOG2E)
+    below.clamp_(min=-SCALE_BITS - 2.0)
     floor = below.floor()
     rest = below - floor
     power = torch.full_like(rest, EXP2[-1])
     for factor in EXP2[-2::-1]:
-        power = power * rest + factor
+        power.mul_(rest).add_(factor)
     exponent = (floor.int() + (SCALE_BITS + 127)) << 23
-    return (power * exponent.view(torch.float32)).long()
+    return power.mul_(exponent.view(torch.float32)).long()
 
 
 def threshold(order: Tensor, weights: Tensor, goal: Tensor, wanted: Tensor) -> Tensor:

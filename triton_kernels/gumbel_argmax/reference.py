@@ -1,6 +1,6 @@
 """Noise and choice in eager PyTorch: the kernel's twin bit for bit, and the CPU path.
 
-Row by row and in place, so that a row's intermediates stay in a core's cache.
+A few rows at a time and in place.
 """
 
 import torch
@@ -18,8 +18,14 @@ FACTORS = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB
 """Of the integer hash triple32 (C. Wellons); around its first round the key comes in."""
 
 
-def gumbel_reference(ids: Tensor, key: tuple[int, int]) -> Tensor:
-    """The noise of tokens int32 [V] under a key of two 32-bit integers: float32 [V]."""
+AT_ONCE = 1 << 16
+"""Logits: what is computed on the way stays in a core's cache."""
+Word = int | Tensor
+
+
+def gumbel_reference(ids: Tensor, key: tuple[Word, Word]) -> Tensor:
+    """The noise of tokens int32 [V] under a key of two 32-bit integers: float32 [V]; of R keys,
+    int32 [R, 1] each, float32 [R, V]."""
     return _noise(_bits(ids, key))
 
 
@@ -27,28 +33,35 @@ def perturbed_reference(
     logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None = None
 ) -> Tensor:
     """As `op.perturbed`."""
+    rows, vocab = logits.shape
     if ids is None:
-        ids = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
+        ids = torch.arange(vocab, dtype=torch.int32, device=logits.device)
     out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    rows = zip(out, logits, scale.tolist(), keys.tolist(), strict=True)
-    for into, row, factor, key in rows:
-        if factor:
-            torch.mul(row.float(), factor, out=into)
-            into += gumbel_reference(ids, tuple(key))
-        else:
-            into.copy_(row)
+    for part in torch.arange(rows).split(max(AT_ONCE // vocab, 1)):
+        some = slice(int(part[0]), int(part[-1]) + 1)
+        _perturb(out[some], logits[some], scale[some].unsqueeze(1), keys[some], ids)
     return out
 
 
-def _bits(ids: Tensor, key: tuple[int, int]) -> Tensor:
+def _perturb(out: Tensor, logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor) -> None:
+    if not scale.any():
+        out.copy_(logits)
+        return
+    torch.mul(logits.float(), scale, out=out)
+    out += gumbel_reference(ids, (keys[:, :1], keys[:, 1:]))
+    if len(out) > 1:
+        torch.where(scale > 0, out, logits.float(), out=out)
+
+
+def _bits(ids: Tensor, key: tuple[Word, Word]) -> Tensor:
     """32 random bits of each, as int32."""
     x = ids ^ key[0]
-    for shift, factor, more in zip(SHIFTS, FACTORS, (key[1], 0, 0), strict=True):
+    for shift, factor, more in zip(SHIFTS, FACTORS, (key[1], None, None), strict=True):
         high = x >> shift
         high &= (1 << (32 - shift)) - 1
         x ^= high
         x *= _signed(factor)
-        if more:
+        if more is not None:
             x += more
     return x
 
@@ -64,8 +77,9 @@ def _noise(bits: Tensor) -> Tensor:
     entry += sign
     distance &= (1 << REST_BITS) - 1
     noise = distance.float()
-    noise *= slope.index_select(0, entry)
-    noise += base.index_select(0, entry)
+    flat = entry.flatten()
+    noise *= slope.index_select(0, flat).view_as(noise)
+    noise += base.index_select(0, flat).view_as(noise)
     return noise
 
 
