@@ -147,6 +147,13 @@ class Runner:
         )
         return generate_in_order(self.engine, generations, at_once)
 
+    def request(
+        self, prompt: str | Sequence[int] | Sequence[Message], asked: Parameters
+    ) -> Request:
+        """What the engine is to be asked for such an answer; its events are the caller's. Raises as
+        `generate` does."""
+        return self._generation(prompt, asked.drawn(), Watch()).request
+
     def _generation(
         self,
         prompt: str | Sequence[int] | Sequence[Message],
