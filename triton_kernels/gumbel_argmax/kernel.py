@@ -18,7 +18,12 @@ from eagle_aot.triton_kernels.gumbel_argmax.table import (
 )
 
 BLOCK = 4096
-WARPS = 8
+OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}
+NOISE = {
+    **{f"SHIFT_{i}": shift for i, shift in enumerate(SHIFTS)},
+    **{f"FACTOR_{i}": factor for i, factor in enumerate(FACTORS)},
+    **{"REST": REST_BITS, "FIRST_ENTRY": FIRST, "ENTRIES": HALF},
+}
 
 
 @triton.jit
@@ -146,11 +151,6 @@ def _launch(
         BLOCK=BLOCK,
         HAS_IDS=ids is not None,
         CHOOSES=winners is not None,
-        SHIFT_0=SHIFTS[0], SHIFT_1=SHIFTS[1], SHIFT_2=SHIFTS[2],
-        FACTOR_0=FACTORS[0], FACTOR_1=FACTORS[1], FACTOR_2=FACTORS[2],
-        REST=REST_BITS,
-        FIRST_ENTRY=FIRST,
-        ENTRIES=HALF,
-        num_warps=WARPS,
-        enable_fp_fusion=False,
-    )  # fmt: skip
+        **NOISE,
+        **OPTIONS,
+    )
