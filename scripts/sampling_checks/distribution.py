@@ -14,6 +14,7 @@ LOGITS = (2.0, 1.5, 1.5, 0.3, 0.0, -0.7, -1.0, -2.5, -4.0, float("-inf"), 1.0, 0
 """Of a vocabulary that can be counted, with equals and a token that never comes."""
 PROMPT = (1, 3, 3, 10)
 ROWS = 4096  # at a time
+RARE = 10  # expected draws: tokens of fewer are not judged
 SAMPLINGS = {
     "temperature 0.3": Sampling(temperature=0.3),
     "temperature 0.7": Sampling(temperature=0.7),
@@ -34,7 +35,7 @@ SAMPLINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """`chi_square` of `freedom` degrees; `deviation` is the largest, in standard deviations of its
+    """`chi_square` of `freedom` degrees, of tokens that are not rare; `deviation` is the largest, in standard deviations of its
     token's count; `lag` the correlation of one position's draws with the next one's, times the root
     of their number."""
 
@@ -75,14 +76,14 @@ def drawn(name: str, sampling: Sampling, seeds: Iterable[int], positions: int) -
         rare = (tokens == exact.argmax()).double() - exact.max()
         lag += float((rare[1:] * rare[:-1]).sum())
         total += positions
-    possible = exact > 0
-    assert not counts[~possible].any(), f"{name}: a token came that may not"
-    expected = exact[possible] * total
-    apart = counts[possible] - expected
-    largest = (apart / (expected * (1 - exact[possible])).clamp(min=1e-9).sqrt()).abs().max()
+    assert not counts[exact == 0].any(), f"{name}: a token came that may not"
+    often = exact * total >= RARE
+    expected = exact[often] * total
+    apart = counts[often] - expected
+    largest = (apart / (expected * (1 - expected / total)).clamp(min=1e-9).sqrt()).abs().max()
     variance = float(exact.max() * (1 - exact.max()))
     return Draws(
-        name, total, float((apart**2 / expected).sum()), int(possible.sum()) - 1, float(largest),
+        name, total, float((apart**2 / expected).sum()), len(expected) - 1, float(largest),
         lag / max(variance, 1e-9) / math.sqrt(total),
     )  # fmt: skip
 
