@@ -37,8 +37,13 @@ class Sampler:
         self._processors: Processors | None = None
 
     @property
+    def begun(self) -> set[int]:
+        """The caches of texts that were begun and have not ended."""
+        return set(self._kinds)
+
+    @property
     def kind(self) -> Choice:
-        """What choosing for all texts takes that were begun and have not ended."""
+        """What choosing for all of these takes."""
         return max(self._kinds.values(), default=Choice.GREEDY)
 
     def begin(

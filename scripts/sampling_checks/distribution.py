@@ -35,9 +35,9 @@ SAMPLINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """`chi_square` of `freedom` degrees, of tokens that are not rare; `deviation` is the largest, in standard deviations of its
-    token's count; `lag` the correlation of one position's draws with the next one's, times the root
-    of their number."""
+    """`chi_square` of `freedom` degrees, of tokens that are not rare; `deviation` is the largest,
+    in standard deviations of its token's count; `lag` the correlation of one position's draws with
+    the next one's, times the root of their number."""
 
     name: str
     count: int
