@@ -21,8 +21,8 @@ class Watch:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
     """`text` reads the tokens that `request` is given, and may end it; `decode` gives all of the
-    text, None without a tokenizer. `parameters` are what was asked for,
-    nothing but the request where they are None."""
+    text, None without a tokenizer. `parameters` are what was asked for, None where
+    that was nothing but the request."""
 
     request: Request
     parameters: Parameters | None = None

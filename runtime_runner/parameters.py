@@ -73,7 +73,7 @@ class Parameters(Sampling):
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults; `from_json` takes it."""
         return {
-            field.name: str(value) if field.name == "tree" else value
+            field.name: tree_text(value) if field.name == "tree" else value
             for field in fields(self)
             if (value := getattr(self, field.name)) != getattr(DEFAULTS, field.name)
         }
@@ -87,6 +87,11 @@ class Parameters(Sampling):
             raise SettingError(f"{others[0]!r} is no parameter of a request")
         biases = {int(token): bias for token, bias in found.get("logit_bias", {}).items()}
         return cls(**{**found, "logit_bias": biases})
+
+
+def tree_text(tree: Tree) -> str:
+    """As `--tree` takes it."""
+    return str(tree) if not isinstance(tree, tuple) else ",".join(map(str, tree))
 
 
 DEFAULTS = Parameters()

@@ -76,6 +76,7 @@ def test_a_line_of_json_asks_for_the_same_again() -> None:
     assert again.tree == "6,8,32"
     assert again == Parameters(**{**vars(asked), "tree": "6,8,32"})
     assert Parameters().to_json() == {}
+    assert Parameters(tree=(4, 3, 10)).to_json() == {"tree": "4,3,10"}
     with pytest.raises(SettingError, match="'top_q' is no parameter"):
         Parameters.from_json({"top_q": 1})
 
