@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
@@ -40,7 +41,7 @@ class Request:
     cache holds of a text that began alike are not run again.
 
     Its tokens depend on the prompt, the limits and the sampling alone, and not on whoever else is
-    served.
+    served. Raises SettingError for sampling without a seed.
     """
 
     prompt: tuple[int, ...]
@@ -49,6 +50,10 @@ class Request:
     tree: Shape | None = None
     reuse: bool = False
     sampling: Sampling = GREEDY
+
+    def __post_init__(self) -> None:
+        if self.sampling.temperature and self.sampling.seed is None:
+            raise SettingError("sampling: a request needs a seed: draw one with `Sampling.drawn`")
 
     @property
     def shape(self) -> Shape | None:

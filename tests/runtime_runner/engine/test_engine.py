@@ -264,3 +264,10 @@ def test_what_fails_ends_those_it_was_for() -> None:
 def test_a_share_that_is_none(share: float) -> None:
     with pytest.raises(SettingError, match="between 0 and 1"):
         Engine(engine_of(1).schedule, share)
+
+
+def test_a_request_that_samples_has_a_seed() -> None:
+    asked = Sampling(temperature=1.0)
+    with pytest.raises(SettingError, match="needs a seed"):
+        request_of([1], 4, sampling=asked)
+    assert request_of([1], 4, sampling=asked.drawn()).sampling.seed is not None
