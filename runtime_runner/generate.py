@@ -83,7 +83,7 @@ def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) 
     """Run the prompt of the sequence at `index`, ready the round for it, and return the first new
     token."""
     where = round_.running.sequences[index : index + 1]
-    run = PromptRun(round_.target, round_.drafter, prompt, where)
+    run = PromptRun(round_.target, round_.drafter, prompt, where, sampler=round_.running.sampler)
     while run.left:
         bonus = run.run_chunk()
         stats.prefill_chunks += 1

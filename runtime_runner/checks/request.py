@@ -64,12 +64,16 @@ def shape_of(tree: Tree) -> Shape:
     return Shape(*sizes)
 
 
-def all_stop_ids(stop_ids: Iterable[int], constants: Constants) -> frozenset[int]:
-    """The artifact's own and these. Raises SettingError for one outside the vocabulary."""
+def all_stop_ids(
+    stop_ids: Iterable[int], constants: Constants, *, ignore_eos: bool = False
+) -> frozenset[int]:
+    """The artifact's own, unless they are ignored, and these. Raises SettingError for one outside
+    the vocabulary."""
     stops = list(stop_ids)
     for stop in stops:
         if not 0 <= stop < constants.vocab_size:
             raise SettingError(
                 f"stop id {stop} is outside the vocabulary of {constants.vocab_size}"
             )
-    return frozenset((*constants.eos_ids, *stops))
+    own = () if ignore_eos else constants.eos_ids
+    return frozenset((*own, *stops))

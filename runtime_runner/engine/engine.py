@@ -82,6 +82,7 @@ class Engine:
         self.waiting.clear()
         self.prompts, self.running = [], []
         self.schedule.running.position.fill_(-1)
+        self.schedule.running.sampler.clear()
         self.sequences = Sequences(self.schedule.running, self.schedule.target)
         self._share.reset()
 
@@ -112,7 +113,10 @@ class Engine:
             sequence, kept = self.sequences.take(request.prompt, request.reuse)
             where = self.sequences.cache(sequence)
             drafter = None if request.is_plain else schedule.drafter
-            run = PromptRun(schedule.target, drafter, request.prompt, where, kept)
+            sampler, limits = schedule.running.sampler, request.limits
+            how = request.sampling, request.prompt, limits.room, limits.stop_ids
+            sampler.begin(sequence, *how)
+            run = PromptRun(schedule.target, drafter, request.prompt, where, kept, sampler)
             text.start(sequence, kept, run)
             self.prompts.append(text)
 
@@ -215,5 +219,6 @@ class Engine:
         else:
             self.waiting.remove(text)
         if text.sequence is not None:
+            self.schedule.running.sampler.end(text.sequence)
             self.sequences.give_back(text.sequence, text.left() if kept else None)
         text.sequence = text.run = None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
@@ -11,6 +12,7 @@ from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
 
 RequestId = int
 Reason = Literal["stop", "room", "cancelled"]
@@ -40,7 +42,8 @@ class Request:
     chains and plain decoding among them. With `reuse`, rows that a cache holds of a text that began
     alike are not run again.
 
-    Its tokens depend on the prompt and the limits alone, and not on whoever else is served.
+    Its tokens depend on the prompt, the limits and the sampling alone, and not on whoever else is
+    served. Raises SettingError for sampling without a seed.
     """
 
     prompt: tuple[int, ...]
@@ -48,6 +51,11 @@ class Request:
     chain_len: ChainLen
     tree: Shape | Literal["auto"] | None = None
     reuse: bool = False
+    sampling: Sampling = GREEDY
+
+    def __post_init__(self) -> None:
+        if self.sampling.temperature and self.sampling.seed is None:
+            raise SettingError("sampling: a request needs a seed: draw one with `Sampling.drawn`")
 
     @property
     def shape(self) -> Shape | None:

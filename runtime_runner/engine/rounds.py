@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterable
 
+from torch import Tensor
+
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.rounds.outlook import Foreseeing
 from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.target import Target
+from eagle_aot.runtime_runner.sampling.parameters import Choice
 
 
 class Rounds:
@@ -71,6 +74,24 @@ class Rounds:
         running = self.running.first(places)
         round_ = Round(self.target, drafter, shape, running, foreseeing)
         if self._record is not None:
-            with self.running.idle():
-                round_.play = self._record(round_.step)
+            round_.play = Recordings(round_.step, self.running, self._record)
         return round_
+
+
+class Recordings:
+    """Of a round, one for each kind of choice that it has been played with."""
+
+    def __init__(self, step: Call, running: Running, record: Callable[[Call], Call]) -> None:
+        self._step, self._running, self._record = step, running, record
+        self._made: dict[Choice, Call] = {}
+        self._current()
+
+    def __call__(self) -> Tensor:
+        return self._current()()
+
+    def _current(self) -> Call:
+        kind = self._running.sampler.kind
+        if kind not in self._made:
+            with self._running.idle():
+                self._made[kind] = self._record(self._step)
+        return self._made[kind]

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 def statistics(result: "Result") -> Table:
     """Of one generation, as a table of two columns."""
     new_tokens = f"{len(result.token_ids)} (finish: {result.finish_reason})"
+    seed = result.parameters.seed
     return table_of(
         ("new tokens", new_tokens),
+        *([] if seed is None else [("seed", str(seed))]),
         *rows_of(result.stats),
         ("drafter", result.drafter or "-"),
         ("executor", result.executor),

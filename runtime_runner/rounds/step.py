@@ -69,6 +69,18 @@ def chain_tail(positions: Tensor, tail: int) -> Tensor:
     return (positions.unsqueeze(-1) + back).clamp(min=-1)
 
 
+def paths_of(step: StepRows) -> Tensor:
+    """The drafts on each row's path, its own first: int64 [B, T, P], -1 where there are no more."""
+    count = step.tokens.shape[1]
+    if step.lineage is None:
+        rows = numbers(0, count, step.tokens.device)
+        own = (rows.unsqueeze(1) - rows[:-1]).clamp(min=0).expand(len(step.tokens), -1, -1)
+    else:
+        own = step.lineage[:-1].permute(1, 2, 0)  # the last is the bonus in any case
+    tokens = step.tokens.unsqueeze(1).expand(-1, count, -1).gather(2, own)
+    return torch.where(own > 0, tokens, -1)
+
+
 @cache
 def numbers(start: int, end: int, device: torch.device) -> Tensor:
     """int64 [end - start], ascending: one tensor, so that a recorded round need not make it."""

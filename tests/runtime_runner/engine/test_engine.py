@@ -23,7 +23,10 @@ from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.chosen import alone_over, request_of
+from support.runner.sampled import sampled_text, samplings
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
@@ -34,7 +37,8 @@ def engine_of(
 ) -> Engine:
     """Over a toy target that cuts prompts into short chunks."""
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
-    running = Running(range(sequences), TAIL, "cpu")
+    sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
+    running = Running(range(sequences), TAIL, "cpu", sampler)
 
     def record(step: Call) -> Call:
         step()
@@ -47,7 +51,7 @@ def engine_of(
 
 def alone(request: Request) -> list[int]:
     """What plain decoding gives."""
-    run = plain_text(request.prompt, SEED, request.limits.room)
+    run = sampled_text(request.prompt, SEED, request.limits.room, request.sampling)
     return request.limits.cut(run)[0]
 
 
@@ -58,6 +62,7 @@ requests = st.builds(
     st.sampled_from(
         [None, "auto", Shape(3, 2, 7), Shape(2, 3, 5), Shape(6, 4, 20), Shape.chain(3)]
     ),
+    samplings,
 )  # fmt: skip
 
 
@@ -198,20 +203,19 @@ def test_running_texts_go_on_beside_a_long_prompt() -> None:
 
 
 class Breaking(ToyTarget):
-    """Fails in one forward of many."""
+    """Fails in the first round of two texts."""
 
-    fails_at: int
+    failed = False
 
     def verify(self, step, moves):  # type: ignore[no-untyped-def]
-        if self.forwards == self.fails_at:
-            self.forwards += 1
+        if not self.failed and (step.positions[:, 0] >= 0).sum() == 2:
+            self.failed = True
             raise RuntimeError("out of\nmemory")
         return super().verify(step, moves)
 
 
 def test_what_fails_ends_those_it_was_for() -> None:
     target = Breaking(SEED, 16, 9, sequences=2)
-    target.fails_at = 5
     rounds = Rounds(target, None, Running(range(2), TAIL, "cpu"), MAX_ROWS, None)
     engine = Engine(SharedRounds(rounds, partial(alone_over, rounds)))
     numbers = [engine.add(request_of([i], 12)) for i in range(4)]
@@ -228,3 +232,10 @@ def test_what_fails_ends_those_it_was_for() -> None:
 def test_a_share_that_is_none(share: float) -> None:
     with pytest.raises(SettingError, match="between 0 and 1"):
         Engine(engine_of(1).schedule, share)
+
+
+def test_a_request_that_samples_has_a_seed() -> None:
+    asked = Sampling(temperature=1.0)
+    with pytest.raises(SettingError, match="needs a seed"):
+        request_of([1], 4, sampling=asked)
+    assert request_of([1], 4, sampling=asked.drawn()).sampling.seed is not None

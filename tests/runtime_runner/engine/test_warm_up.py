@@ -83,12 +83,12 @@ def test_it_changes_nothing() -> None:
     rounds = rounds_of(3, None)
     target, running = rounds.target, rounds.running
     assert isinstance(target, ToyTarget)
-    before = copy.deepcopy((target.slots, vars(running)))
+    before = copy.deepcopy((target.slots, running.tensors()))
     shapes = Shape.chain(0), Shape.chain(2), Shape(2, 2, 5)
     done = warm_up(rounds, 3, shapes, observed=True, foreseen=True)
     assert (done.rounds, done.recorded, done.bytes) == (9, 0, None)
     assert target.forwards == 9 and target.slots == before[0]
-    for name, tensor in vars(running).items():
+    for name, tensor in running.tensors().items():
         assert torch.equal(tensor, before[1][name]), name
 
 

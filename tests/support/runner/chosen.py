@@ -12,6 +12,7 @@ from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
 from eagle_aot.runtime_runner.engine import Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
 
 
 def alone_over(rounds: Rounds, trees: bool) -> AdaptiveSchedule:
@@ -33,6 +34,7 @@ def request_of(
     stops: frozenset[int] = frozenset(),
     reuse: bool = False,
     tree: Shape | Literal["auto"] | None = None,
+    sampling: Sampling = GREEDY,
 ) -> Request:
     return Request(
         prompt=tuple(prompt),
@@ -40,4 +42,5 @@ def request_of(
         chain_len=chain_len,
         reuse=reuse,
         tree=tree,
+        sampling=sampling,
     )

@@ -13,6 +13,7 @@ from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, StepRows
 from eagle_aot.runtime_runner.rounds.target import Forward
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 VOCAB = 17
 TAIL = 16
@@ -132,7 +133,7 @@ class RecordingDrafter:
                     assert token == text[slot + 1], "a slot pairs with the token after it"
                 slots[slot] = token
 
-    def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
+    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         self.observe(accepted, features)
         places = range(int(accepted.first), int(accepted.first) + accepted.tokens.shape[1])
         return torch.tensor([[self.pattern[slot % len(self.pattern)] for slot in places]])

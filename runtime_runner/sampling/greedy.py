@@ -1,4 +1,4 @@
-"""Which token follows, on the device."""
+"""The likeliest token."""
 
 from torch import Tensor
 
