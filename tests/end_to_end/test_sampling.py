@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from sampling_checks.texts import PARAMETERS, asked_of, one_by_one, together
 from support.runner.mixed_prompts import mixed_prompts
 
@@ -32,10 +34,24 @@ def test_speculation_changes_no_token(fixture: str, request: pytest.FixtureReque
     assert len({tuple(text) for text in plain}) == len(plain)
 
 
-def test_a_trained_head_drafts_what_is_sampled(tiny: Runner) -> None:
-    """It adds the noise that the target will have: half of its drafts at least are right."""
-    result = tiny.generate(PROMPT, 40, 4, temperature=1.0, seed=3)
-    assert result.stats.acceptance_rate is not None and result.stats.acceptance_rate > 0.5
+def test_a_trained_head_drafts_what_is_sampled(
+    tiny: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It adds the noise that the target will have. Without, it would be right far less often."""
+    prompts = mixed_prompts(tiny)[-8:]
+    with_noise = acceptance(tiny, prompts)
+
+    def likeliest(sampler: Sampler, logits: Tensor, *where: Tensor | None) -> Tensor:
+        return logits.argmax(dim=-1)
+
+    monkeypatch.setattr(Sampler, "draft", likeliest)
+    assert with_noise > 3 * acceptance(tiny, prompts)
+
+
+def acceptance(runner: Runner, prompts: list[list[int]]) -> float:
+    """Of drafts at a high temperature: the shipped pair is sure of most tokens."""
+    stats = [runner.generate(prompt, 30, 4, temperature=4.0, seed=3).stats for prompt in prompts]
+    return sum(s.accepted for s in stats) / sum(s.drafted for s in stats)
 
 
 def test_a_seed_is_all_there_is_to_chance(tiny: Runner) -> None:
@@ -48,10 +64,10 @@ def test_a_seed_is_all_there_is_to_chance(tiny: Runner) -> None:
 
 
 def test_many_answers_are_those_of_their_seeds(tiny: Runner) -> None:
-    answers = list(tiny.generate_many([PROMPT], n=3, temperature=4.0, seed=5, max_new_tokens=16))
+    answers = list(tiny.generate_many([PROMPT], 1, n=3, temperature=4.0, seed=5, max_new_tokens=16))
     alone = [tiny.generate(PROMPT, 16, temperature=4.0, seed=seed).token_ids for seed in (5, 6, 7)]
     assert [getattr(answer, "token_ids", None) for answer in answers] == alone
-    assert [getattr(answer, "cached_tokens", 0) > 0 for answer in answers] == [False, True, True]
+    assert all(getattr(answer, "cached_tokens", 0) > 0 for answer in answers[1:])
     with pytest.raises(SettingError, match="n 2"):
         tiny.generate(PROMPT, n=2)
 
