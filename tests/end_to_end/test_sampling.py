@@ -45,12 +45,12 @@ def test_a_trained_head_drafts_what_is_sampled(
         return logits.argmax(dim=-1)
 
     monkeypatch.setattr(Sampler, "draft", likeliest)
-    assert with_noise > 1.2 * acceptance(tiny, prompts)
+    assert with_noise > 3 * acceptance(tiny, prompts)
 
 
 def acceptance(runner: Runner, prompts: list[list[int]]) -> float:
     """Of drafts at a high temperature: the shipped pair is sure of most tokens."""
-    stats = [runner.generate(prompt, 30, 4, temperature=2.0, seed=3).stats for prompt in prompts]
+    stats = [runner.generate(prompt, 30, 4, temperature=4.0, seed=3).stats for prompt in prompts]
     return sum(s.accepted for s in stats) / sum(s.drafted for s in stats)
 
 
