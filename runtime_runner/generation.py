@@ -22,13 +22,15 @@ class Watch:
 class Generation:
     """`text` reads the tokens that `request` is given, and may end it; `decode` gives all of the
     text, None without a tokenizer. `parameters` are what was asked for, None where
-    that was nothing but the request."""
+    that was nothing but the request. `on_round` is handed what `on_tokens` is, and what was
+    drafted."""
 
     request: Request
     parameters: Parameters | None = None
     text: NoStream = field(default_factory=NoStream)
     decode: Callable[[list[int]], str | None] = lambda ids: None
     on_tokens: Callable[[list[int]], None] = lambda run: None
+    on_round: Callable[[Tokens], None] = lambda told: None
     executor: str = ""
     drafter: str | None = None
     output: list[int] = field(default_factory=list)
@@ -47,6 +49,7 @@ class Generation:
         self.output.extend(event.tokens)
         self.text.show()
         self.on_tokens(event.tokens)
+        self.on_round(event)
 
     def result(self, end: Finished) -> Result:
         """What came of it."""

@@ -132,12 +132,12 @@ class Engine:
         if text.run.left:
             return []
         try:
-            run = text.begin(first)
+            told = text.begin(first)
         except Exception as error:  # of its own `ends`
             return [self._fail(text, error)]
         self.prompts.remove(text)
         self._join(text, bonus)
-        return self._told(text, run)
+        return self._told(text, told)
 
     def _run_round(self) -> list[Event]:
         return self._attempt(list(self.running), self._round, self._share.add_round)
@@ -150,12 +150,12 @@ class Engine:
         found, events = [], list[Event]()
         for text, outcome in zip(texts, outcomes, strict=False):
             try:
-                run = text.add(round_.shape, outcome)
+                told = text.add(round_.shape, outcome)
             except Exception as error:  # of its own `ends`: the others have their tokens
                 events.append(self._fail(text, error))
                 continue
-            found.append((outcome, run))
-            events += self._told(text, run)
+            found.append((outcome, told.tokens))
+            events += self._told(text, told)
         if len(found) == len(texts):
             self.schedule.observe(round_, found, time.perf_counter() - started)
         return events
@@ -178,8 +178,8 @@ class Engine:
             self._share.reset()
         return events
 
-    def _told(self, text: Text, run: list[int]) -> list[Event]:
-        events: list[Event] = [Tokens(text.number, run)]
+    def _told(self, text: Text, told: Tokens) -> list[Event]:
+        events: list[Event] = [told]
         if text.ended is not None:
             events.append(text.finished(text.ended))
             self._leave(text)

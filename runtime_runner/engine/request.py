@@ -81,10 +81,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The next tokens of a request, at least one."""
+    """The next tokens of a request, at least one: the first `accepted` are drafts, of `drafted`.
+    Of a tree's, `ranks` are those among the drafts behind the same token."""
 
     request: RequestId
     tokens: list[int]
+    drafted: int = 0
+    accepted: int = 0
+    ranks: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

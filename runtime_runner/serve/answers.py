@@ -4,10 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
-from eagle_aot.runtime_runner.engine import Failed
+from eagle_aot.runtime_runner.engine import Failed, Tokens
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.serve.worker import Heard
+from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
 
 
 class RequestFailed(Exception):
@@ -16,11 +18,11 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a round, or the end of a prompt, added: `tokens`, all of them drafts but the last, and
-    the `text` that is known since; either may be empty."""
+    """What is known of an answer since the piece before: `text`, which may be empty, and how it
+    came about where that was asked for."""
 
-    tokens: list[int]
     text: str
+    trace: dict[str, Any]
 
 
 Part = tuple[int, Piece | Result]
@@ -72,8 +74,9 @@ class Writer:
     """Callbacks of the answer at `index`, all called in the engine's thread. `times` are when it
     was asked for, when its first token came and when it ended, by one clock, in seconds."""
 
-    def __init__(self, answers: Answers, index: int) -> None:
-        self._answers, self._index = answers, index
+    def __init__(self, answers: Answers, index: int, trace: Detokenizer | None) -> None:
+        """With `trace`, pieces say which tokens were drafted."""
+        self._answers, self._index, self._trace = answers, index, trace
         self._text: list[str] = []
         self.times = [time.perf_counter()]
 
@@ -81,19 +84,25 @@ class Writer:
         """Of the tokens that come next, or of none at the end."""
         self._text.append(text)
 
-    def on_tokens(self, tokens: list[int]) -> None:
-        """Of a round."""
+    def on_round(self, told: Tokens) -> None:
+        """What it added."""
         if len(self.times) == 1:
             self.times.append(time.perf_counter())
-        self._put(tokens)
+        self._put({"trace": self._traced(told, self._trace)} if self._trace else {})
 
     def on_end(self, heard: Heard) -> None:
         """What came of it."""
         if self._text:
-            self._put([])
+            self._put({})
         self.times.append(time.perf_counter())
         self._answers.put(self._index, heard)
 
-    def _put(self, tokens: list[int]) -> None:
-        self._answers.put(self._index, Piece(tokens, "".join(self._text)))
+    def _put(self, trace: dict[str, Any]) -> None:
+        self._answers.put(self._index, Piece("".join(self._text), trace))
         self._text.clear()
+
+    def _traced(self, told: Tokens, detokenizer: Detokenizer) -> dict[str, Any]:
+        """The tokens, of which the first `accepted` are drafts, each with the text it completes."""
+        tokens = [{"id": token, "text": detokenizer.add(token)} for token in told.tokens]
+        drafts = {"drafted": told.drafted, "accepted": told.accepted, "ranks": list(told.ranks)}
+        return {"tokens": tokens, **drafts}

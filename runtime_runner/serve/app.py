@@ -2,10 +2,12 @@
 
 import hmac
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from eagle_aot.common.prompts import check_messages
@@ -15,6 +17,12 @@ from eagle_aot.runtime_runner.serve.errors import ApiError, add_handlers
 from eagle_aot.runtime_runner.serve.respond import respond
 from eagle_aot.runtime_runner.serve.service import Service
 from eagle_aot.runtime_runner.serve.wording import ChatWording, CompletionWording
+
+PAGE = Path(__file__).parent / "page"
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 def make_app(service: Service) -> FastAPI:
@@ -31,6 +39,11 @@ def make_app(service: Service) -> FastAPI:
 def open_endpoints(service: Service) -> APIRouter:
     """Those that need no key."""
     router = APIRouter()
+    router.mount("/page", StaticFiles(directory=PAGE))
+
+    @router.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
 
     @router.get("/health")
     async def health() -> JSONResponse:
@@ -64,7 +77,7 @@ def endpoints(service: Service) -> APIRouter:
         check_model(service, asked.model)
         prompt = await service.encode(check_messages(asked.conversation()), raw=False)
         wording = ChatWording(model=model, fingerprint=service.fingerprint)
-        answers = service.begin([prompt], asked.most_tokens, asked.options())
+        answers = service.begin([prompt], asked.most_tokens, asked.options(), asked.trace)
         return await respond(request, asked, answers, wording)
 
     @router.post("/completions", response_model=None)
@@ -72,7 +85,7 @@ def endpoints(service: Service) -> APIRouter:
         check_model(service, asked.model)
         prompts = [await service.encode(prompt, raw=True) for prompt in asked.prompts()]
         wording = CompletionWording(model=model, fingerprint=service.fingerprint)
-        answers = service.begin(prompts, asked.max_tokens, asked.options())
+        answers = service.begin(prompts, asked.max_tokens, asked.options(), asked.trace)
         return await respond(request, asked, answers, wording)
 
     return router

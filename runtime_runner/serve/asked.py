@@ -51,7 +51,8 @@ class StreamOptions(Strict):
 
 
 class Asked(Strict):
-    """By either endpoint. `chain_len`, `tree` and `speculate` are ours: they change no token."""
+    """By either endpoint. `chain_len`, `tree` and `speculate` are ours and change no token; with
+    `trace`, a stream tells which of its tokens were drafted."""
 
     model: Annotated[str, Field(max_length=1024)]
     stream: StrictBool = False
@@ -61,6 +62,7 @@ class Asked(Strict):
     user: Annotated[str, Field(max_length=1024)] | None = None
     speculate: StrictBool = True
     chain_len: StrictInt | Literal["auto"] | None = None
+    trace: StrictBool = False
     tree: Annotated[str, Field(pattern=r"^\d{1,3},\d{1,3},\d{1,3}$")] | None = None
 
     @property

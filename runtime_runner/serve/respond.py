@@ -59,8 +59,8 @@ async def events(
             if isinstance(item, Result):
                 results[index] = item
                 yield event(wording.end(index, item))
-            elif item.text:
-                yield event(wording.delta(index, item.text))
+            elif item.text or item.trace:
+                yield event(wording.delta(index, item.text) | item.trace)
             part = await anext(others, None)
         if asked.include_usage:
             yield event(wording.cost([results[index] for index in sorted(results)]))

@@ -5,7 +5,7 @@ import functools
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle_aot.artifact import MANIFEST
@@ -18,6 +18,7 @@ from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answers import Answers, Writer
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.worker import Heard, Worker
+from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +54,19 @@ class Service:
             return await asyncio.to_thread(self._tokenizer.encode, prompt, raw)
 
     def begin(
-        self, prompts: Sequence[list[int]], most_tokens: int | None, options: dict[str, Any]
+        self,
+        prompts: Sequence[list[int]],
+        most_tokens: int | None,
+        options: dict[str, Any],
+        trace: bool = False,
     ) -> Answers:
         """Begin an answer to each prompt; somebody must close them. Raises what `Runner.generate`
         raises, Full and Draining."""
         answers = Answers(len(prompts), self.settings.request_seconds)
         try:
-            writers = [Writer(answers, index) for index in range(len(prompts))]
+            decode = self.runner.tokenizer.decode
+            traces = [Detokenizer(decode) if trace else None for _ in prompts]
+            writers = [Writer(answers, index, one) for index, one in enumerate(traces)]
             pairs = zip(prompts, writers, strict=True)
             generations = [self._generation(*pair, most_tokens, options) for pair in pairs]
             ends = [self._counted(writer) for writer in writers]
@@ -74,9 +81,10 @@ class Service:
         self, ids: list[int], writer: Writer, most_tokens: int | None, options: dict[str, Any]
     ) -> Generation:
         most = most_tokens or self.runner.constants.max_seq_len
-        return self.runner._generation(
-            ids, most, on_text=writer.on_text, on_tokens=writer.on_tokens, reuse=True, **options
+        generation = self.runner._generation(
+            ids, most, on_text=writer.on_text, reuse=True, **options
         )
+        return replace(generation, on_round=writer.on_round)
 
     def _counted(self, writer: Writer) -> Callable[[Heard], None]:
         def end(heard: Heard) -> None:

@@ -103,7 +103,7 @@ def test_a_thread_that_idles_wakes_up(worker: Worker) -> None:
 def test_no_more_wait_than_may(worker: Worker, gate: Gate) -> None:
     gate.open.clear()
     every = [submit(worker, [1, 2])[0] for _ in range(3)]  # one cache, two that wait
-    with pytest.raises(Full, match="^3 requests run or wait, of 3 at most$"):
+    with pytest.raises(Full, match=r"^3 requests run or wait, of 3 at most$"):
         submit(worker, [1, 2])
     gate.open.set()
     assert all(isinstance(ears.wait(), Result) for ears in every)
@@ -134,7 +134,7 @@ def test_draining_ends_what_runs_and_takes_no_more(worker: Worker, gate: Gate) -
     gate.open.clear()
     ears, _ = submit(worker, [1, 2])
     worker.drain()
-    with pytest.raises(Draining, match="^shutting down"):
+    with pytest.raises(Draining, match=r"^shutting down"):
         submit(worker, [3])
     gate.open.set()
     assert isinstance(ears.wait(), Result)
