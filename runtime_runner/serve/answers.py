@@ -8,6 +8,7 @@ from typing import Any
 
 from eagle_aot.runtime_runner.engine import Failed, Tokens
 from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.worker import Heard
 from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
 
@@ -28,16 +29,21 @@ class Piece:
 Part = tuple[int, Piece | Result]
 """Of the answer with this index: a piece, or at its end all of it."""
 
+Item = Piece | Heard | Exception
+
 
 class Answers:
-    """Of one request, `count` of them. Made in the loop that reads them."""
+    """Of one request, `count` of them, which `metrics` counts. Made in the loop that reads them."""
 
-    def __init__(self, count: int, seconds: float) -> None:
+    def __init__(self, count: int, seconds: float, metrics: Metrics) -> None:
         """They fail unless all have ended within `seconds`."""
+        self._metrics = metrics
+        self._asked = time.perf_counter()
+        self._first_tokens: dict[int, float] = {}
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[tuple[int, Piece | Heard] | TimeoutError] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[int, Item]] = asyncio.Queue()
         late = TimeoutError(f"not done within {seconds:g} s: ask for fewer tokens")
-        self._timer = self._loop.call_later(seconds, self._queue.put_nowait, late)
+        self._timer = self._loop.call_later(seconds, self._queue.put_nowait, (0, late))
         self.count = self._left = count
         self.cancel: Callable[[], None] = lambda: None
         """Ends those that have not ended."""
@@ -47,18 +53,27 @@ class Answers:
         self._timer.cancel()
         self.cancel()
 
-    def put(self, index: int, item: Piece | Heard) -> None:
-        """From any thread."""
+    def put(self, index: int, item: Item) -> None:
+        """From any thread, but from one for each index."""
+        self._measure(index, item)
         self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, item))
+
+    def _measure(self, index: int, item: Item) -> None:
+        now = time.perf_counter() - self._asked
+        if isinstance(item, Piece):
+            self._first_tokens.setdefault(index, now)
+        elif isinstance(item, Result):
+            self._metrics.ended(item, self._first_tokens.get(index), now)
+        else:
+            self._metrics.failed("failed")
 
     async def parts(self) -> AsyncIterator[Part]:
         """As they come, to the last answer's end. Raises RequestFailed where the engine does not
-        get there with one, and TimeoutError."""
+        get there with one, TimeoutError, and whatever else was put."""
         while self._left:
-            part = await self._queue.get()
-            if isinstance(part, TimeoutError):
-                raise part
-            index, item = part
+            index, item = await self._queue.get()
+            if isinstance(item, Exception):
+                raise item
             if isinstance(item, Failed):
                 raise RequestFailed(item.error)
             self._left -= isinstance(item, Result)
@@ -71,14 +86,12 @@ class Answers:
 
 
 class Writer:
-    """Callbacks of the answer at `index`, all called in the engine's thread. `times` are when it
-    was asked for, when its first token came and when it ended, by one clock, in seconds."""
+    """Callbacks of the answer at `index`, all called in the engine's thread."""
 
     def __init__(self, answers: Answers, index: int, trace: Detokenizer | None) -> None:
         """With `trace`, pieces say which tokens were drafted."""
         self._answers, self._index, self._trace = answers, index, trace
         self._text: list[str] = []
-        self.times = [time.perf_counter()]
 
     def on_text(self, text: str) -> None:
         """Of the tokens that come next, or of none at the end."""
@@ -86,15 +99,12 @@ class Writer:
 
     def on_round(self, told: Tokens) -> None:
         """What it added."""
-        if len(self.times) == 1:
-            self.times.append(time.perf_counter())
         self._put({"trace": self._traced(told, self._trace)} if self._trace else {})
 
     def on_end(self, heard: Heard) -> None:
         """What came of it."""
         if self._text:
             self._put({})
-        self.times.append(time.perf_counter())
         self._answers.put(self._index, heard)
 
     def _put(self, trace: dict[str, Any]) -> None:

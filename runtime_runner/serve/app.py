@@ -1,7 +1,8 @@
 """The endpoints."""
 
 import hmac
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from eagle_aot.common.prompts import check_messages
+from eagle_aot.common.prompts import Message, check_messages
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.serve.asked import ChatAsked, CompletionAsked
 from eagle_aot.runtime_runner.serve.errors import ApiError, add_handlers
 from eagle_aot.runtime_runner.serve.respond import respond
-from eagle_aot.runtime_runner.serve.service import Service
+from eagle_aot.runtime_runner.serve.service import Service, Work
 from eagle_aot.runtime_runner.serve.wording import ChatWording, CompletionWording
 
 PAGE = Path(__file__).parent / "page"
@@ -28,7 +29,10 @@ PAGE_HEADERS = {
 def make_app(service: Service) -> FastAPI:
     """Of one artifact."""
     app = FastAPI(
-        title="eagle-aot", max_body_size=service.settings.body_bytes, docs_url=None, redoc_url=None
+        title="eagle-aot",
+        max_body_size=service.model.settings.body_bytes,
+        docs_url=None,
+        redoc_url=None,
     )
     add_handlers(app)
     app.include_router(open_endpoints(service))
@@ -47,7 +51,7 @@ def open_endpoints(service: Service) -> APIRouter:
 
     @router.get("/health")
     async def health() -> JSONResponse:
-        draining = service.worker.draining
+        draining = service.draining
         return JSONResponse({"status": "draining" if draining else "ok"}, 503 if draining else 200)
 
     @router.get("/metrics")
@@ -60,40 +64,56 @@ def open_endpoints(service: Service) -> APIRouter:
 def endpoints(service: Service) -> APIRouter:
     """Of the OpenAI API."""
     router = APIRouter(prefix="/v1")
-    model = service.settings.model
-    card = {"id": model, "object": "model", "created": service.created, "owned_by": "eagle-aot"}
+    model, name = service.model, service.model.settings.model
+    card = {"id": name, "object": "model", "created": model.created, "owned_by": "eagle-aot"}
 
     @router.get("/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [card]}
 
-    @router.get("/models/{name:path}")
-    async def one_model(name: str) -> dict[str, Any]:
-        check_model(service, name)
+    @router.get("/models/{asked:path}")
+    async def one_model(asked: str) -> dict[str, Any]:
+        check_model(name, asked)
         return card
 
     @router.post("/chat/completions", response_model=None)
     async def chat(asked: ChatAsked, request: Request) -> Response:
-        check_model(service, asked.model)
-        prompt = await service.encode(check_messages(asked.conversation()), raw=False)
-        wording = ChatWording(model=model, fingerprint=service.fingerprint)
-        answers = service.begin([prompt], asked.most_tokens, asked.options(), asked.trace)
-        return await respond(request, asked, answers, wording)
+        check_model(name, asked.model)
+        messages = check_messages(asked.conversation())
+        answers = service.begin(
+            Work(
+                prompts=[await model.encode(messages, raw=False)],
+                most_tokens=asked.most_tokens,
+                options=asked.options(),
+                trace=asked.trace,
+                conversation=beginning(messages),
+            )
+        )
+        return await respond(
+            request, asked, answers, ChatWording(model=name, fingerprint=model.fingerprint)
+        )
 
     @router.post("/completions", response_model=None)
     async def completions(asked: CompletionAsked, request: Request) -> Response:
-        check_model(service, asked.model)
-        prompts = [await service.encode(prompt, raw=True) for prompt in asked.prompts()]
-        wording = CompletionWording(model=model, fingerprint=service.fingerprint)
-        answers = service.begin(prompts, asked.max_tokens, asked.options(), asked.trace)
-        return await respond(request, asked, answers, wording)
+        check_model(name, asked.model)
+        answers = service.begin(
+            Work(
+                prompts=[await model.encode(prompt, raw=True) for prompt in asked.prompts()],
+                most_tokens=asked.max_tokens,
+                options=asked.options(),
+                trace=asked.trace,
+            )
+        )
+        return await respond(
+            request, asked, answers, CompletionWording(model=name, fingerprint=model.fingerprint)
+        )
 
     return router
 
 
 def key_check(service: Service) -> Callable[[Request], None]:
     """Raises ApiError for a request without one of the keys, if there are any."""
-    keys = [key.encode() for key in service.settings.keys]
+    keys = [key.encode() for key in service.model.settings.keys]
 
     def check(request: Request) -> None:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
@@ -104,8 +124,14 @@ def key_check(service: Service) -> Callable[[Request], None]:
     return check
 
 
-def check_model(service: Service, name: str) -> None:
+def beginning(messages: Sequence[Message]) -> str:
+    """What all requests of a conversation share: all up to the first turn of the user."""
+    first = next(i for i, message in enumerate(messages) if message["role"] == "user")
+    return json.dumps(messages[: first + 1])
+
+
+def check_model(name: str, asked: str) -> None:
     """Raises ApiError for any but the one there is."""
-    if name != service.settings.model:
-        line = f"model {name!r}: not here, this is {service.settings.model!r}"
+    if name != asked:
+        line = f"model {asked!r}: not here, this is {name!r}"
         raise ApiError(404, one_line(line), "model_not_found", "model")

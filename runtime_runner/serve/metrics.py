@@ -1,21 +1,33 @@
 """What a server counts, as Prometheus reads it."""
 
-from collections.abc import Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from eagle_aot.runtime_runner.results.result import Result
-from eagle_aot.runtime_runner.serve.worker import Worker
 
 FIRST_TOKEN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 BETWEEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 WHOLE = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
 
 
+class Load(Protocol):
+    """How much there is to do: texts that fit side by side, requests that have not ended, and
+    those among them that wait."""
+
+    caches: int
+
+    @property
+    def serving(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+
 class Metrics:
     """Of one server; `content` is the page at /metrics."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, load: Load) -> None:
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "eagle_requests", "Answers by how they ended.", ["outcome"], registry=registry
@@ -45,14 +57,15 @@ class Metrics:
             registry=registry,
         )  # fmt: skip
         for name, text, value in (
-            ("eagle_requests_waiting", "Without a cache.", lambda: worker.waiting),
-            ("eagle_requests_in_progress", "Waiting ones included.", lambda: worker.serving),
-            ("eagle_caches", "Texts that fit side by side.", lambda: worker.caches),
+            ("eagle_requests_waiting", "Without a cache.", lambda: load.waiting),
+            ("eagle_requests_in_progress", "Waiting ones included.", lambda: load.serving),
+            ("eagle_caches", "Texts that fit side by side.", lambda: load.caches),
         ):
             Gauge(name, text, registry=registry).set_function(value)
 
-    def ended(self, result: Result, times: Sequence[float]) -> None:
-        """An answer; `times` are a `Writer`'s."""
+    def ended(self, result: Result, first_token: float | None, seconds: float) -> None:
+        """An answer: when its first token came, if one did, and its end, in seconds from when it
+        was asked for."""
         self._requests.labels(result.finish_reason).inc()
         self._prompt.inc(result.prompt_tokens)
         self._cached.inc(result.cached_tokens)
@@ -62,12 +75,11 @@ class Metrics:
             self._reached.labels(str(position)).inc(count)
         for position, count in enumerate(result.stats.accepted_at, start=1):
             self._accepted.labels(str(position)).inc(count)
-        asked, *first, ended = times
-        self._whole.observe(ended - asked)
-        if first:
-            self._first.observe(first[0] - asked)
+        self._whole.observe(seconds)
+        if first_token is not None:
+            self._first.observe(first_token)
             if (others := len(result.token_ids) - 1) > 0:
-                self._between.observe((ended - first[0]) / others)
+                self._between.observe((seconds - first_token) / others)
 
     def failed(self, outcome: str) -> None:
         """A request that has no answer."""

@@ -8,7 +8,7 @@ import uvicorn
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.app import make_app
-from eagle_aot.runtime_runner.serve.service import Service, Settings
+from eagle_aot.runtime_runner.serve.service import LocalService, Settings
 
 POLL = 0.05  # seconds
 LAST_BYTES = 5  # seconds that responses have once all texts have ended
@@ -17,7 +17,7 @@ LAST_BYTES = 5  # seconds that responses have once all texts have ended
 class Server(uvicorn.Server):
     """Told to stop, it takes no more requests but answers those it has; told twice, it stops."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: LocalService) -> None:
         super().__init__(config)
         self._service = service
 
@@ -41,7 +41,7 @@ def serve(runner: Runner, settings: Settings, host: str, port: int) -> None:
 
 
 async def _serve(runner: Runner, settings: Settings, host: str, port: int) -> None:
-    service = Service(runner, settings)
+    service = LocalService(runner, settings)
     config = uvicorn.Config(
         make_app(service),
         host=host,

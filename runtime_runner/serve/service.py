@@ -1,23 +1,22 @@
-"""Requests of one artifact, from whatever endpoint to the engine and back."""
+"""Requests of one artifact, from whatever endpoint to an engine and back."""
 
 import asyncio
 import functools
-import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from eagle_aot.artifact import MANIFEST
 from eagle_aot.artifact.files import file_record
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.generation import Generation
-from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answers import Answers, Writer
 from eagle_aot.runtime_runner.serve.metrics import Metrics
-from eagle_aot.runtime_runner.serve.worker import Heard, Worker
+from eagle_aot.runtime_runner.serve.worker import Worker
 from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
 
 
@@ -33,17 +32,43 @@ class Settings:
     body_bytes: int = 8 << 20
 
 
-class Service:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Prompts to answer with so many tokens at most, as many as there is room for if None.
+    `options` are those of `Runner.generate`; requests of one `conversation` begin alike."""
+
+    prompts: Sequence[list[int]]
+    most_tokens: int | None
+    options: dict[str, Any]
+    trace: bool = False
+    conversation: str | None = None
+
+
+class Service(Protocol):
     """What all endpoints share."""
 
-    def __init__(self, runner: Runner, settings: Settings) -> None:
-        self.runner, self.settings = runner, settings
-        self.worker = Worker(runner.engine, settings.most_waiting)
-        self.metrics = Metrics(self.worker)
+    model: "Model"
+    metrics: Metrics
+
+    @property
+    def draining(self) -> bool:
+        """Whether no more work is taken."""
+
+    def begin(self, work: Work) -> Answers:
+        """Begin an answer to each prompt; somebody must close them. Raises Full and Draining, and
+        what `Runner.generate` raises, if not then the answers do."""
+
+
+class Model:
+    """What requests know of the artifact in `directory`."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        """Raises ArtifactError where there is no tokenizer."""
+        self.settings = settings
         self.created = int(time.time())
-        self.fingerprint = "eagle-" + file_record(runner.directory / MANIFEST).sha256[:12]
-        """Of the artifact: with it, prompt, parameters and seed a text is determined."""
-        self._tokenizer = Tokenizer(runner.directory)  # the engine's thread decodes with another
+        self.fingerprint = "eagle-" + file_record(directory / MANIFEST).sha256[:12]
+        """With it, prompt, parameters and seed a text is determined."""
+        self._tokenizer = Tokenizer(directory)
         self._tokenizing = asyncio.Lock()
 
     async def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
@@ -53,23 +78,29 @@ class Service:
         async with self._tokenizing:  # its state is no two threads'
             return await asyncio.to_thread(self._tokenizer.encode, prompt, raw)
 
-    def begin(
-        self,
-        prompts: Sequence[list[int]],
-        most_tokens: int | None,
-        options: dict[str, Any],
-        trace: bool = False,
-    ) -> Answers:
-        """Begin an answer to each prompt; somebody must close them. Raises what `Runner.generate`
-        raises, Full and Draining."""
-        answers = Answers(len(prompts), self.settings.request_seconds)
+
+class LocalService:
+    """By the engine of this process."""
+
+    def __init__(self, runner: Runner, settings: Settings) -> None:
+        self.model = Model(runner.directory, settings)
+        self.worker = Worker(runner.engine, settings.most_waiting)
+        self.metrics = Metrics(self.worker)
+        self._runner = runner
+
+    @property
+    def draining(self) -> bool:
+        return self.worker.draining
+
+    def begin(self, work: Work) -> Answers:
+        count, decode = len(work.prompts), self._runner.tokenizer.decode
+        answers = Answers(count, self.model.settings.request_seconds, self.metrics)
+        traces = [Detokenizer(decode) if work.trace else None for _ in range(count)]
+        writers = [Writer(answers, index, trace) for index, trace in enumerate(traces)]
         try:
-            decode = self.runner.tokenizer.decode
-            traces = [Detokenizer(decode) if trace else None for _ in prompts]
-            writers = [Writer(answers, index, one) for index, one in enumerate(traces)]
-            pairs = zip(prompts, writers, strict=True)
-            generations = [self._generation(*pair, most_tokens, options) for pair in pairs]
-            ends = [self._counted(writer) for writer in writers]
+            pairs = zip(work.prompts, writers, strict=True)
+            generations = [self._generation(ids, writer, work) for ids, writer in pairs]
+            ends = [writer.on_end for writer in writers]
             numbers = self.worker.submit(*zip(generations, ends, strict=True))
         except BaseException:
             answers.close()
@@ -77,26 +108,9 @@ class Service:
         answers.cancel = functools.partial(self.worker.cancel, *numbers)
         return answers
 
-    def _generation(
-        self, ids: list[int], writer: Writer, most_tokens: int | None, options: dict[str, Any]
-    ) -> Generation:
-        most = most_tokens or self.runner.constants.max_seq_len
-        generation = self.runner._generation(
-            ids, most, on_text=writer.on_text, reuse=True, **options
+    def _generation(self, ids: list[int], writer: Writer, work: Work) -> Generation:
+        most = work.most_tokens or self._runner.constants.max_seq_len
+        generation = self._runner._generation(
+            ids, most, on_text=writer.on_text, reuse=True, **work.options
         )
         return replace(generation, on_round=writer.on_round)
-
-    def _counted(self, writer: Writer) -> Callable[[Heard], None]:
-        def end(heard: Heard) -> None:
-            writer.on_end(heard)
-            if isinstance(heard, Result):
-                self.metrics.ended(heard, writer.times)
-            else:
-                self.metrics.failed("failed")
-
-        return end
-
-
-def new_id(kind: str) -> str:
-    """Of an answer."""
-    return f"{kind}-{secrets.token_hex(12)}"

@@ -1,12 +1,18 @@
 """Answers as the OpenAI API words them."""
 
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from eagle_aot.runtime_runner.results.result import Result
-from eagle_aot.runtime_runner.serve.service import new_id
+
+
+def new_id(kind: str) -> str:
+    """Of an answer."""
+    return f"{kind}-{secrets.token_hex(12)}"
+
 
 FINISH = {"context": "length"}
 """Reasons that the API has another word for."""
