@@ -7,7 +7,7 @@ import uvicorn
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.serve.app import make_app
+from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.service import LocalService, Settings
 
 POLL = 0.05  # seconds

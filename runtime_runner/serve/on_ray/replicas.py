@@ -24,7 +24,7 @@ from ray.serve.handle import DeploymentHandle
 from eagle_aot.runtime_runner.engine import Failed
 from eagle_aot.runtime_runner.runner import load_artifact
 from eagle_aot.runtime_runner.serve.answers import Answers, Item, Piece
-from eagle_aot.runtime_runner.serve.app import make_app
+from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.service import LocalService, Model, Settings, Work
 from eagle_aot.runtime_runner.serve.worker import Draining, Full

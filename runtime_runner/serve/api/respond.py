@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.serve.answers import Answers, Part
-from eagle_aot.runtime_runner.serve.asked import Asked
-from eagle_aot.runtime_runner.serve.errors import api_error, body
-from eagle_aot.runtime_runner.serve.wording import Wording
+from eagle_aot.runtime_runner.serve.api.asked import Asked
+from eagle_aot.runtime_runner.serve.api.errors import api_error, body
+from eagle_aot.runtime_runner.serve.api.wording import Wording
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -13,11 +13,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from eagle_aot.common.prompts import Message, check_messages
 from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.serve.asked import ChatAsked, CompletionAsked
-from eagle_aot.runtime_runner.serve.errors import ApiError, add_handlers
-from eagle_aot.runtime_runner.serve.respond import respond
+from eagle_aot.runtime_runner.serve.api.asked import ChatAsked, CompletionAsked
+from eagle_aot.runtime_runner.serve.api.errors import ApiError, add_handlers
+from eagle_aot.runtime_runner.serve.api.respond import respond
+from eagle_aot.runtime_runner.serve.api.wording import ChatWording, CompletionWording
 from eagle_aot.runtime_runner.serve.service import Service, Work
-from eagle_aot.runtime_runner.serve.wording import ChatWording, CompletionWording
 
 PAGE = Path(__file__).parent / "page"
 PAGE_HEADERS = {
