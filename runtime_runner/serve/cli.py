@@ -1,5 +1,6 @@
 """`eagle-serve`: an artifact behind the OpenAI API."""
 
+import importlib.util
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,22 +40,58 @@ MOST_KEY_BYTES = 1 << 20
               help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
+@click.option("--replicas", type=click.IntRange(min=1), metavar="N",
+              help="Engines, each with a GPU of its own where there are any: on Ray.")  # fmt: skip
 @click.option("--no-warm-up", is_flag=True, help="Record each round when it is first needed.")
 def main(artifact: Path, host: str, port: int, **given: Any) -> None:
-    """Serve ARTIFACT: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics."""
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        line = f"{error.name} is not installed: pip install 'eagle-aot[serve]'"
-        raise UnsupportedError(line) from error
+    """Serve ARTIFACT: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, and a
+    page to look at."""
+    for name in ("fastapi", "prometheus_client", "uvicorn"):
+        installed(name, "serve")
+    keys = read_keys(given["api_key_file"])
+    log_to_stderr()
+    if given["replicas"]:
+        serve_many(artifact, keys, host, port, given)
+    else:
+        serve_one(artifact, keys, host, port, given)
+
+
+def serve_one(
+    artifact: Path, keys: tuple[str, ...], host: str, port: int, given: dict[str, Any]
+) -> None:
+    """In this process."""
     from eagle_aot.runtime_runner.serve.server import serve
 
-    keys = read_keys(given["api_key_file"])
-    runner = load(artifact, given)
-    log_to_stderr()
-    serve(runner, settings(artifact, keys, given), host, port)
+    serve(load(artifact, given), settings(artifact, keys, given), host, port)
+
+
+def serve_many(
+    artifact: Path, keys: tuple[str, ...], host: str, port: int, given: dict[str, Any]
+) -> None:
+    """On Ray."""
+    installed("ray", "ray")
+    import torch
+
+    from eagle_aot.artifact import Manifest
+    from eagle_aot.runtime_runner.serve.on_ray.replicas import Replicas, serve_replicas
+
+    manifest = Manifest.read(artifact)
+    replicas = Replicas(
+        artifact=artifact.resolve(),
+        count=given["replicas"],
+        gpus=float(manifest.backend == "cuda" and torch.cuda.is_available()),
+        caches=manifest.max_batch_size,
+        settings=settings(artifact, keys, given),
+        load=load_options(given),
+    )
+    serve_replicas(replicas, host, port)
+
+
+def installed(name: str, extra: str) -> None:
+    """Raises UnsupportedError where a package is not."""
+    if importlib.util.find_spec(name) is None:
+        line = f"{name} is not installed: pip install 'eagle-aot[{extra}]'"
+        raise UnsupportedError(line)
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:
@@ -75,13 +112,16 @@ def load(artifact: Path, given: dict[str, Any]) -> "Runner":
     """The artifact, opened, and all its rounds made."""
     from eagle_aot.runtime_runner.runner import load_artifact
 
-    runner = load_artifact(
-        artifact, given["executor"], drafter=given["drafter"], prompt_share=given["prompt_share"]
-    )
+    runner = load_artifact(artifact, **load_options(given))
     assert runner.adaptive_schedule, "measured while nobody runs"
     if not given["no_warm_up"]:
         click.echo(str(runner.warm_up()), err=True)
     return runner
+
+
+def load_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Of `load_artifact`."""
+    return {name: given[name] for name in ("executor", "drafter", "prompt_share")}
 
 
 def settings(artifact: Path, keys: tuple[str, ...], given: dict[str, Any]) -> "Settings":

@@ -8,6 +8,8 @@ text depends on the request alone, that one's is the same, and goes on where the
 import asyncio
 import functools
 import logging
+import signal
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +44,8 @@ DIED = RayActorError, DeploymentUnavailableError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replicas:
-    """How many, with `gpus` of a machine's each, of which a `caches` texts are served at once."""
+    """So many, each with `gpus` of a machine's and caches for `caches` texts. `load` are options of
+    `load_artifact`."""
 
     artifact: Path
     count: int
@@ -192,12 +195,26 @@ class Told:
         return Piece(text, trace)
 
 
-def deploy(replicas: Replicas, host: str, port: int) -> DeploymentHandle[Front]:
-    """Start all of it, here or in the cluster that is there. Raises UnsupportedError where that
-    cannot be."""
-    ray.init(include_dashboard=False)
+def serve_replicas(replicas: Replicas, host: str, port: int) -> None:
+    """Until SIGTERM or SIGINT, behind which running texts end; until the second one. On the
+    machines of the cluster that RAY_ADDRESS names, or else on this one."""
+    told = threading.Semaphore(0)
+    handle = deploy(replicas, host, port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: told.release())
+    log.info("serving at http://%s:%d with %d replicas", host, port, replicas.count)
+    told.acquire()
+    while handle.drain.remote().result() and not told.acquire(timeout=POLL):
+        pass
+    serve.shutdown()
+    ray.shutdown()
+
+
+def deploy(replicas: Replicas, host: str, port: int) -> "DeploymentHandle[Front]":
+    """Start all of it."""
+    ray.init(include_dashboard=False, logging_level=logging.WARNING)
     serve.start(http_options={"host": host, "port": port})
-    handle = serve.deployment(Replica).options(
+    one = serve.deployment(Replica).options(
         num_replicas=replicas.count,
         max_ongoing_requests=2 * replicas.caches,
         ray_actor_options={"num_gpus": replicas.gpus, "num_cpus": 1},
@@ -207,4 +224,4 @@ def deploy(replicas: Replicas, host: str, port: int) -> DeploymentHandle[Front]:
     front = serve.deployment(Front).options(
         num_replicas=1, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0}
     )
-    return serve.run(front.bind(replicas, handle.bind(replicas)), name="eagle-aot")
+    return serve.run(front.bind(replicas, one.bind(replicas)), name="eagle-aot")
