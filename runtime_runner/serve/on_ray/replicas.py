@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import signal
-import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ BY_CONVERSATION = RequestRouterConfig(
     request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 )
 """The cache that holds its earlier turns is one replica's."""
+QUIET = {"encoding": "JSON", "log_level": "WARNING"}
 DIED = RayActorError, DeploymentUnavailableError
 
 
@@ -198,22 +199,23 @@ class Told:
 def serve_replicas(replicas: Replicas, host: str, port: int) -> None:
     """Until SIGTERM or SIGINT, behind which running texts end; until the second one. On the
     machines of the cluster that RAY_ADDRESS names, or else on this one."""
-    told = threading.Semaphore(0)
+    told: list[int] = []
+    ray.init(include_dashboard=False, logging_level=logging.WARNING)
+    for number in (signal.SIGTERM, signal.SIGINT):  # Ray has set its own
+        signal.signal(number, lambda number, frame: told.append(number))
     handle = deploy(replicas, host, port)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: told.release())
     log.info("serving at http://%s:%d with %d replicas", host, port, replicas.count)
-    told.acquire()
-    while handle.drain.remote().result() and not told.acquire(timeout=POLL):
-        pass
+    while not told:
+        time.sleep(POLL)
+    while len(told) < 2 and handle.drain.remote().result():
+        time.sleep(POLL)
     serve.shutdown()
     ray.shutdown()
 
 
 def deploy(replicas: Replicas, host: str, port: int) -> "DeploymentHandle[Front]":
-    """Start all of it."""
-    ray.init(include_dashboard=False, logging_level=logging.WARNING)
-    serve.start(http_options={"host": host, "port": port})
+    """Start all of it where Ray has been."""
+    serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
     one = serve.deployment(Replica).options(
         num_replicas=replicas.count,
         max_ongoing_requests=2 * replicas.caches,
@@ -224,4 +226,6 @@ def deploy(replicas: Replicas, host: str, port: int) -> "DeploymentHandle[Front]
     front = serve.deployment(Front).options(
         num_replicas=1, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0}
     )
-    return serve.run(front.bind(replicas, one.bind(replicas)), name="eagle-aot")
+    return serve.run(
+        front.bind(replicas, one.bind(replicas)), name="eagle-aot", logging_config=QUIET
+    )
