@@ -16,6 +16,8 @@ class Watch:
     on_tokens: Callable[[list[int]], None] = lambda run: None
     on_text: Callable[[str], None] | None = None
     cancelled: Callable[[], bool] = lambda: False
+    on_round: Callable[[Tokens], None] = lambda told: None
+    """Is handed what `on_tokens` is, and what it was drafted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +31,7 @@ class Generation:
     parameters: Parameters | None = None
     text: NoStream = field(default_factory=NoStream)
     decode: Callable[[list[int]], str | None] = lambda ids: None
-    on_tokens: Callable[[list[int]], None] = lambda run: None
-    on_round: Callable[[Tokens], None] = lambda told: None
+    watch: Watch = Watch()
     executor: str = ""
     drafter: str | None = None
     output: list[int] = field(default_factory=list)
@@ -48,8 +49,8 @@ class Generation:
     def _take_tokens(self, event: Tokens) -> None:
         self.output.extend(event.tokens)
         self.text.show()
-        self.on_tokens(event.tokens)
-        self.on_round(event)
+        self.watch.on_tokens(event.tokens)
+        self.watch.on_round(event)
 
     def result(self, end: Finished) -> Result:
         """What came of it."""

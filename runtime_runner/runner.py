@@ -128,7 +128,7 @@ class Runner:
         if asked.n > 1:
             raise SettingError(f"n {asked.n}: this gives one answer: use generate_many")
         watch = Watch(on_tokens, on_text, cancelled)
-        return generate(self.engine, self._generation(prompt, asked.drawn(), watch))
+        return generate(self.engine, self.generation(prompt, asked.drawn(), watch))
 
     def generate_many(
         self,
@@ -146,7 +146,7 @@ class Runner:
         at_once = self._check_batch_size(batch_size)
         asked = Parameters(**options)
         generations = (
-            self._generation(prompt, one, Watch()) for prompt in prompts for one in asked.answers()
+            self.generation(prompt, one, Watch()) for prompt in prompts for one in asked.answers()
         )
         return generate_in_order(self.engine, generations, at_once)
 
@@ -155,15 +155,15 @@ class Runner:
     ) -> Request:
         """What the engine is to be asked for such an answer; its events are the caller's. Raises as
         `generate` does."""
-        return self._generation(prompt, asked.drawn(), Watch()).request
+        return self.generation(prompt, asked.drawn(), Watch()).request
 
-    def _generation(
+    def generation(
         self,
         prompt: str | Sequence[int] | Sequence[Message],
         asked: Parameters,
         watch: Watch,
     ) -> Generation:
-        """Checked, before anything is run."""
+        """One for the engine, checked before anything is run. Raises as `generate` does."""
         chain_len, tree = self._drafts(asked.chain_len, asked.tree)
         ids = self.encode(prompt, asked.system, raw=asked.raw_prompt)
         check_prompt(ids, self.constants)
@@ -191,7 +191,7 @@ class Runner:
             parameters=asked,
             text=text,
             decode=self._decode,
-            on_tokens=watch.on_tokens,
+            watch=watch,
             executor=self.executor.name,
             drafter=self.drafter.kind if asked.speculate else None,
         )

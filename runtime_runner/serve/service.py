@@ -4,15 +4,16 @@ import asyncio
 import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from eagle_aot.artifact import MANIFEST
+from eagle_aot.artifact import MANIFEST, Manifest
 from eagle_aot.artifact.files import file_record
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.runtime_runner.generation import Generation
+from eagle_aot.runtime_runner.generation import Watch
+from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answers import Answers, Writer
 from eagle_aot.runtime_runner.serve.metrics import Metrics
@@ -34,12 +35,10 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """Prompts to answer with so many tokens at most, as many as there is room for if None.
-    `options` are those of `Runner.generate`; requests of one `conversation` begin alike."""
+    """Answers to give, each to a prompt's token ids; requests of one `conversation` begin alike.
+    With `trace`, their pieces say which tokens were drafted."""
 
-    prompts: Sequence[list[int]]
-    most_tokens: int | None
-    options: dict[str, Any]
+    asked: Sequence[tuple[list[int], Parameters]]
     trace: bool = False
     conversation: str | None = None
 
@@ -55,7 +54,7 @@ class Service(Protocol):
         """Whether no more work is taken."""
 
     def begin(self, work: Work) -> Answers:
-        """Begin an answer to each prompt; somebody must close them. Raises Full and Draining, and
+        """Begin all answers; somebody must close them. Raises Full and Draining, and
         what `Runner.generate` raises, if not then the answers do."""
 
 
@@ -66,6 +65,7 @@ class Model:
         """Raises ArtifactError where there is no tokenizer."""
         self.settings = settings
         self.created = int(time.time())
+        self.context = Manifest.read(directory).max_seq_len
         self.fingerprint = "eagle-" + file_record(directory / MANIFEST).sha256[:12]
         """With it, prompt, parameters and seed a text is determined."""
         self._tokenizer = Tokenizer(directory)
@@ -93,13 +93,14 @@ class LocalService:
         return self.worker.draining
 
     def begin(self, work: Work) -> Answers:
-        count, decode = len(work.prompts), self._runner.tokenizer.decode
+        count, decode = len(work.asked), self._runner.tokenizer.decode
         answers = Answers(count, self.model.settings.request_seconds, self.metrics)
         traces = [Detokenizer(decode) if work.trace else None for _ in range(count)]
         writers = [Writer(answers, index, trace) for index, trace in enumerate(traces)]
         try:
-            pairs = zip(work.prompts, writers, strict=True)
-            generations = [self._generation(ids, writer, work) for ids, writer in pairs]
+            pairs = zip(work.asked, writers, strict=True)
+            watched = [(asked, Watch(on_text=w.on_text, on_round=w.on_round)) for asked, w in pairs]
+            generations = [self._runner.generation(*asked, watch) for asked, watch in watched]
             ends = [writer.on_end for writer in writers]
             numbers = self.worker.submit(*zip(generations, ends, strict=True))
         except BaseException:
@@ -107,10 +108,3 @@ class LocalService:
             raise
         answers.cancel = functools.partial(self.worker.cancel, *numbers)
         return answers
-
-    def _generation(self, ids: list[int], writer: Writer, work: Work) -> Generation:
-        most = work.most_tokens or self._runner.constants.max_seq_len
-        generation = self._runner._generation(
-            ids, most, on_text=writer.on_text, reuse=True, **work.options
-        )
-        return replace(generation, on_round=writer.on_round)

@@ -43,7 +43,7 @@ def replicas() -> list[int]:
 
 def streamed(server: Server, text: str) -> str:
     chunks = server.client.chat.completions.create(
-        model="tiny", messages=[{"role": "user", "content": text}], stream=True
+        model="tiny", temperature=0, messages=[{"role": "user", "content": text}], stream=True
     )
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 

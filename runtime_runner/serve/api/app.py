@@ -80,32 +80,28 @@ def endpoints(service: Service) -> APIRouter:
     async def chat(asked: ChatAsked, request: Request) -> Response:
         check_model(name, asked.model)
         messages = check_messages(asked.conversation())
-        answers = service.begin(
+        answers = asked.parameters(asked.most_tokens(model.context))
+        prompt = await model.encode(messages, raw=False)
+        begun = service.begin(
             Work(
-                prompts=[await model.encode(messages, raw=False)],
-                most_tokens=asked.most_tokens,
-                options=asked.options(),
+                asked=[(prompt, answer) for answer in answers],
                 trace=asked.trace,
                 conversation=beginning(messages),
             )
         )
         return await respond(
-            request, asked, answers, ChatWording(model=name, fingerprint=model.fingerprint)
+            request, asked, begun, ChatWording(model=name, fingerprint=model.fingerprint)
         )
 
     @router.post("/completions", response_model=None)
     async def completions(asked: CompletionAsked, request: Request) -> Response:
         check_model(name, asked.model)
-        answers = service.begin(
-            Work(
-                prompts=[await model.encode(prompt, raw=True) for prompt in asked.prompts()],
-                most_tokens=asked.max_tokens,
-                options=asked.options(),
-                trace=asked.trace,
-            )
-        )
+        answers = asked.parameters(asked.max_tokens, echo=asked.echo)
+        prompts = [await model.encode(prompt, raw=True) for prompt in asked.prompts()]
+        every = [(prompt, answer) for prompt in prompts for answer in answers]
+        begun = service.begin(Work(asked=every, trace=asked.trace))
         return await respond(
-            request, asked, answers, CompletionWording(model=name, fingerprint=model.fingerprint)
+            request, asked, begun, CompletionWording(model=name, fingerprint=model.fingerprint)
         )
 
     return router

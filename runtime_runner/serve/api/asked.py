@@ -3,16 +3,22 @@
 Whatever is not named here is refused.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import Message
+from eagle_aot.runtime_runner.parameters import Parameters
 
 MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS = 1024, 64, 16
 MOST_CHARACTERS = 4_000_000
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+AS_THEY_ARE = (
+    "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "logit_bias", "min_tokens", "ignore_eos", "seed", "n", "speculate", "chain_len", "tree",
+)  # fmt: skip
+"""Parameters that have the same name and meaning here."""
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -59,6 +65,19 @@ class Asked(Strict):
     stream_options: StreamOptions | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[list[StrictInt], Field(max_length=1024)] = []
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: StrictInt = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Annotated[dict[int, float], Field(max_length=1024)] = {}
+    allowed_token_ids: Annotated[list[StrictInt], Field(max_length=65536)] | None = None
+    min_tokens: StrictInt = 0
+    ignore_eos: StrictBool = False
+    seed: StrictInt | None = None
+    n: StrictInt = 1
     user: Annotated[str, Field(max_length=1024)] | None = None
     speculate: StrictBool = True
     chain_len: StrictInt | Literal["auto"] | None = None
@@ -70,16 +89,19 @@ class Asked(Strict):
         """Whether a stream ends with what it cost."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def options(self) -> dict[str, Any]:
-        """Of `Runner.generate`."""
+    def parameters(self, max_new_tokens: int, *, echo: bool = False) -> list[Parameters]:
+        """Of each answer to a prompt. Raises SettingError for a value outside its range."""
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return {
-            "stop_texts": stops,
-            "stop_ids": self.stop_token_ids,
-            "speculate": self.speculate,
-            "chain_len": self.chain_len,
-            "tree": self.tree,
-        }
+        return Parameters(
+            **{name: getattr(self, name) for name in AS_THEY_ARE},
+            top_k=max(self.top_k, 0),  # -1 is vLLM's "all"
+            allowed_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            stop_texts=tuple(stops),
+            stop_ids=tuple(self.stop_token_ids),
+            max_new_tokens=max_new_tokens,
+            echo=echo,
+            reuse=True,
+        ).answers()
 
 
 class ChatAsked(Asked):
@@ -89,10 +111,9 @@ class ChatAsked(Asked):
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
 
-    @property
-    def most_tokens(self) -> int | None:
-        """Of an answer, None for as many as there is room for."""
-        return self.max_completion_tokens or self.max_tokens
+    def most_tokens(self, context: int) -> int:
+        """Of an answer: as many as there is room for, unless it says."""
+        return self.max_completion_tokens or self.max_tokens or context
 
     def conversation(self) -> list[Message]:
         """All turns."""
@@ -112,6 +133,7 @@ class CompletionAsked(Asked):
         ]
     )
     max_tokens: Annotated[StrictInt, Field(ge=1)] = 16
+    echo: StrictBool = False
 
     def prompts(self) -> list[str | list[int]]:
         """One or several. Raises PromptError for text and ids together."""

@@ -77,7 +77,7 @@ class ChatWording(Named):
         return self._chunk(index, {"content": text}, None)
 
     def end(self, index: int, result: Result) -> dict[str, Any]:
-        return self._chunk(index, {}, finish_reason(result))
+        return self._chunk(index, {}, finish_reason(result)) | {"seed": result.parameters.seed}
 
     def cost(self, results: Sequence[Result]) -> dict[str, Any]:
         return self._object("chat.completion.chunk", self.number, [], usage=usage(results))
@@ -104,7 +104,7 @@ class CompletionWording(Named):
         return self._chunk(index, text, None)
 
     def end(self, index: int, result: Result) -> dict[str, Any]:
-        return self._chunk(index, "", finish_reason(result))
+        return self._chunk(index, "", finish_reason(result)) | {"seed": result.parameters.seed}
 
     def cost(self, results: Sequence[Result]) -> dict[str, Any]:
         return self._object("text_completion", self.number, [], usage=usage(results))
@@ -121,6 +121,7 @@ def choice(index: int, result: Result, **content: Any) -> dict[str, Any]:
         **content,
         "logprobs": None,
         "finish_reason": finish_reason(result),
+        "seed": result.parameters.seed,
     }
 
 

@@ -61,7 +61,7 @@ class Replica:
 
     def __init__(self, replicas: Replicas) -> None:
         runner = load_artifact(replicas.artifact, **replicas.load)
-        assert runner.adaptive_schedule, "measured while nobody runs"
+        runner.adaptive_schedule(trees=False)  # measured while nobody runs
         runner.warm_up()
         self._service = LocalService(runner, replicas.settings)
         self._service.worker.start()
@@ -124,12 +124,12 @@ class ReplicatedService:
     def begin(self, work: Work) -> Answers:
         if self.draining:
             raise Draining("shutting down: no more requests are taken")
-        if self.serving + len(work.prompts) > self._most:
+        if self.serving + len(work.asked) > self._most:
             raise Full(f"{self.serving} requests run or wait, of {self._most} at most")
-        answers = Answers(len(work.prompts), self.model.settings.request_seconds, self.metrics)
+        answers = Answers(len(work.asked), self.model.settings.request_seconds, self.metrics)
         texts = [
-            asyncio.create_task(self._answer(answers, index, replace(work, prompts=[prompt])))
-            for index, prompt in enumerate(work.prompts)
+            asyncio.create_task(self._answer(answers, index, replace(work, asked=[asked])))
+            for index, asked in enumerate(work.asked)
         ]
         for text in texts:
             self._texts.add(text)

@@ -98,9 +98,17 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def max_batch_size(self) -> int:
         """Texts that there are caches for."""
-        found = self.constants[constant_methods()["max_batch_size"]]
+        return self._number("max_batch_size")
+
+    @property
+    def max_seq_len(self) -> int:
+        """Tokens of a text at most."""
+        return self._number("max_seq_len")
+
+    def _number(self, constant: str) -> int:
+        found = self.constants.get(constant_methods()[constant])
         if not isinstance(found, int):
-            raise ArtifactError(f"{MANIFEST}: damaged (no batch size): export again")
+            raise ArtifactError(f"{MANIFEST}: damaged (no {constant}): export again")
         return found
 
     def write(self, directory: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.generation import Generation
+from eagle_aot.runtime_runner.generation import Generation, Watch
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.serve.worker import Draining, Full, Heard, Worker
@@ -76,7 +76,7 @@ def asked(
 ) -> Generation:
     limits = Limits(room=room, stop_ids=frozenset())
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=0)
-    return Generation(request=request, on_tokens=on_tokens)
+    return Generation(request=request, watch=Watch(on_tokens))
 
 
 def submit(worker: Worker, prompt: Sequence[int], room: int = 6) -> tuple[Ears, int]:
