@@ -135,7 +135,7 @@ def test_auto_says_what_it_chose(tiny_artifact: Path, option: str, name: str) ->
     assert result["token_ids"] == json.loads(plain.stdout)["token_ids"]
     assert sum(result["rounds_by_shape"].values()) == result["rounds"]
     drafted = dict(enumerate(result["rounds_by_chain_len"]))
-    assert sum(k * rounds for k, rounds in drafted.items()) == result["drafted"] > 0
+    assert sum(k * rounds for k, rounds in drafted.items()) == result["drafted"]
     told = run(tiny_artifact, "--prompt", QUESTION, option, "auto").stderr
     assert re.search(rf"{name} +auto: (K = \d|plain|tree \d,\d,\d+) in \d+ rounds", told)
 
