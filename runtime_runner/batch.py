@@ -64,7 +64,7 @@ class Batch:
             return
         self.failures.append(f"prompt {number}: {answer.error}")
         if self._as_json:
-            click.echo(json.dumps({"error": answer.error}))
+            click.echo(json.dumps(answer.to_json()))
         else:
             click.echo("")
             click.echo(f"Error: {self.failures[-1]}", err=True)

@@ -112,6 +112,10 @@ class Failed:
     error: str
     cause: Exception
 
+    def to_json(self) -> dict[str, str]:
+        """In the place of an answer."""
+        return {"error": self.error}
+
 
 def reason(error: Exception) -> str:
     """In one line, with what to lower where memory ran out."""

@@ -1,12 +1,12 @@
 """The choice of tokens for all sequences of an artifact."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from eagle_aot.common.threads import torch_threads
+from eagle_aot.common.threads import one_on_a_cpu
 from eagle_aot.runtime_runner.sampling.greedy import greedy
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Choice, Sampling
 from eagle_aot.runtime_runner.sampling.philox import noise_keys
@@ -105,7 +105,7 @@ class Sampler:
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
         scale, keys = self._noise(positions.reshape(-1), at)
         flat = logits.flatten(0, 1)
-        with one_thread(logits):
+        with one_on_a_cpu(logits):
             if self.kind == Choice.PROCESSED:
                 assert self._processors is not None
                 rows = Rows(
@@ -121,7 +121,7 @@ class Sampler:
         """A drafter's logits [B, F, Vd] for tokens at `positions` int64 [B, F], by the noise that
         the target will have there: float32 [B, F, Vd]. `ids` int32 [Vd] are the target's."""
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
-        with one_thread(logits):
+        with one_on_a_cpu(logits):
             noise = self._noise(positions.reshape(-1), at)
             return perturbed(logits.flatten(0, 1), *noise, ids).view(logits.shape)
 
@@ -132,7 +132,7 @@ class Sampler:
         if self.kind == Choice.GREEDY:
             return greedy(logits)
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
-        with one_thread(logits):
+        with one_on_a_cpu(logits):
             noise = self._noise(positions.reshape(-1), at)
             return gumbel_argmax(logits.flatten(0, 1), *noise, ids).view_as(positions)
 
@@ -147,8 +147,3 @@ class Sampler:
         assert self._scale is not None and self._keys is not None
         place = positions.clamp(min=0, max=self._length - 1)  # beyond it all is thrown away
         return self._scale[sequences], self._keys[sequences, place]
-
-
-def one_thread(logits: Tensor) -> AbstractContextManager[None]:
-    """On a CPU: others would wait in loops on the cores that the next forward needs."""
-    return torch_threads(1) if logits.device.type == "cpu" else nullcontext()

@@ -1,6 +1,5 @@
 """`eagle-serve`: an artifact behind the OpenAI API."""
 
-import importlib.util
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eagle_aot.artifact import DRAFTERS
-from eagle_aot.common.command import eagle_command
-from eagle_aot.common.errors import SettingError, UnsupportedError
+from eagle_aot.common.command import check_installed, eagle_command
+from eagle_aot.common.errors import SettingError
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
@@ -47,7 +46,7 @@ def main(artifact: Path, host: str, port: int, **given: Any) -> None:
     """Serve ARTIFACT: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, and a
     page to look at."""
     for name in ("fastapi", "prometheus_client", "uvicorn"):
-        installed(name, "serve")
+        check_installed(name, extra="serve")
     keys = read_keys(given["api_key_file"])
     log_to_stderr()
     if given["replicas"]:
@@ -69,29 +68,21 @@ def serve_many(
     artifact: Path, keys: tuple[str, ...], host: str, port: int, given: dict[str, Any]
 ) -> None:
     """On Ray."""
-    installed("ray", "ray")
-    import torch
-
+    check_installed("ray", extra="ray")
     from eagle_aot.artifact import Manifest
+    from eagle_aot.runtime_runner.serve.on_ray.machine import gpus_of
     from eagle_aot.runtime_runner.serve.on_ray.replicas import Replicas, serve_replicas
 
     manifest = Manifest.read(artifact)
     replicas = Replicas(
         artifact=artifact.resolve(),
         count=given["replicas"],
-        gpus=float(manifest.backend == "cuda" and torch.cuda.is_available()),
+        gpus=gpus_of(manifest),
         caches=manifest.max_batch_size,
         settings=settings(artifact, keys, given),
         load=load_options(given),
     )
     serve_replicas(replicas, host, port)
-
-
-def installed(name: str, extra: str) -> None:
-    """Raises UnsupportedError where a package is not."""
-    if importlib.util.find_spec(name) is None:
-        line = f"{name} is not installed: pip install 'eagle-aot[{extra}]'"
-        raise UnsupportedError(line)
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from eagle_aot.artifact import MANIFEST, Manifest
 from eagle_aot.artifact.files import file_record
-from eagle_aot.common.prompts import Prompt
+from eagle_aot.common.prompts import Prompt, is_ids
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.generation import Watch
 from eagle_aot.runtime_runner.parameters import Parameters
@@ -73,8 +73,8 @@ class Model:
 
     async def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
         """Token ids of a prompt. Raises PromptError as `Tokenizer.encode` does."""
-        if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)):
-            return [part for part in prompt if isinstance(part, int)]
+        if is_ids(prompt):
+            return list(prompt)
         async with self._tokenizing:  # its state is no two threads'
             return await asyncio.to_thread(self._tokenizer.encode, prompt, raw)
 

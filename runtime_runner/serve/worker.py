@@ -27,6 +27,14 @@ class Draining(EagleError):
     """No more requests are taken."""
 
 
+def check_room(coming: int, serving: int, most: int, draining: bool) -> None:
+    """Raise Draining, or Full unless all of some more may be served or wait."""
+    if draining:
+        raise Draining("shutting down: no more requests are taken")
+    if serving + coming > most:
+        raise Full(f"{serving} requests run or wait, of {most} at most")
+
+
 class Worker:
     """Serves generations that come from any thread, as many side by side as there are caches for;
     `most_waiting` more may wait."""
@@ -77,10 +85,7 @@ class Worker:
     def submit(self, *submitted: Submitted) -> list[RequestId]:
         """Serve all of some, or none. Raises Full or Draining."""
         with self._changed:
-            if self._draining or self._closed:
-                raise Draining("shutting down: no more requests are taken")
-            if self.serving + len(submitted) > self._most:
-                raise Full(f"{self.serving} requests run or wait, of {self._most} at most")
+            check_room(len(submitted), self.serving, self._most, self._draining or self._closed)
             numbers = [self._served.add(generation) for generation, _ in submitted]
             for number, (_, hear) in zip(numbers, submitted, strict=True):
                 self._heard_by[number] = hear

@@ -10,8 +10,8 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from eagle_aot.common.command import eagle_command
-from eagle_aot.common.errors import SettingError, UnsupportedError
+from eagle_aot.common.command import check_installed, eagle_command
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
 
 
@@ -36,11 +36,7 @@ def main(
     """Answer PROMPTS_JSONL, as eagle-run reads it, into ANSWERS_JSONL, a line for each prompt in
     their order, as eagle-run --json writes it. The same command again goes on where one ended.
     """
-    try:
-        import ray.data  # noqa: F401
-    except ImportError as error:
-        raise UnsupportedError("ray is not installed: pip install 'eagle-aot[ray]'") from error
-
+    check_installed("ray", extra="ray")
     prompts = read_prompts(None, None, prompts_jsonl)
     done = whole_lines(answers_jsonl)
     if done > len(prompts):
@@ -75,9 +71,10 @@ def answered(
     if not prompts:
         return
     import ray
-    import torch
+    import ray.data
 
     from eagle_aot.artifact import Manifest
+    from eagle_aot.runtime_runner.serve.on_ray.machine import gpus_of
     from eagle_aot.runtime_runner.serve.on_ray.predictor import Predictor
 
     manifest = Manifest.read(artifact)
@@ -91,7 +88,7 @@ def answered(
         fn_constructor_args=(artifact, options),
         batch_size=4 * manifest.max_batch_size,
         compute=ray.data.ActorPoolStrategy(size=replicas),
-        num_gpus=float(manifest.backend == "cuda" and torch.cuda.is_available()),
+        num_gpus=gpus_of(manifest),
         max_restarts=-1,
         max_task_retries=-1,
     )

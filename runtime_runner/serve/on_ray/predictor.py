@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.runner import load_artifact
 
 
@@ -18,9 +17,4 @@ class Predictor:
         """`prompt` of each row is JSON, as are the answers."""
         prompts = [json.loads(prompt) for prompt in rows["prompt"]]
         found = self._runner.generate_many(prompts, **self._options)
-        return {"answer": [json.dumps(told(answer)) for answer in found]}
-
-
-def told(answer: Any) -> dict[str, Any]:
-    """What `eagle-run --json` prints of it."""
-    return answer.to_json() if isinstance(answer, Result) else {"error": answer.error}
+        return {"answer": [json.dumps(answer.to_json()) for answer in found]}

@@ -29,7 +29,7 @@ from eagle_aot.runtime_runner.serve.answers import Answers, Item, Piece
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.service import LocalService, Model, Settings, Work
-from eagle_aot.runtime_runner.serve.worker import Draining, Full
+from eagle_aot.runtime_runner.serve.worker import check_room
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 8
@@ -122,10 +122,7 @@ class ReplicatedService:
         return max(0, self.serving - self.caches)
 
     def begin(self, work: Work) -> Answers:
-        if self.draining:
-            raise Draining("shutting down: no more requests are taken")
-        if self.serving + len(work.asked) > self._most:
-            raise Full(f"{self.serving} requests run or wait, of {self._most} at most")
+        check_room(len(work.asked), self.serving, self._most, self.draining)
         answers = Answers(len(work.asked), self.model.settings.request_seconds, self.metrics)
         texts = [
             asyncio.create_task(self._answer(answers, index, replace(work, asked=[asked])))
