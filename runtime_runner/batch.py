@@ -32,19 +32,20 @@ class Batch:
         """One line for each prompt that failed."""
 
     def run(self, prompts: Sequence[Prompt], batch_size: int, options: dict[str, Any]) -> None:
-        """Answer all prompts; `options` are those of `Runner.generate`. Raises EagleError once all
-        are answered if some could not be."""
+        """Answer all prompts; `options` are `Parameters`. Raises EagleError once all are answered
+        if some could not be."""
         text = {"system": options["system"], "raw": options["raw_prompt"]}
         self._runner.encode(prompts[0], **text)  # loads the tokenizer before the clock starts
+        count = len(prompts) * options["n"]
         started = time.perf_counter()
         answers = self._runner.generate_many(prompts, batch_size, **options)
-        for number, answer in enumerate(self._shown(answers, len(prompts)), start=1):
+        for number, answer in enumerate(self._shown(answers, count), start=1):
             self._take(number, answer)
         seconds = time.perf_counter() - started
         if self.results:
             self._tell_totals(batch_size, seconds)
         if self.failures:
-            raise EagleError(f"{len(self.failures)} of {len(prompts)} failed: {self.failures[0]}")
+            raise EagleError(f"{len(self.failures)} of {count} failed: {self.failures[0]}")
 
     def _shown(
         self, answers: "Iterator[Result | Failed]", count: int
@@ -63,7 +64,7 @@ class Batch:
             return
         self.failures.append(f"prompt {number}: {answer.error}")
         if self._as_json:
-            click.echo(json.dumps({"error": answer.error}))
+            click.echo(json.dumps(answer.to_json()))
         else:
             click.echo("")
             click.echo(f"Error: {self.failures[-1]}", err=True)

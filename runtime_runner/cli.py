@@ -15,8 +15,10 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.plots.picture import check_plot
 from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
+from eagle_aot.runtime_runner.sampling.options import SAMPLING, sampling_options
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.results.result import Result
@@ -26,6 +28,7 @@ BESIDE_VERIFY = {"verify", "as_json"}
 BESIDE_CHAT = {
     "chat", "system", "max_new_tokens", "chain_len", "tree", "drafter", "no_speculation",
     "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet",
+    *SAMPLING, "logit_bias", "allow_id", "recommended_sampling", "ignore_eos",
 }  # fmt: skip
 BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
 
@@ -63,8 +66,9 @@ def chain_length(
               help="Of an answer, at most; default: 128, in a chat 1024.")  # fmt: skip
 @click.option("--chain-len", callback=chain_length, metavar="K",
               help="Drafts per round, or auto; default: the artifact's.")  # fmt: skip
-@click.option("--tree", metavar="DEPTH,TOPK,NODES|FILE",
-              help="Draft a tree, the likeliest so many nodes or a file's paths.")  # fmt: skip
+@click.option("--tree", metavar="DEPTH,TOPK,NODES|FILE|auto",
+              help="Draft a tree, the likeliest so many nodes or a file's paths; auto: or a chain, "
+                   "or nothing, whatever pays.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
               help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")
@@ -76,6 +80,7 @@ def chain_length(
 @click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
 @click.option("--stop", multiple=True, metavar="TEXT",
               help="End before this text; may be given more than once.")  # fmt: skip
+@sampling_options
 @click.option("--json", "as_json", is_flag=True,
               help="Print one JSON object per prompt, and one of all.")  # fmt: skip
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
@@ -88,7 +93,7 @@ def chain_length(
                    "on built-in prompts or those of --prompts-jsonl.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
 def main(self_test: bool, verify: bool, chat: bool, **given: Any) -> None:
-    """Generate greedily from ARTIFACT, speculating with its draft head or another drafter."""
+    """Generate from ARTIFACT, speculating with its draft head or another drafter."""
     options = Options(**given)
     if verify:
         check_files(options)
@@ -122,6 +127,21 @@ class Options:
     warm_up: bool
     stop_id: tuple[int, ...]
     stop: tuple[str, ...]
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: dict[int, float]
+    allow_id: tuple[int, ...]
+    seed: int | None
+    recommended_sampling: bool
+    n: int | None
+    min_tokens: int | None
+    ignore_eos: bool
+    echo: bool
     as_json: bool
     picture: Path | None
     debug: bool
@@ -142,13 +162,31 @@ class Options:
             runner.engine.after_step = check_all
         if self.warm_up:
             speculate = not self.no_speculation
-            done = runner.warm_up(self.batch_size or 1, self.chain_len, speculate, tree=self.tree)
+            drafts = self.batch_size or 1, self.chain_len, speculate
+            sampling = Parameters(**self.sampling(runner))
+            done = runner.warm_up(*drafts, tree=self.tree, sampling=sampling)
             if not self.quiet:
                 click.echo(str(done), err=True)
         return runner
 
-    @property
-    def generation(self) -> dict[str, Any]:
+    def sampling(self, runner: "Runner") -> dict[str, Any]:
+        """What stands here of how tokens are chosen, or is recommended."""
+        named = {name: getattr(self, name) for name in SAMPLING}
+        given = {name: value for name, value in named.items() if value is not None}
+        wanted = runner.recommended_sampling if self.recommended_sampling else {}
+        more = {"logit_bias": self.logit_bias, "allowed_ids": self.allow_id or None}
+        return {**wanted, **given, **more}
+
+    def asked(self, runner: "Runner") -> list[Parameters]:
+        """Of each answer to a prompt."""
+        how: dict[str, Any] = {
+            "system": self.system,
+            "raw_prompt": self.raw_prompt,
+            "n": self.n or 1,
+        }
+        return Parameters(**how, **self.generation(runner)).answers()
+
+    def generation(self, runner: "Runner") -> dict[str, Any]:
         """What `Runner.generate` is given beside the prompt and its text."""
         length = {} if self.max_new_tokens is None else {"max_new_tokens": self.max_new_tokens}
         return length | {
@@ -157,6 +195,9 @@ class Options:
             "speculate": not self.no_speculation,
             "stop_ids": self.stop_id,
             "stop_texts": self.stop,
+            "ignore_eos": self.ignore_eos,
+            "echo": self.echo,
+            **self.sampling(runner),
         }
 
 
@@ -197,12 +238,13 @@ def converse(options: Options) -> None:
         raise click.UsageError(f"--chat reads what to answer: leave out {others[0]}")
     from eagle_aot.runtime_runner.chat.terminal import Chat  # imports torch
 
+    runner = options.load()
     chat = Chat(
-        options.load(),
+        runner,
         options.system,
         quiet=options.quiet,
         as_json=options.as_json,
-        **options.generation,
+        **options.generation(runner),
     )
     chat.run()
 
@@ -214,7 +256,9 @@ def generate(options: Options) -> None:
         generate_together(prompts, options.batch_size, options)
         return
     runner = options.load()
-    results = [answer(runner, prompt, options) for prompt in prompts]
+    results = [
+        answer(runner, prompt, one, options) for prompt in prompts for one in options.asked(runner)
+    ]
     if options.prompts_jsonl is not None and options.as_json:
         click.echo(json.dumps(summary(results)))
     elif options.prompts_jsonl is not None and not options.quiet:
@@ -229,8 +273,10 @@ def generate_together(prompts: list[Prompt], batch_size: int, options: Options) 
 
     if options.prompts_jsonl is None:
         raise click.UsageError("--batch-size goes with --prompts-jsonl")
-    batch = Batch(options.load(), as_json=options.as_json, quiet=options.quiet)
-    given = {"system": options.system, "raw_prompt": options.raw_prompt, **options.generation}
+    runner = options.load()
+    batch = Batch(runner, as_json=options.as_json, quiet=options.quiet)
+    how = {"system": options.system, "raw_prompt": options.raw_prompt, "n": options.n or 1}
+    given = how | options.generation(runner)
     batch.run(prompts, batch_size, given)
     if options.picture is not None:
         from eagle_aot.runtime_runner.plots.sequences import plot_sequences
@@ -253,16 +299,10 @@ def prompts_of(options: Options) -> list[Prompt]:
     return read_prompts(*sources)
 
 
-def answer(runner: "Runner", prompt: Prompt, options: Options) -> "Result":
+def answer(runner: "Runner", prompt: Prompt, asked: Parameters, options: Options) -> "Result":
     """Generate from one prompt and print it: as JSON, as it comes, or as ids."""
     streams = not options.as_json and not is_ids(prompt)
-    result = runner.generate(
-        prompt,
-        system=options.system,
-        raw_prompt=options.raw_prompt,
-        on_text=write if streams else None,
-        **options.generation,
-    )
+    result = runner.answer(prompt, asked, on_text=write if streams else None)
     if options.as_json:
         click.echo(json.dumps(result.to_json()))
     else:
@@ -285,5 +325,6 @@ def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
     if not stats.drafted:
         raise SettingError(f"--plot {picture}: nothing was drafted")
     requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
-    title = f"{artifact.name}, K = {stats.chain_len}, {requests}, {stats.rounds} rounds"
+    shape = f"K = {stats.chain_len}" if stats.tree is None else f"tree {stats.tree}"
+    title = f"{artifact.name}, {shape}, {requests}, {stats.rounds} rounds"
     plot_acceptance(stats, title, picture)

@@ -4,21 +4,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eagle_aot.runtime_runner.engine.request import Event, Failed, Finished, Request, Tokens
+from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.results.result import Result, finish_reason
 from eagle_aot.runtime_runner.text.stream import NoStream
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who looks on: callbacks as `Runner.generate` takes them."""
+
+    on_tokens: Callable[[list[int]], None] = lambda run: None
+    on_text: Callable[[str], None] | None = None
+    cancelled: Callable[[], bool] = lambda: False
+    on_round: Callable[[Tokens], None] = lambda told: None
+    """Is handed what `on_tokens` is, and what it was drafted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generation:
     """`text` reads the tokens that `request` is given, and may end it; `decode` gives all of the
-    text, None without a tokenizer. Of the result, `max_new_tokens` was asked for, the request's
-    room where that is None."""
+    text, None without a tokenizer. `parameters` are what was asked for, None where
+    that was nothing but the request. `on_round` is handed what `on_tokens` is, and what was
+    drafted."""
 
     request: Request
-    max_new_tokens: int | None = None
+    parameters: Parameters | None = None
     text: NoStream = field(default_factory=NoStream)
     decode: Callable[[list[int]], str | None] = lambda ids: None
-    on_tokens: Callable[[list[int]], None] = lambda run: None
+    watch: Watch = Watch()
     executor: str = ""
     drafter: str | None = None
     output: list[int] = field(default_factory=list)
@@ -36,21 +49,23 @@ class Generation:
     def _take_tokens(self, event: Tokens) -> None:
         self.output.extend(event.tokens)
         self.text.show()
-        self.on_tokens(event.tokens)
+        self.watch.on_tokens(event.tokens)
+        self.watch.on_round(event)
 
     def result(self, end: Finished) -> Result:
         """What came of it."""
         limits, count = self.request.limits, len(self.output)
-        asked = limits.room if self.max_new_tokens is None else self.max_new_tokens
+        asked = self.parameters or Parameters(max_new_tokens=limits.room)
         stopped = self.text.stopped or (count > 0 and self.output[-1] in limits.stop_ids)
         return Result(
             prompt_tokens=len(self.request.prompt),
             cached_tokens=end.kept,
             token_ids=self.output,
             text=self.text.close(self.decode(self.output)),
-            finish_reason=finish_reason(count, stopped, limits.room, asked),
+            finish_reason=finish_reason(count, stopped, limits.room, asked.max_new_tokens),
             executor=self.executor,
             drafter=self.drafter,
+            parameters=asked,
             stats=end.stats,
             span=end.span,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -18,11 +18,14 @@ from eagle_aot.runtime_runner.adaptive.backlog import (
     RecordedBacklog,
 )
 from eagle_aot.runtime_runner.adaptive.batch import LENGTHS
-from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen, ChainLength
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.adaptive.measure import measure_costs
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.checks.request import (
     all_stop_ids,
+    check_grows_trees,
     check_prompt,
     chosen_chain_len,
     chosen_tree,
@@ -36,22 +39,24 @@ from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import generate, generate_in_order
-from eagle_aot.runtime_runner.generation import Generation
+from eagle_aot.runtime_runner.generation import Generation, Watch
+from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, Parameters
 from eagle_aot.runtime_runner.prompts.run import PromptRun
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape, Tree
 from eagle_aot.runtime_runner.rounds.step import StepRows
 from eagle_aot.runtime_runner.rounds.target import Forward, TargetMethods, no_moves
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
+from eagle_aot.runtime_runner.sampling.recommended import recommended
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
 
-DEFAULT_MAX_NEW_TOKENS = 128
 BACKLOG_ROWS = 128  # at most
-LONGEST_CHOSEN = 7  # drafts, of a chain length that is chosen round by round
 
 
 class Runner:
-    """Greedy generation, one text at a time or, by its `engine`, several; the caches live in the
+    """Generation, one text at a time or, by its `engine`, several; the caches live in the
     executor."""
 
     def __init__(
@@ -67,10 +72,14 @@ class Runner:
         self.constants = constants
         self.target = TargetMethods(executor, constants)
         self.drafter = drafter
-        self.running = Running(range(constants.max_batch_size), constants.tail, executor.device)
+        batch, device = constants.max_batch_size, executor.device
+        length = constants.max_seq_len + constants.tail
+        sampler = Sampler(batch, device, length, constants.vocab_size)
+        self.running = Running(range(batch), constants.tail, device, sampler)
         record = executor.repeat if executor.device.type == "cuda" else None
         self._rounds = Rounds(self.target, drafter, self.running, constants.max_rows, record)
-        schedule = SharedRounds(self._rounds, lambda: self.adaptive_schedule)
+        self._schedules: dict[bool, AdaptiveSchedule] = {}
+        schedule = SharedRounds(self._rounds, self.adaptive_schedule)
         self.engine = Engine(schedule, prompt_share)
 
     @cached_property
@@ -85,52 +94,41 @@ class Runner:
         chain_len: ChainLen | None = None,
         speculate: bool = True,
         *,
-        tree: Tree | None = None,
-        system: str | None = None,
-        raw_prompt: bool = False,
-        stop_ids: Iterable[int] = (),
-        stop_texts: Iterable[str] = (),
-        reuse: bool = False,
         on_tokens: Callable[[list[int]], None] = lambda run: None,
         on_text: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
+        **options: Any,
     ) -> Result:
         """Continue a prompt: text, which is one user turn unless `raw_prompt`, token ids, or a
         conversation, `[{"role": "user", "content": "..."}, ...]`, whose last turn is the user's.
-        `system` stands before text, and before messages that do not begin with a system's.
 
-        `chain_len` drafts per round, the artifact's default if None, or "auto" for as many as pay,
-        round by round; `speculate=False` decodes plainly, with the same tokens as result. `tree`
-        takes the chain's place: (depth, top-k, nodes), as `Shape` says, or a file of paths.
-
-        `stop_ids` are added to the artifact's own; their tokens are the last of the result's.
-        `stop_texts` end the generation before the first of them appears in the text. `on_tokens` is
+        What is asked for is in `Parameters`, of which `options` are the others. `on_tokens` is
         handed every run of new tokens as it is decided, `on_text` the text as it is known: whole
         characters, and no beginning of a stop text. Once `cancelled`, asked after each token, says
         so, the generation ends there.
 
-        With `reuse`, rows that the cache holds since the last `generate`, because this prompt
-        begins as that one and its answer did, are not run again. Tokens are the same without.
-
         Raises PromptError for a prompt that does not fit, SettingError for an argument outside its
         range, and ArtifactError for text where the artifact has no tokenizer.
         """
-        generation = self._generation(
-            prompt,
-            max_new_tokens,
-            chain_len,
-            speculate,
-            tree=tree,
-            system=system,
-            raw_prompt=raw_prompt,
-            stop_ids=stop_ids,
-            stop_texts=stop_texts,
-            reuse=reuse,
-            on_tokens=on_tokens,
-            on_text=on_text,
-            cancelled=cancelled,
+        asked = Parameters(
+            max_new_tokens=max_new_tokens, chain_len=chain_len, speculate=speculate, **options
         )
-        return generate(self.engine, generation)
+        return self.answer(prompt, asked, on_tokens, on_text, cancelled)
+
+    def answer(
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        asked: Parameters,
+        on_tokens: Callable[[list[int]], None] = lambda run: None,
+        on_text: Callable[[str], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Result:
+        """As `generate`, for all that is asked in one value: an earlier result's `parameters`
+        answer its prompt again, token for token."""
+        if asked.n > 1:
+            raise SettingError(f"n {asked.n}: this gives one answer: use generate_many")
+        watch = Watch(on_tokens, on_text, cancelled)
+        return generate(self.engine, self.generation(prompt, asked.drawn(), watch))
 
     def generate_many(
         self,
@@ -139,68 +137,74 @@ class Runner:
         **options: Any,
     ) -> Iterator[Result | Failed]:
         """Continue prompts as `generate` does, `batch_size` of them side by side, or as many as
-        there are caches for. `options` are those of `generate`, for each of them.
+        there are caches for. `options` are `Parameters`, the same for each of them.
 
         Yields in the order of the prompts, as soon as it is known, what `generate` would return, or
-        why a forward or a callback of its own failed. Raises as `generate` does, once a prompt's
+        why a forward failed; of each prompt `n` of them. Raises as `generate` does, once a prompt's
         turn has come.
         """
         at_once = self._check_batch_size(batch_size)
-        generations = (self._generation(prompt, **options) for prompt in prompts)
+        asked = Parameters(**options)
+        generations = (
+            self.generation(prompt, one, Watch()) for prompt in prompts for one in asked.answers()
+        )
         return generate_in_order(self.engine, generations, at_once)
 
-    def _generation(
+    def request(
+        self, prompt: str | Sequence[int] | Sequence[Message], asked: Parameters
+    ) -> Request:
+        """What the engine is to be asked for such an answer; its events are the caller's. Raises as
+        `generate` does."""
+        return self.generation(prompt, asked.drawn(), Watch()).request
+
+    def generation(
         self,
         prompt: str | Sequence[int] | Sequence[Message],
-        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
-        chain_len: ChainLen | None = None,
-        speculate: bool = True,
-        *,
-        tree: Tree | None = None,
-        system: str | None = None,
-        raw_prompt: bool = False,
-        stop_ids: Iterable[int] = (),
-        stop_texts: Iterable[str] = (),
-        reuse: bool = False,
-        on_tokens: Callable[[list[int]], None] = lambda run: None,
-        on_text: Callable[[str], None] | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        asked: Parameters,
+        watch: Watch,
     ) -> Generation:
-        """Checked, before anything is run."""
-        chain_len, tree = self._drafts(chain_len, tree)
-        if max_new_tokens < 1:
-            raise SettingError(f"max_new_tokens {max_new_tokens}: must be at least 1")
-        ids = self.encode(prompt, system, raw=raw_prompt)
+        """One for the engine, checked before anything is run. Raises as `generate` does."""
+        chain_len, tree = self._drafts(asked.chain_len, asked.tree)
+        ids = self.encode(prompt, asked.system, raw=asked.raw_prompt)
         check_prompt(ids, self.constants)
-        room = min(max_new_tokens, self.constants.max_seq_len - len(ids))
-        text = self._stream(tuple(stop_texts), on_text)
+        room = min(asked.max_new_tokens, self.constants.max_seq_len - len(ids))
+        before = self._decode(ids) or "" if asked.echo else ""
+        text = self._stream(asked.stop_texts, watch.on_text, before)
         if chain_len == AUTO_LENGTH and not self.engine.busy:
-            assert self.adaptive_schedule, "measured while nobody runs"
-        drafts = speculate and room > 1
+            self.adaptive_schedule(tree == AUTO_TREE)  # measured while nobody runs
+        drafts = asked.speculate and room > 1
         limits = Limits(
             room=room,
-            stop_ids=all_stop_ids(stop_ids, self.constants),
-            ends=lambda token: text.ends(token) or cancelled(),
+            stop_ids=all_stop_ids(asked.stop_ids, self.constants, ignore_eos=asked.ignore_eos),
+            ends=lambda token: text.ends(token) or watch.cancelled(),
         )
+        asked.check_vocabulary(self.constants.vocab_size, limits.stop_ids)
         return Generation(
             request=Request(
                 prompt=tuple(ids),
                 limits=limits,
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,
-                reuse=reuse,
+                reuse=asked.reuse,
+                sampling=asked,
             ),
-            max_new_tokens=max_new_tokens,
+            parameters=asked,
             text=text,
             decode=self._decode,
-            on_tokens=on_tokens,
+            watch=watch,
             executor=self.executor.name,
-            drafter=self.drafter.kind if speculate else None,
+            drafter=self.drafter.kind if asked.speculate else None,
         )
+
+    @cached_property
+    def recommended_sampling(self) -> dict[str, Any]:
+        """What the model's makers recommend: `Parameters` by name, empty where they say nothing.
+        Nothing of it is on unless it is handed to `generate`."""
+        return recommended(self.directory)
 
     def _drafts(
         self, chain_len: ChainLen | None, tree: Tree | None
-    ) -> tuple[ChainLen, Shape | None]:
+    ) -> tuple[ChainLen, Shape | Literal["auto"] | None]:
         """The chain length, and the tree that takes its place. Raises SettingError for those that
         artifact or drafter do not take."""
         if tree is None:
@@ -208,6 +212,9 @@ class Runner:
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
         drafter = self.drafter
+        if tree == AUTO_TREE:
+            check_grows_trees(tree, drafter.kind, drafter.grows_trees)
+            return AUTO_LENGTH, AUTO_TREE
         shape = chosen_tree(tree, drafter.kind, drafter.grows_trees, self.constants)
         return shape.depth, shape
 
@@ -273,10 +280,11 @@ class Runner:
         speculate: bool = True,
         *,
         tree: Tree | None = None,
+        sampling: Sampling = GREEDY,
     ) -> WarmUp:
         """Make all rounds that `batch_size` texts side by side may need, or as many as there are
-        caches for, so that none waits until they are recorded; `chain_len`, `speculate` and `tree`
-        are those of `generate`.
+        caches for, so that none waits until they are recorded; `chain_len`, `speculate`, `tree` and
+        `sampling` are those of `generate`. Rounds are of one kind for all sampling of a kind.
 
         Raises SettingError as that does and while texts run, and UnsupportedError for a round that
         there is too little memory for.
@@ -286,29 +294,40 @@ class Runner:
         at_once = self._check_batch_size(batch_size)
         chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
         self._prefill_something()  # what is recorded starts from a state that exists
-        if chosen != AUTO_LENGTH:
-            return warm_up(self._rounds, at_once, [shape or Shape.chain(chosen)])
-        assert self.adaptive_schedule, "measured while nobody runs"
-        return warm_up(self._rounds, at_once, map(Shape.chain, LENGTHS), observed=True)
+        with self.running.sampler.expecting(sampling.kind):
+            if isinstance(shape, Shape):
+                return warm_up(self._rounds, at_once, [shape])
+            if chosen != AUTO_LENGTH:
+                return warm_up(self._rounds, at_once, [Shape.chain(chosen)])
+            trees = shape == AUTO_TREE
+            self.adaptive_schedule(trees)  # measured while nobody runs
+            shapes = [*map(Shape.chain, LENGTHS), *(TREES if trees else ())]
+            return warm_up(self._rounds, at_once, shapes, observed=True, foreseen=trees)
 
-    @cached_property
-    def adaptive_schedule(self) -> AdaptiveSchedule:
-        """Rounds of every chain length and what chooses between them, which learns from text to
-        text. What they cost is measured here, which takes about four seconds. Raises SettingError
-        while texts run, whose caches that would write."""
-        if self.engine.busy:
-            raise SettingError(f"chain length {AUTO_LENGTH}: not measured: call warm_up first")
+    def adaptive_schedule(self, trees: bool) -> AdaptiveSchedule:
+        """Rounds of every shape, with trees or without, and what chooses between them, which learns
+        from text to text. What they cost is measured when it is first asked for, which takes some
+        seconds. Raises SettingError while texts run, whose caches that would write."""
+        if trees not in self._schedules:
+            if self.engine.busy:
+                asked = f"tree {AUTO_TREE}" if trees else f"chain length {AUTO_LENGTH}"
+                raise SettingError(f"{asked}: not measured: call warm_up first")
+            self._schedules[trees] = self._measured_schedule(trees)
+        return self._schedules[trees]
+
+    def _measured_schedule(self, trees: bool) -> AdaptiveSchedule:
         constants = self.constants
-        longest = min(LONGEST_CHOSEN, constants.tail - 1)
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
         backlog = self._backlog(rows)
         self._prefill_something()
-        drafting = [self._rounds.of(1, Shape.chain(k)) for k in range(1, longest + 1)]
-        rounds = [self._rounds.make(1, Shape.chain(0), backlog), *drafting]
+        chains = map(Shape.chain, range(1, min(LONGEST, constants.tail - 1) + 1))
+        shapes = [*chains, *(TREES if trees else ())]
+        drafting = [self._rounds.of(1, shape, foreseen=trees) for shape in shapes]
+        rounds = [self._rounds.make(1, PLAIN, backlog), *drafting]
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         with self.running.idle():  # behind it nobody runs either
             costs = measure_costs(rounds, backlog, positions)
-        return AdaptiveSchedule(rounds, backlog, ChainLength(costs))
+        return AdaptiveSchedule(rounds, backlog, Chooser(costs))
 
     def _backlog(self, rows: int) -> Backlog:
         recorded = self.executor.device.type == "cuda"
@@ -317,11 +336,11 @@ class Runner:
         return needed(self.drafter, rows, self.running.first(1))
 
     def _stream(
-        self, stop_texts: tuple[str, ...], on_text: Callable[[str], None] | None
+        self, stop_texts: tuple[str, ...], on_text: Callable[[str], None] | None, before: str
     ) -> NoStream:
-        if not stop_texts and on_text is None:
+        if not stop_texts and on_text is None and not before:
             return NoStream()
-        return TextStream(self.tokenizer.decode, stop_texts, on_text)
+        return TextStream(self.tokenizer.decode, stop_texts, on_text, before)
 
     def _decode(self, ids: list[int]) -> str | None:
         return self.tokenizer.decode(ids) if tokenizer_files(self.directory) else None

@@ -1,4 +1,4 @@
-"""What are drafts worth, and does `--chain-len auto` choose well? Against plain decoding.
+"""What are drafts worth, and does `auto` choose well? Against plain decoding.
 
 \b
     eagle-export --target-model gemma4-tiny --output-dir gemma4-tiny-xnnpack
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final, Literal
 
 import click
 from rich.console import Console
@@ -28,23 +29,26 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.shape import Shape, parse_tree
-from eagle_aot.runtime_runner.runner import LONGEST_CHOSEN
 from shared.header import header, title_lines
 from shared.kinds import ALL, kinds_and_prompts
 from shared.number_list import chain_lengths
 from tiny_pair.stories import stories
 
 COLUMNS = ("prompts", "drafts", "tokens/s", "of plain", "of best", "tau", "accepted by position",
-           "rounds with K = 0, 1, ...")  # fmt: skip
+           "rounds")  # fmt: skip
 SEED = 20261121
-SHORTEST, LONGEST = 8, 120  # tokens of a random prompt
+RANDOM_TOKENS = 8, 120  # of a random prompt
 REPORT_WIDTH = 120
 
 
-Drafts = ChainLen | Shape
+TREE_AUTO: Final = "tree auto"
+Drafts = ChainLen | Shape | Literal["tree auto"]
+CHOSEN = AUTO_LENGTH, TREE_AUTO
+RATIOS = "of_plain", "of_best"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,7 @@ class Line:
     acceptance_by_position: list[float]
     of_plain: float
     of_best: float
-    rounds_by_chain_len: list[int]
+    rounds_by_shape: dict[str, int]
 
 
 @eagle_command
@@ -68,9 +72,9 @@ class Line:
               help="Prompts, each with its `kind`; default: made for the tiny pair.")  # fmt: skip
 @click.option("--prompts", "count", type=click.IntRange(min=2), default=24, show_default=True,
               help="Prompts per set that is made.")  # fmt: skip
-@click.option("--chain-lens", default=",".join(map(str, range(1, LONGEST_CHOSEN + 1))),
+@click.option("--chain-lens", default=",".join(map(str, range(1, LONGEST + 1))),
               callback=chain_lengths, help="Fixed ones; default: all of them.")  # fmt: skip
-@click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE",
+@click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE|auto",
               help="A tree as well; may be given more than once.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
               help="What drafts; default: the artifact's own.")  # fmt: skip
@@ -90,11 +94,11 @@ def main(
     commit: str | None,
     as_json: bool,
 ) -> None:
-    """Compare --chain-len auto with plain decoding and fixed lengths of ARTIFACT."""
+    """Compare --chain-len auto and trees with plain decoding and fixed lengths of ARTIFACT."""
     sets = None if prompts_jsonl is None else by_kind(prompts_jsonl)
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph, drafter=drafter)
     sets = sets or prompt_sets(runner, count)
-    lengths: list[Drafts] = [0, *chain_lens, *map(parse_tree, trees), AUTO_LENGTH]
+    lengths: list[Drafts] = [0, *chain_lens, *map(tree_of, trees), AUTO_LENGTH]
     every: dict[Drafts, list[Result]] = {length: [] for length in lengths}
     lines: list[Line] = []
     same = True
@@ -124,6 +128,11 @@ def by_kind(prompts_jsonl: Path) -> dict[str, list[Prompt]]:
     return sets
 
 
+def tree_of(text: str) -> Shape | Literal["tree auto"]:
+    """What --tree says. Raises SettingError for what is no tree."""
+    return TREE_AUTO if text == AUTO_TREE else parse_tree(text)
+
+
 def prompt_sets(runner: Runner, count: int) -> dict[str, list[Prompt]]:
     """By name, `count` prompts each, the same in every run."""
     rng = random.Random(SEED)
@@ -131,7 +140,7 @@ def prompt_sets(runner: Runner, count: int) -> dict[str, list[Prompt]]:
         story.question for story in itertools.islice(stories(SEED, "test"), count)
     ]
     noise: list[Prompt] = [
-        [rng.randrange(runner.constants.vocab_size) for _ in range(rng.randint(SHORTEST, LONGEST))]
+        [rng.randrange(runner.constants.vocab_size) for _ in range(rng.randint(*RANDOM_TOKENS))]
         for _ in range(count)
     ]
     mixed = itertools.chain(*zip(easy, noise, strict=True))
@@ -148,6 +157,8 @@ def decode(runner: Runner, prompt: Prompt, length: Drafts, max_new_tokens: int) 
     """0 decodes plainly."""
     if isinstance(length, Shape):
         return runner.generate(prompt, max_new_tokens, tree=length)
+    if length == TREE_AUTO:
+        return runner.generate(prompt, max_new_tokens, tree=AUTO_TREE)
     if length == 0:
         return runner.generate(prompt, max_new_tokens, speculate=False)
     return runner.generate(prompt, max_new_tokens, length)
@@ -162,7 +173,7 @@ def report(name: str, results: dict[Drafts, list[Result]]) -> Iterator[Line]:
     """A line for each chain length and tree; ratios are of tokens per second."""
     totals = {k: Stats.total(result.stats for result in found) for k, found in results.items()}
     plain = totals[0].decode_seconds
-    best = min(stats.decode_seconds for length, stats in totals.items() if length != AUTO_LENGTH)
+    best = min(stats.decode_seconds for length, stats in totals.items() if length not in CHOSEN)
     for length, stats in totals.items():
         yield Line(
             prompts=name,
@@ -173,7 +184,7 @@ def report(name: str, results: dict[Drafts, list[Result]]) -> Iterator[Line]:
             acceptance_by_position=stats.acceptance_by_position,
             of_plain=plain / stats.decode_seconds,
             of_best=best / stats.decode_seconds,
-            rounds_by_chain_len=stats.rounds_by_chain_len,
+            rounds_by_shape=dict(stats.rounds_by_shape.most_common()),
         )
 
 
@@ -196,13 +207,15 @@ def show(artifact: Path, lines: list[Line], same: bool, commit: str | None, as_j
             f"{line.of_best:.3f}",
             "" if line.tau is None else f"{line.tau:.2f}",
             " ".join(f"{share:.2f}" for share in line.acceptance_by_position),
-            " ".join(map(str, line.rounds_by_chain_len)) if line.drafts == AUTO_LENGTH else "",
+            ", ".join(f"{shape}: {count}" for shape, count in line.rounds_by_shape.items()),
             end_section=line.drafts == AUTO_LENGTH,
         )
     console.print(table)
-    chosen = [line for line in lines if line.drafts == AUTO_LENGTH]
-    plain, best = (min(getattr(line, of) for line in chosen) for of in ("of_plain", "of_best"))
-    console.print(f"on every set auto has at least {plain:.3f} of plain, {best:.3f} of the best K")
+    for name in CHOSEN:
+        chosen = [line for line in lines if line.drafts == name]
+        if chosen:
+            plain, best = (min(getattr(line, of) for line in chosen) for of in RATIOS)
+            console.print(f"on every set {name} has {plain:.3f} of plain, {best:.3f} of the best")
     console.print(f"all outputs identical: {same}")
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import click
 from rich.console import Console
@@ -23,14 +24,18 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
 from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
 from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from shared.number_list import numbers
 
-CHAIN_LENS: tuple[ChainLen, ...] = (0, 1, 2, 4, 7, 15, AUTO_LENGTH)
-TREES = Shape(4, 4, 16), Shape(6, 8, 32), Shape(7, 8, 63)
+Drafts = tuple[ChainLen, Shape | Literal["auto"] | None]
+"""A request's chain length, and the tree that takes its place."""
+CHAINS: list[Drafts] = [(chain_len, None) for chain_len in (0, 1, 2, 4, 7, 15, AUTO_LENGTH)]
+TREES: list[Drafts] = [(4, Shape(4, 4, 16)), (6, Shape(6, 8, 32)), (7, Shape(7, 8, 63)),
+                       (AUTO_LENGTH, AUTO_TREE)]  # fmt: skip
 CANCELLED, SERIAL = 0.15, 0.01
 """Shares: of requests, and of steps behind which all is compared with serial decoding."""
 IDLE = 0.3  # the chance of a step that nobody comes before
@@ -84,6 +89,8 @@ def main(
     shown = track(asked, "alone", total=count, console=console, disable=not console.is_terminal)
     requests = [(request, alone(runner, request)) for request in shown]
     click.echo(str(runner.warm_up(max(batch_sizes), AUTO_LENGTH)), err=True)
+    if runner.drafter.grows_trees:
+        click.echo(str(runner.warm_up(max(batch_sizes), tree=AUTO_TREE)), err=True)
     orders = [rng.sample(range(count), count) for _ in batch_sizes]
     cases = [[case_of(rng, i, *requests[i]) for i in order] for order in orders]
     wrong = 0
@@ -104,12 +111,11 @@ def made_up(runner: Runner, rng: random.Random, prompts: list[Prompt], longest: 
         room=min(rng.randint(1, longest), constants.max_seq_len - len(prompt)),
         stop_ids=frozenset((*constants.eos_ids, *stops)),
     )
-    drafts = rng.choice((*CHAIN_LENS, *TREES) if runner.drafter.grows_trees else CHAIN_LENS)
-    tree = drafts if isinstance(drafts, Shape) else None
+    chain_len, tree = rng.choice(CHAINS + TREES if runner.drafter.grows_trees else CHAINS)
     return Request(
         prompt=tuple(prompt),
         limits=limits,
-        chain_len=tree.depth if tree else drafts,
+        chain_len=chain_len,
         tree=tree,
         reuse=rng.random() < 0.5,
     )

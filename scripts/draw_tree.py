@@ -15,13 +15,13 @@ import torch
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.checks.request import check_prompt, chosen_tree
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Outcome, Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft
+from shared.watched import Watched
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,17 +40,6 @@ class Grown:
     parents: list[int]
     path: list[int]
     following: int
-
-
-class Watched:
-    """Keeps the last draft that a drafter proposed."""
-
-    def __init__(self, drafter: LateDrafter) -> None:
-        self._drafter, self.observe = drafter, drafter.observe
-
-    def propose(self, running: Running, shape: Shape) -> Draft:
-        self.last = self._drafter.propose(running, shape)
-        return self.last
 
 
 @eagle_command

@@ -91,7 +91,8 @@ def exports(
         started["tiny"] = Export(directory / "tiny", *arguments)
     if "int4_head_artifact" in needed:
         arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack", "--no-self-test")
-        started["int4_head"] = Export(directory / "int4_head", *arguments, "--draft-quant", "int4")
+        more = "--draft-quant", "int4", "--max-batch-size", "4"
+        started["int4_head"] = Export(directory / "int4_head", *arguments, *more)
     if "cuda_artifact" in needed and torch.cuda.is_available() and CUDA_ARTIFACT not in os.environ:
         arguments = ("--target-model", "gemma4-tiny", "--backend", "cuda", "--max-seq-len", "4608")
         started["cuda"] = Export(directory / "cuda", *arguments)
@@ -148,7 +149,7 @@ def tiny_artifact(exports: dict[str, Export], one_thread: None) -> Path:
 
 @pytest.fixture(scope="session")
 def int4_head_artifact(exports: dict[str, Export], one_thread: None) -> Path:
-    """The shipped pair, its head in INT4."""
+    """The shipped pair, its head in INT4, with caches for four sequences."""
     return exports["int4_head"].wait()
 
 

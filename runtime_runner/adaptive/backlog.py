@@ -10,6 +10,7 @@ from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.rounds.round import Drafter, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class LateDrafter(Drafter, Protocol):
@@ -19,7 +20,7 @@ class LateDrafter(Drafter, Protocol):
     kind: str
     grows_trees: bool
 
-    def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
+    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         """Commit a path as `observe` does.
 
         Returns bool [B, P]: which of its tokens it would have drafted, each being the next one.
@@ -61,7 +62,7 @@ class Backlog:
         following = torch.tensor([list(tokens)], dtype=torch.int64, device=features.device)
         places = torch.arange(first, first + len(tokens), device=features.device)
         path = committed(following, places, self._running.sequences)
-        expected = self._drafter.catch_up(path, features)
+        expected = self._drafter.catch_up(path, features, self._running.sampler)
         self.clear()
         return expected[0].tolist()
 

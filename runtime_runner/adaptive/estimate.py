@@ -1,7 +1,5 @@
 """How likely the next drafts are to be accepted, from those of the text so far."""
 
-import itertools
-import operator
 from collections.abc import Sequence
 
 MEMORY = 48.0  # rounds, after which an observation counts 1 / e
@@ -55,12 +53,6 @@ class AcceptanceEstimate:
             before = rates[-1] if rates else OPTIMISM
             rates.append((a + WEIGHT_OF_OPTIMISM * before) / (r + WEIGHT_OF_OPTIMISM))
         return rates
-
-    def tokens(self) -> list[float]:
-        """Expected of a round with 0, 1, ... drafts: 1 + the chances that draft 1, 2, ... is
-        reached and accepted (Leviathan et al., arXiv 2211.17192, with a rate for each position)."""
-        chances = itertools.accumulate(self.rates(), operator.mul, initial=1.0)
-        return list(itertools.accumulate(chances))
 
 
 def runs(expected: Sequence[bool], longest: int) -> list[tuple[int, int]]:

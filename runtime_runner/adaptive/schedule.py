@@ -1,34 +1,35 @@
-"""Which round of a text comes next: how many drafts each has."""
+"""Which round of a text comes next: what each drafts."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.chain_length import (
-    PLAIN_RUN,
-    ChainLength,
-)
+from eagle_aot.runtime_runner.adaptive.chooser import PLAIN_RUN, Chooser
+from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from eagle_aot.runtime_runner.rounds.round import Round
+from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
+from eagle_aot.runtime_runner.rounds.outlook import Outlook
+from eagle_aot.runtime_runner.rounds.round import Outcome, Round
 
 
 class AdaptiveSchedule:
-    """Rounds of every chain length over one cursor, and what chooses between them.
+    """Rounds of every shape over one cursor, and what chooses between them.
 
     They are chosen in runs, within which nothing is asked: after each forward the host's caches
     hold other things, so that choosing costs a small model more than it wins.
     """
 
-    def __init__(self, rounds: Sequence[Round], backlog: Backlog, chooser: ChainLength) -> None:
-        """`rounds[K]` has K drafts; the drafter of `rounds[0]` is `backlog`."""
-        self.rounds = rounds
+    def __init__(self, rounds: Iterable[Round], backlog: Backlog, chooser: Chooser) -> None:
+        """One of each shape that `chooser` knows; the plain one's drafter is `backlog`."""
+        self.rounds = {round_.shape: round_ for round_ in rounds}
         self.backlog = backlog
         self._chooser = chooser
         self._position = 0  # of the first token that the drafter has not seen
         self._pending: list[int] = []  # plain tokens from there up to the bonus token
-        self._run = rounds[0]
+        self._outlook: Outlook | None = None  # behind the bonus token
+        self._run = self.rounds[PLAIN]
         self._run_left = 0  # rounds
-        self._played: list[tuple[int, int]] = []  # of the run: (accepted, emitted)
+        self._played: list[Played] = []  # of the run
         self._seconds = 0.0  # that they took
         self._started = 0.0  # the round, by the host's clock
 
@@ -43,7 +44,7 @@ class AdaptiveSchedule:
         self._chooser.begin()
         self.backlog.clear()
         self._position = prompt_tokens
-        self._pending, self._run_left = [], 0
+        self._pending, self._run_left, self._outlook = [], 0, None
 
     def settle(self) -> None:
         """Let the drafter catch up, so that other rounds than these may go on with the text."""
@@ -60,13 +61,14 @@ class AdaptiveSchedule:
         self._started = time.perf_counter()
         return self._run
 
-    def observe(self, round_: Round, accepted: int, run: Sequence[int]) -> None:
-        """What came of it: drafts accepted, and the tokens before the text's end."""
+    def observe(self, round_: Round, outcome: Outcome, run: Sequence[int]) -> None:
+        """What came of it, and the tokens of it before the text's end."""
         self._seconds += time.perf_counter() - self._started
-        self._played.append((min(accepted, len(run)), len(run)))
+        self._played.append(Played.of(outcome, run, self._outlook))
+        self._outlook = outcome.outlook
         self._run_left -= 1
-        if round_.chain_len:
-            self._position += accepted + 1
+        if round_.shape.nodes:
+            self._position += outcome.accepted + 1
         else:
             self._pending += run
 
@@ -74,18 +76,18 @@ class AdaptiveSchedule:
         """What came of the run."""
         if self._played:
             place = self._position + len(self._pending)
-            self._chooser.observe(self._run.chain_len, self._played, place, self._seconds)
+            self._chooser.observe(self._run.shape, self._played, place, self._seconds)
         self._played, self._seconds = [], 0.0
 
     def _next_run(self, left: int) -> None:
         place = self._position + len(self._pending)
         if self._pending and not self._caught_up(place):
-            chain_len, count = 0, PLAIN_RUN
+            shape, count = PLAIN, PLAIN_RUN
         else:
-            chain_len, count = self._chooser.choose(left, place)
-        if not chain_len:
+            shape, count = self._chooser.choose(left, place, self._outlook)
+        if not shape.nodes:
             count = min(count, self.backlog.capacity - len(self._pending))
-        self._run, self._run_left = self.rounds[chain_len], count
+        self._run, self._run_left = self.rounds[shape], count
 
     def _caught_up(self, place: int) -> bool:
         """Whether the drafter has now seen all tokens before `place`."""

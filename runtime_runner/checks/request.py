@@ -41,11 +41,15 @@ def chosen_tree(tree: Tree, drafter: str, grows_trees: bool, constants: Constant
     take."""
     shape = shape_of(tree)
     check_tree(shape, constants.tail - 1, constants.max_rows, constants.max_seq_len)
-    if not (shape.is_chain or grows_trees):
-        raise SettingError(
-            f"tree {shape}: drafter {drafter!r} proposes chains: name a chain length"
-        )
+    if not shape.is_chain:
+        check_grows_trees(shape, drafter, grows_trees)
     return shape
+
+
+def check_grows_trees(tree: object, drafter: str, grows_trees: bool) -> None:
+    """Raise SettingError for a tree of a drafter that knows one way on."""
+    if not grows_trees:
+        raise SettingError(f"tree {tree}: drafter {drafter!r} proposes chains: name a chain length")
 
 
 def shape_of(tree: Tree) -> Shape:
@@ -60,12 +64,16 @@ def shape_of(tree: Tree) -> Shape:
     return Shape(*sizes)
 
 
-def all_stop_ids(stop_ids: Iterable[int], constants: Constants) -> frozenset[int]:
-    """The artifact's own and these. Raises SettingError for one outside the vocabulary."""
+def all_stop_ids(
+    stop_ids: Iterable[int], constants: Constants, *, ignore_eos: bool = False
+) -> frozenset[int]:
+    """The artifact's own, unless they are ignored, and these. Raises SettingError for one outside
+    the vocabulary."""
     stops = list(stop_ids)
     for stop in stops:
         if not 0 <= stop < constants.vocab_size:
             raise SettingError(
                 f"stop id {stop} is outside the vocabulary of {constants.vocab_size}"
             )
-    return frozenset((*constants.eos_ids, *stops))
+    own = () if ignore_eos else constants.eos_ids
+    return frozenset((*own, *stops))

@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, EAGLE3, Constants
+from eagle_aot.common.threads import one_on_a_cpu
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.rounds.outlook import WIDTH, packed
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows
-from eagle_aot.runtime_runner.sampling import greedy
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows, numbers
+from eagle_aot.runtime_runner.sampling.parameters import Choice
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class Eagle3Drafter:
@@ -40,6 +43,7 @@ class Eagle3Drafter:
         self._tail, self._sequences = constants.tail, constants.max_batch_size
         self._target_ids = target_ids
         self._most_rows = constants.max_rows if stores_prompts else None
+        self._noise_ids = None if target_ids is None else target_ids.int()
         self._logits: Tensor | None = None  # [sequences + 1, 1, Vd]
         self._feature: Tensor | None = None  # [sequences + 1, 1, H]
 
@@ -49,7 +53,7 @@ class Eagle3Drafter:
             accepted, features = self._store(accepted, features)
         self._commit(accepted, features)
 
-    def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
+    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         """Commit slots that were left out, as `observe` does.
 
         Returns bool [B, P]: which of the tokens would have been the first draft at its place.
@@ -57,7 +61,9 @@ class Eagle3Drafter:
         assert self._logits is not None, "observe comes before catching up"
         first = self._logits.index_select(0, accepted.sequences)
         logits = self._commit(accepted, features)
-        return self._likeliest(torch.cat((first, logits[:, :-1]), dim=1)) == accepted.tokens
+        places = numbers(1, accepted.tokens.shape[1] + 1, features.device)
+        rows = torch.cat((first, logits[:, :-1]), dim=1), accepted.first.unsqueeze(1) + places
+        return self._choice(sampler, *rows, accepted.sequences) == accepted.tokens
 
     def propose(self, running: Running, shape: Shape) -> Draft:
         """Drafts whose slots are overwritten by what is committed next."""
@@ -68,26 +74,53 @@ class Eagle3Drafter:
             return self._chain(running, shape.depth, logits, feature)
         trunk = Trunk(running.position, running.sequences, self._tail)
         grow = grow_likely if shape.paths is None else grow_paths
-        return grow(shape, trunk, self._expanded(logits, feature, shape.topk), self._expand)
+        sampler, where = running.sampler, running.position.unsqueeze(1) + 1
+
+        def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
+            found = self._run(rows, features)
+            return self._expanded(sampler, *found, rows.positions + 2, rows.sequences, topk)
+
+        first = self._expanded(sampler, logits, feature, where, running.sequences, shape.topk)
+        return grow(shape, trunk, first, expand)
+
+    def outlook(self, sequences: Tensor) -> Tensor:
+        """What the head says behind their last committed slots, as `packed` makes it."""
+        assert self._logits is not None and self._feature is not None, "observe comes before this"
+        logits = self._logits.index_select(0, sequences)
+        found = self._likeliest_of(logits, self._feature.index_select(0, sequences), WIDTH)
+        return packed(found.tokens[:, 0], found.scores[:, 0])
 
     def _chain(self, running: Running, length: int, logits: Tensor, feature: Tensor) -> Draft:
-        drafts = [self._likeliest(logits)]
+        place = running.position.unsqueeze(1) + 1
+        drafts = [self._choice(running.sampler, logits, place, running.sequences)]
         for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
             slot = torch.where(running.position < 0, -1, running.position + step)
             rows = chain_rows(drafts[-1], slot, running.sequences, self._tail)
             logits, feature = self._run(rows, feature)
-            drafts.append(self._likeliest(logits))
+            place = slot.unsqueeze(1) + 2
+            drafts.append(self._choice(running.sampler, logits, place, running.sequences))
         return Draft(torch.cat(drafts, dim=1))
 
-    def _expand(self, rows: StepRows, features: Tensor, topk: int) -> Expanded:
-        return self._expanded(*self._run(rows, features), topk)
+    def _expanded(
+        self,
+        sampler: Sampler,
+        logits: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        sequences: Tensor,
+        topk: int,
+    ) -> Expanded:
+        """What is likeliest at `positions` int64 [B, F]: under noise, once that is known."""
+        if sampler.kind > Choice.GREEDY:
+            logits = sampler.perturbed(logits, positions, sequences, self._noise_ids)
+        return self._likeliest_of(logits, features, topk)
 
-    def _expanded(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
-        largest, ids = logits.topk(topk, dim=-1)
-        return Expanded(
-            self._in_target(ids), largest - logits.logsumexp(dim=-1, keepdim=True), features
-        )
+    def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
+        with one_on_a_cpu(logits):
+            largest, ids = logits.topk(topk, dim=-1)
+            scores = largest - logits.logsumexp(dim=-1, keepdim=True)
+        return Expanded(self._in_target(ids), scores, features)
 
     def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
         """The head's logits behind each slot, float32 [B, P, Vd]."""
@@ -120,9 +153,12 @@ class Eagle3Drafter:
         logits, recurrent = self._executor.run(DRAFT_DECODE, *rows.inputs, features)
         return logits, recurrent
 
-    def _likeliest(self, logits: Tensor) -> Tensor:
-        """The head's choices as the target's ids, int64 [B, T]."""
-        return self._in_target(greedy(logits))
+    def _choice(
+        self, sampler: Sampler, logits: Tensor, positions: Tensor, sequences: Tensor
+    ) -> Tensor:
+        """What the target would choose at `positions` if it said what the head says: ids of its,
+        int64 [B, T]."""
+        return self._in_target(sampler.draft(logits, positions, sequences, self._noise_ids))
 
     def _in_target(self, ids: Tensor) -> Tensor:
         return ids if self._target_ids is None else self._target_ids[ids]

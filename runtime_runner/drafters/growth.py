@@ -72,7 +72,10 @@ class Nodes:
         rows.scatter_(1, places, numbers(1, places.shape[1] + 1, places.device).expand_as(places))
         parents = self.parents.gather(1, places)
         before = torch.where(parents == ROOT, 0, rows.gather(1, parents.clamp(min=0)))
-        return Draft(self.tokens.gather(1, places), before, self.ranks.gather(1, places), depth)
+        tokens, ranks, scores = (
+            of_nodes.gather(1, places) for of_nodes in (self.tokens, self.ranks, self.scores)
+        )
+        return Draft(tokens, before, ranks, depth, scores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, numbers
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 LONGEST = 3
 """Last tokens that are looked up at most."""
@@ -46,7 +47,7 @@ class NgramDrafter:
         column = torch.where(first >= 0, column_of(first + 1 + step), self._columns - 1)
         self._texts[accepted.sequences.unsqueeze(1), column] = accepted.tokens
 
-    def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
+    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         """Write down tokens as `observe` does.
 
         Returns bool [B, P]: which of them would have been the first draft at its place.

@@ -82,6 +82,7 @@ class Engine:
         self.waiting.clear()
         self.prompts, self.running = [], []
         self.schedule.running.position.fill_(-1)
+        self.schedule.running.sampler.clear()
         self.sequences = Sequences(self.schedule.running, self.schedule.target)
         self._share.reset()
 
@@ -112,7 +113,10 @@ class Engine:
             sequence, kept = self.sequences.take(request.prompt, request.reuse)
             where = self.sequences.cache(sequence)
             drafter = None if request.is_plain else schedule.drafter
-            run = PromptRun(schedule.target, drafter, request.prompt, where, kept)
+            sampler, limits = schedule.running.sampler, request.limits
+            how = request.sampling, request.prompt, limits.room, limits.stop_ids
+            sampler.begin(sequence, *how)
+            run = PromptRun(schedule.target, drafter, request.prompt, where, kept, sampler)
             text.start(sequence, kept, run)
             self.prompts.append(text)
 
@@ -128,12 +132,12 @@ class Engine:
         if text.run.left:
             return []
         try:
-            run = text.begin(first)
+            told = text.begin(first)
         except Exception as error:  # of its own `ends`
             return [self._fail(text, error)]
         self.prompts.remove(text)
         self._join(text, bonus)
-        return self._told(text, run)
+        return self._told(text, told)
 
     def _run_round(self) -> list[Event]:
         return self._attempt(list(self.running), self._round, self._share.add_round)
@@ -146,12 +150,12 @@ class Engine:
         found, events = [], list[Event]()
         for text, outcome in zip(texts, outcomes, strict=False):
             try:
-                run = text.add(round_.shape, outcome)
+                told = text.add(round_.shape, outcome)
             except Exception as error:  # of its own `ends`: the others have their tokens
                 events.append(self._fail(text, error))
                 continue
-            found.append((outcome.accepted, run))
-            events += self._told(text, run)
+            found.append((outcome, told.tokens))
+            events += self._told(text, told)
         if len(found) == len(texts):
             self.schedule.observe(round_, found, time.perf_counter() - started)
         return events
@@ -174,8 +178,8 @@ class Engine:
             self._share.reset()
         return events
 
-    def _told(self, text: Text, run: list[int]) -> list[Event]:
-        events: list[Event] = [Tokens(text.number, run)]
+    def _told(self, text: Text, told: Tokens) -> list[Event]:
+        events: list[Event] = [told]
         if text.ended is not None:
             events.append(text.finished(text.ended))
             self._leave(text)
@@ -198,7 +202,7 @@ class Engine:
         self.running.append(text)
         running = self.schedule.running
         running.place(bonus, text.position, place)
-        running.take(text.request.shape, place)
+        running.take(text.request.most, place)
         self.schedule.join(self.running)
 
     def _leave(self, text: Text, *, kept: bool = True) -> None:
@@ -215,5 +219,6 @@ class Engine:
         else:
             self.waiting.remove(text)
         if text.sequence is not None:
+            self.schedule.running.sampler.end(text.sequence)
             self.sequences.give_back(text.sequence, text.left() if kept else None)
         text.sequence = text.run = None

@@ -23,6 +23,7 @@ def check_invariants(engine: Engine) -> None:
     assert sorted([*held, *engine.sequences.free]) == sorted(engine.sequences.order), (
         "a sequence is used twice, or by nobody"
     )
+    assert running.sampler.begun == set(held), "a sequence's tokens are chosen for nobody"
     assert held[len(engine.prompts) :] == engine.sequences.order[: len(engine.running)], "a gap"
     assert all(text.sequence is None for text in engine.waiting), "a sequence is held in line"
     positions, bonus = running.position.tolist(), running.bonus.flatten().tolist()

@@ -4,12 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
 
 RequestId = int
 Reason = Literal["stop", "room", "cancelled"]
@@ -35,24 +38,40 @@ class Limits:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """Token ids to continue within `limits`, with `chain_len` drafts a round at most, or "auto" for
-    as many as pay; 0 decodes plainly. A `tree` takes the chain's place. With `reuse`, rows that a
-    cache holds of a text that began alike are not run again.
+    as many as pay; 0 decodes plainly. A `tree` takes the chain's place, "auto" for whichever pays,
+    chains and plain decoding among them. With `reuse`, rows that a cache holds of a text that began
+    alike are not run again.
 
-    Its tokens depend on the prompt and the limits alone, and not on whoever else is served.
+    Its tokens depend on the prompt, the limits and the sampling alone, and not on whoever else is
+    served. Raises SettingError for sampling without a seed.
     """
 
     prompt: tuple[int, ...]
     limits: Limits
     chain_len: ChainLen
-    tree: Shape | None = None
+    tree: Shape | Literal["auto"] | None = None
     reuse: bool = False
+    sampling: Sampling = GREEDY
+
+    def __post_init__(self) -> None:
+        if self.sampling.temperature and self.sampling.seed is None:
+            raise SettingError("sampling: a request needs a seed: draw one with `Sampling.drawn`")
 
     @property
     def shape(self) -> Shape | None:
         """What it is drafted in a round, None for as much as pays."""
-        if self.tree is not None:
+        if isinstance(self.tree, Shape):
             return self.tree
-        return None if self.chain_len == AUTO_LENGTH else Shape.chain(self.chain_len)
+        if self.tree == AUTO_TREE or self.chain_len == AUTO_LENGTH:
+            return None
+        return Shape.chain(self.chain_len)
+
+    @property
+    def most(self) -> Shape | None:
+        """What it takes of a round at most, None for all of any."""
+        if self.shape is None and self.tree is None:
+            return Shape.chain(LONGEST)
+        return self.shape
 
     @property
     def is_plain(self) -> bool:
@@ -62,10 +81,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The next tokens of a request, at least one."""
+    """The next tokens of a request, at least one: the first `accepted` are drafts, of `drafted`.
+    Of a tree's, `ranks` are those among the drafts behind the same token."""
 
     request: RequestId
     tokens: list[int]
+    drafted: int = 0
+    accepted: int = 0
+    ranks: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +111,10 @@ class Failed:
     request: RequestId
     error: str
     cause: Exception
+
+    def to_json(self) -> dict[str, str]:
+        """In the place of an answer."""
+        return {"error": self.error}
 
 
 def reason(error: Exception) -> str:

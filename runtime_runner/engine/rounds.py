@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Iterable
 
+from torch import Tensor
+
 from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.rounds.outlook import Foreseeing
 from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.target import Target
+from eagle_aot.runtime_runner.sampling.parameters import Choice
 
 
 class Rounds:
@@ -26,7 +30,7 @@ class Rounds:
         `max_rows` rows at most."""
         self.target, self.drafter, self.running = target, drafter, running
         self._max_rows, self._record = max_rows, record
-        self._made: dict[tuple[int, Shape, bool], Round] = {}
+        self._made: dict[tuple[int, Shape, bool, bool], Round] = {}
 
     def fitting(self, texts: int, shape: Shape) -> Shape:
         """As much of it as there are rows for in a round of so many texts."""
@@ -48,19 +52,46 @@ class Rounds:
         every = set(wanted)
         return {(size, self.fitting(size, shape)) for size in places for shape in every}
 
-    def of(self, texts: int, shape: Shape, *, observed: bool = False) -> Round:
+    def of(
+        self, texts: int, shape: Shape, *, observed: bool = False, foreseen: bool = False
+    ) -> Round:
         """The round of the texts at the first places, drafted `shape` each or as much of it as
-        there are rows for. With `observed`, the drafter is shown plain rounds too."""
+        there are rows for. With `observed`, the drafter is shown plain rounds too; where it is
+        `foreseen`, a drafter that can tells what it expects behind the round."""
         shape = self.fitting(texts, shape)
-        made = self.places(texts), shape, observed or shape.nodes > 0
+        observed = observed or shape.nodes > 0
+        made = self.places(texts), shape, observed, foreseen and observed
         if made not in self._made:
-            self._made[made] = self.make(made[0], shape, self.drafter if made[-1] else None)
+            drafter = self.drafter if observed else None
+            self._made[made] = self.make(made[0], shape, drafter, foreseen=made[-1])
         return self._made[made]
 
-    def make(self, places: int, shape: Shape, drafter: Drafter | None) -> Round:
+    def make(
+        self, places: int, shape: Shape, drafter: Drafter | None, *, foreseen: bool = False
+    ) -> Round:
         """A new one. Recording plays it as well, while nobody runs."""
-        round_ = Round(self.target, drafter, shape, self.running.first(places))
+        foreseeing = drafter if foreseen and isinstance(drafter, Foreseeing) else None
+        running = self.running.first(places)
+        round_ = Round(self.target, drafter, shape, running, foreseeing)
         if self._record is not None:
-            with self.running.idle():
-                round_.play = self._record(round_.step)
+            round_.play = Recordings(round_.step, self.running, self._record)
         return round_
+
+
+class Recordings:
+    """Of a round, one for each kind of choice that it has been played with."""
+
+    def __init__(self, step: Call, running: Running, record: Callable[[Call], Call]) -> None:
+        self._step, self._running, self._record = step, running, record
+        self._made: dict[Choice, Call] = {}
+        self._current()
+
+    def __call__(self) -> Tensor:
+        return self._current()()
+
+    def _current(self) -> Call:
+        kind = self._running.sampler.kind
+        if kind not in self._made:
+            with self._running.idle():
+                self._made[kind] = self._record(self._step)
+        return self._made[kind]

@@ -3,16 +3,20 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from eagle_aot.runtime_runner.adaptive.batch import BatchChainLength
+from eagle_aot.runtime_runner.adaptive.batch import LENGTHS, BatchChooser
+from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, PLAIN, TREES
+from eagle_aot.runtime_runner.engine.request import RequestId
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.text import Text
-from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
+from eagle_aot.runtime_runner.rounds.outlook import Outlook
+from eagle_aot.runtime_runner.rounds.round import Drafter, Outcome, Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.target import Target
 
-Found = Sequence[tuple[int, Sequence[int]]]
-"""Of each text of a round: drafts accepted, and the tokens before its end."""
+Found = Sequence[tuple[Outcome, Sequence[int]]]
+"""Of each text of a round, and the tokens of it before the text's end."""
 
 
 class Schedule(Protocol):
@@ -64,13 +68,14 @@ class SharedRounds:
     drafter out of plain rounds; beside others the drafter is shown every round.
     """
 
-    def __init__(self, rounds: Rounds, alone: Callable[[], AdaptiveSchedule]) -> None:
-        """`alone` gives the chooser of a text that has nobody beside it."""
+    def __init__(self, rounds: Rounds, alone: Callable[[bool], AdaptiveSchedule]) -> None:
+        """`alone` gives the chooser of a text that has nobody beside it, with trees or without."""
         self._rounds, self._make_alone = rounds, alone
         self.target, self.drafter, self.running = rounds.target, rounds.drafter, rounds.running
-        self._together = BatchChainLength()
+        self._together = BatchChooser()
         self._alone: AdaptiveSchedule | None = None
-        self._chosen = False  # the round that is played, for all together
+        self._texts: Sequence[Text] = ()  # of the round, where it is chosen for all together
+        self._outlooks: dict[RequestId, Outlook | None] = {}  # behind them
 
     def join(self, texts: Sequence[Text]) -> None:
         if self._alone is not None and len(texts) > 1:
@@ -78,27 +83,51 @@ class SharedRounds:
         self._alone = None
         text = texts[-1]
         if len(texts) == 1 and text.request.shape is None:
-            self._alone = self._make_alone()
+            self._alone = self._make_alone(text.request.tree == AUTO_TREE)
             self._alone.begin(len(text.request.prompt))
 
     def choose(self, texts: Sequence[Text]) -> Round:
         if self._alone is not None:
             return self._alone.choose(texts[0].room)
         wanted = [text.request.shape for text in texts]
-        fixed = Shape.covering([Shape.chain(0), *filter(None, wanted)])
-        self._chosen = None in wanted and fixed.is_chain
-        if not self._chosen:
+        fixed = Shape.covering([PLAIN, *filter(None, wanted)])
+        self._texts = texts if None in wanted and fixed.is_chain else ()
+        if not self._texts:
             return self._rounds.of(len(texts), fixed)
-        longest = min(self._rounds.longest_chain(len(texts)), max(text.room for text in texts) - 1)
         free = wanted.count(None) / len(texts)
-        places = self._rounds.places(len(texts))
-        chosen = self._together.choose(places, free, fixed.depth, max(longest, 0))
-        return self._rounds.of(len(texts), Shape.chain(chosen), observed=True)
+        places, fixed = self._rounds.places(len(texts)), self._rounds.fitting(len(texts), fixed)
+        chosen = self._together.choose(places, free, fixed, self._more(texts, fixed))
+        foreseen = any(text.request.tree == AUTO_TREE for text in texts)
+        return self._rounds.of(len(texts), chosen, observed=True, foreseen=foreseen)
 
     def observe(self, round_: Round, found: Found, seconds: float) -> None:
         if self._alone is not None:
-            ((accepted, run),) = found
-            self._alone.observe(round_, accepted, run)
-        elif self._chosen:  # all else would be work behind every round, for nobody
-            played = [(accepted, len(run)) for accepted, run in found]
-            self._together.observe(len(round_.running), round_.chain_len, played, seconds)
+            ((outcome, run),) = found
+            self._alone.observe(round_, outcome, run)
+        elif self._texts:  # all else would be work behind every round, for nobody
+            played = [
+                Played.of(outcome, run, self._outlooks.get(text.number))
+                for text, (outcome, run) in zip(self._texts, found, strict=True)
+                if learns(text, round_.shape)
+            ]
+            self._outlooks = {
+                text.number: outcome.outlook
+                for text, (outcome, _) in zip(self._texts, found, strict=True)
+            }
+            self._together.observe(len(round_.running), round_.shape, played, seconds)
+
+    def _more(self, texts: Sequence[Text], fixed: Shape) -> list[Shape]:
+        """What may be drafted beyond what was asked for, by depth and nodes: trees where nobody
+        asked for drafts."""
+        longest = max(text.room for text in texts) - 1
+        shapes = list(map(Shape.chain, LENGTHS))
+        if not fixed.nodes and any(text.request.tree == AUTO_TREE for text in texts):
+            shapes += TREES
+        fitting = dict.fromkeys(self._rounds.fitting(len(texts), shape) for shape in shapes)
+        return [shape for shape in fitting if fixed.depth < shape.depth <= longest]
+
+
+def learns(text: Text, shape: Shape) -> bool:
+    """Whether the text was drafted all of a round that was chosen for those who take what pays."""
+    request = text.request
+    return request.shape is None and (shape.is_chain or request.tree == AUTO_TREE)

@@ -3,7 +3,13 @@
 import time
 from collections.abc import Sequence
 
-from eagle_aot.runtime_runner.engine.request import Finished, Reason, Request, RequestId
+from eagle_aot.runtime_runner.engine.request import (
+    Finished,
+    Reason,
+    Request,
+    RequestId,
+    Tokens,
+)
 from eagle_aot.runtime_runner.engine.sequences import Left
 from eagle_aot.runtime_runner.prompts.run import PromptRun
 from eagle_aot.runtime_runner.results.result import Span
@@ -50,18 +56,18 @@ class Text:
         self.sequence, self.kept, self.run = sequence, kept, run
         self._started = time.perf_counter()
 
-    def begin(self, token: int) -> list[int]:
+    def begin(self, token: int) -> Tokens:
         """The first token, which the prompt's last chunk gives. Returns it, as `add` does."""
         self.run = None
         self.rows = len(self.request.prompt)
         self._first_token = time.perf_counter()
         self.stats.prefill_seconds = self._first_token - self._started
-        return self._append([token])
+        return Tokens(self.number, self._append([token]))
 
-    def add(self, shape: Shape, outcome: Outcome) -> list[int]:
+    def add(self, shape: Shape, outcome: Outcome) -> Tokens:
         """What came of a round. Returns the tokens that count."""
-        wanted = self.request.shape
-        chain_len = shape.depth if wanted is None else min(shape.depth, wanted.depth)
+        most = self.request.most
+        chain_len = shape.depth if most is None else min(shape.depth, most.depth)
         drafted = chain_len if outcome.drafted is None else outcome.drafted
         self.rows = self.position + 1
         run = self._append(outcome.tokens[: outcome.accepted + 1])
@@ -70,8 +76,11 @@ class Text:
         else:  # the path is where its nodes are until the next round moves it
             self.scratch = max(self.scratch, shape.nodes)
         self.stats.add_round(drafted, outcome.accepted, len(run), outcome.ranks, outcome.offered)
+        if self.request.shape is None:
+            self.stats.rounds_by_shape[shape.label] += 1
         self.stats.decode_seconds = time.perf_counter() - self._first_token
-        return run
+        accepted = min(outcome.accepted, len(run))
+        return Tokens(self.number, run, drafted, accepted, outcome.ranks[1 : accepted + 1])
 
     def left(self) -> Left | None:
         """What its cache holds, None where it has not begun."""

@@ -30,9 +30,15 @@ class WarmUp:
 
 
 def warm_up(
-    rounds: Rounds, texts: int, wanted: Iterable[Shape], *, observed: bool = False
+    rounds: Rounds,
+    texts: int,
+    wanted: Iterable[Shape],
+    *,
+    observed: bool = False,
+    foreseen: bool = False,
 ) -> WarmUp:
-    """Make and play, while nobody runs, what up to so many texts with these drafts need.
+    """Make and play, while nobody runs, what up to so many texts with these drafts need; `observed`
+    and `foreseen` are as `Rounds.of` takes them.
 
     Raises UnsupportedError for a round that there is too little memory for.
     """
@@ -40,7 +46,9 @@ def warm_up(
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
     shapes = sorted(rounds.shapes(texts, wanted), key=rows_of, reverse=True)
-    recorded = sum(play_once(rounds, *shape, observed=observed) for shape in shapes)
+    recorded = sum(
+        play_once(rounds, *shape, observed=observed, foreseen=foreseen) for shape in shapes
+    )
     left = free_bytes(device)
     return WarmUp(
         rounds=len(shapes),
@@ -56,10 +64,10 @@ def rows_of(round_shape: tuple[int, Shape]) -> tuple[int, int]:
     return places * (shape.nodes + 1), places * shape.topk
 
 
-def play_once(rounds: Rounds, places: int, shape: Shape, *, observed: bool) -> bool:
+def play_once(rounds: Rounds, places: int, shape: Shape, *, observed: bool, foreseen: bool) -> bool:
     """Whether the round is a recording."""
     try:
-        round_ = rounds.of(places, shape, observed=observed)
+        round_ = rounds.of(places, shape, observed=observed, foreseen=foreseen)
         with rounds.running.idle():
             round_.play().tolist()
     except (RuntimeError, MemoryError) as error:

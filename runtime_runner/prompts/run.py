@@ -8,7 +8,7 @@ from torch import Tensor
 from eagle_aot.runtime_runner.rounds.acceptance import committed
 from eagle_aot.runtime_runner.rounds.round import Drafter
 from eagle_aot.runtime_runner.rounds.target import Target
-from eagle_aot.runtime_runner.sampling import greedy
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class PromptRun:
@@ -25,10 +25,13 @@ class PromptRun:
         prompt: Sequence[int],
         sequence: Tensor,
         kept: int = 0,
+        sampler: Sampler | None = None,
     ) -> None:
         """Of the sequence int64 [1], whose first `kept` rows are there. What a drafter is shown of
-        a chunk ends with the token after the chunk."""
+        a chunk ends with the token after the chunk. `sampler` chooses that behind the last chunk,
+        the likeliest where it is None."""
         self._target, self._drafter = target, drafter
+        self._sampler = sampler or Sampler(1, sequence.device)
         self._sequence = sequence.clone()
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
         self._chunks = target.plan_prompt(len(prompt), kept)[::-1]
@@ -44,8 +47,16 @@ class PromptRun:
         positions = torch.arange(chunk.start, chunk.stop, device=self._text.device)
         tokens = self._text[:, chunk.start : chunk.stop]
         logits, features = self._target.run_prompt(tokens, positions, self._sequence, chunk)
-        bonus = greedy(logits[:, -1:])
+        bonus = self._choose(logits[:, -1:], chunk.stop)
         if self._drafter:
             following = torch.cat((self._text, bonus), dim=1)[:, chunk.start + 1 : chunk.stop + 1]
             self._drafter.observe(committed(following, positions, self._sequence), features)
         return bonus
+
+    def _choose(self, logits: Tensor, position: int) -> Tensor:
+        """The token at `position`, int64 [1, 1], from logits [1, 1, V]."""
+        place = torch.full_like(self._text[:, :1], position)
+        token = self._sampler.choose(logits, place, self._sequence)
+        if not self._chunks:
+            self._sampler.count(token, self._sequence, torch.ones_like(token, dtype=torch.bool))
+        return token

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 def statistics(result: "Result") -> Table:
     """Of one generation, as a table of two columns."""
     new_tokens = f"{len(result.token_ids)} (finish: {result.finish_reason})"
+    seed = result.parameters.seed
     return table_of(
         ("new tokens", new_tokens),
+        *([] if seed is None else [("seed", str(seed))]),
         *rows_of(result.stats),
         ("drafter", result.drafter or "-"),
         ("executor", result.executor),
@@ -52,25 +54,22 @@ def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
     yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"
     yield "rounds", str(stats.rounds)
     if stats.chain_len == AUTO_LENGTH:
-        yield "chain length", f"{AUTO_LENGTH}: {chosen(stats)}"
-    if stats.tree is not None:
-        yield "tree", tree_line(stats)
+        name = "chain length" if stats.tree is None else "tree"
+        yield name, f"{AUTO_LENGTH}: {chosen(stats)}"
+    elif stats.tree is not None:
+        yield "tree", str(stats.tree)
     yield "tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"
     yield "drafts accepted", "-" if rate is None else f"{percent(rate)} of {stats.drafted}"
     yield "acceptance by position", by_position or "-"
+    if by_rank := ", ".join(percent(share) for share in stats.acceptance_by_rank):
+        yield "acceptance by rank", by_rank
     yield "decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"
 
 
-def tree_line(stats: Stats) -> str:
-    """Its shape, and how often the head's first, second, ... choice behind a token was right."""
-    by_rank = ", ".join(percent(share) for share in stats.acceptance_by_rank)
-    return f"{stats.tree}; by rank {by_rank or '-'}"
-
-
 def chosen(stats: Stats) -> str:
-    """Which chain lengths were chosen, the most frequent first."""
-    counts = sorted(((n, k) for k, n in enumerate(stats.rounds_by_chain_len) if n), reverse=True)
-    return ", ".join(f"{k} in {n} rounds" for n, k in counts) or "-"
+    """Which shapes were chosen, the most frequent first."""
+    counts = stats.rounds_by_shape.most_common()
+    return ", ".join(f"{shape} in {count} rounds" for shape, count in counts) or "-"
 
 
 def percent(share: float) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.results.stats import Stats
 
 
@@ -23,7 +24,7 @@ class Result:
     `cached_tokens` of the prompt were in the cache already. `token_ids` end with the one that
     ended the generation; `text` ends before a stop text, and is None without a tokenizer.
     `finish_reason` is stop, length, context or cancelled. `drafter` is None where nothing was to
-    be drafted.
+    be drafted. With `parameters`, seed included, the same prompt is answered alike again.
     """
 
     prompt_tokens: int
@@ -33,6 +34,7 @@ class Result:
     finish_reason: str
     executor: str
     drafter: str | None
+    parameters: Parameters
     stats: Stats
     span: Span | None
 
@@ -53,6 +55,8 @@ class Result:
             **self.stats.to_json(),
             "executor": self.executor,
             "drafter": self.drafter,
+            "seed": self.parameters.seed,
+            "parameters": self.parameters.to_json(),
         }
 
 

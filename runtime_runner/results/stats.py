@@ -1,10 +1,11 @@
 """What a generation cost and what its drafts were worth."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.rounds.shape import Shape
@@ -17,17 +18,19 @@ class Stats:
     `reached[i]` and `accepted_at[i]` count the rounds in which draft i was looked at (all before
     it were accepted) and accepted. Drafts behind a stop token count as neither.
     `accepted_lengths[n]` counts the rounds in which n drafts were accepted, and
-    `rounds_by_chain_len[k]` those of k drafts. Of a tree, draft i is any of those at depth i + 1;
-    `offered_at_rank[r]` and `accepted_at_rank[r]` count drafts that were looked at and accepted,
-    with r siblings that the head found likelier.
+    `rounds_by_chain_len[k]` those of k drafts, `rounds_by_shape` all by their names, where shapes
+    are chosen. Of a tree, draft i is any of those at depth i + 1; `looked_at` are all drafts behind
+    the accepted ones, and `offered_at_rank[r]` and `accepted_at_rank[r]` count those that were
+    looked at and accepted, with r siblings that the head found likelier.
     """
 
     chain_len: ChainLen
-    tree: Shape | None = None
+    tree: Shape | Literal["auto"] | None = None
     prefill_chunks: int = 0
     rounds: int = 0
     emitted: int = 0  # by rounds, the free prefill token excluded
     drafted: int = 0
+    looked_at: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     reached: list[int] = field(default_factory=list)
@@ -36,6 +39,7 @@ class Stats:
     rounds_by_chain_len: list[int] = field(default_factory=list)
     offered_at_rank: list[int] = field(default_factory=list)
     accepted_at_rank: list[int] = field(default_factory=list)
+    rounds_by_shape: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def total(cls, parts: Iterable["Stats"]) -> "Stats":
@@ -60,14 +64,15 @@ class Stats:
         self.rounds += 1
         self.drafted += drafted
         self.emitted += emitted
-        looked_at = min(drafted, emitted)
+        depth = min(drafted, emitted)
         if offered:
-            looked_at = sum(drafts != 0 for drafts in offered[:emitted][: accepted + 1])
-            self._add_ranks(ranks[1 : accepted + 1], offered[:looked_at])
-        while len(self.reached) < looked_at:
+            depth = sum(drafts != 0 for drafts in offered[:emitted][: accepted + 1])
+            self._add_ranks(ranks[1 : accepted + 1], offered[:depth])
+        self.looked_at += sum(map(int.bit_count, offered[:depth])) if offered else depth
+        while len(self.reached) < depth:
             self.reached.append(0)
             self.accepted_at.append(0)
-        for i in range(looked_at):
+        for i in range(depth):
             self.reached[i] += 1
             self.accepted_at[i] += i < accepted
         self.accepted_lengths += [0] * (drafted + 1 - len(self.accepted_lengths))
@@ -131,6 +136,7 @@ class Stats:
             "rounds": self.rounds,
             "target_forwards": self.target_forwards,
             "drafted": self.drafted,
+            "looked_at": self.looked_at,
             "accepted": self.accepted,
             "tau": self.tau,
             "acceptance_rate": self.acceptance_rate,
@@ -142,6 +148,7 @@ class Stats:
             "tokens_per_second": self.tokens_per_second,
             "chain_len": self.chain_len,
             "rounds_by_chain_len": self.rounds_by_chain_len,
+            "rounds_by_shape": dict(self.rounds_by_shape),
             "tree": None if self.tree is None else str(self.tree),
             "acceptance_by_rank": self.acceptance_by_rank,
         }
@@ -157,7 +164,9 @@ def _length(chain_len: ChainLen) -> float:
 
 
 def _sum(values: list[Any]) -> Any:
-    """Of numbers, or of lists element by element."""
+    """Of numbers, of counters, or of lists element by element."""
+    if isinstance(values[0], Counter):
+        return sum(values, Counter())
     if isinstance(values[0], list):
         return [sum(column) for column in zip_longest(*values, fillvalue=0)]
     return sum(values)

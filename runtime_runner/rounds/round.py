@@ -14,10 +14,19 @@ from torch import Tensor
 
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Foreseeing, Outlook
 from eagle_aot.runtime_runner.rounds.shape import MAX_TOPK, Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, Wanted, rows_behind
+from eagle_aot.runtime_runner.rounds.step import (
+    Draft,
+    StepRows,
+    Wanted,
+    numbers,
+    paths_of,
+    rows_behind,
+)
 from eagle_aot.runtime_runner.rounds.target import Target, no_moves
-from eagle_aot.runtime_runner.sampling import greedy
+from eagle_aot.runtime_runner.sampling.parameters import Choice
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class Running:
@@ -27,11 +36,19 @@ class Running:
     place, -1 for a sequence that only fills its place. `sequences` int64 [B] are the caches they
     use, each another one. `moves` int64 [B, D] are the slots of the D tokens before the bonus
     where they do not lie in those of their positions, else -1. `depth` and `topk` int64 [B] are how
-    much of a draft each takes at most, which a round of one sequence does not ask.
+    much of a draft each takes at most, which a round of one sequence does not ask. `sampler` knows
+    how the tokens of each cache are chosen.
     """
 
-    def __init__(self, sequences: Sequence[int], tail: int, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        sequences: Sequence[int],
+        tail: int,
+        device: torch.device | str,
+        sampler: Sampler | None = None,
+    ) -> None:
         batch = len(sequences)
+        self.sampler = sampler or Sampler(max(sequences) + 1, device)
         self.sequences = torch.tensor(list(sequences), dtype=torch.int64, device=device)
         self.bonus = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self.position = torch.full((batch,), -1, dtype=torch.int64, device=device)
@@ -45,19 +62,19 @@ class Running:
     def first(self, count: int) -> "Running":
         """Those at the first `count` indices, in the same memory."""
         part = copy.copy(self)
-        for name, tensor in vars(self).items():
+        for name, tensor in self.tensors().items():
             setattr(part, name, tensor[:count])
         return part
 
     def swap(self, index: int, other: int) -> None:
         """Let two sequences change places."""
-        for tensor in vars(self).values():
+        for tensor in self.tensors().values():
             tensor[[index, other]] = tensor[[other, index]]
 
     @contextmanager
     def idle(self) -> Iterator[None]:
         """Let all of them only fill their places for a while."""
-        before = {name: tensor.clone() for name, tensor in vars(self).items()}
+        before = {name: tensor.clone() for name, tensor in self.tensors().items()}
         self.position.fill_(-1)
         self.moves.fill_(-1)
         try:
@@ -83,6 +100,10 @@ class Running:
         """Let the sequence at `index` only fill its place from now on."""
         self.position[index : index + 1].fill_(-1)
         self.moves[index : index + 1].fill_(-1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its state, by name."""
+        return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 
     def advance(self, accepted: Accepted, *, scattered: bool) -> None:
         """Go on behind what was accepted; `scattered` tells a tree's path from a chain's."""
@@ -120,7 +141,8 @@ class Outcome(NamedTuple):
 
     Of a tree there were `drafted` drafts, `ranks` are those of the rows of the path among the
     drafts behind the same row, the bonus first, and bit r of `offered` says whether there was a
-    draft of rank r behind each of them.
+    draft of rank r behind each of them. `outlook` is what the drafter expects next, where it is
+    asked.
     """
 
     accepted: int
@@ -128,6 +150,7 @@ class Outcome(NamedTuple):
     drafted: int | None = None
     ranks: Sequence[int] = ()
     offered: Sequence[int] = ()
+    outlook: Outlook | None = None
 
     @classmethod
     def of_chain(cls, row: list[int]) -> "Outcome":
@@ -150,15 +173,22 @@ class Round:
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, shape: Shape | int, running: Running
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        shape: Shape | int,
+        running: Running,
+        foreseeing: Foreseeing | None = None,
     ) -> None:
-        """`shape` is what each sequence is drafted; a number is a chain's length."""
+        """`shape` is what each sequence is drafted; a number is a chain's length. The drafter is
+        `foreseeing` where it should tell what it expects next."""
         self.target = target
         self.drafter = drafter
         shape = Shape.chain(shape) if isinstance(shape, int) else shape
         self.shape = shape if drafter else Shape.chain(0)
         self.chain_len = self.shape.depth
         self.running = running
+        self._foreseeing = foreseeing
         self.play: Call = self.step
 
     @property
@@ -177,17 +207,38 @@ class Round:
         wanted = Wanted(running.depth, running.topk) if len(running) > 1 else None
         step = rows_behind(running.bonus, *where, draft, self.target.tail, wanted)
         logits, features = self.target.verify(step, running.moves)
-        accepted = accept(step, greedy(logits))
+        accepted = accept(step, self._choose(step, logits))
         if self.drafter:
             self.drafter.observe(accepted, features)
+        self._count(accepted)
         running.advance(accepted, scattered=step.lineage is not None)
-        if accepted.ranks is None or accepted.offered is None:
-            return torch.cat((accepted.count.unsqueeze(1), accepted.tokens), dim=1)
-        drafted = (step.positions[:, 1:] >= 0).sum(dim=1)
-        counts = torch.stack((accepted.count, drafted), dim=1)
-        return torch.cat((counts, accepted.tokens, accepted.ranks, accepted.offered), dim=1)
+        found = [accepted.count.unsqueeze(1), accepted.tokens]
+        if accepted.ranks is not None and accepted.offered is not None:
+            drafted = (step.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
+            found = [found[0], drafted, accepted.tokens, accepted.ranks, accepted.offered]
+        if self._foreseeing:
+            found.append(self._foreseeing.outlook(running.sequences))
+        return torch.cat(found, dim=1)
+
+    def _count(self, accepted: Accepted) -> None:
+        if self.running.sampler.kind < Choice.PROCESSED:
+            return
+        step = numbers(0, accepted.tokens.shape[1], accepted.tokens.device)
+        decided = (step <= accepted.count.unsqueeze(1)) & (accepted.first >= 0).unsqueeze(1)
+        self.running.sampler.count(accepted.tokens, accepted.sequences, decided)
+
+    def _choose(self, step: StepRows, logits: Tensor) -> Tensor:
+        """The target's own choice behind each row, int64 [B, T]."""
+        sampler = self.running.sampler
+        paths = paths_of(step) if sampler.kind == Choice.PROCESSED else None
+        return sampler.choose(logits, step.positions + 1, step.sequences, paths)
 
     def outcomes(self, played: Tensor) -> list[Outcome]:
         """Of each sequence, from what `play` returned: the round's one copy to the host."""
         read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
-        return [read(row) for row in played.tolist()]
+        rows = played.tolist()
+        if not self._foreseeing:
+            return [read(row) for row in rows]
+        ahead = [Outlook.read(row[-2 * WIDTH :]) for row in rows]
+        outcomes = [read(row[: -2 * WIDTH]) for row in rows]
+        return [o._replace(outlook=a) for o, a in zip(outcomes, ahead, strict=True)]

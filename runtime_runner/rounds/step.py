@@ -15,12 +15,14 @@ from torch import Tensor
 class Draft:
     """`tokens` int64 [B, N]; of a tree `parents` int64 [B, N], the row of the token before each, 0
     for the bonus and i + 1 for draft i, always an earlier row, and `ranks` int64 [B, N] among the
-    drafts behind the same token, `depth` on one path at most; all None for a chain."""
+    drafts behind the same token, `depth` on one path at most; all None for a chain. `scores`
+    float32 [B, N] are the drafter's log probabilities of paths, where it tells them."""
 
     tokens: Tensor
     parents: Tensor | None = None
     ranks: Tensor | None = None
     depth: int | None = None
+    scores: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,18 @@ def chain_tail(positions: Tensor, tail: int) -> Tensor:
     """Slots of the last D positions up to each one: int64 [B, T] -> [B, T, D]."""
     back = numbers(1 - tail, 1, positions.device)
     return (positions.unsqueeze(-1) + back).clamp(min=-1)
+
+
+def paths_of(step: StepRows) -> Tensor:
+    """The drafts on each row's path, its own first: int64 [B, T, P], -1 where there are no more."""
+    count = step.tokens.shape[1]
+    if step.lineage is None:
+        rows = numbers(0, count, step.tokens.device)
+        own = (rows.unsqueeze(1) - rows[:-1]).clamp(min=0).expand(len(step.tokens), -1, -1)
+    else:
+        own = step.lineage[:-1].permute(1, 2, 0)  # the last is the bonus in any case
+    tokens = step.tokens.unsqueeze(1).expand(-1, count, -1).gather(2, own)
+    return torch.where(own > 0, tokens, -1)
 
 
 @cache

@@ -27,15 +27,20 @@ class TextStream(NoStream):
     """Ends before the first of the stop texts, of which no reader sees the beginning either."""
 
     def __init__(
-        self, decode: Decode, stop_texts: Iterable[str], on_text: Callable[[str], None] | None
+        self,
+        decode: Decode,
+        stop_texts: Iterable[str],
+        on_text: Callable[[str], None] | None,
+        before: str = "",
     ) -> None:
-        """`on_text` is handed the text in parts. Raises SettingError for an empty stop text."""
+        """`on_text` is handed the text in parts; `before` stands in front of it, and ends nothing.
+        Raises SettingError for an empty stop text."""
         self._stops = tuple(stop_texts)
         if "" in self._stops:
             raise SettingError("stop text '': every text contains it: leave it out")
         self._detokenizer = Detokenizer(decode)
         self._on_text = on_text
-        self._text = ""
+        self._text = self._before = before
         self._shown = 0  # characters
         self.stopped = False
 
@@ -56,17 +61,16 @@ class TextStream(NoStream):
     def close(self, text: str | None) -> str:
         """The whole text, which is `text`, of all tokens, unless a stop text ended it before. The
         rest of it is handed on."""
-        if self.stopped or text is None:
-            text = self._text
+        text = self._text if self.stopped or text is None else self._before + text
         self._hand_on(text[self._shown :])
         return text
 
     def _find(self, stop: str, known: int) -> int:
-        return self._text.find(stop, max(0, known - len(stop) + 1))
+        return self._text.find(stop, max(len(self._before), known - len(stop) + 1))
 
     def _held(self, stop: str) -> int:
         """The longest end of the text that begins `stop`."""
-        longest = min(len(stop) - 1, len(self._text))
+        longest = min(len(stop) - 1, len(self._text) - len(self._before))
         return next((n for n in range(longest, 0, -1) if self._text.endswith(stop[:n])), 0)
 
     def _hand_on(self, text: str) -> None:

@@ -9,6 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from check_artifact import tokens
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.adaptive.shapes import TREES
 from eagle_aot.runtime_runner.checks.lossless import with_script
 from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
@@ -16,9 +17,10 @@ from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.acceptance import committed
-from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
-from support.runner.shuffled_lengths import Shuffled
+from support.runner.shuffled_shapes import Shuffled
 from tiny_pair.stories import final_answer, stories
 
 
@@ -70,13 +72,12 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
 
 
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])
-def test_choosing_the_chain_length_changes_no_token(
-    fixture: str, request: pytest.FixtureRequest
-) -> None:
+def test_choosing_the_shape_changes_no_token(fixture: str, request: pytest.FixtureRequest) -> None:
     runner: Runner = request.getfixturevalue(fixture)
     for prompt in mixed_prompts(runner):
         plain = runner.generate(prompt, 40, speculate=False)
         assert runner.generate(prompt, 40, "auto").token_ids == plain.token_ids, len(prompt)
+        assert runner.generate(prompt, 40, tree="auto").token_ids == plain.token_ids, len(prompt)
 
 
 def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
@@ -101,16 +102,15 @@ def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
 
 
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])
-def test_rounds_of_any_length_follow_one_another(
+def test_rounds_of_any_shape_follow_one_another(
     fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    monkeypatch.setattr(
-        runner.adaptive_schedule, "_chooser", Shuffled(runner.adaptive_schedule.costs)
-    )
+    schedule = runner.adaptive_schedule(True)
+    monkeypatch.setattr(schedule, "_chooser", Shuffled(schedule.costs))
     for prompt in mixed_prompts(runner)[1::4]:
         plain = runner.generate(prompt, 40, speculate=False)
-        assert runner.generate(prompt, 40, "auto").token_ids == plain.token_ids, len(prompt)
+        assert runner.generate(prompt, 40, tree="auto").token_ids == plain.token_ids, len(prompt)
 
 
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])
@@ -154,9 +154,8 @@ def test_the_pair_answers_and_drafts_well(recorded: Runner) -> None:
     assert sum(r.stats.emitted for r in results) / sum(r.stats.rounds for r in results) >= 4.5
 
 
-def copies_to_host(runner: Runner, rounds: int) -> int:
+def copies_to_host(runner: Runner, round_: Round, rounds: int) -> int:
     """Device-to-host copies of `rounds` rounds as the loop plays them."""
-    round_ = runner.round(4)
     prefill(round_, list(range(5, 105)), Stats(chain_len=4))
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
         for _ in range(rounds):
@@ -166,7 +165,11 @@ def copies_to_host(runner: Runner, rounds: int) -> int:
 
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])
 def test_a_round_copies_once_to_the_host(fixture: str, request: pytest.FixtureRequest) -> None:
-    assert copies_to_host(request.getfixturevalue(fixture), 10) == 10
+    """Also where it tells what the head expects next."""
+    runner: Runner = request.getfixturevalue(fixture)
+    chosen = runner.adaptive_schedule(True).rounds
+    for round_ in (runner.round(4), chosen[Shape.chain(4)], chosen[TREES[0]]):
+        assert copies_to_host(runner, round_, 10) == 10
 
 
 def test_weights_and_caches_lie_on_the_device_once(recorded: Runner) -> None:

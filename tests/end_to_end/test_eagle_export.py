@@ -191,7 +191,7 @@ def test_an_artifact_is_complete_and_nothing_else(tiny_artifact: Path) -> None:
     names = {path.name for path in tiny_artifact.iterdir()}
     assert {"model.pte", "manifest.json", "tokenizer.json", "chat_template.jinja"} <= names
     assert names <= {"model.pte", "model.ptd", "manifest.json", DRAFT_IDS, *TOKENIZER_FILES}
-    assert [path.name for path in tiny_artifact.parent.glob(".*")] == []
+    assert [*tiny_artifact.parent.glob(f".{tiny_artifact.name}.*")] == []
     listed = json.loads((tiny_artifact / "manifest.json").read_text())["files"]
     assert set(listed) == names - {"manifest.json"}
 

@@ -41,6 +41,21 @@ OPTIONS = {
     "--executor",
     "--stop-id",
     "--stop",
+    "--temperature",
+    "--top-k",
+    "--top-p",
+    "--min-p",
+    "--repetition-penalty",
+    "--presence-penalty",
+    "--frequency-penalty",
+    "--logit-bias",
+    "--allow-id",
+    "--seed",
+    "--recommended-sampling",
+    "--n",
+    "--min-tokens",
+    "--ignore-eos",
+    "--echo",
     "--json",
     "--plot",
     "--quiet",
@@ -48,6 +63,8 @@ OPTIONS = {
     "--verify",
 }
 FIELDS = {
+    "seed",
+    "parameters",
     "prompt_tokens",
     "cached_tokens",
     "new_tokens",
@@ -70,6 +87,8 @@ FIELDS = {
     "drafter",
     "chain_len",
     "rounds_by_chain_len",
+    "rounds_by_shape",
+    "looked_at",
     "tree",
     "acceptance_by_rank",
 }
@@ -106,17 +125,19 @@ def test_json_has_exactly_the_documented_fields(tiny_artifact: Path) -> None:
     assert len(result["acceptance_by_position"]) == result["chain_len"] == 4
 
 
-def test_auto_says_what_it_chose(tiny_artifact: Path) -> None:
+@pytest.mark.parametrize(("option", "name"), [("--chain-len", "chain length"), ("--tree", "tree")])
+def test_auto_says_what_it_chose(tiny_artifact: Path, option: str, name: str) -> None:
     plain = run(tiny_artifact, "--prompt", QUESTION, "--no-speculation", "--json")
-    auto = run(tiny_artifact, "--prompt", QUESTION, "--chain-len", "auto", "--json")
+    auto = run(tiny_artifact, "--prompt", QUESTION, option, "auto", "--json")
     result = json.loads(auto.stdout)
     assert result["chain_len"] == "auto"
+    assert result["tree"] == (None if option == "--chain-len" else "auto")
     assert result["token_ids"] == json.loads(plain.stdout)["token_ids"]
-    chosen = dict(enumerate(result["rounds_by_chain_len"]))
-    assert sum(chosen.values()) == result["rounds"]
-    assert sum(k * rounds for k, rounds in chosen.items()) == result["drafted"] > 0
-    told = run(tiny_artifact, "--prompt", QUESTION, "--chain-len", "auto").stderr
-    assert re.search(r"chain length +auto: \d in \d+ rounds", told)
+    assert sum(result["rounds_by_shape"].values()) == result["rounds"]
+    drafted = dict(enumerate(result["rounds_by_chain_len"]))
+    assert sum(k * rounds for k, rounds in drafted.items()) == result["drafted"]
+    told = run(tiny_artifact, "--prompt", QUESTION, option, "auto").stderr
+    assert re.search(rf"{name} +auto: (K = \d|plain|tree \d,\d,\d+) in \d+ rounds", told)
 
 
 def test_a_drafter_is_named(tiny_artifact: Path) -> None:
@@ -154,7 +175,8 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
     )
     for which, whole in enumerate(one["summary"] for one in summaries):
         of_one = {
-            "cached_tokens", "token_ids", "text", "finish_reason", "executor", "drafter"
+            "cached_tokens", "token_ids", "text", "finish_reason", "executor", "drafter", "seed",
+            "parameters"
         }  # fmt: skip
         assert set(whole) == FIELDS - of_one | {"requests"}
         assert whole["requests"] == 6

@@ -37,7 +37,7 @@ def requests_of(runner: Runner, count: int) -> list[Request]:
                 stop_ids=frozenset(rng.sample(vocabulary, rng.choice((0, 9)))),
             ),
             chain_len=rng.choice((0, 1, 4, 7, 15)),
-            tree=rng.choice((None, None, Shape(3, 2, 7), Shape(6, 4, 14), Shape(4, 8, 32))),
+            tree=rng.choice((None, None, "auto", Shape(3, 2, 7), Shape(6, 4, 14), Shape(4, 8, 32))),
             reuse=rng.random() < 0.5,
         )
         for prompt in prompts
@@ -53,6 +53,7 @@ def alone(runner: Runner, request: Request) -> list[int]:
 
 def test_texts_beside_one_another_are_those_alone(batch_runner: Runner) -> None:
     """Whoever comes when, and whoever is cancelled."""
+    batch_runner.adaptive_schedule(True)  # measured while nobody runs
     engine, rng = batch_runner.engine, random.Random(4)
     requests = requests_of(batch_runner, 40)
     expected = [alone(batch_runner, request) for request in requests]
@@ -116,7 +117,8 @@ def test_each_text_has_its_own_end(batch_runner: Runner) -> None:
 
 
 def test_measuring_what_drafts_cost_leaves_nobody_running(batch_runner: Runner) -> None:
-    assert batch_runner.adaptive_schedule
+    for trees in (False, True):
+        assert batch_runner.adaptive_schedule(trees).costs.rounds
     check_invariants(batch_runner.engine)
 
 

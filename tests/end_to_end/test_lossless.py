@@ -11,6 +11,7 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.generate import prefill
@@ -19,7 +20,7 @@ from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
 from support.runner.one_text import decode
-from support.runner.shuffled_lengths import Shuffled
+from support.runner.shuffled_shapes import Shuffled
 from tiny_pair.stories import stories
 
 
@@ -52,35 +53,35 @@ def test_nor_does_choosing_the_chain_length(fixture: str, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
-def test_nor_does_any_order_of_chain_lengths(
+def test_nor_does_any_order_of_shapes(
     fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    monkeypatch.setattr(
-        runner.adaptive_schedule, "_chooser", Shuffled(runner.adaptive_schedule.costs)
-    )
-    lengths = set()
+    schedule = runner.adaptive_schedule(True)
+    monkeypatch.setattr(schedule, "_chooser", Shuffled(schedule.costs))
+    chosen = []
     for prompt in mixed_prompts(runner)[1::4]:
         plain = runner.generate(prompt, 40, speculate=False)
-        result = runner.generate(prompt, 40, "auto")
+        result = runner.generate(prompt, 40, tree="auto")
         assert result.token_ids == plain.token_ids, len(prompt)
-        lengths |= {k for k, rounds in enumerate(result.stats.rounds_by_chain_len) if rounds}
-    assert lengths == set(range(8))
+        chosen.append(result.stats)
+    every = {shape.label for shape in schedule.rounds if shape in schedule.costs.rounds}
+    assert set(Stats.total(chosen).rounds_by_shape) == every >= {f"K = {k}" for k in range(1, 8)}
 
 
 def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
     """Behind plain rounds that the head caught up on, it drafts what it drafts without them."""
     prompt = tiny.tokenizer.encode(next(stories(6, "test")).question, raw=False)
-    rounds, fixed = tiny.adaptive_schedule.rounds, tiny.round(1)
+    schedule, fixed = tiny.adaptive_schedule(False), tiny.round(1)
     proposed = []
     for late in (False, True):
         prefill(fixed, prompt, Stats(chain_len=1))
         text: list[int] = []
         if late:
-            tiny.adaptive_schedule.backlog.clear()
+            schedule.backlog.clear()
             for _ in range(8):
-                text += rounds[0].play()[0].tolist()[1:]
-            tiny.adaptive_schedule.backlog.catch_up(len(prompt), text)
+                text += schedule.rounds[PLAIN].play()[0].tolist()[1:]
+            schedule.backlog.catch_up(len(prompt), text)
         else:
             while len(text) < 8:
                 accepted, *greedy = fixed.play()[0].tolist()

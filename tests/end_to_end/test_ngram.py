@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
-from support.runner.shuffled_lengths import Shuffled
+from support.runner.shuffled_shapes import Shuffled
 from tiny_pair.stories import stories
 
 LENGTHS: list[ChainLen] = [*CHAIN_LENS, "auto"]
@@ -75,7 +75,7 @@ def test_nor_does_any_prompt(lookup: Runner, random_lookup: Runner) -> None:
 def test_nor_does_any_order_of_chain_lengths(
     lookup: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedule = lookup.adaptive_schedule
+    schedule = lookup.adaptive_schedule(False)
     monkeypatch.setattr(schedule, "_chooser", Shuffled(schedule.costs))
     lengths = set()
     for prompt in [*asked_again(lookup), *mixed_prompts(lookup)[1::8]]:

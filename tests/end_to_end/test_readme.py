@@ -21,9 +21,11 @@ LONGEST_README = 200  # lines
 ANSWERS = {"Ada has 27 marbles": 189, "If Mei owns 7 oranges": 63}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 MODULES = {
+    "eagle-batch": "eagle_aot.runtime_runner.serve.on_ray.batch",
     "eagle-bench": "eagle_aot.runtime_runner.bench.cli",
     "eagle-export": "eagle_aot.export.cli",
     "eagle-run": "eagle_aot.runtime_runner.cli",
+    "eagle-serve": "eagle_aot.runtime_runner.serve.cli",
 }
 
 

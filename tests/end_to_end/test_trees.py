@@ -35,6 +35,16 @@ def test_a_tree_never_changes_the_tokens(
             assert result.finish_reason == plain.finish_reason
 
 
+@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+def test_nor_does_choosing_one(fixture: str, request: pytest.FixtureRequest) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    for prompt in mixed_prompts(runner)[::4]:
+        plain = runner.generate(prompt, 40, speculate=False)
+        result = runner.generate(prompt, 40, tree="auto")
+        assert result.token_ids == plain.token_ids, len(prompt)
+        assert sum(result.stats.rounds_by_shape.values()) == result.stats.rounds
+
+
 def test_a_chain_is_the_tree_with_one_branch(tiny: Runner) -> None:
     for prompt in mixed_prompts(tiny)[::40]:
         chain, tree = tiny.generate(prompt, 30, 4), tiny.generate(prompt, 30, tree=(4, 1, 4))
@@ -85,6 +95,8 @@ def test_ranks_that_a_file_leaves_out_are_counted(tiny: Runner, tmp_path: Path) 
         (["--tree", "nothing"], "neither DEPTH,TOPK,NODES like 6,8,32 nor a file of paths"),
         (["--tree", "6,8,32", "--chain-len", "4"], "name one of them"),
         (["--tree", "6,8,32", "--drafter", "ngram"], "drafter 'ngram' proposes chains"),
+        (["--tree", "auto", "--drafter", "ngram"], "drafter 'ngram' proposes chains"),
+        (["--tree", "auto", "--chain-len", "auto"], "name one of them"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tiny: Runner, options: list[str], why: str) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
@@ -16,6 +16,7 @@ from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.results.result import finish_reason
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.one_text import decode
 from support.runner.toy import (
     TAIL,
@@ -184,10 +185,10 @@ def test_chosen_lengths_give_the_plain_text(
     out until its backlog was too long."""
     prices = [1.0, *(1 + sum(steps[: k + 1]) for k in range(7))]
     costs = RoundCosts(
-        positions=(0, 100), rounds=[(p, p) for p in prices], rows=capacity,
-        catch_up=(row, capacity * row),
+        positions=(0, 100), rounds={Shape.chain(k): (p, p) for k, p in enumerate(prices)},
+        rows=capacity, catch_up=(row, capacity * row),
     )  # fmt: skip
-    chooser = ChainLength(costs)
+    chooser = Chooser(costs)
     for room in rooms:
         expected = plain_text(prompt, seed, room)
         drafter = RecordingDrafter([*prompt, *expected], pattern, may_skip=capacity < room)
@@ -197,7 +198,7 @@ def test_chosen_lengths_give_the_plain_text(
         rounds = [Round(target, d, k, running) for k, d in enumerate(drafters)]
         limits = Limits(room=room, stop_ids=frozenset())
         chosen = AdaptiveSchedule(rounds, backlog, chooser)
-        shared = SharedRounds(Rounds(target, drafter, running, 64, None), lambda: chosen)  # noqa: B023
+        shared = SharedRounds(Rounds(target, drafter, running, 64, None), lambda trees: chosen)  # noqa: B023
         request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
         result = generate(Engine(shared), Generation(request=request))
         output, stats = result.token_ids, result.stats

@@ -20,6 +20,7 @@ from eagle_aot.artifact.files import (
     leads_out,
     mismatch,
 )
+from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
 
@@ -93,6 +94,22 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stages: list[Stage]
     self_test: dict[str, Any] | None
     files: dict[str, FileRecord]
+
+    @property
+    def max_batch_size(self) -> int:
+        """Texts that there are caches for."""
+        return self._number("max_batch_size")
+
+    @property
+    def max_seq_len(self) -> int:
+        """Tokens of a text at most."""
+        return self._number("max_seq_len")
+
+    def _number(self, constant: str) -> int:
+        found = self.constants.get(constant_methods()[constant])
+        if not isinstance(found, int):
+            raise ArtifactError(f"{MANIFEST}: damaged (no {constant}): export again")
+        return found
 
     def write(self, directory: Path) -> None:
         """Write `manifest.json` into `directory`. Raises ValueError for NaN and infinity."""

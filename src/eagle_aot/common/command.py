@@ -1,6 +1,7 @@
 """Manners that all our commands share."""
 
 import functools
+import importlib.util
 import logging
 import sys
 import warnings
@@ -10,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from eagle_aot.common.errors import EagleError
+from eagle_aot.common.errors import EagleError, UnsupportedError
 from eagle_aot.common.memory import check_address_space, shortage
 from eagle_aot.common.process import open_standard_streams, persistent_interrupts
 from eagle_aot.common.text import one_line
@@ -60,6 +61,12 @@ def given_options(*, but: Collection[str]) -> list[str]:
         and option.name not in but
         and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
     )
+
+
+def check_installed(name: str, *, extra: str) -> None:
+    """Raise UnsupportedError where a package is not, which an extra of ours brings."""
+    if importlib.util.find_spec(name) is None:
+        raise UnsupportedError(f"{name} is not installed: pip install 'eagle-aot[{extra}]'")
 
 
 def stated(error: Exception) -> str | None:

@@ -1,7 +1,7 @@
 """How many threads torch shares an operation among, for a while."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -19,3 +19,9 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_on_a_cpu(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """One thread for what reads the tensor on a CPU: others would then wait in loops on the cores
+    that the next forward needs."""
+    return torch_threads(1) if tensor.device.type == "cpu" else nullcontext()

@@ -1,6 +1,7 @@
 """Requests that come and go over a toy model, against one text at a time."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -8,16 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen, ChainLength
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
-from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
     Failed,
     Finished,
-    Limits,
     Request,
     Tokens,
 )
@@ -27,6 +23,10 @@ from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from support.runner.chosen import alone_over, request_of
+from support.runner.sampled import sampled_text, samplings
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
@@ -37,7 +37,8 @@ def engine_of(
 ) -> Engine:
     """Over a toy target that cuts prompts into short chunks."""
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
-    running = Running(range(sequences), TAIL, "cpu")
+    sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
+    running = Running(range(sequences), TAIL, "cpu", sampler)
 
     def record(step: Call) -> Call:
         step()
@@ -45,40 +46,12 @@ def engine_of(
 
     drafter = SeeingDrafter(target, pattern)
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
-    return Engine(SharedRounds(rounds, lambda: alone_over(rounds)))
-
-
-def alone_over(rounds: Rounds) -> AdaptiveSchedule:
-    """Every chain length for a text that has nobody beside it, each at the price of one."""
-    backlog = Backlog(rounds.drafter, 40, rounds.running.first(1))
-    chains = [Shape.chain(k) for k in range(8)]
-    lengths = [rounds.make(1, chains[0], backlog), *(rounds.of(1, k) for k in chains[1:])]
-    costs = RoundCosts(
-        positions=(0, 100), rounds=[(1.0, 1.0)] * 8, rows=40, catch_up=(0.1, 4.0)
-    )  # fmt: skip
-    return AdaptiveSchedule(lengths, backlog, ChainLength(costs))
-
-
-def request_of(
-    prompt: Sequence[int],
-    room: int,
-    chain_len: ChainLen = 4,
-    stops: frozenset[int] = frozenset(),
-    reuse: bool = False,
-    tree: Shape | None = None,
-) -> Request:
-    return Request(
-        prompt=tuple(prompt),
-        limits=Limits(room=room, stop_ids=stops),
-        chain_len=chain_len,
-        reuse=reuse,
-        tree=tree,
-    )
+    return Engine(SharedRounds(rounds, partial(alone_over, rounds)))
 
 
 def alone(request: Request) -> list[int]:
     """What plain decoding gives."""
-    run = plain_text(request.prompt, SEED, request.limits.room)
+    run = sampled_text(request.prompt, SEED, request.limits.room, request.sampling)
     return request.limits.cut(run)[0]
 
 
@@ -86,7 +59,10 @@ prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=70)
 requests = st.builds(
     request_of, prompts, st.integers(1, 40), st.integers(0, 15) | st.just("auto"),
     st.frozensets(st.integers(0, VOCAB - 1), max_size=1), st.booleans(),
-    st.none() | st.sampled_from([Shape(3, 2, 7), Shape(2, 3, 5), Shape(6, 4, 20), Shape.chain(3)]),
+    st.sampled_from(
+        [None, "auto", Shape(3, 2, 7), Shape(2, 3, 5), Shape(6, 4, 20), Shape.chain(3)]
+    ),
+    samplings,
 )  # fmt: skip
 
 
@@ -227,22 +203,21 @@ def test_running_texts_go_on_beside_a_long_prompt() -> None:
 
 
 class Breaking(ToyTarget):
-    """Fails in one forward of many."""
+    """Fails in the first round of two texts."""
 
-    fails_at: int
+    failed = False
 
     def verify(self, step, moves):  # type: ignore[no-untyped-def]
-        if self.forwards == self.fails_at:
-            self.forwards += 1
+        if not self.failed and (step.positions[:, 0] >= 0).sum() == 2:
+            self.failed = True
             raise RuntimeError("out of\nmemory")
         return super().verify(step, moves)
 
 
 def test_what_fails_ends_those_it_was_for() -> None:
     target = Breaking(SEED, 16, 9, sequences=2)
-    target.fails_at = 5
     rounds = Rounds(target, None, Running(range(2), TAIL, "cpu"), MAX_ROWS, None)
-    engine = Engine(SharedRounds(rounds, lambda: alone_over(rounds)))
+    engine = Engine(SharedRounds(rounds, partial(alone_over, rounds)))
     numbers = [engine.add(request_of([i], 12)) for i in range(4)]
     events = serve(engine)
     failed = [e for e in events if isinstance(e, Failed)]
@@ -257,3 +232,10 @@ def test_what_fails_ends_those_it_was_for() -> None:
 def test_a_share_that_is_none(share: float) -> None:
     with pytest.raises(SettingError, match="between 0 and 1"):
         Engine(engine_of(1).schedule, share)
+
+
+def test_a_request_that_samples_has_a_seed() -> None:
+    asked = Sampling(temperature=1.0)
+    with pytest.raises(SettingError, match="needs a seed"):
+        request_of([1], 4, sampling=asked)
+    assert request_of([1], 4, sampling=asked.drawn()).sampling.seed is not None

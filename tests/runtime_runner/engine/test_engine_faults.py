@@ -20,7 +20,7 @@ from eagle_aot.runtime_runner.engine.invariants import check_invariants
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.generate import generate_in_order
-from eagle_aot.runtime_runner.generation import Generation
+from eagle_aot.runtime_runner.generation import Generation, Watch
 from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.rounds.round import Running
@@ -57,7 +57,7 @@ class Faulty(ToyTarget):
 def engine_over(target: ToyTarget) -> Engine:
     running = Running(range(len(target.slots)), TAIL, "cpu")
     rounds = Rounds(target, SeeingDrafter(target, [True, False]), running, MAX_ROWS, None)
-    return Engine(SharedRounds(rounds, lambda: pytest.fail("nobody asked for auto")))
+    return Engine(SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto")))
 
 
 def faulty(sequences: int) -> Faulty:
@@ -198,7 +198,7 @@ def test_a_callback_that_raises_ends_its_own_generation() -> None:
 
     engine = engine_over(faulty(2))
     generations = [
-        Generation(request=request_of([i]), on_tokens=raises if i == 1 else lambda run: None)
+        Generation(request=request_of([i]), watch=Watch(raises) if i == 1 else Watch())
         for i in range(5)
     ]
     answers = list(generate_in_order(engine, generations, 2))

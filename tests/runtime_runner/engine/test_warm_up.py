@@ -62,17 +62,18 @@ def test_the_buckets_are_those_that_texts_may_meet() -> None:
 
 
 @pytest.mark.parametrize("sequences", [1, 4, 5])
-def test_behind_it_nothing_is_recorded(sequences: int) -> None:
+@pytest.mark.parametrize("shape", [Shape.chain(4), Shape(3, 3, 9)], ids=str)
+def test_behind_it_nothing_is_recorded(sequences: int, shape: Shape) -> None:
+    """Whatever is accepted: a recording serves every number of drafts, at every place."""
     recorder = Recorder()
     rounds = rounds_of(sequences, recorder)
-    done = warm_up(rounds, sequences, [Shape.chain(4)])
-    assert (
-        done.rounds == done.recorded == recorder.recorded == len(chains_of(rounds, sequences, [4]))
-    )
-    engine = Engine(SharedRounds(rounds, lambda: pytest.fail("nobody asked for auto")))
+    done = warm_up(rounds, sequences, [shape])
+    buckets = len(rounds.shapes(sequences, [shape]))
+    assert done.rounds == done.recorded == recorder.recorded == buckets
+    engine = Engine(SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto")))
     limits = Limits(room=30, stop_ids=frozenset())
     for i in range(2 * sequences):
-        engine.add(Request(prompt=(i,), limits=limits, chain_len=4))
+        engine.add(Request(prompt=(i,), limits=limits, chain_len=shape.depth, tree=shape))
     while engine.busy:
         engine.step()
     assert recorder.recorded == done.recorded
@@ -82,11 +83,12 @@ def test_it_changes_nothing() -> None:
     rounds = rounds_of(3, None)
     target, running = rounds.target, rounds.running
     assert isinstance(target, ToyTarget)
-    before = copy.deepcopy((target.slots, vars(running)))
-    done = warm_up(rounds, 3, [Shape.chain(0), Shape.chain(2)], observed=True)
-    assert (done.rounds, done.recorded, done.bytes) == (6, 0, None)
-    assert target.forwards == 6 and target.slots == before[0]
-    for name, tensor in vars(running).items():
+    before = copy.deepcopy((target.slots, running.tensors()))
+    shapes = Shape.chain(0), Shape.chain(2), Shape(2, 2, 5)
+    done = warm_up(rounds, 3, shapes, observed=True, foreseen=True)
+    assert (done.rounds, done.recorded, done.bytes) == (9, 0, None)
+    assert target.forwards == 9 and target.slots == before[0]
+    for name, tensor in running.tensors().items():
         assert torch.equal(tensor, before[1][name]), name
 
 
@@ -124,5 +126,6 @@ def test_nothing_is_measured_or_made_in_caches_of_texts_that_run() -> None:
     runner.engine.add(Request(prompt=(1,), limits=limits, chain_len=0))
     with pytest.raises(SettingError, match="texts run already"):
         runner.warm_up()
-    with pytest.raises(SettingError, match="not measured: call warm_up first"):
-        assert runner.adaptive_schedule
+    for trees, asked in ((False, "chain length auto"), (True, "tree auto")):
+        with pytest.raises(SettingError, match=f"{asked}: not measured: call warm_up first"):
+            runner.adaptive_schedule(trees)

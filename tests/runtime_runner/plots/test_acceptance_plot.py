@@ -8,10 +8,12 @@ from matplotlib.image import imread
 
 from eagle_aot.runtime_runner.plots.acceptance import (
     draw_positions,
+    draw_ranks,
     draw_tokens_per_round,
     plot_acceptance,
 )
 from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
 @pytest.fixture
@@ -36,6 +38,31 @@ def test_bars_are_tokens_per_round(stats: Stats) -> None:
     bars = {bar.get_x() + bar.get_width() / 2: bar.get_height() for bar in axes.patches}
     assert bars == pytest.approx({1: 0.5, 2: 0.25, 3: 0.25})
     assert axes.get_title(loc="left") == "Rounds; tau 1.75 tokens"
+
+
+@pytest.fixture
+def tree() -> Stats:
+    """Of two siblings, the second was right, and nothing behind it."""
+    stats = Stats(chain_len=2, tree=Shape(2, 2, 6))
+    stats.add_round(6, 1, 2, ranks=(0, 1, 0), offered=(0b11, 0b11, 0))
+    return stats
+
+
+def test_a_trees_bars_are_by_rank_and_end_at_the_most_tokens(tree: Stats) -> None:
+    axes = Figure().subplots()
+    draw_ranks(axes, tree)
+    assert [bar.get_height() for bar in axes.patches] == [0.0, 0.5]
+    axes = Figure().subplots()
+    draw_tokens_per_round(axes, tree)
+    assert [bar.get_height() for bar in axes.patches] == [0.0, 1.0]
+    axes = Figure().subplots()
+    draw_positions(axes, tree)
+    assert axes.get_xlabel() == "depth of the draft"
+
+
+def test_a_tree_has_a_part_more(tree: Stats, tmp_path: Path) -> None:
+    plot_acceptance(tree, "tree 2,2,6", tmp_path / "acceptance.png")
+    assert imread(tmp_path / "acceptance.png").shape[:2] == (540, 2025)
 
 
 def test_it_is_written(stats: Stats, tmp_path: Path) -> None:

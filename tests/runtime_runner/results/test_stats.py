@@ -18,6 +18,7 @@ def test_counts_by_definition() -> None:
     assert stats.tau == 7 / 3
     assert stats.tokens_per_second == 3.5
     assert (stats.reached, stats.accepted_at) == ([3, 2, 1], [2, 1, 1])
+    assert stats.looked_at == 6
     assert stats.acceptance_by_position == [2 / 3, 1 / 2, 1]
     assert stats.absolute_acceptance_by_position == [2 / 3, 1 / 3, 1 / 3]
     assert stats.acceptance_rate == 4 / 9
@@ -98,6 +99,15 @@ def test_rounds_are_counted_by_their_chain_length() -> None:
     assert stats.rounds_by_chain_len == [1, 1, 0, 2]
 
 
+def test_rounds_are_counted_by_the_shapes_that_were_chosen() -> None:
+    parts = [Stats(chain_len="auto", tree="auto") for _ in range(2)]
+    parts[0].rounds_by_shape.update({"plain": 2, "tree 4,4,16": 1})
+    parts[1].rounds_by_shape.update({"plain": 3})
+    total = Stats.total(parts)
+    assert total.to_json()["rounds_by_shape"] == {"plain": 5, "tree 4,4,16": 1}
+    assert (total.tree, total.to_json()["tree"]) == ("auto", "auto")
+
+
 def test_a_tree_is_counted_by_depth_and_by_rank() -> None:
     """Of the root's three drafts the second was right, of the two behind it none."""
     stats = Stats(chain_len=3, tree=Shape(3, 3, 6))
@@ -105,6 +115,7 @@ def test_a_tree_is_counted_by_depth_and_by_rank() -> None:
     assert (stats.drafted, stats.accepted, stats.tau) == (6, 1, 2.0)
     assert (stats.reached, stats.accepted_at) == ([1, 1], [1, 0])
     assert (stats.offered_at_rank, stats.accepted_at_rank) == ([2, 2, 1], [0, 1, 0])
+    assert stats.looked_at == 5
     stats.add_round(6, 2, 3, ranks=(0, 0, 0, 0), offered=(0b111, 0b11, 0, 0))  # up to a leaf
     assert (stats.reached, stats.accepted_at) == ([2, 2], [2, 1])
     assert stats.acceptance_by_rank == [2 / 4, 1 / 4, 0.0]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.generate import generate
-from eagle_aot.runtime_runner.generation import Generation
+from eagle_aot.runtime_runner.generation import Generation, Watch
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Round
 
@@ -19,6 +19,6 @@ def decode(
     """The output of the same round over and over."""
     tree = None if round_.shape.is_chain else round_.shape
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=round_.chain_len, tree=tree)
-    generation = Generation(request=request, on_tokens=on_tokens)
+    generation = Generation(request=request, watch=Watch(on_tokens))
     result = generate(Engine(OneRound(round_)), generation)
     return result.token_ids, result.stats

@@ -1,4 +1,4 @@
-"""A text as the choice of chain lengths sees it: how many drafts would be right at each place."""
+"""A text as the choice of shapes sees it: at which rank the right drafts would be at each place."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -8,48 +8,79 @@ from unittest.mock import patch
 
 from eagle_aot.runtime_runner.adaptive import schedule
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLength
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from support.runner.toy import TAIL, ToyTarget
+from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Outlook
+from eagle_aot.runtime_runner.rounds.round import Outcome, Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 
 LONGEST = 7
 Rates = Callable[[int], Sequence[float]]
+Ranks = Sequence[int]
+"""Of the right draft at each depth, if all before it are accepted."""
+NONE = WIDTH
+"""The rank of a token that no tree drafts."""
 
 
-def right_drafts(rates: Rates, length: int, seed: int) -> list[int]:
+def right_drafts(rates: Rates, length: int, seed: int) -> list[Ranks]:
     """At each place of a text, drawn from the chance of each draft if all before it are right."""
-    rng = random.Random(seed)
-    text = []
+    return ranked_drafts(lambda place: [[rate] for rate in rates(place)], length, seed)
+
+
+def ranked_drafts(
+    rates: Callable[[int], Sequence[Sequence[float]]], length: int, seed: int
+) -> list[Ranks]:
+    """The same from the chances of each rank at each depth."""
+    rng, text = random.Random(seed), []
     for place in range(length):
-        right = 0
-        while right < LONGEST and rng.random() < rates(place)[right]:
-            right += 1
-        text.append(right)
+        chances = rates(place)
+        drawn = [rng.choices(range(len(c) + 1), [*c, 1 - sum(c)])[0] for c in chances]
+        text.append([r if r < len(c) else NONE for r, c in zip(drawn, chances, strict=True)])
     return text
 
 
-def fixed_price(costs: RoundCosts, text: Sequence[int], chain_len: int) -> float:
-    """Plain rounds that a text takes with one chain length."""
+def first_right(count: int) -> Ranks:
+    """So many leading drafts of a chain."""
+    return [0] * count + [NONE] * (LONGEST - count)
+
+
+def width(shape: Shape, depth: int) -> int:
+    """Siblings that a shape drafts behind what is accepted of it."""
+    return shape.topk if not depth else (shape.topk + 1) // 2
+
+
+def accepted_of(shape: Shape, ranks: Ranks) -> int:
+    """Drafts of a shape that are right."""
+    for depth in range(shape.depth):
+        if ranks[depth] >= width(shape, depth):
+            return depth
+    return shape.depth
+
+
+def fixed_price(costs: RoundCosts, text: Sequence[Ranks], shape: Shape) -> float:
+    """Plain rounds that a text takes with one shape."""
     price, place = 0.0, 0
     while place < len(text):
-        price += costs.price(chain_len, place)
-        place += min(chain_len, text[place]) + 1
+        price += costs.price(shape, place)
+        place += accepted_of(shape, text[place]) + 1
     return price
 
 
 class Simulation:
-    """Rounds that only pass time, and a backlog whose drafter knows the text."""
+    """Rounds that only pass time, and a backlog whose drafter knows the text.
 
-    def __init__(self, costs: RoundCosts, text: Sequence[int]) -> None:
-        self.costs, self.text = costs, text
+    A token of the text is the rank that it has among what is expected in front of it.
+    """
+
+    def __init__(
+        self, costs: RoundCosts, text: Sequence[Ranks], outlooks: Sequence[Sequence[float]] | None
+    ) -> None:
+        self.costs, self.text, self._outlooks = costs, text, outlooks
         self.capacity = costs.rows
-        self.rounds = [
-            Round(ToyTarget(0, 16, 9), None, 0, Running([0], TAIL, "cpu")) for _ in costs.rounds
-        ]
-        for chain_len, round_ in enumerate(self.rounds):
-            round_.chain_len = chain_len
+        drafter, running = RecordingDrafter([], [True]), Running([0], TAIL, "cpu")
+        self.rounds = [Round(ToyTarget(0, 16, 9), drafter, s, running) for s in costs.rounds]
         self.price = 0.0  # so far, in plain rounds
         self.now = 0.0  # what the chooser's clock shows, seconds
         self.place = 0
@@ -61,33 +92,45 @@ class Simulation:
         """Whether the first draft would have been right, from place `first` on."""
         assert first + len(tokens) == self.place and len(tokens) <= self.capacity
         self.price += self.costs.price_of_catching_up(len(tokens), self.place)
-        return [right > 0 for right in self.text[first : self.place]]
+        return [ranks[0] == 0 for ranks in self.text[first : self.place]]
 
-    def play(self, chain_len: int, noise: float) -> int:
-        """A round, which takes its time with some noise: how many drafts were right."""
-        accepted = min(chain_len, self.text[self.place])
-        self.price += self.costs.price(chain_len, self.place)
-        self.now += self.costs.seconds(chain_len, self.place) * noise
+    def play(self, shape: Shape, noise: float) -> Outcome:
+        """A round, which takes its time with some noise."""
+        ranks = self.text[self.place]
+        accepted = accepted_of(shape, ranks)
+        self.price += self.costs.price(shape, self.place)
+        self.now += self.costs.seconds(shape, self.place) * noise
         self.place += accepted + 1
-        return accepted
+        found = Outcome(accepted, [ranks[0], *[0] * accepted], outlook=self._outlook(shape))
+        if shape.is_chain:
+            return found
+        offered = [2 ** width(shape, depth) - 1 for depth in range(shape.depth)]
+        return found._replace(ranks=[0, *ranks[:accepted]], offered=[*offered, 0])
+
+    def _outlook(self, shape: Shape) -> Outlook | None:
+        if self._outlooks is None or not shape.nodes or self.place >= len(self.text):
+            return None
+        return Outlook(range(WIDTH), self._outlooks[self.place])
 
 
 def chosen_price(
     costs: RoundCosts,
-    text: Sequence[int],
-    chooser: ChainLength,
+    text: Sequence[Ranks],
+    chooser: Chooser,
     noise: Callable[[], float] = lambda: 1.0,
+    outlooks: Sequence[Sequence[float]] | None = None,
 ) -> float:
-    """Plain rounds that a text takes with chosen chain lengths, looks at plain tokens included.
+    """Plain rounds that a text takes with chosen shapes, looks at plain tokens included.
 
-    `costs` are what rounds really cost; the chooser sees them times `noise`.
+    `costs` are what rounds really cost; the chooser sees them times `noise`. `outlooks` are what
+    the drafter expects at each place, by rank.
     """
-    simulation = Simulation(costs, text)
+    simulation = Simulation(costs, text, outlooks)
     adaptive = AdaptiveSchedule(simulation.rounds, cast(Backlog, simulation), chooser)
     with patch.object(schedule, "time", SimpleNamespace(perf_counter=lambda: simulation.now)):
         adaptive.begin(0)
         while (left := len(text) - simulation.place) > 0:
             round_ = adaptive.choose(left)
-            accepted = simulation.play(round_.chain_len, noise())
-            adaptive.observe(round_, accepted, [0] * min(accepted + 1, left))
+            outcome = simulation.play(round_.shape, noise())
+            adaptive.observe(round_, outcome, [0] * min(outcome.accepted + 1, left))
     return simulation.price

@@ -8,10 +8,12 @@ from torch.nn.functional import one_hot
 
 from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.outlook import WIDTH, packed
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, StepRows
 from eagle_aot.runtime_runner.rounds.target import Forward
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 VOCAB = 17
 TAIL = 16
@@ -131,7 +133,7 @@ class RecordingDrafter:
                     assert token == text[slot + 1], "a slot pairs with the token after it"
                 slots[slot] = token
 
-    def catch_up(self, accepted: Accepted, features: Tensor) -> Tensor:
+    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         self.observe(accepted, features)
         places = range(int(accepted.first), int(accepted.first) + accepted.tokens.shape[1])
         return torch.tensor([[self.pattern[slot % len(self.pattern)] for slot in places]])
@@ -168,6 +170,11 @@ class SeeingDrafter:
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         for row, first in enumerate(accepted.first.tolist()):
             assert first < 0 or features[row, 0, 0] == first, "the feature of another position"
+
+    def outlook(self, sequences: Tensor) -> Tensor:
+        """As certain of nothing as may be."""
+        tokens = torch.arange(WIDTH).expand(len(sequences), -1)
+        return packed(tokens, torch.full(tokens.shape, -2.0))
 
     def propose(self, running: Running, shape: Shape) -> Draft:
         texts = [self._text(running, place) for place in range(len(running))]

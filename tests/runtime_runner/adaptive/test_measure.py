@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.adaptive import calibrate
+from eagle_aot.runtime_runner.adaptive import measure
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.calibrate import measure_costs, medians
+from eagle_aot.runtime_runner.adaptive.measure import measure_costs, medians
 from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 
 
@@ -28,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
 
@@ -46,7 +47,7 @@ def test_rounds_and_catching_up_are_measured(clock: Clock) -> None:
 
     class TimedRound(Round):
         def step(self) -> Tensor:
-            clock.pass_ms((2 + self.chain_len) * (1 + int(self.running.position) / 100))
+            clock.pass_ms((2 + self.shape.nodes) * (1 + int(self.running.position) / 100))
             return torch.zeros(1, self.chain_len + 2, dtype=torch.int64)
 
     class TimedBacklog(Backlog):
@@ -58,8 +59,11 @@ def test_rounds_and_catching_up_are_measured(clock: Clock) -> None:
     target.slots[0] = dict.fromkeys(range(101), 0)
     running = Running([0], TAIL, "cpu")
     backlog = TimedBacklog(drafter, 40, running)
-    rounds = [TimedRound(target, drafter, k, running) for k in range(4)]
+    chains, trees = [Shape.chain(k) for k in range(4)], [Shape(2, 2, 3), Shape(3, 2, 7)]
+    rounds = [TimedRound(target, drafter, shape, running) for shape in (*chains, *trees)]
     costs = measure_costs(rounds, backlog, (0, 100))
-    assert [costs.price(k, 50) for k in range(4)] == pytest.approx([1, 1.5, 2, 2.5])
-    assert costs.seconds(1, 100) == pytest.approx(0.006)
+    assert [costs.price(chain, 50) for chain in chains] == pytest.approx([1, 1.5, 2, 2.5])
+    assert costs.seconds(chains[1], 100) == pytest.approx(0.006)
     assert costs.price_of_catching_up(40, 0) == pytest.approx(2.5)
+    assert costs.price(trees[0], 50) == pytest.approx(2.5)
+    assert trees[1] not in costs.rounds, "4.5 plain rounds for 4 tokens at most"

@@ -2,19 +2,22 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.rounds.acceptance import committed
 from eagle_aot.runtime_runner.rounds.round import Round
+from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 
 SECONDS = 4.0  # to measure for
 FEWEST, MOST = 3, 50  # samples of each
 WARM = 3  # calls before each sample: other ones leave other data in the host's caches
+WARM_TREE = 1  # of a tree's: it is long itself
 LONG = 24  # plain rounds before a sample, which go on getting faster
 
 Sample = tuple[Callable[[], object], Callable[[], object]]
@@ -25,36 +28,47 @@ class Trial:
     """Rounds behind a prefill, of a text that is not there: time does not depend on what the caches
     hold. What they write is overwritten."""
 
-    def __init__(self, rounds: Sequence[Round], backlog: Backlog) -> None:
-        self.rounds, self.backlog = rounds, backlog
-        self._bonus = torch.zeros(1, 1, dtype=torch.int64, device=rounds[0].device)
+    def __init__(self, rounds: Iterable[Round], backlog: Backlog) -> None:
+        self.rounds = {round_.shape: round_ for round_ in rounds}
+        self.backlog = backlog
+        self._bonus = torch.zeros(1, 1, dtype=torch.int64, device=self.rounds[PLAIN].device)
 
-    def play(self, chain_len: int, position: int, count: int = 1) -> None:
+    def play(self, shape: Shape, position: int, count: int = 1) -> None:
         """The same round, over and over at the same place."""
         for _ in range(count):
             self.backlog.clear()
-            self.rounds[chain_len].running.place(self._bonus, position)
-            self.rounds[chain_len].play().tolist()
+            self.rounds[shape].running.place(self._bonus, position)
+            self.rounds[shape].play().tolist()
 
-    def round(self, chain_len: int, position: int) -> Sample:
-        """One among others of its length."""
-        warm = WARM if chain_len else LONG
+    def round(self, shape: Shape, position: int) -> Sample:
+        """One among others of its shape."""
+        warm = LONG if not shape.nodes else WARM if shape.is_chain else WARM_TREE
         return (
-            lambda: self.play(chain_len, position, warm),
-            lambda: self.play(chain_len, position),
+            lambda: self.play(shape, position, warm),
+            lambda: self.play(shape, position),
         )
+
+    def may_pay(self, position: int) -> list[Shape]:
+        """All shapes but trees that are slower than plain rounds even where all that may be is
+        accepted."""
+        plain = seconds(*self.round(PLAIN, position))
+        return [
+            shape
+            for shape in self.rounds
+            if shape.is_chain or seconds(*self.round(shape, position)) < (shape.depth + 1) * plain
+        ]
 
     def look(self, position: int, rows: int) -> Sample:
         """The head's at `rows` tokens, behind plain rounds, as it always is."""
 
         def prepare() -> None:
-            self.play(0, position, WARM)
+            self.play(PLAIN, position, WARM)
             self._keep(position, rows)
 
         return prepare, lambda: self.backlog.catch_up(position, [0] * rows)
 
     def _keep(self, position: int, rows: int) -> None:
-        target, running = self.rounds[0].target, self.rounds[0].running
+        target, running = self.rounds[PLAIN].target, self.rounds[PLAIN].running
         running.place(self._bonus, position)
         step = chain_rows(self._bonus, running.position, running.sequences, target.tail)
         features = target.verify(step, running.moves).features
@@ -65,16 +79,19 @@ class Trial:
 
 
 def measure_costs(
-    rounds: Sequence[Round], backlog: Backlog, positions: tuple[int, int]
+    rounds: Iterable[Round], backlog: Backlog, positions: tuple[int, int]
 ) -> RoundCosts:
-    """Of all rounds at two positions, and of catching up on one token and on all that are kept."""
+    """Of plain rounds, chains, and trees that may pay, at two positions, and of catching up on one
+    token and on all that are kept."""
     trial = Trial(rounds, backlog)
-    samples = [trial.round(k, place) for place in positions for k in range(len(rounds))]
+    shapes = trial.may_pay(positions[0])
+    samples = [trial.round(shape, place) for place in positions for shape in shapes]
     samples += [trial.look(positions[0], rows) for rows in (1, backlog.capacity)]
     *played, one, many = medians(samples)
+    pairs = zip(played[: len(shapes)], played[len(shapes) :], strict=True)
     return RoundCosts(
         positions=positions,
-        rounds=tuple(zip(played[: len(rounds)], played[len(rounds) :], strict=True)),
+        rounds=dict(zip(shapes, pairs, strict=True)),
         rows=backlog.capacity,
         catch_up=(one, many),
     )

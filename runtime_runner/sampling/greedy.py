@@ -1,8 +1,8 @@
-"""Which token follows, on the device."""
+"""The likeliest token."""
 
 from torch import Tensor
 
-from eagle_aot.common.threads import torch_threads
+from eagle_aot.common.threads import one_on_a_cpu
 from eagle_aot.runtime_runner.rounds.step import numbers
 
 BLOCKS = 256
@@ -10,15 +10,9 @@ BLOCKS = 256
 
 
 def greedy(logits: Tensor) -> Tensor:
-    """`logits` float [B, T, V] -> the index of the largest, the first of equals, int64 [B, T].
-
-    On a CPU by one thread: others would then wait in loops on the cores that the next forward
-    needs.
-    """
-    if logits.device.type == "cpu":
-        with torch_threads(1):
-            return _first_of_largest(logits)
-    return _first_of_largest(logits)
+    """`logits` float [B, T, V] -> the index of the largest, the first of equals, int64 [B, T]."""
+    with one_on_a_cpu(logits):
+        return _first_of_largest(logits)
 
 
 def _first_of_largest(logits: Tensor) -> Tensor:

@@ -1,0 +1,133 @@
+"""What the next round should draft."""
+
+from collections.abc import Mapping, Sequence
+
+from eagle_aot.runtime_runner.adaptive.drift import Drift
+from eagle_aot.runtime_runner.adaptive.estimate import runs
+from eagle_aot.runtime_runner.adaptive.expected import ExpectedTokens
+from eagle_aot.runtime_runner.adaptive.played import Played
+from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
+from eagle_aot.runtime_runner.rounds.outlook import Outlook
+from eagle_aot.runtime_runner.rounds.shape import Shape
+
+SHARE = 0.006  # of the time, that looking for something better than plain decoding may cost
+START = 6.0  # plain rounds, that it may cost before any was earned
+MOST = 16.0  # plain rounds, that what was won before may be lost again
+MARGIN = 1.01  # by which another shape must be faster before it is taken
+RUN = 4  # rounds with drafts that are chosen at once: choosing takes time as well
+PLAIN_RUN = 16  # plain ones
+LONG = 4e-3  # seconds of a plain round, beside which choosing takes none
+
+
+class Chooser:
+    """Chooses the shape with the most tokens per second: plain decoding, a chain or a tree.
+
+    Tokens of a round are estimated from the text, seconds are `costs` and how these drifted, of
+    which a plain round among those with drafts now and then tells. An account in plain rounds
+    keeps what drafting wins over plain decoding and loses against it. What it does not cover is not
+    tried, so after n tokens decoding is never behind plain decoding by more than SHARE of the time
+    and START plain rounds.
+
+    Where rounds are long, each with drafts is chosen for itself, by what the drafter expects next.
+
+    While decoding plainly the head sees nothing; now and then it catches up on the plain tokens,
+    and its guesses at them say whether drafts are worth while again.
+    """
+
+    def __init__(self, costs: RoundCosts) -> None:
+        self.costs = costs
+        self._expected = ExpectedTokens(costs.longest.depth)
+        self._drift = Drift()
+        self._account = START
+        self._current = costs.longest
+        self._look = PLAIN_RUN
+        self._look_at_once = False
+        self._factor = 1.0  # of the drift
+        self._singly = costs.seconds(PLAIN, costs.positions[0]) >= LONG
+
+    def begin(self) -> None:
+        """A new text, of which nothing is known but what texts usually were like."""
+        self._expected.begin()
+        self._look = PLAIN_RUN
+
+    def choose(self, left: int, position: int, outlook: Outlook | None = None) -> tuple[Shape, int]:
+        """The shape, and of how many rounds, at `position` with `left` tokens to go, where the head
+        has caught up; `outlook` is what it expects there, where that is known."""
+        self._look_at_once = self._drift.wants_plain
+        if self._look_at_once:
+            return PLAIN, 1
+        self._factor = self._drift.factor
+        fitting = [shape for shape in self.costs.rounds if shape.depth < max(left, 1)]
+        prices = {shape: self._price(shape, position) for shape in fitting}
+        covered = {s: price for s, price in prices.items() if self._covers(price - 1)}
+        speeds = self._speeds(covered)
+        best = max(speeds, key=speeds.__getitem__)
+        if speeds[best] > MARGIN * speeds.get(self._current, 0.0):
+            self._current = best
+        if not self._current.nodes:
+            return PLAIN, PLAIN_RUN
+        if not self._singly or outlook is None:
+            return self._current, self._run(prices[self._current] - 1)
+        del covered[PLAIN]  # for a run of which little is known
+        speeds = self._speeds(covered, outlook)
+        return max(speeds, key=speeds.__getitem__), 1
+
+    def _speeds(
+        self, prices: Mapping[Shape, float], outlook: Outlook | None = None
+    ) -> dict[Shape, float]:
+        tokens = self._expected.of(prices, outlook)
+        return {shape: tokens[shape] / price for shape, price in prices.items()}
+
+    def _run(self, loss: float) -> int:
+        """How many rounds, of which each may lose as much, the account covers."""
+        return RUN if self._covers(loss * RUN) else max(1, int(self._account / loss))
+
+    def observe(
+        self, shape: Shape, played: Sequence[Played], position: int, seconds: float
+    ) -> None:
+        """A run of rounds up to `position`, which took `seconds`."""
+        rounds = len(played)
+        measured = self.costs.seconds(shape, position)
+        self._drift.add(shape.nodes > 0, rounds, seconds / rounds, measured)
+        tokens = sum(round_.emitted for round_ in played)
+        self._book(tokens, rounds * self._price(shape, position))
+        for round_ in played:
+            self._expected.add(shape, round_)
+
+    def wants_to_look(self, pending: int, position: int) -> bool:
+        """Whether the head should catch up on `pending` plain tokens now.
+
+        Not unless there is enough left to try what it may find.
+        """
+        if pending < PLAIN_RUN and not self._look_at_once:
+            return False
+        price = self.costs.price_of_catching_up(pending, position)
+        cheap = price <= SHARE / 2 * pending
+        due = cheap or pending >= min(self._look, self.costs.rows)
+        trying = self._price(self.costs.longest, position) - 1
+        return self._look_at_once or (due and self._covers(price + trying))
+
+    def observe_look(self, expected: Sequence[bool], position: int) -> None:
+        """What the head caught up on: whether it would have drafted each of the plain tokens."""
+        self._book(0, self.costs.price_of_catching_up(len(expected), position))
+        for reached, accepted in runs(expected, self.costs.longest.depth):
+            self._expected.add_chain(reached, accepted)
+        if not self._look_at_once:
+            self._look *= 2
+
+    def skip_plain(self) -> None:
+        """As many plain tokens as are kept were too many to catch up on; look at fewer."""
+        self._look = PLAIN_RUN
+
+    def _price(self, shape: Shape, position: int) -> float:
+        """Of a round, in plain rounds, as things are now."""
+        if not shape.nodes:
+            return 1.0
+        return self.costs.price(shape, position) * self._factor
+
+    def _covers(self, loss: float) -> bool:
+        return loss <= max(self._account, 0)
+
+    def _book(self, tokens: int, price: float) -> None:
+        self._account = min(MOST, self._account + tokens - (1 - SHARE) * price)

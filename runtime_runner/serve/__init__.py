@@ -1,0 +1,1 @@
+"""An artifact behind the OpenAI API."""

@@ -1,0 +1,148 @@
+"""What a request may ask for: parameters with the names of OpenAI's API, and of vLLM's beyond it.
+
+Whatever is not named here is refused.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+
+from eagle_aot.common.errors import PromptError
+from eagle_aot.common.prompts import Message
+from eagle_aot.runtime_runner.parameters import Parameters
+
+MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS = 1024, 64, 16
+MOST_CHARACTERS = 4_000_000
+Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+AS_THEY_ARE = (
+    "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "logit_bias", "min_tokens", "ignore_eos", "seed", "n", "speculate", "chain_len", "tree",
+)  # fmt: skip
+"""Parameters that have the same name and meaning here."""
+Stop = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class Strict(BaseModel):
+    """Of which nothing is ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TextPart(Strict):
+    """Of a message that comes in parts."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class Turn(Strict):
+    """Of a conversation; `developer` is OpenAI's newer name for the system."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | Annotated[list[TextPart], Field(max_length=MOST_MESSAGES)]
+    name: None = None
+
+    def message(self) -> Message:
+        """As a chat template reads it."""
+        parts = self.content
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": text}
+
+
+class StreamOptions(Strict):
+    """Of a stream."""
+
+    include_usage: StrictBool = False
+
+
+class Asked(Strict):
+    """By either endpoint. `chain_len`, `tree` and `speculate` are ours and change no token; with
+    `trace`, a stream tells which of its tokens were drafted."""
+
+    model: Annotated[str, Field(max_length=1024)]
+    stream: StrictBool = False
+    stream_options: StreamOptions | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[list[StrictInt], Field(max_length=1024)] = []
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: StrictInt = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Annotated[dict[int, float], Field(max_length=1024)] = {}
+    allowed_token_ids: Annotated[list[StrictInt], Field(max_length=65536)] | None = None
+    min_tokens: StrictInt = 0
+    ignore_eos: StrictBool = False
+    seed: StrictInt | None = None
+    n: StrictInt = 1
+    user: Annotated[str, Field(max_length=1024)] | None = None
+    speculate: StrictBool = True
+    chain_len: StrictInt | Literal["auto"] | None = None
+    trace: StrictBool = False
+    tree: Annotated[str, Field(pattern=r"^\d{1,3},\d{1,3},\d{1,3}$")] | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with what it cost."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def parameters(self, max_new_tokens: int, *, echo: bool = False) -> list[Parameters]:
+        """Of each answer to a prompt. Raises SettingError for a value outside its range."""
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return Parameters(
+            **{name: getattr(self, name) for name in AS_THEY_ARE},
+            top_k=max(self.top_k, 0),  # -1 is vLLM's "all"
+            allowed_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            stop_texts=tuple(stops),
+            stop_ids=tuple(self.stop_token_ids),
+            max_new_tokens=max_new_tokens,
+            echo=echo,
+            reuse=True,
+        ).answers()
+
+
+class ChatAsked(Asked):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=MOST_MESSAGES)]
+    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+
+    def most_tokens(self, context: int) -> int:
+        """Of an answer: as many as there is room for, unless it says."""
+        return self.max_completion_tokens or self.max_tokens or context
+
+    def conversation(self) -> list[Message]:
+        """All turns."""
+        return [turn.message() for turn in self.messages]
+
+
+class CompletionAsked(Asked):
+    """POST /v1/completions."""
+
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[StrictInt], Field(min_length=1)]
+        | Annotated[
+            list[Annotated[list[StrictInt], Field(min_length=1)]],
+            Field(min_length=1, max_length=MOST_PROMPTS),
+        ]
+    )
+    max_tokens: Annotated[StrictInt, Field(ge=1)] = 16
+    echo: StrictBool = False
+
+    def prompts(self) -> list[str | list[int]]:
+        """One or several. Raises PromptError for text and ids together."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        if all(isinstance(part, int) for part in prompt):
+            return [[part for part in prompt if isinstance(part, int)]]
+        found = [part for part in prompt if not isinstance(part, int)]
+        if len(found) != len(prompt):
+            raise PromptError("prompt: text, texts, ids or lists of ids, and no two of them")
+        return found

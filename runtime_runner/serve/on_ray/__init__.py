@@ -1,0 +1,1 @@
+"""Many engines, on one machine or many, by Ray."""

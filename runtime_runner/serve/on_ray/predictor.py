@@ -1,0 +1,20 @@
+"""An engine that answers blocks of prompts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from eagle_aot.runtime_runner.runner import load_artifact
+
+
+class Predictor:
+    """As Ray Data runs one in a process of its own. `options` are those of `Runner.generate`."""
+
+    def __init__(self, artifact: Path, options: dict[str, Any]) -> None:
+        self._runner, self._options = load_artifact(artifact), options
+
+    def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
+        """`prompt` of each row is JSON, as are the answers."""
+        prompts = [json.loads(prompt) for prompt in rows["prompt"]]
+        found = self._runner.generate_many(prompts, **self._options)
+        return {"answer": [json.dumps(answer.to_json()) for answer in found]}

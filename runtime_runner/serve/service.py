@@ -1,0 +1,110 @@
+"""Requests of one artifact, from whatever endpoint to an engine and back."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from eagle_aot.artifact import MANIFEST, Manifest
+from eagle_aot.artifact.files import file_record
+from eagle_aot.common.prompts import Prompt, is_ids
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.runtime_runner.generation import Watch
+from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.runner import Runner
+from eagle_aot.runtime_runner.serve.answers import Answers, Writer
+from eagle_aot.runtime_runner.serve.metrics import Metrics
+from eagle_aot.runtime_runner.serve.worker import Worker
+from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Of a server. `model` is what requests call the artifact, `keys` are those that they may show,
+    none where they need not; times are in seconds, sizes in bytes."""
+
+    model: str
+    keys: tuple[str, ...] = ()
+    most_waiting: int = 64
+    request_seconds: float = 600.0
+    body_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Answers to give, each to a prompt's token ids; requests of one `conversation` begin alike.
+    With `trace`, their pieces say which tokens were drafted."""
+
+    asked: Sequence[tuple[list[int], Parameters]]
+    trace: bool = False
+    conversation: str | None = None
+
+
+class Service(Protocol):
+    """What all endpoints share."""
+
+    model: "Model"
+    metrics: Metrics
+
+    @property
+    def draining(self) -> bool:
+        """Whether no more work is taken."""
+
+    def begin(self, work: Work) -> Answers:
+        """Begin all answers; somebody must close them. Raises Full and Draining, and
+        what `Runner.generate` raises, if not then the answers do."""
+
+
+class Model:
+    """What requests know of the artifact in `directory`."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        """Raises ArtifactError where there is no tokenizer."""
+        self.settings = settings
+        self.created = int(time.time())
+        self.context = Manifest.read(directory).max_seq_len
+        self.fingerprint = "eagle-" + file_record(directory / MANIFEST).sha256[:12]
+        """With it, prompt, parameters and seed a text is determined."""
+        self._tokenizer = Tokenizer(directory)
+        self._tokenizing = asyncio.Lock()
+
+    async def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
+        """Token ids of a prompt. Raises PromptError as `Tokenizer.encode` does."""
+        if is_ids(prompt):
+            return list(prompt)
+        async with self._tokenizing:  # its state is no two threads'
+            return await asyncio.to_thread(self._tokenizer.encode, prompt, raw)
+
+
+class LocalService:
+    """By the engine of this process."""
+
+    def __init__(self, runner: Runner, settings: Settings) -> None:
+        self.model = Model(runner.directory, settings)
+        self.worker = Worker(runner.engine, settings.most_waiting)
+        self.metrics = Metrics(self.worker)
+        self._runner = runner
+
+    @property
+    def draining(self) -> bool:
+        return self.worker.draining
+
+    def begin(self, work: Work) -> Answers:
+        count, decode = len(work.asked), self._runner.tokenizer.decode
+        answers = Answers(count, self.model.settings.request_seconds, self.metrics)
+        traces = [Detokenizer(decode) if work.trace else None for _ in range(count)]
+        writers = [Writer(answers, index, trace) for index, trace in enumerate(traces)]
+        try:
+            pairs = zip(work.asked, writers, strict=True)
+            watched = [(asked, Watch(on_text=w.on_text, on_round=w.on_round)) for asked, w in pairs]
+            generations = [self._runner.generation(*asked, watch) for asked, watch in watched]
+            ends = [writer.on_end for writer in writers]
+            numbers = self.worker.submit(*zip(generations, ends, strict=True))
+        except BaseException:
+            answers.close()
+            raise
+        answers.cancel = functools.partial(self.worker.cancel, *numbers)
+        return answers

@@ -1,0 +1,98 @@
+"""The page of `eagle-serve`, in a real browser."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.server import Server, served
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+
+QUESTION = "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?"
+ANSWERED = "article.assistant footer"
+
+
+@pytest.fixture(scope="module")
+def server(int4_head_artifact: Path) -> Iterator[Server]:
+    with served(int4_head_artifact, "--model", "tiny", "--no-warm-up") as found:
+        yield found
+
+
+@pytest.fixture
+def page(server: Server) -> "Iterator[playwright.Page]":
+    """On a phone."""
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = browser.new_page(viewport={"width": 390, "height": 800})
+        found.set_default_timeout(20_000)
+        asked: list[str] = []
+        problems: list[str] = []
+        found.on("request", lambda request: asked.append(request.url))
+        found.on("console", lambda message: problems.append(message.text))
+        found.on("pageerror", lambda error: problems.append(str(error)))
+        found.goto(server.url)
+        found.get_by_role("heading", name="tiny").wait_for()
+        yield found
+        browser.close()
+    assert all(url.startswith(server.url) for url in asked)
+    assert [problem for problem in problems if "status of 400" not in problem] == []
+
+
+def test_a_question_is_answered_without_a_mouse(page: "playwright.Page", server: Server) -> None:
+    expected = server.client.chat.completions.create(
+        model="tiny", temperature=0, messages=[{"role": "user", "content": QUESTION}]
+    )
+    page.focus("#text")
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    page.locator(ANSWERED).wait_for()
+    rounds = page.locator(".round")
+    assert "".join(rounds.all_inner_texts()) == expected.choices[0].message.content
+    assert float(page.inner_text("#tau")) > 3 and int(page.inner_text("#count")) > 30
+    assert page.locator(".draft").count() > page.locator(".target").count()
+    rounds.nth(1).focus()
+    assert page.inner_text("#round").startswith("round 1: 4 drafted, ")
+
+
+def test_the_other_way_gives_the_same_text(page: "playwright.Page") -> None:
+    page.fill("#text", QUESTION)
+    page.fill("#temperature", "0.8")
+    page.click("#send")
+    page.locator(ANSWERED).wait_for()
+    page.click("#again")
+    second = page.locator(ANSWERED).nth(1)
+    second.wait_for()
+    assert "plainly" in second.inner_text() and second.inner_text().endswith("the same text")
+
+
+def test_earlier_turns_are_part_of_it_until_a_new_chat(page: "playwright.Page") -> None:
+    for count in (1, 2):
+        page.fill("#text", QUESTION)
+        page.click("#send")
+        page.locator(ANSWERED).nth(count - 1).wait_for()
+    page.click("#reset")
+    assert page.locator("article").count() == 0
+
+
+def test_an_answer_can_be_stopped(page: "playwright.Page", server: Server) -> None:
+    page.fill("#text", "")
+    page.click("#send")
+    assert page.locator("article").count() == 0  # nothing was said
+    page.fill("#longest", "100000")
+    page.fill("#text", QUESTION * 3)
+    page.click("#send")
+    page.locator(".round").first.wait_for()
+    if page.locator("#stop").is_visible():
+        page.click("#stop")
+    page.locator("#send").wait_for()
+
+
+def test_what_the_server_refuses_is_shown(page: "playwright.Page") -> None:
+    page.fill("#text", "word " * 5000)
+    page.click("#send")
+    page.locator("article.failed").wait_for()
+    assert "context" in page.inner_text("article.failed")

@@ -1,0 +1,93 @@
+"""Several engines on Ray, two on this CPU: one of them dies, and nobody sees it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from eagle_aot.runtime_runner import Runner
+from support.server import Server, served
+
+pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
+
+QUESTIONS = [
+    f"Ada has {count} marbles. Marco has 6 times as many. How many marbles do they have together?"
+    for count in range(3, 35)
+]
+
+
+@pytest.fixture(scope="module")
+def server(int4_head_artifact: Path) -> Iterator[Server]:
+    with served(int4_head_artifact, "--model", "tiny", "--replicas", "2") as found:
+        yield found
+
+
+def replicas() -> list[int]:
+    """Their processes."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if b"ray::ServeReplica:eagle-aot:Replica" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except (OSError, ValueError):
+            continue
+    return sorted(found)
+
+
+def streamed(server: Server, text: str) -> str:
+    chunks = server.client.chat.completions.create(
+        model="tiny", temperature=0, messages=[{"role": "user", "content": text}], stream=True
+    )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+def test_texts_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda text: streamed(server, text), QUESTIONS[:8]))
+    assert found == [int4_head.generate(text, 200).text for text in QUESTIONS[:8]]
+
+
+def test_a_replica_that_dies_is_not_seen(server: Server, int4_head: Runner) -> None:
+    expected = [int4_head.generate(text, 200).text for text in QUESTIONS]
+    victim, _ = replicas()
+    with ThreadPoolExecutor(8) as pool:
+        coming = pool.map(lambda text: streamed(server, text), QUESTIONS)
+        time.sleep(0.3)
+        os.kill(victim, signal.SIGKILL)
+        assert list(coming) == expected
+    ends = time.monotonic() + 60
+    while len(replicas()) < 2 or victim in replicas():
+        assert time.monotonic() < ends, "it was not replaced"
+        time.sleep(0.5)
+
+
+def test_told_to_stop_it_ends_what_runs(server: Server) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        coming = [pool.submit(streamed, server, text) for text in QUESTIONS[:4]]
+        time.sleep(0.2)
+        server.stop()
+        assert all("####" in text.result() for text in coming)
+    assert server.process.wait(60) == 0
+
+
+def test_a_file_of_prompts(int4_head_artifact: Path, int4_head: Runner, tmp_path: Path) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS[:9]))
+    answers.write_text('{"answered before"}\n{"half')
+    module = "eagle_aot.runtime_runner.serve.on_ray.batch"
+    command = [sys.executable, "-m", module, int4_head_artifact, prompts, answers]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for told in ("8 answers, behind 1", "0 answers, behind 9"):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0 and told in done.stderr, done.stderr
+    first, *lines = answers.read_text().splitlines()
+    assert first == '{"answered before"}'
+    found = [json.loads(line)["token_ids"] for line in lines]
+    assert found == [int4_head.generate(text).token_ids for text in QUESTIONS[1:9]]

@@ -1,0 +1,119 @@
+"""Sampling from a real `.pte`: one text, however it is decoded."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from torch import Tensor
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from sampling_checks.texts import PARAMETERS, asked_of, one_by_one, together
+from support.runner.mixed_prompts import mixed_prompts
+
+PROMPT = "Tom has 3 pens. He buys 4 more. How many pens does he have?"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "batch_runner"])
+def test_speculation_changes_no_token(fixture: str, request: pytest.FixtureRequest) -> None:
+    """Of a head that was trained, and of one that is wrong nearly always."""
+    runner: Runner = request.getfixturevalue(fixture)
+    prompts = mixed_prompts(runner)[:: 200 // len(PARAMETERS)][: len(PARAMETERS)]
+    asked, plain = list(asked_of(prompts, 1, 24)), list[list[int]]()
+    tallies = one_by_one(runner, prompts, asked, plain)
+    tallies["together"] = together(runner, prompts, asked, plain)
+    assert {name: tally.first for name, tally in tallies.items() if tally.different} == {}
+    assert len({tuple(text) for text in plain}) == len(plain)
+
+
+def test_a_trained_head_drafts_what_is_sampled(
+    tiny: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It adds the noise that the target will have. Without, it would be right far less often."""
+    prompts = mixed_prompts(tiny)[-8:]
+    with_noise = acceptance(tiny, prompts)
+
+    def likeliest(sampler: Sampler, logits: Tensor, *where: Tensor | None) -> Tensor:
+        return logits.argmax(dim=-1)
+
+    monkeypatch.setattr(Sampler, "draft", likeliest)
+    assert with_noise > 3 * acceptance(tiny, prompts)
+
+
+def acceptance(runner: Runner, prompts: list[list[int]]) -> float:
+    """Of drafts at a high temperature: the shipped pair is sure of most tokens."""
+    stats = [runner.generate(prompt, 30, 4, temperature=4.0, seed=3).stats for prompt in prompts]
+    return sum(s.accepted for s in stats) / sum(s.drafted for s in stats)
+
+
+def test_a_seed_is_all_there_is_to_chance(tiny: Runner) -> None:
+    hot = {"temperature": 4.0, "max_new_tokens": 24}
+    texts = [tiny.generate(PROMPT, **hot, seed=seed).token_ids for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+    first, second = tiny.generate(PROMPT, **hot), tiny.generate(PROMPT, **hot)
+    assert first.parameters.seed != second.parameters.seed
+    assert tiny.answer(PROMPT, first.parameters).token_ids == first.token_ids
+
+
+def test_many_answers_are_those_of_their_seeds(tiny: Runner) -> None:
+    answers = list(tiny.generate_many([PROMPT], 1, n=3, temperature=4.0, seed=5, max_new_tokens=16))
+    alone = [tiny.generate(PROMPT, 16, temperature=4.0, seed=seed).token_ids for seed in (5, 6, 7)]
+    assert [getattr(answer, "token_ids", None) for answer in answers] == alone
+    assert all(getattr(answer, "cached_tokens", 0) > 0 for answer in answers[1:])
+    with pytest.raises(SettingError, match="n 2"):
+        tiny.generate(PROMPT, n=2)
+
+
+def test_stop_ids_can_wait_or_be_left_out(tiny: Runner) -> None:
+    plain = tiny.generate(PROMPT)
+    assert plain.finish_reason == "stop"
+    count = len(plain.token_ids)
+    longer = tiny.generate(PROMPT, min_tokens=count + 3)
+    assert len(longer.token_ids) > count + 3 or longer.finish_reason != "stop"
+    assert longer.token_ids[: count - 1] == plain.token_ids[:-1]
+    assert plain.token_ids[-1] not in longer.token_ids[: count + 3]
+    on = tiny.generate(PROMPT, count + 5, ignore_eos=True)
+    assert on.finish_reason == "length" and on.token_ids[:count] == plain.token_ids
+
+
+def test_an_echo_begins_with_the_prompt(tiny: Runner) -> None:
+    shown: list[str] = []
+    plain = tiny.generate(PROMPT, stop_texts=["pens"])
+    echoed = tiny.generate(PROMPT, echo=True, stop_texts=["pens"], on_text=shown.append)
+    assert echoed.token_ids == plain.token_ids and plain.text is not None
+    assert echoed.text is not None and echoed.text.endswith(plain.text) and PROMPT in echoed.text
+    assert "".join(shown) == echoed.text
+
+
+def test_a_line_of_json_can_be_run_again(tiny_artifact: Path, tiny: Runner) -> None:
+    options = "--temperature", "3", "--top-k", "99", "--logit-bias", "40=1.5", "--json"
+    line = json.loads(run(tiny_artifact, "--prompt", PROMPT, *options).output)
+    assert line["seed"] == line["parameters"]["seed"]
+    again = tiny.answer(PROMPT, Parameters.from_json(line["parameters"]))
+    assert again.token_ids == line["token_ids"]
+    told = run(tiny_artifact, "--prompt", PROMPT, "--temperature", "3", "--max-new-tokens", "4")
+    assert "seed" in told.output
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--temperature", "nan"), "Error: temperature nan: must be a number from 0 to 100"),
+        (("--logit-bias", "5000=1"), "Error: logit_bias: token 5000 is outside the vocabulary"),
+        (("--stop", "x") * 200, "Error: 200 stop texts: at most 64"),
+    ],
+)
+def test_what_is_out_of_range_is_one_line(
+    tiny_artifact: Path, options: tuple[str, ...], line: str
+) -> None:
+    result = run(tiny_artifact, "--prompt", PROMPT, *options)
+    assert result.exit_code == 1 and result.output.startswith(line)
+    assert result.output.count("\n") == 1

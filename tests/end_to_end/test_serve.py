@@ -1,0 +1,251 @@
+"""`eagle-serve`, through OpenAI's own client and beside it."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from eagle_aot.runtime_runner import Runner
+from support.server import Server, served
+
+QUESTION = "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?"
+OTHERS = [
+    "Mei owns 7 oranges and Ravi owns 8 times that number. How many oranges do both own?",
+    "Lena drives 2 hours at 26 km an hour. How far does she drive?",
+    "Omar has 12 boxes with 9 pens each. How many pens does he have?",
+    "Ada has 3 marbles. Marco has 5 times as many. How many marbles do they have together?",
+]
+
+PLAIN = {"speculate": False}
+
+
+@pytest.fixture(scope="module")
+def server(int4_head_artifact: Path) -> Iterator[Server]:
+    with served(int4_head_artifact, "--model", "tiny", "--max-waiting", "30") as found:
+        yield found
+
+
+def ask(server: Server, text: str = QUESTION, **more: Any) -> Any:
+    asked = {"temperature": 0} | more
+    return server.client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": text}], **asked
+    )
+
+
+def test_there_is_one_model(server: Server) -> None:
+    assert server.model == "tiny"
+    assert server.client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError, match="model 'gpt': not here, this is 'tiny'"):
+        server.client.models.retrieve("gpt")
+
+
+def test_a_chat_is_what_the_runner_says(server: Server, int4_head: Runner) -> None:
+    expected = int4_head.generate(QUESTION, 200)
+    answer = ask(server)
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
+    assert choice.finish_reason == expected.finish_reason == "stop"
+    assert answer.usage.prompt_tokens == expected.prompt_tokens
+    assert answer.usage.completion_tokens == len(expected.token_ids)
+    speculation = answer.usage.speculation
+    assert speculation["accepted"] == expected.stats.accepted
+    assert speculation["tau"] == pytest.approx(expected.stats.tau)
+
+
+def test_a_stream_is_the_same_text_in_parts(server: Server) -> None:
+    whole = ask(server)
+    *chunks, last = ask(server, stream=True, stream_options={"include_usage": True})
+    first = chunks[0].choices[0].delta
+    assert (first.role, first.content) == ("assistant", "")
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks]
+    assert len(texts) > 5 and "".join(texts) == whole.choices[0].message.content
+    assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["stop"]
+    assert last.choices == [] and last.usage.completion_tokens == whole.usage.completion_tokens
+    assert {chunk.id for chunk in [*chunks, last]} == {last.id}
+    assert last.system_fingerprint == whole.system_fingerprint
+
+
+@pytest.mark.parametrize(
+    "drafts", [{"speculate": False}, {"chain_len": 1}, {"chain_len": "auto"}, {"tree": "4,4,16"}]
+)
+def test_how_it_is_drafted_changes_no_token(server: Server, drafts: dict[str, Any]) -> None:
+    expected = ask(server).choices[0].message.content
+    assert ask(server, extra_body=drafts).choices[0].message.content == expected
+
+
+def test_what_was_sampled_can_be_sampled_again(server: Server, int4_head: Runner) -> None:
+    how = {"temperature": 4.0, "top_p": 0.9, "presence_penalty": 0.5}
+    first = ask(server, **how, max_tokens=60)
+    seed = first.choices[0].seed
+    (choice,) = ask(server, **how, max_tokens=60, seed=seed, extra_body=PLAIN).choices
+    assert choice.message.content == first.choices[0].message.content
+    assert choice.message.content == int4_head.generate(QUESTION, 60, seed=seed, **how).text
+    several = ask(server, **how, max_tokens=60, n=3, seed=seed).choices
+    assert several[0].message.content == choice.message.content
+    assert len({one.message.content for one in several}) == 3
+
+
+def test_completions_of_text_and_of_ids(server: Server, int4_head: Runner) -> None:
+    prompt = "Ada has 27"
+    expected = int4_head.generate(prompt, 8, raw_prompt=True)
+    create = partial(server.client.completions.create, temperature=0)
+    ids = int4_head.encode(prompt, raw=True)
+    for given in (prompt, [prompt], ids, [ids]):
+        answer = create(model="tiny", prompt=given, max_tokens=8)  # type: ignore[arg-type]
+        assert [choice.text for choice in answer.choices] == [expected.text]
+        assert answer.choices[0].finish_reason == "length"
+    several = create(model="tiny", prompt=[prompt, "Mei owns"], max_tokens=8)
+    assert [choice.index for choice in several.choices] == [0, 1]
+    assert several.choices[0].text == expected.text
+    texts = {0: "", 1: ""}
+    for chunk in create(model="tiny", prompt=[prompt, "Mei owns"], max_tokens=8, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == {choice.index: choice.text for choice in several.choices}
+
+
+def test_a_stop_text_ends_it(server: Server) -> None:
+    text = ask(server).choices[0].message.content
+    stop = text[12:16]
+    answer = ask(server, stop=[stop, "no such text"])
+    assert answer.choices[0].message.content == text[: text.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"frequency": 1}, "frequency: no such parameter here"),
+        ({"messages": []}, "messages: List should have at least 1 item"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "the last one must be the user's"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"temperature": -1}, "temperature -1"),
+        ({"temperature": "NaN"}, "temperature"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias: token 99999 is outside the vocabulary"),
+        ({"n": 1000}, "n 1000: must be a whole number from 1 to 128"),
+        ({"max_tokens": "8"}, "max_tokens: Input should be a valid integer"),
+        ({"chain_len": 99}, "chain length 99"),
+        ({"tree": "1,99,3"}, "tree 1,99,3: top-k must be 1 to 16"),
+        ({"tree": "/etc/passwd"}, "tree: String should match pattern"),
+        ({"stop": ""}, "stop"),
+        ({"stop_token_ids": [10**9]}, "1000000000"),
+        ({"messages": [{"role": "user", "content": "word " * 5000}]}, "context"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(
+    server: Server, change: dict[str, Any], line: str
+) -> None:
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "?"}]} | change
+    answer = server.http.post("/v1/chat/completions", json=asked)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["type"] == "invalid_request_error"
+    assert line in error["message"] and "\n" not in error["message"]
+
+
+def test_bodies_that_are_none(server: Server) -> None:
+    headers = {"content-type": "application/json"}
+    for content in (b"", b"{", b"[]", b"null", b"\xff", b'{"model": NaN', b"[" * 5000):
+        answer = server.http.post("/v1/chat/completions", content=content, headers=headers)
+        assert answer.status_code == 400 and answer.json()["error"]["message"], content
+    large = server.http.post("/v1/chat/completions", content=b"x" * (9 << 20), headers=headers)
+    assert large.status_code == 413
+    assert server.http.get("/v1/nothing").status_code == 404
+    assert server.http.get("/v1/completions").status_code == 405
+
+
+def test_many_clients_each_get_their_own_text(server: Server, int4_head: Runner) -> None:
+    expected = {text: int4_head.generate(text, 200).text for text in OTHERS}
+
+    def client(text: str) -> bool:
+        if len(text) % 2:
+            return ask(server, text).choices[0].message.content == expected[text]
+        parts = ask(server, text, stream=True)
+        return "".join(p.choices[0].delta.content or "" for p in parts) == expected[text]
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(client, OTHERS * 8))
+
+
+def test_a_client_that_goes_away_frees_its_cache(server: Server) -> None:
+    asked = {
+        "model": "tiny",
+        "prompt": QUESTION,
+        "max_tokens": 900,
+        "stream": True,
+        "ignore_eos": True,
+    }
+    before = server.metric('eagle_requests_total{outcome="cancelled"}')
+    with server.http.stream("POST", "/v1/completions", json=asked) as answer:
+        next(answer.iter_lines())
+    with pytest.raises(httpx.ReadTimeout):
+        server.http.post("/v1/completions", json=asked | {"stream": False}, timeout=0.1)
+    ends = time.monotonic() + 10
+    while server.metric("eagle_requests_in_progress") and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert server.metric("eagle_requests_in_progress") == 0
+    assert server.metric('eagle_requests_total{outcome="cancelled"}') == before + 2
+
+
+def test_metrics_add_up(server: Server) -> None:
+    name = "eagle_generated_tokens_total"
+    before = server.metric(name)
+    tokens = ask(server).usage.completion_tokens
+    assert server.metric(name) == before + tokens
+
+
+def test_keys_are_asked_for(int4_head_artifact: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first\n\nsecond\n")
+    with served(
+        int4_head_artifact, "--api-key-file", str(keys), "--no-warm-up", key="second"
+    ) as server:
+        assert server.client.models.list().data
+        for shown in ("third", "firs", "first2"):
+            headers = {"Authorization": f"Bearer {shown}"}
+            answer = server.http.get("/v1/models", headers=headers)
+            assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_key"
+        assert server.http.get("/health").status_code == 200
+        told_to_stop(server)
+
+
+def told_to_stop(server: Server) -> None:
+    """While a text runs: it ends, nobody else is served, and then the server."""
+    model = Path(server.client.models.list().data[0].id).name
+    running = server.client.completions.create(
+        model=model, prompt=QUESTION, max_tokens=900, stream=True, extra_body={"ignore_eos": True}
+    )
+    events = iter(running)
+    next(events)
+    server.stop()
+    time.sleep(0.3)
+    with pytest.raises((openai.InternalServerError, openai.APIConnectionError)):
+        server.client.completions.create(model=model, prompt="?", max_tokens=1)
+    assert [event.choices[0].finish_reason for event in events][-1] == "length"
+    assert server.process.wait(20) == 0
+    told = [line for line in server.process.stderr or "" if line.startswith("{")]
+    lines = [json.loads(line) for line in told]
+    assert lines and all(line["level"] != "error" for line in lines)
+
+
+def test_told_twice_it_stops(int4_head_artifact: Path) -> None:
+    with served(int4_head_artifact, "--no-warm-up") as server:
+        asked = {
+            "model": server.model,
+            "prompt": QUESTION,
+            "max_tokens": 900,
+            "stream": True,
+            "ignore_eos": True,
+        }
+        with server.http.stream("POST", "/v1/completions", json=asked) as answer:
+            next(answer.iter_lines())
+            server.stop(signal.SIGINT)
+            server.stop(signal.SIGINT)
+            assert server.process.wait(20) == 0

@@ -1,0 +1,81 @@
+"""`tree="auto"` over a toy model whose likeliest drafts are wrong, and the second ones right."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from eagle_aot.runtime_runner.engine import Engine, Finished, Tokens
+from eagle_aot.runtime_runner.engine.invariants import check_invariants
+from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.engine.schedule import SharedRounds
+from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.rounds.round import Running
+from support.runner.chosen import alone_over, request_of
+from support.runner.toy import (
+    MAX_ROWS,
+    TAIL,
+    VOCAB,
+    SeeingDrafter,
+    ToyTarget,
+    next_token,
+    plain_text,
+)
+
+SEED, ROOM = 11, 120
+
+
+class Second(SeeingDrafter):
+    """Whose chains are all wrong."""
+
+    def _tree(self, text: list[int], parents: Sequence[int]) -> list[int]:
+        texts = [text]
+        for i, parent in enumerate(parents):
+            rank, before = parents[:i].count(parent), texts[parent]
+            texts.append([*before, (next_token(before, SEED) + rank - 1) % VOCAB])
+        return [text[-1] for text in texts[1:]]
+
+
+def engine_of(sequences: int, *, recorded: bool) -> Engine:
+    target = ToyTarget(SEED, 16, 9, sequences=sequences)
+    running = Running(range(sequences), TAIL, "cpu")
+
+    def record(step: Call) -> Call:
+        step()
+        return step
+
+    drafter = Second(target, [False])
+    rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
+    return Engine(SharedRounds(rounds, partial(alone_over, rounds)))
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_trees_are_taken_and_the_text_is_plain(sequences: int, recorded: bool) -> None:
+    engine = engine_of(sequences, recorded=recorded)
+    numbers = [engine.add(request_of([i], ROOM, "auto", tree="auto")) for i in range(sequences)]
+    got: dict[int, list[int]] = {number: [] for number in numbers}
+    while engine.busy:
+        for event in engine.step():
+            if isinstance(event, Tokens):
+                got[event.request] += event.tokens
+            elif isinstance(event, Finished):
+                shapes = event.stats.rounds_by_shape
+                assert sum(shapes.values()) == event.stats.rounds
+                assert any(shape.startswith("tree") for shape in shapes)
+                assert event.stats.accepted == sum(event.stats.accepted_at_rank)
+        check_invariants(engine)
+    for i, number in enumerate(numbers):
+        assert got[number] == plain_text([i], SEED, ROOM)
+
+
+def test_a_chain_beside_chosen_trees_takes_its_likeliest_drafts_alone() -> None:
+    """Which are wrong, here: so none of it is accepted, and the others' trees are."""
+    engine = engine_of(2, recorded=False)
+    chain = engine.add(request_of([1], ROOM, "auto"))
+    tree = engine.add(request_of([2], ROOM, "auto", tree="auto"))
+    stats = {}
+    while engine.busy:
+        stats |= {e.request: e.stats for e in engine.step() if isinstance(e, Finished)}
+    assert stats[chain].accepted == 0 < stats[tree].accepted
+    assert not sum(stats[chain].offered_at_rank[1:])

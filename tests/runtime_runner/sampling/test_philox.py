@@ -1,0 +1,27 @@
+"""Keys of noise against the known answers of Random123, Philox's own test vectors."""
+
+import torch
+
+from eagle_aot.runtime_runner.sampling.philox import noise_keys, philox
+
+ANSWERS = [
+    (0, [0] * 4, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+    (2**64 - 1, [2**32 - 1] * 4, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+    (
+        0x299F31D0A4093822,
+        [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+        [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+    ),
+]
+
+
+def test_it_gives_the_known_answers() -> None:
+    for seed, counter, expected in ANSWERS:
+        assert philox(torch.tensor([counter]), seed)[0].tolist() == expected
+
+
+def test_a_key_is_of_its_position_alone() -> None:
+    keys = noise_keys(7, 0, 300)
+    assert torch.equal(noise_keys(7, 120, 140), keys[120:140])
+    assert len({tuple(key) for key in keys.tolist()}) == 300
+    assert not torch.equal(noise_keys(8, 0, 300), keys)

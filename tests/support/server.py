@@ -1,0 +1,73 @@
+"""`eagle-serve` in a process of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from openai import OpenAI
+
+MODULE = "eagle_aot.runtime_runner.serve.cli"
+SECONDS = 120.0
+
+
+class Server:
+    """Listening. `client` is OpenAI's own, `http` speaks whatever it is given."""
+
+    def __init__(self, process: "subprocess.Popen[str]", url: str, key: str) -> None:
+        self.process, self.url = process, url
+        self.client = OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=SECONDS)
+        self.http = httpx.Client(base_url=url, timeout=SECONDS)
+
+    @property
+    def model(self) -> str:
+        """Its only one."""
+        (model,) = self.client.models.list().data
+        return model.id
+
+    def metric(self, name: str) -> float:
+        """The value of a line of /metrics, 0 where there is none."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.split()[1]) for line in lines if line.split()[0] == name)
+
+    def stop(self, sig: int = signal.SIGTERM) -> None:
+        """Tell it to, once."""
+        self.process.send_signal(sig)
+
+
+@contextmanager
+def served(artifact: Path, *arguments: str, key: str = "none") -> Iterator[Server]:
+    """A server that has begun to listen; it is killed at the end if it still runs."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", MODULE, str(artifact), "--port", str(port), *arguments]
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | paths)
+    server = Server(process, f"http://127.0.0.1:{port}", key)
+    try:
+        wait_for(server)
+        yield server
+    finally:
+        server.http.close()
+        server.client.close()
+        process.kill()
+        process.wait()
+
+
+def wait_for(server: Server) -> None:
+    """Until it answers."""
+    ends = time.monotonic() + SECONDS
+    while time.monotonic() < ends:
+        assert server.process.poll() is None, server.process.communicate()[1]
+        try:
+            if server.http.get("/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError("the server does not answer")

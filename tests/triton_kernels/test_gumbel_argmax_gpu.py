@@ -1,0 +1,26 @@
+"""The choice under noise on a GPU, against its twin on the CPU bit for bit."""
+
+import pytest
+import torch
+
+from eagle_aot.triton_kernels.gumbel_argmax import gumbel_argmax, perturbed
+from eagle_aot.triton_kernels.gumbel_argmax.reference import perturbed_reference
+from support.kernels.gumbel_cases import CASES, Case
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+WIDE = [Case(64, 262_144), Case(8, 262_144, mapped=True), Case(5, 49_152, levels=3)]
+
+
+@pytest.mark.parametrize("case", CASES + WIDE, ids=str)
+def test_it_has_the_bits_of_its_twin(case: Case) -> None:
+    expected = perturbed_reference(*case.arguments())
+    assert torch.equal(perturbed(*case.arguments("cuda")).cpu(), expected)
+    assert torch.equal(gumbel_argmax(*case.arguments("cuda")).cpu(), expected.argmax(dim=1))
+
+
+def test_the_twin_has_its_bits_on_the_gpu_as_well() -> None:
+    case = Case(3, 10_007)
+    assert torch.equal(
+        perturbed_reference(*case.arguments("cuda")).cpu(), perturbed_reference(*case.arguments())
+    )

@@ -1,0 +1,156 @@
+"""Noise and choice on a GPU: each logit is read once.
+
+Importing this module needs triton. Sums are not fused with products: the eager twin has the same
+bits.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eagle_aot.triton_kernels.gumbel_argmax.reference import FACTORS, SHIFTS
+from eagle_aot.triton_kernels.gumbel_argmax.table import (
+    FIRST,
+    HALF,
+    REST_BITS,
+    gumbel_table,
+)
+
+BLOCK = 4096
+OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}
+NOISE = {
+    **{f"SHIFT_{i}": shift for i, shift in enumerate(SHIFTS)},
+    **{f"FACTOR_{i}": factor for i, factor in enumerate(FACTORS)},
+    **{"REST": REST_BITS, "FIRST_ENTRY": FIRST, "ENTRIES": HALF},
+}
+
+
+@triton.jit
+def perturb(
+    logits: tl.tensor,
+    column: tl.tensor,
+    inside: tl.tensor,
+    row: tl.tensor,
+    scale_ptr: tl.tensor,
+    keys_ptr: tl.tensor,
+    ids_ptr: tl.tensor,
+    table_ptr: tl.tensor,
+    HAS_IDS: tl.constexpr,
+    SHIFT_0: tl.constexpr,
+    SHIFT_1: tl.constexpr,
+    SHIFT_2: tl.constexpr,
+    FACTOR_0: tl.constexpr,
+    FACTOR_1: tl.constexpr,
+    FACTOR_2: tl.constexpr,
+    REST: tl.constexpr,
+    FIRST_ENTRY: tl.constexpr,
+    ENTRIES: tl.constexpr,
+) -> tl.tensor:
+    """Scaled logits float32 [BLOCK] and their noise, or the logits where the scale is 0."""
+    scale = tl.load(scale_ptr + row)
+    if HAS_IDS:
+        x = tl.load(ids_ptr + column, mask=inside, other=0).to(tl.uint32)
+    else:
+        x = column.to(tl.uint32)
+    x ^= tl.load(keys_ptr + row * 2).to(tl.uint32)
+    x = (x ^ (x >> SHIFT_0)) * FACTOR_0 + tl.load(keys_ptr + row * 2 + 1).to(tl.uint32)
+    x = (x ^ (x >> SHIFT_1)) * FACTOR_1
+    x = (x ^ (x >> SHIFT_2)) * FACTOR_2
+    bits = x.to(tl.int32, bitcast=True)
+    sign = bits >> 31
+    distance = (bits ^ sign).to(tl.float32).to(tl.int32, bitcast=True)
+    entry = tl.maximum((distance >> REST) - FIRST_ENTRY, 0) + (sign & ENTRIES)
+    rest = (distance & ((1 << REST) - 1)).to(tl.float32)
+    base = tl.load(table_ptr + entry)
+    noise = base + tl.load(table_ptr + 2 * ENTRIES + entry) * rest
+    return tl.where(scale > 0, logits * scale + noise, logits)
+
+
+@triton.jit
+def gumbel_kernel(
+    logits_ptr: tl.tensor,
+    scale_ptr: tl.tensor,
+    keys_ptr: tl.tensor,
+    ids_ptr: tl.tensor,
+    table_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    winners_ptr: tl.tensor,
+    VOCAB: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_IDS: tl.constexpr,
+    CHOOSES: tl.constexpr,
+    SHIFT_0: tl.constexpr,
+    SHIFT_1: tl.constexpr,
+    SHIFT_2: tl.constexpr,
+    FACTOR_0: tl.constexpr,
+    FACTOR_1: tl.constexpr,
+    FACTOR_2: tl.constexpr,
+    REST: tl.constexpr,
+    FIRST_ENTRY: tl.constexpr,
+    ENTRIES: tl.constexpr,
+) -> None:
+    """One block of one row: its largest and where that is if CHOOSES, all of it if not."""
+    row, block = tl.program_id(0), tl.program_id(1)
+    column = block * BLOCK + tl.arange(0, BLOCK)
+    inside = column < VOCAB
+    at = row.to(tl.int64) * VOCAB + column
+    logits = tl.load(logits_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    found = perturb(
+        logits, column, inside, row, scale_ptr, keys_ptr, ids_ptr, table_ptr, HAS_IDS,
+        SHIFT_0, SHIFT_1, SHIFT_2, FACTOR_0, FACTOR_1, FACTOR_2, REST, FIRST_ENTRY, ENTRIES,
+    )  # fmt: skip
+    if CHOOSES:
+        found = tl.where(inside, found, float("-inf"))
+        largest, place = tl.max(
+            found, axis=0, return_indices=True, return_indices_tie_break_left=True
+        )
+        tl.store(out_ptr + row * BLOCKS + block, largest)
+        tl.store(winners_ptr + row * BLOCKS + block, (block * BLOCK + place).to(tl.int64))
+    else:
+        tl.store(out_ptr + at, found, mask=inside)
+
+
+def launch_perturbed(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None) -> Tensor:
+    """A call of the kernel: arguments and result as for `op.perturbed`."""
+    out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    _launch(logits, scale, keys, ids, out, None)
+    return out
+
+
+def launch_argmax(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None) -> Tensor:
+    """A call of the kernel: arguments and result as for `op.gumbel_argmax`."""
+    blocks = triton.cdiv(logits.shape[1], BLOCK)
+    largest = torch.empty(len(logits), blocks, dtype=torch.float32, device=logits.device)
+    winners = torch.empty(len(logits), blocks, dtype=torch.int64, device=logits.device)
+    _launch(logits, scale, keys, ids, largest, winners)
+    return winners.gather(1, largest.argmax(dim=1, keepdim=True)).squeeze(1)
+
+
+def _launch(
+    logits: Tensor,
+    scale: Tensor,
+    keys: Tensor,
+    ids: Tensor | None,
+    out: Tensor,
+    winners: Tensor | None,
+) -> None:
+    rows, vocab = logits.shape
+    blocks = triton.cdiv(vocab, BLOCK)
+    gumbel_kernel[(rows, blocks)](
+        logits.contiguous(),
+        scale.contiguous(),
+        keys.contiguous(),
+        keys if ids is None else ids,
+        gumbel_table(logits.device),
+        out,
+        out if winners is None else winners,
+        VOCAB=vocab,
+        BLOCKS=blocks,
+        BLOCK=BLOCK,
+        HAS_IDS=ids is not None,
+        CHOOSES=winners is not None,
+        **NOISE,
+        **OPTIONS,
+    )
