@@ -3,7 +3,8 @@
 Importing this module needs triton. Nothing does until the operator of `op.py` runs on a GPU or is
 lowered for one.
 
-A program takes all heads of a key head for a tile of rows, and walks the keys that these see in the
+A program takes all heads of a key head for a tile of rows, all columns of the values or a part of
+them, and walks the keys that these see in the
 order of positions, in tiles that begin at multiples of their length. A key that a row may not see
 adds exactly nothing to it, and every tile is added by the same arithmetic, whether some of its keys
 are hidden from some rows or not. So a row's bits depend on its position and its visible keys alone.
@@ -36,6 +37,7 @@ def attend_keys(
     acc: tl.tensor,
     SCALE: tl.constexpr,
     D: tl.constexpr,
+    VALUES: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
     KEY_TILE: tl.constexpr,
@@ -43,22 +45,22 @@ def attend_keys(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Softmax over the tiles of keys from `start` to `stop`: running maximum, sum and output.
 
+    Keys are D wide; of values the VALUES columns that begin at `v_ptr`.
     With HIDDEN some keys are hidden from rows at `position` [rows]: those behind it, and those a
     WINDOW before it. Keys above `bound` and below `least` are nobody's, and not read. The maximum
     is of scores before SCALE, which is multiplied in one operation with taking it off: where
     keys are hidden the compiler could not fuse the two by itself, and elsewhere would.
     """
-    d = tl.arange(0, D)
+    d, column = tl.arange(0, D)[None, :], tl.arange(0, VALUES)[None, :]
     for tile in range(start, stop, KEY_TILE):
         key = tile + tl.arange(0, KEY_TILE)
-        slot = key % RING if WINDOW else key
-        place = slot[:, None] * D + d[None, :]
+        slot = (key % RING if WINDOW else key)[:, None] * D
         if HIDDEN:
             # What no row sees may be anything, NaN included.
             present = ((key <= bound) & (key >= least))[:, None]
-            k = tl.load(k_ptr + place, mask=present, other=0.0)
+            k = tl.load(k_ptr + slot + d, mask=present, other=0.0)
         else:
-            k = tl.load(k_ptr + place)
+            k = tl.load(k_ptr + slot + d)
         score = tl.dot(q, tl.trans(k), input_precision="ieee")
         if HIDDEN:
             visible = key[None, :] <= position[:, None]
@@ -71,7 +73,10 @@ def attend_keys(
         alpha = tl.exp2(tl.fma(m_i, SCALE, -base))
         p = tl.exp2(tl.fma(score, SCALE, -base[:, None]))
         l_i = tl.fma(l_i, alpha, tl.sum(p, 1))
-        v = tl.load(v_ptr + place, mask=present, other=0.0) if HIDDEN else tl.load(v_ptr + place)
+        if HIDDEN:
+            v = tl.load(v_ptr + slot + column, mask=present, other=0.0)
+        else:
+            v = tl.load(v_ptr + slot + column)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
         m_i = m_ij
     return m_i, l_i, acc
@@ -92,6 +97,7 @@ def sdpa_prompt_kernel(
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
+    VALUES: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
     ROWS: tl.constexpr,
@@ -100,12 +106,15 @@ def sdpa_prompt_kernel(
 ) -> None:
     """ROWS rows of all heads of a key head: q [rows, HEADS, D] -> out, the same.
 
-    k and v [HEADS / GROUP, caches, slots, D]. Programs of one head are neighbours, which find its
-    keys in L2; those of the last rows, which see most, come first.
+    k and v [HEADS / GROUP, caches, slots, D], of whose columns of values a program takes VALUES.
+    Programs of one head are neighbours, which find its keys in L2; those of the last rows, which
+    see most, come first.
     """
+    PARTS: tl.constexpr = D // VALUES
     rows = rows.to(tl.int32)  # a size without a known bound comes as 64 bits
     row_tiles = tl.cdiv(rows, ROWS)
-    program = tl.program_id(0)
+    program = tl.program_id(0) // PARTS
+    first_column = tl.program_id(0) % PARTS * VALUES
     kv_head = program // row_tiles
     first_row = (row_tiles - 1 - program % row_tiles) * ROWS
     tile_row = tl.arange(0, ROW_TILE)
@@ -116,15 +125,14 @@ def sdpa_prompt_kernel(
     position = text + row
     low = text + first_row
     high = text + tl.minimum(first_row + ROWS, rows) - 1
-    d = tl.arange(0, D)
-    item = row * HEADS + kv_head * GROUP + tile_row % GROUP
-    place = item[:, None] * D + d[None, :]  # 32 bits reach 131,072 rows of 16,384
-    q = tl.load(q_ptr + place, mask=used[:, None], other=0.0)
+    item = (row * HEADS + kv_head * GROUP + tile_row % GROUP)[:, None] * D
+    # 32 bits reach 131,072 rows of 16,384.
+    q = tl.load(q_ptr + item + tl.arange(0, D)[None, :], mask=used[:, None], other=0.0)
     k_ptr += (kv_head * caches + cache) * slots * D
-    v_ptr += (kv_head * caches + cache) * slots * D
+    v_ptr += (kv_head * caches + cache) * slots * D + first_column
     m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
     l_i = tl.zeros((ROW_TILE,), tl.float32)
-    acc = tl.zeros((ROW_TILE, D), tl.float32)
+    acc = tl.zeros((ROW_TILE, VALUES), tl.float32)
     least = 0
     begin = 0
     if WINDOW:
@@ -133,18 +141,19 @@ def sdpa_prompt_kernel(
         begin = tl.maximum(high - WINDOW + KEY_TILE, 0) // KEY_TILE * KEY_TILE
         m_i, l_i, acc = attend_keys(
             q, k_ptr, v_ptr, position, high, least, least // KEY_TILE * KEY_TILE,
-            tl.minimum(begin, high + 1), m_i, l_i, acc, SCALE, D, WINDOW, RING, KEY_TILE, True,
+            tl.minimum(begin, high + 1), m_i, l_i, acc, SCALE, D, VALUES, WINDOW, RING, KEY_TILE, True,
         )  # fmt: skip
     whole = (low + 1) // KEY_TILE * KEY_TILE
     m_i, l_i, acc = attend_keys(
         q, k_ptr, v_ptr, position, high, least, begin,
-        whole, m_i, l_i, acc, SCALE, D, WINDOW, RING, KEY_TILE, False,
+        whole, m_i, l_i, acc, SCALE, D, VALUES, WINDOW, RING, KEY_TILE, False,
     )  # fmt: skip
     m_i, l_i, acc = attend_keys(
         q, k_ptr, v_ptr, position, high, least, tl.maximum(begin, whole),
-        high + 1, m_i, l_i, acc, SCALE, D, WINDOW, RING, KEY_TILE, True,
+        high + 1, m_i, l_i, acc, SCALE, D, VALUES, WINDOW, RING, KEY_TILE, True,
     )  # fmt: skip
     out = acc / l_i[:, None]
+    place = item + first_column + tl.arange(0, VALUES)[None, :]
     tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=used[:, None])
 
 
@@ -169,7 +178,8 @@ def launch(
     group = heads // kv_heads
     rows_of_tile = tiles.row_tile // group
     out = q.new_empty(q.shape)
-    wrap_triton(sdpa_prompt_kernel)[(triton.cdiv(rows, rows_of_tile) * kv_heads,)](
+    programs = triton.cdiv(rows, rows_of_tile) * kv_heads * tiles.parts
+    wrap_triton(sdpa_prompt_kernel)[(programs,)](
         q.contiguous(),
         k.contiguous(),
         v.contiguous(),
@@ -183,6 +193,7 @@ def launch(
         HEADS=heads,
         GROUP=group,
         D=head_dim,
+        VALUES=head_dim // tiles.parts,
         WINDOW=window,
         RING=ring,
         ROWS=rows_of_tile,

@@ -8,7 +8,8 @@ HEAD_DIMS = (16, 32, 64, 128, 256, 512)
 @dataclass(frozen=True, slots=True)
 class PromptTiling:
     """`row_tile` query rows, all heads of a group for each token, against `key_tile` keys at a
-    time; `warps` and `stages` as Triton's.
+    time; `warps` and `stages` as Triton's. A head's values may be split between `parts` programs,
+    each of which finds the scores again.
 
     Tiles of keys begin at multiples of `key_tile`, so that number decides a row's bits.
     """
@@ -17,10 +18,11 @@ class PromptTiling:
     key_tile: int
     warps: int
     stages: int
+    parts: int = 1
 
 
-# What registers and shared memory of an H100 hold: twice 64 KiB of sums, and 192 KiB.
-WIDEST = PromptTiling(64, 32, 8, 2)
+# What registers and shared memory of an H100 hold: 128 KiB of sums, and 192 to 224 KiB.
+WIDEST = PromptTiling(128, 32, 8, 2, parts=2)
 WIDE = PromptTiling(128, 64, 8, 2)
 NARROW = PromptTiling(128, 64, 8, 3)
 

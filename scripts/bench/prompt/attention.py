@@ -93,7 +93,8 @@ def tilings(head_dim: int) -> Iterator[PromptTiling]:
     """The chosen one, and its neighbours that fit an H100."""
     yield choose_tiling(head_dim)
     if head_dim == HEAD_DIMS[-1]:
-        yield from (PromptTiling(64, 16, 8, 3), PromptTiling(64, 64, 8, 1))
+        yield from (PromptTiling(64, 32, 8, 2), PromptTiling(128, 32, 8, 1, parts=2))
+        yield from (PromptTiling(64, 64, 4, 2, parts=2), PromptTiling(64, 32, 4, 3, parts=2))
     elif head_dim == HEAD_DIMS[-2]:
         yield from (PromptTiling(128, 32, 8, 2), PromptTiling(128, 32, 8, 3))
         yield PromptTiling(64, 64, 4, 2)
@@ -114,7 +115,8 @@ def measure(chunk: Chunk, sweep: bool, peers: bool, notes: set[str]) -> list[Att
 
 def str_of(tiling: PromptTiling) -> str:
     """A tiling in a table."""
-    return f"{tiling.row_tile} x {tiling.key_tile}, {tiling.warps} warps, {tiling.stages} stages"
+    tile = f"{tiling.row_tile} x {tiling.key_tile}, {tiling.warps} warps, {tiling.stages} stages"
+    return f"{tile}, values in {tiling.parts}" if tiling.parts > 1 else tile
 
 
 def ours(tiling: PromptTiling, chunk: Chunk) -> list[Attention]:

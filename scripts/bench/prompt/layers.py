@@ -66,11 +66,14 @@ class Layers:
         return contexts, stream
 
     @torch.no_grad()
-    def run(self, contexts: dict[str, Context], stream: Tensor) -> Tensor:
+    def run(
+        self, contexts: dict[str, Context], stream: Tensor, normed: Tensor | None = None
+    ) -> Tensor:
         """The stream behind the last layer, [1, T, H]."""
         layers = list(self.target._layers())
         norms = [*(layer.input_layernorm for layer in layers), self.target.norm]
-        normed = norms[0](stream)
+        if normed is None:
+            normed = norms[0](stream)
         for layer, norm in zip(layers, norms[1:], strict=True):
             stream, normed = layer(stream, normed, contexts[layer.kind], norm)
         return stream
@@ -88,12 +91,17 @@ class Layers:
         return shares(kernels_of(lambda: self.run(contexts, stream)))
 
     def uncut(self, behind: int, rows: int, cuts: Sequence[int]) -> bool:
-        """Whether rows have the bits in chunks that they have in one."""
+        """Whether rows have the bits in chunks that they have in one.
+
+        What enters is normed as one: launched by itself, PyTorch's sum of a row depends on how
+        many there are.
+        """
         contexts, stream = self.chunk(behind, rows)
-        whole, parts = self.run(contexts, stream), []
+        normed = next(iter(self.target._layers())).input_layernorm(stream)
+        whole, parts = self.run(contexts, stream, normed), []
         for first, last in pairwise(cuts):
             part, _ = self.chunk(behind + first, last - first)
-            parts.append(self.run(part, stream[:, first:last]))
+            parts.append(self.run(part, stream[:, first:last], normed[:, first:last]))
         return torch.equal(torch.cat(parts, dim=1), whole)
 
 
