@@ -51,16 +51,18 @@ def attend_keys(
     is of scores before SCALE, which is multiplied in one operation with taking it off: where
     keys are hidden the compiler could not fuse the two by itself, and elsewhere would.
     """
-    d, column = tl.arange(0, D)[None, :], tl.arange(0, VALUES)[None, :]
+    d, column = tl.arange(0, D), tl.arange(0, VALUES)
     for tile in range(start, stop, KEY_TILE):
         key = tile + tl.arange(0, KEY_TILE)
-        slot = (key % RING if WINDOW else key)[:, None] * D
+        slot = key % RING if WINDOW else key
+        place = slot[:, None] * D + d[None, :]
+        of_values = slot[:, None] * D + column[None, :]
         if HIDDEN:
             # What no row sees may be anything, NaN included.
             present = ((key <= bound) & (key >= least))[:, None]
-            k = tl.load(k_ptr + slot + d, mask=present, other=0.0)
+            k = tl.load(k_ptr + place, mask=present, other=0.0)
         else:
-            k = tl.load(k_ptr + slot + d)
+            k = tl.load(k_ptr + place)
         score = tl.dot(q, tl.trans(k), input_precision="ieee")
         if HIDDEN:
             visible = key[None, :] <= position[:, None]
@@ -74,9 +76,9 @@ def attend_keys(
         p = tl.exp2(tl.fma(score, SCALE, -base[:, None]))
         l_i = tl.fma(l_i, alpha, tl.sum(p, 1))
         if HIDDEN:
-            v = tl.load(v_ptr + slot + column, mask=present, other=0.0)
+            v = tl.load(v_ptr + of_values, mask=present, other=0.0)
         else:
-            v = tl.load(v_ptr + slot + column)
+            v = tl.load(v_ptr + of_values)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
         m_i = m_ij
     return m_i, l_i, acc
@@ -125,9 +127,9 @@ def sdpa_prompt_kernel(
     position = text + row
     low = text + first_row
     high = text + tl.minimum(first_row + ROWS, rows) - 1
-    item = (row * HEADS + kv_head * GROUP + tile_row % GROUP)[:, None] * D
-    # 32 bits reach 131,072 rows of 16,384.
-    q = tl.load(q_ptr + item + tl.arange(0, D)[None, :], mask=used[:, None], other=0.0)
+    d, column = tl.arange(0, D), first_column + tl.arange(0, VALUES)
+    item = row * HEADS + kv_head * GROUP + tile_row % GROUP  # 32 bits reach 131,072 rows of 16,384
+    q = tl.load(q_ptr + item[:, None] * D + d[None, :], mask=used[:, None], other=0.0)
     k_ptr += (kv_head * caches + cache) * slots * D
     v_ptr += (kv_head * caches + cache) * slots * D + first_column
     m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
@@ -153,7 +155,7 @@ def sdpa_prompt_kernel(
         high + 1, m_i, l_i, acc, SCALE, D, VALUES, WINDOW, RING, KEY_TILE, True,
     )  # fmt: skip
     out = acc / l_i[:, None]
-    place = item + first_column + tl.arange(0, VALUES)[None, :]
+    place = item[:, None] * D + column[None, :]
     tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=used[:, None])
 
 
