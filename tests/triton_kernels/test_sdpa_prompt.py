@@ -2,7 +2,10 @@
 
 import re
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -190,3 +193,28 @@ def local_memory(cubin: bytes, directory: Path) -> int:
     command = [tool, "--dump-resource-usage", binary]
     usage = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     return sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
+
+
+def test_a_trace_knows_that_it_writes_its_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch reads the kernel with numbers for sizes; what it cannot read it takes for writing all."""
+    triton = pytest.importorskip("triton", reason="triton is not installed")
+    from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
+    from triton.backends.compiler import GPUTarget
+
+    from eagle_aot.triton_kernels.sdpa_prompt import kernel
+
+    driver = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))
+    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+    called: list[dict[str, Any]] = []
+
+    class Recorded:
+        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+            return self.call
+
+        def call(self, *args: Any, num_warps: int, num_stages: int, **constants: Any) -> None:
+            names = kernel.sdpa_prompt_kernel.arg_names
+            called.append(dict(zip(names, args, strict=False)) | constants)
+
+    monkeypatch.setattr(kernel, "wrap_triton", lambda _: Recorded())
+    kernel.launch(*Prompt(replace(RING, dtype=torch.bfloat16), 20, 9).arguments())
+    assert identify_mutated_tensors(kernel.sdpa_prompt_kernel, called[0], {}) == ["out_ptr"]
