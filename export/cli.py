@@ -53,7 +53,7 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
     "--max-seq-len", type=click.IntRange(16, 2**20), metavar="N", help="Context, in tokens."
 )
 @click.option("--max-prefill", type=click.IntRange(1, 65536), metavar="N",
-              help="Longest prompt chunk, in tokens: 1024 for CUDA, 512 for XNNPACK.")  # fmt: skip
+              help="Longest prompt chunk, in tokens: 1536 for CUDA, 512 for XNNPACK.")  # fmt: skip
 @click.option("--max-batch-size", type=int, default=1, show_default=True, metavar="B",
               help="Sequences that the caches hold.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",

@@ -44,7 +44,7 @@ from eagle_aot.targets import get_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
 
 DEFAULT_CHAIN_LEN = 4
-DEFAULT_MAX_PREFILL = {CUDA: 1024, XNNPACK: 512}
+DEFAULT_MAX_PREFILL = {CUDA: 1536, XNNPACK: 512}
 WORKSPACE = "compiling"
 """Where a compiler keeps its files until the artifact is written: on the same disk, and gone with
 it when the export is killed."""

@@ -25,6 +25,7 @@ from executorch.exir import (
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
+from torch._inductor import config
 from torch.export import ExportedProgram
 from torch.fx.experimental import proxy_tensor
 
@@ -53,6 +54,8 @@ def lower(
         mutations_memoised(),
         caches_kept_empty(),
         writes_unwrapped(),
+        # A GPU's program has no vectors on the host: no need to find out by compiling which work.
+        config.patch({"cpp.vec_isa_ok": False}),
     ):
         edge = to_edge_transform_and_lower(
             programs,

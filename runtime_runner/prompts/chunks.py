@@ -1,6 +1,5 @@
 """How a prompt is cut for prefilling."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -21,10 +20,10 @@ def plan_chunks(
 ) -> list[Chunk]:
     """Consecutive chunks that cover [kept, length); the first may begin before `kept`.
 
-    Through `prefill` go the rows that fill whole chunks of `longest` or of its halves, which
-    follows from the length alone, and the rest through `target_verify`: so a text that grows keeps
-    its rows, until it fills another chunk. How either are cut changes no row's bits. No chunk is
-    shorter than `min_prefill`: where fewer rows are left, some that are kept are run again.
+    Through `prefill` go as many rows as fill forwards of `target_verify`, which follows from the
+    length alone, and the rest, less than one, through `target_verify`: so a text that grows keeps
+    its rows, until it fills another. How either are cut changes no row's bits. No chunk is shorter
+    than `min_prefill`: where fewer rows are left, some that are kept are run again.
     """
     whole = prefilled_rows(length, longest, min_prefill, max_rows)
     start = kept if kept >= whole else max(0, whole - _fitting(whole - kept, longest, min_prefill))
@@ -39,24 +38,12 @@ def plan_chunks(
 
 
 def prefilled_rows(length: int, longest: int, min_prefill: int, max_rows: int) -> int:
-    """How many rows of a prompt, its first ones, are for `prefill`."""
-    rows = 0
-    for size in prefill_sizes(longest, min_prefill, max_rows):
-        rows += (length - rows) // size * size
-    return rows
+    """How many rows of a prompt, its first ones, are for `prefill`: those that its chunks, of
+    `min_prefill` to `longest` rows, can cover."""
+    forwards = range(length // max_rows * max_rows, 0, -max_rows)
+    return next((rows for rows in forwards if rows == _fitting(rows, longest, min_prefill)), 0)
 
 
 def _fitting(rows: int, longest: int, least: int) -> int:
     """So many rows, or as few more as chunks of `least` to `longest` rows need."""
     return max(rows, -(-rows // longest) * least)
-
-
-def prefill_sizes(longest: int, min_prefill: int, max_rows: int) -> Iterator[int]:
-    """What `prefilled_rows` counts by, descending; no half is less than `target_verify` takes in
-    two forwards."""
-    size = longest
-    while size >= min_prefill:
-        yield size
-        size //= 2
-        if size < 2 * max_rows:
-            return

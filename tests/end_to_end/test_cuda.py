@@ -91,7 +91,7 @@ def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
             assert result.token_ids == plain, (len(prompt), chain_len)
             accepted += result.stats.accepted
         prefill(runner.round(7), prompt, Stats(chain_len=7))
-        following = torch.tensor([[*prompt[1:], int(runner.running.bonus)]])
+        following = torch.tensor([[*prompt[1:], int(runner.round(7).running.bonus)]])
         path = committed(following, torch.arange(len(prompt)), torch.tensor([0]))
         on_host.observe(path, torch.empty(0))
         running = Running([0], runner.constants.tail, "cpu")

@@ -91,10 +91,7 @@ def test_few_rows_go_from_memory_to_the_tensor_cores(
     assert program.metadata.shared * at_once < SHARED_MEMORY
 
 
-TILES = [
-    *((group, large_m.PRODUCT_TILES[blocks_per_step(group)]) for group in (32, 64, 128)),
-    (128, ProductTile(2, 128, 8, 4, by_block=True)),
-]
+TILES = [(group, large_m.PRODUCT_TILES[blocks_per_step(group)]) for group in (32, 64, 128)]
 
 
 @pytest.mark.parametrize(("group", "tile"), TILES, ids=str)

@@ -40,7 +40,7 @@ class ProductTile:
     by_block: bool = False
 
 
-PRODUCT_TILES = {1: ProductTile(2, 128, 8, 3), 2: ProductTile(2, 128, 8, 2)}
+PRODUCT_TILES = {1: ProductTile(2, 128, 8, 3), 2: ProductTile(2, 128, 8, 4, by_block=True)}
 """For steps of one and of two blocks."""
 
 

@@ -185,10 +185,11 @@ def test_the_graphs_of_a_checkpoint_keep_the_contract(
 def test_the_graphs_of_dummies_keep_the_contract(
     name: str, layers: int | None, options: ExportOptions, kind: str
 ) -> None:
-    """`fc` goes with the target's products; of the head's layer four, and its output table."""
+    """`fc` goes with the target's products; of the head's layer four, and its output table. Of a
+    prompt its keys and values are one product."""
     source = Source.find(name, None, None, "dummy", layers, draft_quant=kind)
     calls = [int4_calls(program) for program in run_check(source, options).values()]
-    assert calls == [(0, 25), (25, 0), (5, 0)]
+    assert calls == [(0, 25), (25, 0), (5, 0), (0, 1)]
 
 
 def test_a_backend_without_int4_folds_the_head_too() -> None:

@@ -36,21 +36,17 @@ def test_what_is_kept_is_not_run(
 
 
 def test_as_few_chunks_as_can_be() -> None:
-    assert [len(c) for c in plan_chunks(3000, 1024, 65, 64)][:3] == [1024, 1024, 896]
+    assert [len(c) for c in plan_chunks(3000, 1024, 65, 64)] == [1024, 1024, 896, 56]
     assert [len(c) for c in plan_chunks(1152, 1024, 65, 64, kept=100)] == [987, 65]
     assert plan_chunks(1152, 1024, 65, 64, kept=1100) == [Chunk(1087, 1152, False)]
 
 
-def test_what_fills_no_chunk_goes_through_target_verify() -> None:
+def test_what_fills_no_forward_goes_through_target_verify() -> None:
     assert plan_chunks(17, 16, 9, 8) == [Chunk(0, 16, False), Chunk(16, 17, True)]
     assert plan_chunks(15, 16, 9, 8) == [Chunk(0, 8, True), Chunk(8, 15, True)]
-    assert plan_chunks(40, 16, 9, 8) == [
-        Chunk(0, 16, False), Chunk(16, 32, False), Chunk(32, 40, True),
-    ]  # fmt: skip
+    assert [len(c) for c in plan_chunks(44, 16, 9, 8)] == [16, 15, 9, 4]
     assert plan_chunks(17, 8, 9, 20) == [Chunk(0, 17, True)]
 
 
-def test_what_fills_half_a_chunk_is_one() -> None:
-    """Or a quarter, which run as one; not down to what `target_verify` takes in two forwards."""
-    lengths = [len(chunk) for chunk in plan_chunks(512 + 256 + 200, 512, 65, 64)]
-    assert lengths == [512, 384, 64, 8]
+def test_chunks_of_one_length_cover_its_multiples() -> None:
+    assert [len(c) for c in plan_chunks(50, 20, 20, 8)] == [20, 20, 8, 2]

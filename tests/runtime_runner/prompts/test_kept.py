@@ -14,7 +14,7 @@ from eagle_aot.targets.step import flat_slots, longest_chunk, ring_slots
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 
 LONGEST, LEAST, ROWS, TAIL = 8, 5, 4, 3
-HALVES = 3, 2  # the least and the rows for chunks of four as well
+FINER = 3, 2  # the least and the rows of another artifact
 FLAT = 10**6
 
 Row = tuple[int, tuple[int, ...], str]
@@ -56,8 +56,8 @@ def plan(length: int, kept: int = 0) -> list[Chunk]:
     return plan_chunks(length, LONGEST, LEAST, ROWS, kept)
 
 
-def plan_with_halves(length: int, kept: int = 0) -> list[Chunk]:
-    return plan_chunks(length, LONGEST, *HALVES, kept)
+def plan_finer(length: int, kept: int = 0) -> list[Chunk]:
+    return plan_chunks(length, LONGEST, *FINER, kept)
 
 
 def methods(fresh: Sequence[Chunk]) -> list[tuple[int, str]]:
@@ -70,7 +70,7 @@ def methods(fresh: Sequence[Chunk]) -> list[tuple[int, str]]:
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.data(), st.booleans(), st.sampled_from([plan, plan_with_halves]))
+@given(st.data(), st.booleans(), st.sampled_from([plan, plan_finer]))
 def test_rows_that_are_kept_are_those_of_a_fresh_run(
     data: st.DataObject, sliding: bool, plan: Callable[..., list[Chunk]]
 ) -> None:
@@ -97,20 +97,20 @@ def shared_length(one: list[int], other: list[int]) -> int:
 
 
 def test_a_conversation_runs_what_is_new() -> None:
-    """An answer's rows are kept as well, until the text fills a chunk: that is run again, once."""
+    """An answer's rows are kept as well, until it fills a forward: that is run again, once."""
     first = KeptText().followed_by([1, 2, 3, 4], plan(3), 0, 6)
     assert first.shared([1, 2, 3, 4, 5, 6], planned(6), FLAT) == 3
     assert first.shared([1, 2, 3, 4, 5, 6, 7, 8, 9], planned(9), FLAT) == 0
     second = first.followed_by([*range(1, 13)], plan(9), 0, 15)
-    assert second.shared([*range(1, 15)], planned(14), FLAT) == 11
-    assert second.shared([*range(1, 19)], planned(18), FLAT) == 8
+    assert second.shared([*range(1, 12)], planned(11), FLAT) == 10
+    assert second.shared([*range(1, 15)], planned(14), FLAT) == 8
     assert second.shared([1, 2, 3], planned(3), FLAT) == 0
 
 
 def test_a_text_that_turns_off_inside_a_chunk_keeps_what_is_before() -> None:
     kept = KeptText().followed_by([*range(20)], plan(18), 0, 20)
     assert kept.shared([*range(13), -1, *range(14, 18)], planned(18), FLAT) == 12
-    assert kept.shared([*range(13), -1], planned(14), FLAT) == 8
+    assert kept.shared([*range(10), -1], planned(11), FLAT) == 8
 
 
 def planned(length: int) -> Callable[[int], list[Chunk]]:
