@@ -1,4 +1,7 @@
-"""What changes logits before a choice, in tensors: one recorded round serves all parameters."""
+"""What changes logits before a choice, in tensors: one recorded round serves all parameters.
+
+A GPU does the same with kernels.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +10,14 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.sampling.parameters import NEUTRAL, Sampling
-from eagle_aot.runtime_runner.sampling.thresholds import order_of, threshold, weights_of
+from eagle_aot.runtime_runner.sampling.thresholds import (
+    EXP2,
+    LOG2E,
+    SCALE_BITS,
+    order_of,
+    threshold,
+    weights_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +80,34 @@ class Processors:
         places = sequences.unsqueeze(1) * self._counts.shape[1] + tokens
         self._counts.view(-1).scatter_add_(0, places.flatten(), counted.int().flatten())
 
+    def processed(self, logits: Tensor, scale: Tensor, rows: Rows) -> Tensor:
+        """Logits float32 [R, V], to be multiplied with scale float32 [R], of what may be chosen:
+        minus infinity for all else."""
+        if logits.device.type == "cpu":
+            return self.filtered(self.penalised(logits, rows), scale, rows)
+        from eagle_aot.triton_kernels.process_logits import cut, penalise
+
+        penalised, largest = penalise.launch(
+            *(logits, rows.sequences, rows.positions, rows.paths),
+            (self._biased, self._bias),
+            (self._penalised, self._penalties),
+            (self._counts, self._seen),
+            (self._least, self._stops),
+        )
+        bounds = self._top_k, self._top_p, self._min_p
+        weighing = SCALE_BITS, LOG2E, EXP2
+        return cut.launch(penalised, largest, scale, rows.sequences, *bounds, *weighing)
+
     def penalised(self, logits: Tensor, rows: Rows) -> Tensor:
         """Of logits float32 [R, V]: with biases and penalties, minus infinity for what may not be
         chosen."""
         at = rows.sequences
-        if asked(self._biased[at]):
+        if self._biased[at].any():
             logits = logits + self._bias[at]
-        if asked(self._penalised[at]):
+        if self._penalised[at].any():
             logits = self._less(logits, rows)
         early = rows.positions < self._least[at]
-        if asked(early):
+        if early.any():
             logits = logits.masked_fill(early.unsqueeze(1) & self._stops[at], -torch.inf)
         return logits
 
@@ -106,9 +134,9 @@ class Processors:
         order, at = order_of(values), rows.sequences
         kept = torch.ones_like(order, dtype=torch.bool)
         top_k, top_p = self._top_k[at], self._top_p[at]
-        if asked(few := (top_k < logits.shape[1]) & (scale > 0)):
+        if (few := (top_k < logits.shape[1]) & (scale > 0)).any():
             kept &= order >= threshold(order, torch.ones_like(order).long(), top_k, few)
-        if asked(likely := (top_p < 1) & (scale > 0)):
+        if (likely := (top_p < 1) & (scale > 0)).any():
             weights = torch.where(kept, weights_of(values), 0)
             goal = (weights.sum(dim=1).double() * top_p).ceil().long()
             kept &= order >= threshold(order, weights, goal, likely)
@@ -124,9 +152,3 @@ def less(logits: Tensor, seen: Tensor, counts: Tensor, penalties: Tensor) -> Ten
     repeated = torch.where(logits < 0, logits * repetition, logits / repetition)
     found = torch.where(seen, repeated, logits)
     return found - torch.where(counts > 0, presence, 0.0) - frequency * counts
-
-
-def asked(wanted: Tensor) -> bool:
-    """Whether any row wants it; a GPU, which cannot be asked within a recorded round, always does
-    the work."""
-    return wanted.device.type != "cpu" or bool(wanted.any())

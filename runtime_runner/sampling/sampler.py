@@ -111,8 +111,7 @@ class Sampler:
                 rows = Rows(
                     at, positions.reshape(-1), None if paths is None else paths.flatten(0, 1)
                 )
-                flat = self._processors.penalised(flat.float(), rows)
-                flat = self._processors.filtered(flat, scale, rows)
+                flat = self._processors.processed(flat.float(), scale, rows)
             return gumbel_argmax(flat, scale, keys).view_as(positions)
 
     def perturbed(

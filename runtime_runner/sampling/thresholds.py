@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 CANDIDATES = 1024
-"""A CPU looks for a threshold among so many of the largest first."""
+"""A threshold is looked for among so many of the largest first."""
 LOWEST = -(2**31)
 SCALE_BITS = 40
 """The largest token's weight is 2 ** SCALE_BITS: 2 ** 18 of them fit 64 bits."""
@@ -46,23 +46,10 @@ def threshold(order: Tensor, weights: Tensor, goal: Tensor, wanted: Tensor) -> T
     order int32 [R, V]; weights int64 [R, V]; goal int64 [R], from 1 to the row's sum; wanted bool
     [R]. Returns int32 [R, 1], the lowest of all for rows that want none.
     """
-    if order.device.type != "cpu":
-        found = _searched(order, weights, goal.unsqueeze(1))
-        return found.masked_fill(~wanted.unsqueeze(1), LOWEST)
     found = torch.full((len(order), 1), LOWEST, dtype=torch.int32)
     for row in wanted.nonzero().flatten().tolist():
         found[row] = _sorted(order[row], weights[row], goal[row])
     return found
-
-
-def _searched(order: Tensor, weights: Tensor, goal: Tensor) -> Tensor:
-    """Bit by bit, in as many steps whatever is found."""
-    found = torch.full_like(goal, LOWEST)
-    for bit in range(31, -1, -1):
-        tried = found + (1 << bit)
-        reached = torch.where(order >= tried, weights, 0).sum(dim=1, keepdim=True) >= goal
-        found = torch.where(reached, tried, found)
-    return found.int()
 
 
 def _sorted(order: Tensor, weights: Tensor, goal: Tensor) -> Tensor:

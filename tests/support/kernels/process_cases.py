@@ -1,0 +1,60 @@
+"""Parameters, texts and logits for tests of what is done to logits before a choice."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
+
+STOPS = [3, 5]
+MANY = [
+    Sampling(temperature=0.7, top_k=7, seed=1),
+    Sampling(temperature=1.0, top_p=0.9, seed=1),
+    Sampling(temperature=1.5, top_k=40, top_p=0.5, min_p=0.05, seed=1),
+    Sampling(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25),
+    Sampling(temperature=1.0, repetition_penalty=0.8, top_p=0.999, frequency_penalty=-1.0, seed=1),
+    Sampling(temperature=0.3, logit_bias={1: 5.0, 4: -3.0}, min_tokens=50, seed=1),
+    Sampling(temperature=1.0, allowed_ids=(2, 3, 4), top_k=1, seed=1),
+    Sampling(),
+]
+"""Of a sequence each."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`levels` different logits, any where it is 0; rows of all of `MANY` in turn."""
+
+    rows: int
+    vocab: int
+    levels: int = 0
+    drafts: int = 3
+
+    def processed(self, device: str = "cpu") -> Tensor:
+        """What `Processors` make of them, [R, V]."""
+        generator = torch.Generator().manual_seed(self.vocab + self.rows)
+        logits = torch.randn(self.rows, self.vocab, generator=generator) * 4
+        if self.levels:
+            logits = torch.randint(-1, self.levels, logits.shape, generator=generator).float()
+        logits[:, :: max(self.vocab // 5, 6)] = -torch.inf
+        processors = Processors(len(MANY), self.vocab, torch.device(device))
+        texts = torch.randint(6, self.vocab, (len(MANY), 30), generator=generator)
+        for sequence, sampling in enumerate(MANY):
+            processors.set(sequence, sampling, texts[sequence, :20].tolist(), STOPS)
+        of_all = torch.arange(len(MANY), device=device)
+        decided = texts[:, 20:].to(device)
+        processors.count(of_all, decided, torch.ones_like(decided, dtype=torch.bool))
+        at = torch.arange(self.rows) % len(MANY)
+        paths = torch.randint(-1, self.vocab, (self.rows, self.drafts), generator=generator)
+        if self.drafts:
+            paths[:, 0] = texts[at, 0]  # a draft that the text has
+        scale = torch.tensor([1 / s.temperature if s.temperature else 0.0 for s in MANY])
+        rows = Rows(at.to(device), (at + 31).to(device), paths.to(device) if self.drafts else None)
+        return processors.processed(logits.to(device), scale[at].to(device), rows)
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.vocab}-{self.levels}-{self.drafts}"
+
+
+CASES = [Case(8, 50), Case(16, 5000), Case(8, 10_007, levels=3), Case(9, 4096, drafts=0)]

@@ -1,0 +1,62 @@
+"""Processing logits without a GPU: the kernels interpreted, and what they compile to."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from eagle_aot.runtime_runner.sampling.thresholds import EXP2, LOG2E, SCALE_BITS
+from support.interpreted import run_interpreted
+
+
+# Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernels")
+def test_interpreted_they_have_the_bits_of_their_twin() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    run_interpreted("process_logits")
+
+
+FUSED = "fma.", "mad.rn.f32", "mul.f32", "add.f32"
+"""What has other bits than a product and a sum, or may be made into it by an assembler."""
+
+STATE = {
+    **dict.fromkeys(("sequences_ptr", "positions_ptr", "paths_ptr", "least_ptr"), "*i64"),
+    **dict.fromkeys(("top_k_ptr", "prefixes_ptr", "sums_ptr"), "*i64"),
+    **dict.fromkeys(("biased_ptr", "penalised_ptr", "seen_ptr", "stops_ptr"), "*i1"),
+    **{"counts_ptr": "*i32", "top_p_ptr": "*fp64"},
+}
+
+
+def for_an_h100(kernel: Any, options: dict[str, Any], constants: dict[str, Any]) -> str:
+    """PTX of a kernel whose other pointers are to float32."""
+    triton = pytest.importorskip("triton", reason="triton is not installed")
+    names = kernel.arg_names
+    kinds = dict.fromkeys((name for name in names if name.endswith("_ptr")), "*fp32") | STATE
+    source = triton.compiler.ASTSource(
+        fn=kernel,
+        signature={name: kinds.get(name, "constexpr") for name in names},
+        constexprs={name: constants[name] for name in names if name in constants},
+    )
+    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+    return str(triton.compile(source, target=target, options=options).asm["ptx"])
+
+
+@pytest.mark.parametrize("step", [0, 1, 8, 9, 16])
+def test_thresholds_fuse_no_product_into_a_sum(step: int) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from eagle_aot.triton_kernels.process_logits import cut
+
+    constants = {**cut.SIZES, "ROWS": 8, "VOCAB": 262_144, "BLOCKS": 64, "MOST_BLOCKS": 64}
+    constants |= {"PASS": step, "SCALE_BITS": SCALE_BITS, "LOG2E": LOG2E, "EXP2": EXP2}
+    ptx = for_an_h100(cut.cut_kernel, cut.OPTIONS, constants)
+    assert not any(fused in ptx for fused in FUSED)
+
+
+@pytest.mark.parametrize("path", [0, 4])
+def test_penalties_fuse_no_product_into_a_sum_and_divide_exactly(path: int) -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    from eagle_aot.triton_kernels.process_logits import penalise
+
+    constants = {"VOCAB": 262_144, "BLOCKS": 64, "BLOCK": penalise.BLOCK, "PATH": path}
+    ptx = for_an_h100(penalise.penalise_kernel, penalise.OPTIONS, constants)
+    assert not any(fused in ptx for fused in FUSED) and "div.rn.f32" in ptx
