@@ -152,6 +152,7 @@ def test_check_only_traces_and_writes_nothing(
         "prefill",
         "target_verify",
         "draft_decode",
+        "draft_prefill",
     ]
     assert list(tmp_path.iterdir()) == []
 
