@@ -88,8 +88,7 @@ class Engine:
 
     def step(self) -> list[Event]:
         """One chunk of a prompt, or one round of all texts that run, and what came of it."""
-        events = self._take_orders()
-        self._admit()
+        events = self._take_orders() + self._admit()
         if self.prompts and (not self.running or self._share.due):
             events += self._run_chunk()
         elif self.running:
@@ -105,20 +104,28 @@ class Engine:
         texts = [*self.waiting, *self.prompts, *self.running]
         return [self._cancel(text) for text in texts if text.number in cancelled]
 
-    def _admit(self) -> None:
-        """Give free sequences to those who wait, the first first."""
+    def _admit(self) -> list[Event]:
+        """Give free sequences to those who wait, the first first. Returns what failed of it."""
+        failed = list[Event]()
         while self.waiting and self.sequences.free:
             text = self.waiting.popleft()
-            request, schedule = text.request, self.schedule
-            sequence, kept = self.sequences.take(request.prompt, request.reuse)
-            where = self.sequences.cache(sequence)
-            drafter = None if request.is_plain else schedule.drafter
-            sampler, limits = schedule.running.sampler, request.limits
-            how = request.sampling, request.prompt, limits.room, limits.stop_ids
-            sampler.begin(sequence, *how)
-            run = PromptRun(schedule.target, drafter, request.prompt, where, kept, sampler)
-            text.start(sequence, kept, run)
+            text.start(*self.sequences.take(text.request.prompt, text.request.reuse))
             self.prompts.append(text)
+            try:
+                text.run = self._prompt_run(text)
+            except (RuntimeError, MemoryError) as error:
+                failed.append(self._fail(text, error))
+        return failed
+
+    def _prompt_run(self, text: Text) -> PromptRun:
+        assert text.sequence is not None
+        request, schedule = text.request, self.schedule
+        drafter = None if request.is_plain else schedule.drafter
+        sampler, limits = schedule.running.sampler, request.limits
+        how = request.sampling, request.prompt, limits.room, limits.stop_ids
+        sampler.begin(text.sequence, *how)
+        where = self.sequences.cache(text.sequence)
+        return PromptRun(schedule.target, drafter, request.prompt, where, text.kept, sampler)
 
     def _run_chunk(self) -> list[Event]:
         text = self._turns.next(self.prompts)

@@ -51,9 +51,9 @@ class Text:
         """Of the last token, which is in no cache yet."""
         return len(self.request.prompt) + len(self.output) - 1
 
-    def start(self, sequence: int, kept: int, run: PromptRun) -> None:
+    def start(self, sequence: int, kept: int) -> None:
         """A cache was free, and holds the first `kept` rows."""
-        self.sequence, self.kept, self.run = sequence, kept, run
+        self.sequence, self.kept = sequence, kept
         self._started = time.perf_counter()
 
     def begin(self, token: int) -> Tokens:

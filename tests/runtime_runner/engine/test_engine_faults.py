@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.step import StepRows
 from eagle_aot.runtime_runner.rounds.target import Forward
+from eagle_aot.runtime_runner.sampling.parameters import Choice, Sampling
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
 
 SEED, ROOM = 11, 12
@@ -103,6 +106,26 @@ def test_memory_that_runs_out_at_the_fourth_sequence(error: Exception) -> None:
     assert line.startswith("out of memory on ") and "--max-batch-size" in line
     for number in numbers[4:]:
         assert text_of(events, number) == plain_text([number], SEED, ROOM)
+
+
+def test_no_memory_for_a_requests_sampling_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_over(faulty(2))
+    monkeypatch.setattr(Sampler, "prepare", refusing_noise)
+    before, sampled, after = (
+        engine.add(replace(request_of([i]), sampling=Sampling(temperature=heat, seed=1)))
+        for i, heat in enumerate((0.0, 1.0, 0.0))
+    )
+    events = serve(engine)
+    (failed,) = (event for event in events if isinstance(event, Failed))
+    assert failed.request == sampled and failed.error.startswith("out of memory on ")
+    for number, prompt in ((before, [0]), (after, [2])):
+        assert text_of(events, number) == plain_text(prompt, SEED, ROOM)
+
+
+def refusing_noise(sampler: Sampler, kind: Choice) -> None:
+    """As where a GPU is full."""
+    if kind >= Choice.SAMPLED:
+        raise OUT_OF_MEMORY
 
 
 def test_a_chunk_that_fails_ends_its_prompt_alone() -> None:
