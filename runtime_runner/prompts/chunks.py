@@ -38,10 +38,10 @@ def plan_chunks(
 
 
 def prefilled_rows(length: int, longest: int, min_prefill: int, max_rows: int) -> int:
-    """How many rows of a prompt, its first ones, are for `prefill`: those that its chunks, of
-    `min_prefill` to `longest` rows, can cover."""
-    forwards = range(length // max_rows * max_rows, 0, -max_rows)
-    return next((rows for rows in forwards if rows == _fitting(rows, longest, min_prefill)), 0)
+    """How many rows of a prompt, its first ones, are for `prefill`: those that fill forwards of
+    `max_rows`, or else chunks of `longest`, and that chunks of `min_prefill` and more can cover."""
+    whole = (length // size * size for size in (max_rows, longest))
+    return max((n for n in whole if n and n == _fitting(n, longest, min_prefill)), default=0)
 
 
 def _fitting(rows: int, longest: int, least: int) -> int:

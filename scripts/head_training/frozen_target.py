@@ -39,6 +39,10 @@ class CausalView:
         """Keep `k`, `v` [B, T, kv_heads, D]; the cache itself stays as it is."""
         self.latest = k, v
 
+    def attends_at_once(self, heads: int, cache: KVCache) -> bool:
+        """Never: nothing is stored here for an operator to read."""
+        return False
+
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """`q` [B, T, heads, D] over what was kept; same shape and dtype."""
         assert self.latest is not None

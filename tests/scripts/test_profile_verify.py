@@ -139,7 +139,7 @@ def test_what_is_traced_is_the_method_of_an_artifact() -> None:
     whole = run_check(source, options)
     with narrowed():
         narrow = run_check(source, options)
-    assert len(whole) == 3 and list(narrow) == [TARGET_VERIFY]
+    assert len(whole) == 4 and list(narrow) == [TARGET_VERIFY]
     assert nodes(narrow[TARGET_VERIFY]) == nodes(whole[TARGET_VERIFY])
 
 

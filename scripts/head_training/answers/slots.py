@@ -64,6 +64,10 @@ class SlotView:
         for buffer, new in zip(self._store[cache], (k, v), strict=True):
             buffer[self._slots, :, self._positions] = new[:, 0]
 
+    def attends_at_once(self, heads: int, cache: KVCache) -> bool:
+        """Never: slots here are not where an operator would read them."""
+        return False
+
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """`q` [B, 1, heads, D]; same shape and dtype."""
         keys, values = (x[:, :, : self._attended] for x in self._store[cache])

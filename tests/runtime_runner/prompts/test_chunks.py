@@ -50,3 +50,4 @@ def test_what_fills_no_forward_goes_through_target_verify() -> None:
 
 def test_chunks_of_one_length_cover_its_multiples() -> None:
     assert [len(c) for c in plan_chunks(50, 20, 20, 8)] == [20, 20, 8, 2]
+    assert [len(c) for c in plan_chunks(179, 96, 65, 64)] == [96, 64, 19]

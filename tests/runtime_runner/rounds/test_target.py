@@ -14,6 +14,6 @@ def test_a_cpu_takes_shorter_chunks(device: str, most: int, longest: int) -> Non
     executor = LoggingExecutor()
     executor.device = torch.device(device)
     constants = dataclasses.replace(CONSTANTS, max_prefill_chunk=most)
-    plan = TargetMethods(executor, constants).plan_prompt(600)
+    plan = TargetMethods(executor, constants).plan_prompt(640)
     assert max(map(len, plan)) == longest
-    assert sum(map(len, plan)) == 600
+    assert sum(map(len, plan)) == 640
