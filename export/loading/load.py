@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -59,11 +59,14 @@ def load_pair(source: Source, caches: CacheSizes) -> LoadedPair:
 
 
 def load_by_gpu(source: Source, caches: CacheSizes) -> LoadedPair:
-    """The same, but a GPU draws a dummy's numbers: a host takes minutes for 30 billion."""
+    """The same, but a GPU draws a dummy's numbers: a host takes minutes for 30 billion.
+
+    Caches stay on the host, where zeros that nobody writes to take no memory.
+    """
     if not source.is_dummy or caches.dtype != DTYPES[CUDA]:
         return load_pair(source, caches)
     with torch.device(CUDA):
-        loaded = load_pair(source, caches)
+        loaded = load_pair(source, replace(caches, device="cpu"))
     loaded.pair.cpu()
     torch.cuda.empty_cache()  # compilers may take room in processes of their own
     return loaded

@@ -21,9 +21,9 @@ def plan_chunks(
     """Consecutive chunks that cover [kept, length); the first may begin before `kept`.
 
     Through `prefill` go as many rows as fill forwards of `target_verify`, which follows from the
-    length alone, and the rest, less than one, through `target_verify`: so a text that grows keeps
-    its rows, until it fills another. How either are cut changes no row's bits. No chunk is shorter
-    than `min_prefill`: where fewer rows are left, some that are kept are run again.
+    length alone, and the rest through `target_verify`: so a text that grows keeps its rows, until
+    it fills another. How either are cut changes no row's bits. No chunk is shorter than
+    `min_prefill`: where fewer rows are left, some that are kept are run again.
     """
     whole = prefilled_rows(length, longest, min_prefill, max_rows)
     start = kept if kept >= whole else max(0, whole - _fitting(whole - kept, longest, min_prefill))

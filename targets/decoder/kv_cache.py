@@ -5,6 +5,7 @@ before the position that it belongs to has been written. Neither does a sequence
 of the next one sees a slot that it has not written itself.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -125,20 +126,23 @@ class RingKVCache(KVCache):
 class CacheSizes:
     """What a target's caches are made for: positions of a sequence, sequences, and their dtype.
 
-    `chunk` rows of a prompt at once are more than a window only where it says so.
+    `chunk` rows of a prompt at once are more than a window only where it says so. Caches are made
+    on `device`, None for where all else is.
     """
 
     max_seq_len: int
     dtype: torch.dtype
     sequences: int = 1
     chunk: int = 0
+    device: str | None = None
 
     def cache(self, kv_heads: int, head_dim: int, window: int = 0) -> KVCache:
         """One layer's: a ring for layers that see a `window`, flat for those that see all."""
-        if window:
-            sizes = self.dtype, self.sequences, self.chunk
-            return RingKVCache(kv_heads, window, head_dim, *sizes)
-        return FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
+        with nullcontext() if self.device is None else torch.device(self.device):
+            if window:
+                sizes = self.dtype, self.sequences, self.chunk
+                return RingKVCache(kv_heads, window, head_dim, *sizes)
+            return FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
 
 
 class StepView:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.decoder.attention import MASKED
-from eagle_aot.targets.decoder.kv_cache import FlatKVCache, RingKVCache, StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSizes, FlatKVCache, RingKVCache, StepView
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.step import (
     MAX_ROWS,
@@ -277,3 +277,11 @@ def test_the_guard_refuses_what_a_ring_has_overwritten() -> None:
     guard.advance(rows(3), torch.arange(3))  # a new sequence
     with pytest.raises(SettingError, match="no rows"):
         guard.advance(rows(0), torch.arange(0))
+
+
+@pytest.mark.parametrize("window", [0, 8])
+def test_caches_may_be_made_elsewhere_than_weights(window: int) -> None:
+    sizes = CacheSizes(64, torch.float32, device="cpu")
+    with torch.device("meta"):
+        assert sizes.cache(2, 16, window).k.device.type == "cpu"
+        assert CacheSizes(64, torch.float32).cache(2, 16, window).k.device.type == "meta"
