@@ -12,6 +12,7 @@ from eagle_aot.triton_kernels.gumbel_argmax.reference import _noise
 from eagle_aot.triton_kernels.gumbel_argmax.table import gumbel_table
 from support.interpreted import run_interpreted
 from support.kernels.gumbel_cases import CASES, Case
+from support.kernels.h100 import ptx_for_h100
 
 EDGES = [0, 1, 2, 3, 2**31 - 1, 2**31 - 2, -1, -2, -3, -(2**31), 1 - 2**31]
 
@@ -108,20 +109,13 @@ def test_interpreted_it_has_the_bits_of_its_twin() -> None:
 
 def test_compiled_for_an_h100_no_product_is_fused_into_a_sum() -> None:
     """Else its last bits would not be the twin's."""
-    triton = pytest.importorskip("triton", reason="triton is not installed")
+    pytest.importorskip("triton", reason="triton is not installed")
     from eagle_aot.triton_kernels.gumbel_argmax import kernel
 
     constants = {**kernel.NOISE, "VOCAB": 262_144, "BLOCKS": 64, "BLOCK": kernel.BLOCK}
     constants |= {"HAS_IDS": True, "CHOOSES": True}
     kinds = dict.fromkeys(("logits_ptr", "scale_ptr", "table_ptr", "out_ptr"), "*fp32")
     kinds |= {"keys_ptr": "*i32", "ids_ptr": "*i32", "winners_ptr": "*i64"}
-    names = kernel.gumbel_kernel.arg_names
-    source = triton.compiler.ASTSource(
-        fn=kernel.gumbel_kernel,
-        signature={name: kinds.get(name, "constexpr") for name in names},
-        constexprs={name: constants[name] for name in names if name in constants},
-    )
-    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
-    ptx = triton.compile(source, target=target, options=kernel.OPTIONS).asm["ptx"]
+    ptx = ptx_for_h100(kernel.gumbel_kernel, kinds, constants, kernel.OPTIONS)
     assert "mul.rn.f32" in ptx and "add.rn.f32" in ptx, "without .rn an assembler may fuse them"
     assert not any(fused in ptx for fused in ("fma.", "mad.rn.f32", "mul.f32", "add.f32"))

@@ -7,6 +7,7 @@ import torch
 
 from eagle_aot.runtime_runner.sampling.thresholds import EXP2, LOG2E, SCALE_BITS
 from support.interpreted import run_interpreted
+from support.kernels.h100 import ptx_for_h100
 
 
 # Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
@@ -27,18 +28,10 @@ STATE = {
 }
 
 
-def for_an_h100(kernel: Any, options: dict[str, Any], constants: dict[str, Any]) -> str:
-    """PTX of a kernel whose other pointers are to float32."""
-    triton = pytest.importorskip("triton", reason="triton is not installed")
-    names = kernel.arg_names
-    kinds = dict.fromkeys((name for name in names if name.endswith("_ptr")), "*fp32") | STATE
-    source = triton.compiler.ASTSource(
-        fn=kernel,
-        signature={name: kinds.get(name, "constexpr") for name in names},
-        constexprs={name: constants[name] for name in names if name in constants},
-    )
-    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
-    return str(triton.compile(source, target=target, options=options).asm["ptx"])
+def ptx(kernel: Any, options: dict[str, Any], constants: dict[str, Any]) -> str:
+    """Of a kernel whose other pointers are to float32."""
+    pointers = (name for name in kernel.arg_names if name.endswith("_ptr"))
+    return ptx_for_h100(kernel, dict.fromkeys(pointers, "*fp32") | STATE, constants, options)
 
 
 @pytest.mark.parametrize("step", [0, 1, 8, 9, 16])
@@ -48,8 +41,8 @@ def test_thresholds_fuse_no_product_into_a_sum(step: int) -> None:
 
     constants = {**cut.SIZES, "ROWS": 8, "VOCAB": 262_144, "BLOCKS": 64, "MOST_BLOCKS": 64}
     constants |= {"PASS": step, "SCALE_BITS": SCALE_BITS, "LOG2E": LOG2E, "EXP2": EXP2}
-    ptx = for_an_h100(cut.cut_kernel, cut.OPTIONS, constants)
-    assert not any(fused in ptx for fused in FUSED)
+    code = ptx(cut.cut_kernel, cut.OPTIONS, constants)
+    assert not any(fused in code for fused in FUSED)
 
 
 @pytest.mark.parametrize("path", [0, 4])
@@ -58,5 +51,5 @@ def test_penalties_fuse_no_product_into_a_sum_and_divide_exactly(path: int) -> N
     from eagle_aot.triton_kernels.process_logits import penalise
 
     constants = {"VOCAB": 262_144, "BLOCKS": 64, "BLOCK": penalise.BLOCK, "PATH": path}
-    ptx = for_an_h100(penalise.penalise_kernel, penalise.OPTIONS, constants)
-    assert not any(fused in ptx for fused in FUSED) and "div.rn.f32" in ptx
+    code = ptx(penalise.penalise_kernel, penalise.OPTIONS, constants)
+    assert not any(fused in code for fused in FUSED) and "div.rn.f32" in code

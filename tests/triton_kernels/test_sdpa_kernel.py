@@ -1,7 +1,5 @@
 """The attention kernels without a GPU: interpreted, compiled, and how keys are dealt out."""
 
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     tile_rows,
 )
 from support.interpreted import run_interpreted  # noqa: E402
+from support.kernels.h100 import local_memory  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 << 10
@@ -108,16 +107,6 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: 
     )
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
     return triton.compile(source, target=H100, options=options)
-
-
-def local_memory(cubin: bytes, directory: Path) -> int:
-    """Bytes per thread of what registers are spilled to."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    binary = directory / "kernel.cubin"
-    binary.write_bytes(cubin)
-    command = [tool, "--dump-resource-usage", binary]
-    usage = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    return sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
 
 
 GROUPS = st.sampled_from([1, 2, 4, 7, 8, 16])

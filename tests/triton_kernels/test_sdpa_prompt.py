@@ -1,11 +1,8 @@
 """Attention of prompts without a GPU: reference, operator, interpreted and compiled kernel."""
 
-import re
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from eagle_aot.export.lowering.kernel_mutations import ANALYSES
 from eagle_aot.triton_kernels.sdpa_prompt import is_servable, sdpa_prompt
 from eagle_aot.triton_kernels.sdpa_prompt.tiling import HEAD_DIMS, choose_tiling, is_tileable
 from support.interpreted import run_interpreted
+from support.kernels.h100 import analyse_for_h100, local_memory
 from support.kernels.prompt_cases import Prompt
 from support.kernels.sdpa_cases import Layer, relative_error
 
@@ -184,28 +182,13 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: 
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
-def local_memory(cubin: bytes, directory: Path) -> int:
-    """Bytes per thread of what registers are spilled to."""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    binary = directory / "kernel.cubin"
-    binary.write_bytes(cubin)
-    command = [tool, "--dump-resource-usage", binary]
-    usage = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    return sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
-
-
 def test_a_trace_knows_that_it_writes_its_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch reads kernels with numbers for sizes; one that it cannot read writes all, it thinks."""
-    triton = pytest.importorskip("triton", reason="triton is not installed")
+    analyse_for_h100(monkeypatch)
     from torch._higher_order_ops import triton_kernel_wrap
-    from triton.backends.compiler import GPUTarget
 
     from eagle_aot.triton_kernels.sdpa_prompt import kernel
 
-    driver = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))
-    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
     called: list[dict[str, Any]] = []
 
     class Recorded:

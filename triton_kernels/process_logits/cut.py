@@ -92,7 +92,6 @@ def cut_kernel(
     min_p_ptr: tl.tensor,
     prefixes_ptr: tl.tensor,
     sums_ptr: tl.tensor,
-    out_ptr: tl.tensor,
     ROWS: tl.constexpr,
     VOCAB: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -143,7 +142,7 @@ def cut_kernel(
                 )
                 least = tl.maximum(least, found)
             kept = (order >= least) & (value >= largest + tl.load(min_p_ptr + sequence))
-            tl.store(out_ptr + at, tl.where(kept, x, float("-inf")), mask=inside)
+            tl.store(x_ptr + at, tl.where(kept, x, float("-inf")), mask=inside)
         else:
             DIGIT: tl.constexpr = PASS % DIGITS
             goal = top_k
@@ -190,7 +189,7 @@ def launch(
     for step in range(2 * DIGITS + 1):
         cut_kernel[(rows, blocks)](
             *(logits, largest, scale.contiguous(), sequences.contiguous(), top_k, top_p, min_p),
-            *(prefixes, sums, logits),
+            *(prefixes, sums),
             ROWS=rows,
             VOCAB=vocab,
             BLOCKS=blocks,
