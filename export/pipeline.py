@@ -34,6 +34,7 @@ from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import SPLITK, choose_attention
 from eagle_aot.export.prepare.cpu_weights import FLOAT32
 from eagle_aot.export.prepare.cpu_weights.lighten import lighten
+from eagle_aot.export.prepare.dense_rows import read_dense_weights_once
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
@@ -80,7 +81,7 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
         lengths = _lengths(loaded.pair, options)
         prepared = prepare(loaded.pair, backend, options.progress)
         methods = method_specs(prepared, lengths, attention == SPLITK)
-        return trace(methods, lengths.max_batch_size, options.progress)
+        return trace(methods, lengths.max_batch_size, options.backend, options.progress)
 
 
 def run_self_test(source: Source, options: ExportOptions) -> Verdict:
@@ -113,7 +114,7 @@ def export_pair(
     found = pairing_record(loaded, backend, options)
     pair = prepare(loaded.pair, backend, progress)
     methods = method_specs(pair, lengths, options.attention == SPLITK)
-    programs = trace(methods, lengths.max_batch_size, progress)
+    programs = trace(methods, lengths.max_batch_size, options.backend, progress)
     decisions = describe_decisions(loaded, backend, methods, programs, lengths.max_batch_size)
     with progress.stage("import the compiler"):
         compiler = lowering(backend)
@@ -170,11 +171,15 @@ def prepare(pair: Pair, backend: str, progress: Progress) -> Pair:
 
 
 def trace(
-    methods: Mapping[str, MethodSpec], max_batch_size: int, progress: Progress
+    methods: Mapping[str, MethodSpec], max_batch_size: int, backend: str, progress: Progress
 ) -> dict[str, ExportedProgram]:
-    """Export the methods, and check their graphs."""
+    """Export the methods as their backend wants them, and check their graphs."""
     with progress.stage("trace"), stated("tracing failed"):
         programs = export_methods(methods, max_batch_size)
+        if backend == CUDA:
+            for name, program in programs.items():
+                few_rows = methods[name].few_rows
+                read_dense_weights_once(program, multiprocessors(), few_rows=few_rows)
     with progress.stage("check graphs"):
         check_graphs(programs, methods, max_batch_size)
     return programs

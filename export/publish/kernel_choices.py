@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from eagle_aot.export.graph_checks.nodes import operator_name
+from eagle_aot.triton_kernels.dense_gemm import tiling as dense_tiling
 from eagle_aot.triton_kernels.int4_gemm import packing
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
 from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
@@ -70,6 +71,17 @@ def int4_sizes(node: Node) -> dict[str, Any]:
     return {"features": node.args[4], "columns": shape(node, 0)[-1]}
 
 
+def dense_small_m(node: Node) -> dict[str, Any]:
+    """Sizes and tiles of a dense product of few rows."""
+    features, columns = shape(node, 1)
+    tiles = {
+        "tile_rows": tuple(tile.rows for tile in dense_tiling.ROW_TILES),
+        "tile_features": tuple(tile.features for tile in dense_tiling.ROW_TILES),
+        "stages": tuple(tile.stages for tile in dense_tiling.ROW_TILES),
+    }
+    return {"features": features, "columns": columns, "splits": node.args[2]} | tiles
+
+
 def sdpa(node: Node) -> dict[str, Any]:
     """Heads and tiling of an attention."""
     heads, head_dim = shape(node, 0)[2:]
@@ -117,6 +129,7 @@ def tensor(node: Node, position: int) -> Tensor:
 DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {
     "eagle_aot::int4_small_m": small_m,
     "eagle_aot::int4_large_m": large_m,
+    "eagle_aot::dense_small_m": dense_small_m,
     "eagle_aot::sdpa_splitk": sdpa,
     "eagle_aot::sdpa_prompt": sdpa_prompt,
     "eagle_aot::residual_norm": residual_norm,

@@ -11,7 +11,6 @@ from eagle_aot.triton_kernels.int4_gemm import (
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from support.kernels.int4_cases import (
     Case,
-    assert_float32_sums,
     assert_rounded_weight,
     float64_gated,
     float64_product,
@@ -52,13 +51,13 @@ def test_fresh_memory_holds_nan() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_product_is_summed_in_float32(case: Case) -> None:
+def test_the_rounded_weight_is_multiplied_in_float32(case: Case) -> None:
     weight, packed = case.weight("cuda"), tensors(case.packed("cuda"))
-    for m in (*range(1, 9), 16, 32, 64):
+    for m in (*range(1, 9), 16, 32, 48, 64):
         x = case.rows(m, "cuda")
-        assert_float32_sums(int4_small_m(x, *packed, 1, "")[0], x, weight, SLACK)
+        assert_rounded_weight(int4_small_m(x, *packed, 1, "")[0], x, weight, SLACK)
         parts = int4_small_m(x, *packed, splits_of(case), "")
-        assert_float32_sums(parts.float().sum(0).bfloat16(), x, weight, 2 * SLACK)
+        assert_rounded_weight(parts.float().sum(0).bfloat16(), x, weight, 2 * SLACK)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -80,7 +79,7 @@ def test_a_row_has_its_bits_in_tiles_of_every_width(case: Case) -> None:
     packed, splits = tensors(case.packed("cuda")), splits_of(case)
     x = case.rows(512, "cuda")
     together = int4_small_m(x, *packed, splits, "")
-    for rows in (9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100):
+    for rows in (9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 100):
         assert torch.equal(int4_small_m(x[:, :rows], *packed, splits, ""), together[:, :, :rows])
     for first in range(0, 512, 8):
         tile = slice(first, first + 8)
@@ -111,27 +110,28 @@ def test_a_gated_unit_is_activated_where_it_is_summed(case: Case, activation: st
         assert torch.equal(alone, few[:, row : row + 1])
 
 
-def test_rows_of_every_size_have_their_bits_in_tiles_of_every_width() -> None:
+@pytest.mark.parametrize("group", [32, 128])
+def test_rows_of_every_size_have_their_bits_in_tiles_of_every_width(group: int) -> None:
     """Products that cancel, and rows 1e30 apart: tensor cores add in one way at every width."""
-    case = Case(4096, 2048, 32)
+    case = Case(4096, 2048, group)
     packed, x = tensors(case.packed("cuda")), case.rows(64, "cuda").float()
     x[:, 16:32, ::2] *= 2.0**12
     x[:, 32:40] *= 1e20
     x[:, 40:48] *= 1e-20
     x = x.bfloat16()
     alone = [int4_small_m(x[:, row : row + 1], *packed, 3, "") for row in range(64)]
-    for rows in (16, 32, 64):
+    for rows in (16, 32, 48, 64):
         together = int4_small_m(x[:, :rows], *packed, 3, "")
         assert torch.equal(together, torch.cat(alone[:rows], dim=2))
 
 
-def test_fractional_zero_points_cost_no_more_than_dequantising() -> None:
+def test_fractional_zero_points_cost_what_dequantising_does() -> None:
     case = Case(512, 4096, 32)
     weight = case.weight("cuda", integer_zeros=False)
     x = case.rows(8, "cuda")
     exact, _ = float64_product(x, weight)
     error = (int4_small_m(x, *tensors(pack(*weight)), 1, "")[0] - exact).square().mean()
-    assert error <= (int4_linear_reference(x, *weight) - exact).square().mean()
+    assert error <= 1.1 * (int4_linear_reference(x, *weight) - exact).square().mean()
 
 
 def test_a_strided_input_is_read_as_it_is_meant() -> None:

@@ -142,7 +142,7 @@ def kernel_calls(program: ExportedProgram) -> list[Node]:
     ("rows", "splits", "limit", "calls"),
     [
         *[((1, 8), 1, 8, 1), ((1, 8), 3, 8, 1), ((9, 16), 1, 8, 1)],
-        *[((1, 40), 3, 40, 4), ((1, 200), 1, 200, 4), ((17, 300), 1, 300, 2)],
+        *[((1, 40), 3, 40, 4), ((1, 200), 1, 200, 5), ((17, 300), 1, 300, 3)],
     ],
 )
 def test_lowered_for_a_gpu_it_is_the_kernels_with_their_rows_unknown(
@@ -180,11 +180,11 @@ def test_of_the_kernels_for_a_range_each_number_of_rows_launches_one(
     (symbol,) = set().union(*(grid.free_symbols for grid in grids))
     for rows in range(1, 201):
         numbers = [int(grid.subs(symbol, rows)) for grid in grids]
-        taken = min(i for i, width in enumerate((8, 16, 32, 1000)) if rows <= width)
-        number = 1 if taken < 3 else -(-rows // 64)
-        assert numbers == [number if i == taken else 0 for i in range(4)]
+        taken = min(i for i, width in enumerate((8, 16, 32, 48, 1000)) if rows <= width)
+        number = 1 if taken < 4 else -(-rows // 64)
+        assert numbers == [number if i == taken else 0 for i in range(5)]
     reinplace_inplaceable_ops_core(opened.graph)
-    assert [call.kwargs["tensors_to_clone"] for call in calls] == 4 * [[]]
+    assert [call.kwargs["tensors_to_clone"] for call in calls] == 5 * [[]]
 
 
 WITHOUT_TRITON = """

@@ -78,47 +78,50 @@ def columns(
     return tl.load(x_ptr + m[None, :] * K + k[:, None], mask=inside, other=0.0)
 
 
+def _quarter_asm(shift: int) -> str:
+    """Instructions that make two columns of a quarter from two words: two, and a shift."""
+    return f"""
+        {{
+            .reg .b32 wide, offset;
+            mov.b32 offset, 0xC308C308;
+            shr.u32 wide, $1, {shift};
+            lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
+            add.rn.bf16x2 $0, wide, offset;
+        }}
+        """
+
+
+FIRST, SECOND, THIRD, FOURTH = (tl.constexpr(_quarter_asm(shift)) for shift in (0, 4, 8, 12))
+
+
 @triton.jit
-def unpacked(words: tl.tensor, beside: tl.tensor, PTX: tl.constexpr) -> tl.tensor:
-    """int16 [rows, 32] -> four bfloat16 [rows, 32]: the code of each nibble less 8, exactly.
+def quarter(
+    words: tl.tensor, beside: tl.tensor, QUARTER: tl.constexpr, PTX: tl.constexpr
+) -> tl.tensor:
+    """int16 [rows, 32] -> bfloat16 [rows, 32]: the code of one nibble of each less 8, exactly.
 
     The bits of bfloat16 128 with a nibble put into its lowest four are 128 + nibble, and 136 is
     taken off. `beside` [rows] is not used, but fetched ahead like the words, as Triton does for
-    what a product needs. PTX makes two columns of a quarter with two instructions, or three;
-    without, the same by Triton's own operators, for its interpreter.
+    what a product needs. Without PTX the same by Triton's own operators, for its interpreter.
     """
     if PTX:
-        first, second, third, fourth = tl.inline_asm_elementwise(
-            """
-            {
-                .reg .b32 wide, offset;
-                mov.b32 offset, 0xC308C308;
-                lop3.b32 wide, $4, 0x000F000F, 0x43004300, 0xEA;
-                add.rn.bf16x2 $0, wide, offset;
-                shr.u32 wide, $4, 4;
-                lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
-                add.rn.bf16x2 $1, wide, offset;
-                shr.u32 wide, $4, 8;
-                lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
-                add.rn.bf16x2 $2, wide, offset;
-                shr.u32 wide, $4, 12;
-                lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
-                add.rn.bf16x2 $3, wide, offset;
-            }
-            """,
-            "=&r,=&r,=&r,=r,r,r",  # the words are read until the last
+        asm: tl.constexpr = (
+            (FIRST if QUARTER == 0 else SECOND)
+            if QUARTER < 2
+            else (THIRD if QUARTER == 2 else FOURTH)
+        )
+        code = tl.inline_asm_elementwise(
+            asm,
+            "=r,r,r",
             [words, tl.broadcast_to(beside.to(tl.bfloat16)[:, None], words.shape)],
-            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            dtype=tl.bfloat16,
             is_pure=True,
             pack=2,
         )
     else:
-        bits = words.to(tl.uint16, bitcast=True)
-        first = ((bits & 0xF).to(tl.float32) - 8).to(tl.bfloat16)
-        second = (((bits >> 4) & 0xF).to(tl.float32) - 8).to(tl.bfloat16)
-        third = (((bits >> 8) & 0xF).to(tl.float32) - 8).to(tl.bfloat16)
-        fourth = ((bits >> 12).to(tl.float32) - 8).to(tl.bfloat16)
-    return first, second, third, fourth
+        bits = words.to(tl.uint16, bitcast=True) >> (4 * QUARTER)
+        code = ((bits & 0xF).to(tl.float32) - 8).to(tl.bfloat16)
+    return code
 
 
 @triton.jit
@@ -141,6 +144,55 @@ def centred(codes: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.cons
         is_pure=True,
         pack=2,
     )
+
+
+@triton.jit
+def dense(
+    words: tl.tensor,
+    scale: tl.tensor,
+    zero: tl.tensor,
+    QUARTER: tl.constexpr,
+    ZEROS: tl.constexpr,
+    PTX: tl.constexpr,
+) -> tl.tensor:
+    """A quarter of words [rows, 32], scale and zero point [rows] -> the weight, bfloat16."""
+    codes = centred(quarter(words, scale, QUARTER, PTX), zero, ZEROS, PTX)
+    scales = tl.broadcast_to(scale.to(tl.bfloat16)[:, None], codes.shape)
+    if PTX:
+        weight = tl.inline_asm_elementwise(
+            "mul.rn.bf16x2 $0, $1, $2;",
+            "=r,r,r",
+            [codes, scales],
+            dtype=tl.bfloat16,
+            is_pure=True,
+            pack=2,
+        )
+    else:
+        weight = (codes.to(tl.float32) * scales.to(tl.float32)).to(tl.bfloat16)
+    return weight
+
+
+@triton.jit
+def beside(left: tl.tensor, right: tl.tensor) -> tl.tensor:
+    """[rows, k] and [rows, k] -> [rows, 2 k]."""
+    rows: tl.constexpr = left.shape[0]
+    k: tl.constexpr = left.shape[1]
+    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (rows, 2 * k))
+
+
+@triton.jit
+def whole(
+    words: tl.tensor, scales: tl.tuple, zeros: tl.tuple, ZEROS: tl.constexpr, PTX: tl.constexpr
+) -> tl.tensor:
+    """A block of the weight, bfloat16 [rows, 128], of its words and of four scales and zero points.
+
+    Of one product of so many columns Triton unpacks a part while it multiplies the one before.
+    """
+    w0 = dense(words, scales[0], zeros[0], 0, ZEROS, PTX)
+    w1 = dense(words, scales[1], zeros[1], 1, ZEROS, PTX)
+    w2 = dense(words, scales[2], zeros[2], 2, ZEROS, PTX)
+    w3 = dense(words, scales[3], zeros[3], 3, ZEROS, PTX)
+    return beside(beside(w0, w1), beside(w2, w3))
 
 
 @triton.jit

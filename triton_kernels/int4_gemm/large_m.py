@@ -13,13 +13,12 @@ from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
     activated,
-    centred,
     columns,
     operand,
-    per_row,
     per_row_of_group,
+    per_row_pairs,
     quarters,
-    unpacked,
+    whole,
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
 
@@ -40,57 +39,8 @@ class ProductTile:
     by_block: bool = False
 
 
-PRODUCT_TILES = {1: ProductTile(2, 128, 8, 3), 2: ProductTile(2, 128, 8, 4, by_block=True)}
+PRODUCT_TILES = {1: ProductTile(1, 256, 8, 3), 2: ProductTile(1, 256, 8, 3, by_block=True)}
 """For steps of one and of two blocks."""
-
-
-@triton.jit
-def dense(
-    codes: tl.tensor, scale: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.constexpr
-) -> tl.tensor:
-    """codes - 8 [rows, 32], scale and zero point [rows] -> the weight, bfloat16 [rows, 32]."""
-    codes = centred(codes, zero, ZEROS, PTX)
-    scales = tl.broadcast_to(scale[:, None], codes.shape)
-    if PTX:
-        weight = tl.inline_asm_elementwise(
-            "mul.rn.bf16x2 $0, $1, $2;",
-            "=r,r,r",
-            [codes, scales],
-            dtype=tl.bfloat16,
-            is_pure=True,
-            pack=2,
-        )
-    else:
-        weight = (codes.to(tl.float32) * scales.to(tl.float32)).to(tl.bfloat16)
-    return weight
-
-
-@triton.jit
-def multiplied(
-    acc: tl.tensor,
-    words: tl.tensor,
-    scales: tl.tuple,
-    zeros: tl.tuple,
-    x_ptr: tl.tensor,
-    m: tl.tensor,
-    rows: tl.tensor,
-    k: tl.tensor,
-    K: tl.constexpr,
-    ZEROS: tl.constexpr,
-    PTX: tl.constexpr,
-) -> tl.tensor:
-    """acc + the product of a block: packed words, and scales and zero points of its quarters.
-
-    `k` are the columns of the first quarter.
-    """
-    s0, s1, s2, s3 = scales
-    z0, z1, z2, z3 = zeros
-    w0, w1, w2, w3 = unpacked(operand(words), s0, PTX)
-    acc = tl.dot(dense(w0, s0, z0, ZEROS, PTX), columns(x_ptr, m, rows, k, K), acc)
-    acc = tl.dot(dense(w1, s1, z1, ZEROS, PTX), columns(x_ptr, m, rows, k + 32, K), acc)
-    acc = tl.dot(dense(w2, s2, z2, ZEROS, PTX), columns(x_ptr, m, rows, k + 64, K), acc)
-    acc = tl.dot(dense(w3, s3, z3, ZEROS, PTX), columns(x_ptr, m, rows, k + 96, K), acc)
-    return acc
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -119,7 +69,6 @@ def int4_large_m_kernel(
     last: tl.constexpr = (N + 127) // 128 - 1
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     word = tl.arange(0, 4096)[None, :]
-    value = tl.arange(0, 128 * GROUPS)[None, :]
     tiles = tl.minimum(tl.program_id(1) * TILES + tl.arange(0, TILES), last)
     tile = tiles.to(tl.int64)[:, None] * TOTAL
     acc = tl.zeros((TILES * 128, BLOCK_M), tl.float32)
@@ -130,20 +79,22 @@ def int4_large_m_kernel(
         if ZEROS:
             zero = per_row_of_group(zeros_ptr, first, at % BLOCKS, GROUPS)
         words = tl.load(codes_ptr + (tile * BLOCKS + at) * 4096 + word)
-        k = at * 128 + tl.arange(0, 32)
+        k = at * 128 + tl.arange(0, 128)
         s, z = (scale, scale, scale, scale), (zero, zero, zero, zero)
-        acc = multiplied(acc, words, s, z, x_ptr, m, rows, k, K, ZEROS, PTX)
+        weight = whole(operand(words), s, z, ZEROS, PTX)
+        acc = tl.dot(weight, columns(x_ptr, m, rows, k, K), acc)
     for step in tl.range(0, 0 if BY_BLOCK else TOTAL, num_stages=STAGES):
         here = tile + step
-        scales = per_row(tl.load(scales_ptr + here * (128 * GROUPS) + value), GROUPS)
+        scales = per_row_pairs(scales_ptr, here * (128 * GROUPS), GROUPS)
         zeros = scales
         if ZEROS:
-            zeros = per_row(tl.load(zeros_ptr + here * (128 * GROUPS) + value), GROUPS)
+            zeros = per_row_pairs(zeros_ptr, here * (128 * GROUPS), GROUPS)
         for block in tl.static_range(BLOCKS):
             words = tl.load(codes_ptr + (here * BLOCKS + block) * 4096 + word)
-            k = (step * BLOCKS + block) * 128 + tl.arange(0, 32)
+            k = (step * BLOCKS + block) * 128 + tl.arange(0, 128)
             s, z = quarters(scales, block, BLOCKS), quarters(zeros, block, BLOCKS)
-            acc = multiplied(acc, words, s, z, x_ptr, m, rows, k, K, ZEROS, PTX)
+            weight = whole(operand(words), s, z, ZEROS, PTX)
+            acc = tl.dot(weight, columns(x_ptr, m, rows, k, K), acc)
     WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
     SIZE: tl.constexpr = TILES * 128 if ACTIVATION == "" else TILES * 64
     if ACTIVATION != "":

@@ -3,9 +3,12 @@
 Importing this module needs triton. Nothing does until the operator of `op.py` runs on a GPU or is
 lowered for one.
 
-A row's bits do not depend on the rows beside it. Rows are padded to a tile of 8, 16, 32 or 64,
-whose width changes neither what is multiplied nor in which order it is added; tiles of outputs, the
-order of groups and the split of K follow from the weight alone.
+What is multiplied is the weight as `reference.dequantise_int4` has it, rounded to bfloat16.
+
+A row's bits do not depend on the rows beside it. Rows are padded to a tile of 8 to 64, whose width
+changes neither what is multiplied nor in which order it is added: tensor cores add up a block of
+128 columns, from zero, and blocks are added in float32. Tiles of outputs, the order of blocks and
+the split of K follow from the weight alone.
 """
 
 import torch
@@ -16,22 +19,34 @@ from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
     activated,
-    centred,
     columns,
+    dense,
     operand,
     per_row,
     per_row_pairs,
     quarters,
-    unpacked,
+    whole,
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
-from eagle_aot.triton_kernels.int4_gemm.row_tiles import numbers_of_tiles
+from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
+from eagle_aot.triton_kernels.tiles_of_rows import numbers_of_tiles
 
 
 @triton.jit
-def scaled(part: tl.tensor, scale: tl.tensor) -> tl.tensor:
-    """The product of a group [rows, m], times its scale [rows], float32."""
-    return part * scale.to(tl.float32)[:, None]
+def added(acc: tl.tensor, part: tl.tensor, PTX: tl.constexpr) -> tl.tensor:
+    """The sum, of which Triton does not see that the tensor cores could add it on their own."""
+    if PTX:
+        total = tl.inline_asm_elementwise(
+            "add.rn.f32 $0, $1, $2;",
+            "=f,f,f",
+            [acc, part],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        total = acc + part
+    return total
 
 
 @triton.jit
@@ -47,40 +62,37 @@ def loaded(
 
 
 @triton.jit
-def accumulated(
+def by_quarters(
     acc: tl.tensor,
-    weights: tl.tuple,
+    more: tl.tensor,
+    words: tl.tensor,
     scales: tl.tuple,
+    zeros: tl.tuple,
     x_ptr: tl.tensor,
-    m: tl.tensor,
     rows: tl.tensor,
     k: tl.tensor,
     K: tl.constexpr,
-    GROUP: tl.constexpr,
-) -> tl.tensor:
-    """acc [128, m] + the product of a block: four quarters [128, 32] and their scales [128].
+    MORE: tl.constexpr,
+    ZEROS: tl.constexpr,
+    PTX: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """acc [128, m] and more [128, MORE] + the product of a block: words, scales and zero points.
 
-    Scales enter in float32, after the products of their group. `k` are the columns of the first
-    quarter.
+    The columns of x are those from `k` on; `more` is of the rows behind those of `acc`.
     """
-    w0, w1, w2, w3 = weights
-    s0, s1, s2, s3 = scales
-    x0 = columns(x_ptr, m, rows, k, K)
-    x1 = columns(x_ptr, m, rows, k + 32, K)
-    x2 = columns(x_ptr, m, rows, k + 64, K)
-    x3 = columns(x_ptr, m, rows, k + 96, K)
-    if GROUP == 32:
-        acc += scaled(tl.dot(w0, x0), s0)
-        acc += scaled(tl.dot(w1, x1), s1)
-        acc += scaled(tl.dot(w2, x2), s2)
-        acc += scaled(tl.dot(w3, x3), s3)
-    elif GROUP == 64:
-        acc += scaled(tl.dot(w1, x1, tl.dot(w0, x0)), s0)
-        acc += scaled(tl.dot(w3, x3, tl.dot(w2, x2)), s2)
-    else:
-        part = tl.dot(w1, x1, tl.dot(w0, x0))
-        acc += scaled(tl.dot(w3, x3, tl.dot(w2, x2, part)), s0)
-    return acc
+    m = tl.arange(0, acc.shape[1])
+    behind = acc.shape[1] + tl.arange(0, more.shape[1])
+    part, other = tl.zeros_like(acc), tl.zeros_like(more)
+    for i in tl.static_range(4):
+        weight = dense(words, scales[i], zeros[i], i, ZEROS, PTX)
+        column = k + 32 * i + tl.arange(0, 32)
+        part = tl.dot(weight, columns(x_ptr, m, rows, column, K), part)
+        if MORE:
+            other = tl.dot(weight, columns(x_ptr, behind, rows, column, K), other)
+    acc = added(acc, part, PTX)
+    if MORE:
+        more = added(more, other, PTX)
+    return acc, more
 
 
 @triton.jit
@@ -121,24 +133,29 @@ def int4_small_m_kernel(
     ACTIVATION: tl.constexpr,
     PTX: tl.constexpr,
     ROWS: tl.constexpr,
+    MORE: tl.constexpr,
     PAIRS: tl.constexpr,
+    WHOLE: tl.constexpr,
 ) -> None:
-    """One part of K of one tile of outputs, ROWS rows of it: x [rows, K] -> out [splits, rows, N].
+    """One part of K of one tile of outputs, ROWS + MORE of its rows: x [rows, K] -> out [splits,
+    rows, N].
 
     With an activation (and no split) out is [1, rows, N / 2]. A step is BLOCKS x 128 columns; this
-    program takes STEPS of the TOTAL.
+    program takes STEPS of the TOTAL. WHOLE as in `row_tiles.RowTile`.
     """
     GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
     WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
-    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    TAKEN: tl.constexpr = ROWS + MORE
+    first_row = tl.program_id(0).to(tl.int64) * TAKEN
     x_ptr += first_row * K
     out_ptr += (tl.program_id(1).to(tl.int64) * rows + first_row) * WIDTH
-    rows -= tl.program_id(0) * ROWS  # from here on: of x and out as they now begin
+    rows -= tl.program_id(0) * TAKEN  # from here on: of x and out as they now begin
     m = tl.arange(0, ROWS)
     word = tl.arange(0, 4096)[None, :]
     tile = tl.program_id(2).to(tl.int64) * TOTAL
     first = tl.program_id(1) * STEPS
     acc = tl.zeros((128, ROWS), tl.float32)
+    more = tl.zeros((128, MORE if MORE else 16), tl.float32)
     for step in tl.range(first, tl.minimum(first + STEPS, TOTAL), num_stages=STAGES):
         here = tile + step
         scales = loaded(scales_ptr, here * (128 * GROUPS), GROUPS, PAIRS)
@@ -146,18 +163,19 @@ def int4_small_m_kernel(
         if ZEROS:
             zeros = loaded(zeros_ptr, here * (128 * GROUPS), GROUPS, PAIRS)
         for block in tl.static_range(BLOCKS):
-            s = quarters(scales, block, BLOCKS)
-            z0, z1, z2, z3 = quarters(zeros, block, BLOCKS)
-            words = tl.load(codes_ptr + (here * BLOCKS + block) * 4096 + word)
-            w0, w1, w2, w3 = unpacked(operand(words), s[0], PTX)
-            w0 = centred(w0, z0, ZEROS, PTX)
-            w1 = centred(w1, z1, ZEROS, PTX)
-            w2 = centred(w2, z2, ZEROS, PTX)
-            w3 = centred(w3, z3, ZEROS, PTX)
-            w = w0, w1, w2, w3
-            k = (step * BLOCKS + block) * 128 + tl.arange(0, 32)
-            acc = accumulated(acc, w, s, x_ptr, m, rows, k, K, GROUP)
+            s, z = quarters(scales, block, BLOCKS), quarters(zeros, block, BLOCKS)
+            words = operand(tl.load(codes_ptr + (here * BLOCKS + block) * 4096 + word))
+            k = (step * BLOCKS + block) * 128
+            if WHOLE:
+                x = columns(x_ptr, m, rows, k + tl.arange(0, 128), K)
+                acc = added(acc, tl.dot(whole(words, s, z, ZEROS, PTX), x), PTX)
+            else:
+                acc, more = by_quarters(acc, more, words, s, z, x_ptr, rows, k,
+                                        K, MORE, ZEROS, PTX)  # fmt: skip
     stored(acc, out_ptr, tl.program_id(2), m, rows, WIDTH, ACTIVATION)
+    if MORE:
+        behind = ROWS + tl.arange(0, MORE)
+        stored(more, out_ptr, tl.program_id(2), behind, rows, WIDTH, ACTIVATION)
 
 
 def launch(
@@ -181,7 +199,7 @@ def launch(
     dtype = x.dtype if splits == 1 else torch.float32
     x = x.contiguous()
     out = x.new_empty((splits, *x.shape[:-1], width), dtype=dtype)
-    for tile, number in numbers_of_tiles(x.shape[-2], blocks):
+    for tile, number in numbers_of_tiles(x.shape[-2], ROW_TILES[blocks]):
         wrap_triton(int4_small_m_kernel)[(number, splits, codes.shape[0])](
             x,
             codes,
@@ -199,8 +217,10 @@ def launch(
             ZEROS=zeros is not None,
             ACTIVATION=activation,
             PTX=not triton.knobs.runtime.interpret,
-            ROWS=tile.rows,
+            ROWS=tile.first,
+            MORE=tile.more,
             PAIRS=tile.pairs,
+            WHOLE=tile.whole,
             num_warps=tile.warps,
         )
     return out

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-TILE = 4
+TILE = 8
 """Rows that a program has in hand at a time."""
 
 WARPS = 4

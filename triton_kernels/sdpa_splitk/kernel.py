@@ -33,8 +33,12 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
 
 LOG2_E = math.log2(math.e)
 
-COMBINE_D = 64
-"""Elements of a head per program of the second kernel."""
+COMBINE_D = {512: 512}
+"""Elements of a head per program of the second kernel, as measured on an H100: the whole of a wide
+one, whose programs are many."""
+
+NARROW_COMBINE_D = 128
+"""Of other heads, if they have as many."""
 
 
 @triton.jit(do_not_specialize=["batch", "rows", "caches", "slots"])
@@ -193,14 +197,15 @@ def launch(
         num_stages=tiles.stages,
         **layer,
     )
-    wrap_triton(sdpa_combine_kernel)[(items, triton.cdiv(head_dim, COMBINE_D))](
+    width = COMBINE_D.get(head_dim, min(head_dim, NARROW_COMBINE_D))
+    wrap_triton(sdpa_combine_kernel)[(items, triton.cdiv(head_dim, width))](
         partial,
         stats,
         positions.contiguous(),
         out,
         items,
         SPLIT_TILE=triton.next_power_of_2(tiles.splits),
-        D_TILE=min(head_dim, COMBINE_D),
+        D_TILE=width,
         num_warps=4,
         **layer,
     )

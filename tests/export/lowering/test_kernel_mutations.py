@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 
 from eagle_aot.export.lowering.kernel_mutations import ANALYSES, memoised, mutations_memoised
 from eagle_aot.targets.step import chain_tail
+from eagle_aot.triton_kernels.dense_gemm.op import dense_small_m
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
@@ -148,7 +149,8 @@ class Twice(nn.Module):
         norms += residual_norm(whole[1].unsqueeze(0), x, norm, scale, norm, *eps)
         cache = torch.zeros(2, 1, 64, 64, dtype=torch.bfloat16)
         step = positions, torch.zeros(1, dtype=torch.int64), chain_tail(positions)
-        return *whole, *norms, sdpa_splitk(q, cache, cache, *step, 1.0, 0, 0)
+        dense = dense_small_m(x, torch.zeros(64, 128, dtype=torch.bfloat16), 2)
+        return *whole, *norms, dense, sdpa_splitk(q, cache, cache, *step, 1.0, 0, 0)
 
 
 def traced() -> ExportedProgram:

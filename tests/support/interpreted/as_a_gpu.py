@@ -9,6 +9,9 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+MMA_COLUMNS = 16
+"""Of bfloat16, that one instruction of a tensor core multiplies."""
+
 
 def compute_as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's interpreter leaves three things to numpy in which it differs from every GPU.
@@ -44,9 +47,16 @@ def ordered_dot(
     d: interpreter.TensorHandle,
     *__: object,
 ) -> interpreter.TensorHandle:
-    """A product whose sums run along k in one order, wherever in the tile a row lies."""
-    product = np.einsum("mk,kn->mn", float32(a), float32(b))
-    return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+    """A product whose sums run along k in one order, wherever in the tile a row lies.
+
+    As on tensor cores 16 columns are added up, and then to what there is: a long product is one of
+    short ones in turn.
+    """
+    left, right, total = float32(a), float32(b), d.data
+    for k in range(0, left.shape[1], MMA_COLUMNS):
+        some = slice(k, k + MMA_COLUMNS)
+        total = total + np.einsum("mk,kn->mn", left[:, some], right[some])
+    return interpreter.TensorHandle(total, d.dtype.scalar)
 
 
 def float32(handle: interpreter.TensorHandle) -> np.ndarray:

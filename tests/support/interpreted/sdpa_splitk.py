@@ -59,8 +59,6 @@ def as_on_a_gpu() -> Iterator[None]:
         compute_as_a_gpu(patch)
         # torch 2.11 wraps compiled kernels only
         patch.setattr(kernel, "wrap_triton", lambda interpreted: interpreted)
-        # The interpreter takes milliseconds for each program.
-        patch.setattr(kernel, "COMBINE_D", 128)
         yield
 
 

@@ -1,0 +1,73 @@
+"""Dense linears of few rows in a traced method, for the backend that has a kernel for them."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+
+import eagle_aot.triton_kernels.dense_gemm.op  # noqa: F401 - the operator
+from eagle_aot.triton_kernels.dense_gemm.tiling import ROW_TILES, choose_splits
+
+LINEAR = torch.ops.aten.linear.default
+VECTOR = 8
+"""Columns that the kernel loads at once."""
+
+
+def read_dense_weights_once(
+    program: ExportedProgram, multiprocessors: int, *, few_rows: bool
+) -> None:
+    """Let `eagle_aot::dense_small_m` multiply dense bfloat16 weights, in place.
+
+    In a method of `few_rows` every one that has no bias; in others those of a fixed few rows, such
+    as a prompt's last one.
+    """
+    linears = [node for node in program.graph.nodes if node.target is LINEAR]
+    for node in linears:
+        if _is_served(node) and (few_rows or _few(node)):
+            with program.graph.inserting_before(node):
+                product = _product(program.graph, node, multiprocessors)
+            node.replace_all_uses_with(product)
+            program.graph_signature.replace_all_uses(node.name, product.name)
+            program.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def _is_served(node: Node) -> bool:
+    x, weight = (_tensor(argument) for argument in node.args[:2])
+    plain = len(node.args) == 2 and x.dtype == weight.dtype == torch.bfloat16
+    return plain and weight.is_contiguous() and weight.shape[1] % VECTOR == 0
+
+
+def _few(node: Node) -> bool:
+    rows = math.prod(_tensor(node.args[0]).shape[:-1])
+    return isinstance(rows, int) and rows <= ROW_TILES[-1].rows
+
+
+def _product(graph: Graph, node: Node, multiprocessors: int) -> Node:
+    """The operator's parts added up, in the dtype of the linear that `node` is."""
+    features, columns = _tensor(node.args[1]).shape
+    splits = choose_splits(features, columns, multiprocessors)
+    operator = torch.ops.eagle_aot.dense_small_m.default
+    parts = _call(graph, node, operator, *node.args[:2], splits)
+    if splits == 1:
+        return _call(graph, node, torch.ops.aten.select.int, parts, 0, 0)
+    total = _call(graph, node, torch.ops.aten.sum.dim_IntList, parts, [0])
+    return _call(graph, node, torch.ops.aten.to.dtype, total, torch.bfloat16)
+
+
+def _call(graph: Graph, origin: Node, operator: torch._ops.OpOverload, *arguments: object) -> Node:
+    """A node that calls `operator`, and what it stands for; it comes from where `origin` does."""
+    call = graph.call_function(operator, arguments)  # type: ignore[arg-type]
+    values = [_tensor(a) if isinstance(a, Node) else a for a in arguments]
+    call.meta = {**origin.meta, "val": operator(*values)}
+    return call
+
+
+def _tensor(argument: object) -> Tensor:
+    """What an argument of a node stands for, without its values."""
+    assert isinstance(argument, Node)
+    value = argument.meta["val"]
+    assert isinstance(value, Tensor)
+    return value
