@@ -59,14 +59,17 @@ def load_pair(source: Source, caches: CacheSizes) -> LoadedPair:
 
 
 def load_by_gpu(source: Source, caches: CacheSizes) -> LoadedPair:
-    """The same, but a GPU draws a dummy's numbers: a host takes minutes for 30 billion.
+    """The same for an export, which hardly writes to caches: for a GPU they take no memory before.
 
-    Caches stay on the host, where zeros that nobody writes to take no memory.
+    A GPU draws a dummy's numbers: a host takes minutes for 30 billion.
     """
-    if not source.is_dummy or caches.dtype != DTYPES[CUDA]:
+    if caches.dtype != DTYPES[CUDA]:
+        return load_pair(source, caches)
+    caches = replace(caches, on_host=True)
+    if not source.is_dummy:
         return load_pair(source, caches)
     with torch.device(CUDA):
-        loaded = load_pair(source, replace(caches, device="cpu"))
+        loaded = load_pair(source, caches)
     loaded.pair.cpu()
     torch.cuda.empty_cache()  # compilers may take room in processes of their own
     return loaded

@@ -7,10 +7,11 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from executorch.backends.cuda import cuda_backend, cuda_weight_collector
 from torch import Tensor
+
+from eagle_aot.common.zeros import untouched_zeros
 
 CHUNK = 2**24  # bytes
 
@@ -27,17 +28,12 @@ def caches_kept_empty() -> Iterator[None]:
     def write_storage(tensor: Tensor, path: str) -> bytes:
         return write_holes(tensor, path) if is_zero(tensor) else write(tensor, path)
 
-    zeros = patch.object(cuda_backend, "_full_zeros_preserving_strides", untouched_zeros)
+    def zeros_like(like: Tensor, device: str | torch.device) -> Tensor:
+        return untouched_zeros(like).to(device)
+
+    zeros = patch.object(cuda_backend, "_full_zeros_preserving_strides", zeros_like)
     with zeros, patch.object(cuda_weight_collector, "_write_tensor_storage", write_storage):
         yield
-
-
-def untouched_zeros(like: Tensor, device: str | torch.device) -> Tensor:
-    """Zeros of the shape, strides and dtype of `like`; on the host, in memory never written."""
-    ends = ((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
-    count = 1 + sum(ends)
-    memory = torch.from_numpy(np.zeros(count * like.itemsize, dtype=np.uint8))
-    return memory.to(device).view(like.dtype).as_strided(like.shape, like.stride())
 
 
 def is_zero(tensor: Tensor) -> bool:

@@ -5,13 +5,13 @@ before the position that it belongs to has been written. Neither does a sequence
 of the next one sees a slot that it has not written itself.
 """
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.common.zeros import untouched_zeros
 from eagle_aot.targets.decoder.attention import additive, attend, attend_with_tail
 from eagle_aot.targets.step import (
     PADDING_SLOTS,
@@ -127,22 +127,29 @@ class CacheSizes:
     """What a target's caches are made for: positions of a sequence, sequences, and their dtype.
 
     `chunk` rows of a prompt at once are more than a window only where it says so. Caches are made
-    on `device`, None for where all else is.
+    where all else is, or, `on_host`, of zeros that take no memory until somebody writes to them.
     """
 
     max_seq_len: int
     dtype: torch.dtype
     sequences: int = 1
     chunk: int = 0
-    device: str | None = None
+    on_host: bool = False
 
     def cache(self, kv_heads: int, head_dim: int, window: int = 0) -> KVCache:
         """One layer's: a ring for layers that see a `window`, flat for those that see all."""
-        with nullcontext() if self.device is None else torch.device(self.device):
-            if window:
-                sizes = self.dtype, self.sequences, self.chunk
-                return RingKVCache(kv_heads, window, head_dim, *sizes)
-            return FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
+        if not self.on_host:
+            return self._made(kv_heads, head_dim, window)
+        with torch.device("meta"):
+            cache = self._made(kv_heads, head_dim, window)
+        cache.k, cache.v = untouched_zeros(cache.k), untouched_zeros(cache.v)
+        return cache
+
+    def _made(self, kv_heads: int, head_dim: int, window: int) -> KVCache:
+        if window:
+            sizes = self.dtype, self.sequences, self.chunk
+            return RingKVCache(kv_heads, window, head_dim, *sizes)
+        return FlatKVCache(kv_heads, self.max_seq_len, head_dim, self.dtype, self.sequences)
 
 
 class StepView:

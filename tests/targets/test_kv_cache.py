@@ -280,8 +280,12 @@ def test_the_guard_refuses_what_a_ring_has_overwritten() -> None:
 
 
 @pytest.mark.parametrize("window", [0, 8])
-def test_caches_may_be_made_elsewhere_than_weights(window: int) -> None:
-    sizes = CacheSizes(64, torch.float32, device="cpu")
+def test_caches_on_the_host_are_made_there(window: int) -> None:
+    sizes = CacheSizes(64, torch.bfloat16, on_host=True)
     with torch.device("meta"):
-        assert sizes.cache(2, 16, window).k.device.type == "cpu"
-        assert CacheSizes(64, torch.float32).cache(2, 16, window).k.device.type == "meta"
+        cache = sizes.cache(2, 16, window)
+        elsewhere = CacheSizes(64, torch.bfloat16).cache(2, 16, window)
+    assert {buffer.device.type for buffer in cache.buffers()} == {"cpu"}
+    assert {buffer.device.type for buffer in elsewhere.buffers()} == {"meta"}
+    assert dict(cache.named_buffers()).keys() == {"k", "v"} and not cache.state_dict()
+    assert cache.k.shape == elsewhere.k.shape and not cache.k.any() and not cache.v.any()

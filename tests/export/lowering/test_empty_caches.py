@@ -12,24 +12,7 @@ if not find_spec("triton"):
 
 from executorch.backends.cuda import cuda_backend, cuda_weight_collector
 
-from eagle_aot.export.lowering.empty_caches import caches_kept_empty, untouched_zeros
-
-BYTES = 2**28
-
-
-def resident() -> int:
-    """Bytes of this process's memory."""
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return 4096 * int(pages)
-
-
-def test_zeros_take_no_memory() -> None:
-    like = torch.empty(2**10, BYTES // 2**11, dtype=torch.bfloat16, device="meta").t()
-    before = resident()
-    zeros = untouched_zeros(like, "cpu")
-    assert resident() - before < BYTES / 8
-    assert (zeros.shape, zeros.stride(), zeros.dtype) == (like.shape, like.stride(), like.dtype)
-    assert not zeros.any()
+from eagle_aot.export.lowering.empty_caches import caches_kept_empty
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -49,6 +32,5 @@ def test_the_backend_makes_them_so() -> None:
     wanted = cuda_backend._full_zeros_preserving_strides(emptied, "cpu")
     with caches_kept_empty():
         found = cuda_backend._full_zeros_preserving_strides(emptied, "cpu")
-        assert cuda_backend._full_zeros_preserving_strides is untouched_zeros
     assert torch.equal(found, wanted) and found.stride() == wanted.stride()
     assert found.untyped_storage().nbytes() == wanted.untyped_storage().nbytes()
