@@ -6,7 +6,8 @@
     python scripts/check_sampling.py --artifact gemma4-tiny-xnnpack --prompts prompts.jsonl
 
 Without an artifact, draws from a vocabulary that can be counted, against softmax in float64. With
-one, texts of its prompts: plain, in chains, in trees and side by side with random arrivals.
+one, texts of its prompts: plain, in chains, in trees, side by side with random arrivals, by prompt
+lookup and in another process.
 """
 
 import sys
@@ -19,7 +20,7 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
 from sampling_checks.distribution import SAMPLINGS, drawn
-from sampling_checks.texts import asked_of, one_by_one, together
+from sampling_checks.texts import asked_of, by_lookup, elsewhere, one_by_one, together
 
 POSITIONS = 10_000  # that draws of one seed are of
 
@@ -74,6 +75,8 @@ def check_texts(
     plain: list[list[int]] = []
     tallies = one_by_one(runner, prompts, asked, plain)
     tallies["together"] = together(runner, prompts, asked, plain)
+    tallies["another process"] = elsewhere(artifact, prompts, asked, plain)
+    tallies["prompt lookup"] = by_lookup(artifact, prompts, asked, plain)
     for name, tally in tallies.items():
         click.echo(f"{name}: {tally}")
         for line in tally.first[:3]:

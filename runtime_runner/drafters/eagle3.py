@@ -41,7 +41,7 @@ class Eagle3Drafter:
         same. `stores_prompts` says that the artifact has `draft_prefill`."""
         self._executor = executor
         self._tail, self._sequences = constants.tail, constants.max_batch_size
-        self._target_ids = target_ids
+        self.target_ids = target_ids
         self._most_rows = constants.max_rows if stores_prompts else None
         self._noise_ids = None if target_ids is None else target_ids.int()
         self._logits: Tensor | None = None  # [sequences + 1, 1, Vd]
@@ -58,8 +58,7 @@ class Eagle3Drafter:
 
         Returns bool [B, P]: which of the tokens would have been the first draft at its place.
         """
-        assert self._logits is not None, "observe comes before catching up"
-        first = self._logits.index_select(0, accepted.sequences)
+        first = self.logits(accepted.sequences)
         logits = self._commit(accepted, features)
         places = numbers(1, accepted.tokens.shape[1] + 1, features.device)
         rows = torch.cat((first, logits[:, :-1]), dim=1), accepted.first.unsqueeze(1) + places
@@ -67,8 +66,8 @@ class Eagle3Drafter:
 
     def propose(self, running: Running, shape: Shape) -> Draft:
         """Drafts whose slots are overwritten by what is committed next."""
-        assert self._logits is not None and self._feature is not None, "observe comes before this"
-        logits = self._logits.index_select(0, running.sequences)
+        assert self._feature is not None, "observe comes before this"
+        logits = self.logits(running.sequences)
         feature = self._feature.index_select(0, running.sequences)
         if shape.is_chain:
             return self._chain(running, shape.depth, logits, feature)
@@ -83,10 +82,18 @@ class Eagle3Drafter:
         first = self._expanded(sampler, logits, feature, where, running.sequences, shape.topk)
         return grow(shape, trunk, first, expand)
 
+    def logits(self, sequences: Tensor) -> Tensor:
+        """What the head says behind their last committed slots, float32 [B, 1, Vd], of its own ids.
+
+        `sequences` int64 [B].
+        """
+        assert self._logits is not None, "observe comes before this"
+        return self._logits.index_select(0, sequences)
+
     def outlook(self, sequences: Tensor) -> Tensor:
         """What the head says behind their last committed slots, as `packed` makes it."""
-        assert self._logits is not None and self._feature is not None, "observe comes before this"
-        logits = self._logits.index_select(0, sequences)
+        assert self._feature is not None, "observe comes before this"
+        logits = self.logits(sequences)
         found = self._likeliest_of(logits, self._feature.index_select(0, sequences), WIDTH)
         return packed(found.tokens[:, 0], found.scores[:, 0])
 
@@ -161,4 +168,4 @@ class Eagle3Drafter:
         return self._in_target(sampler.draft(logits, positions, sequences, self._noise_ids))
 
     def _in_target(self, ids: Tensor) -> Tensor:
-        return ids if self._target_ids is None else self._target_ids[ids]
+        return ids if self.target_ids is None else self.target_ids[ids]

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import Choice, Sampling
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 LOGITS = (2.0, 1.5, 1.5, 0.3, 0.0, -0.7, -1.0, -2.5, -4.0, float("-inf"), 1.0, 0.9)
 """Of a vocabulary that can be counted, with equals and a token that never comes."""
 PROMPT = (1, 3, 3, 10)
+ANSWER = (5, 5, 11)
+"""What has been said before every draw."""
 ROWS = 4096  # at a time
 RARE = 10  # expected draws: tokens of fewer are not judged
 SAMPLINGS = {
@@ -24,11 +26,13 @@ SAMPLINGS = {
     "top-p 0.8": Sampling(temperature=1.0, top_p=0.8),
     "min-p 0.2": Sampling(temperature=1.0, min_p=0.2),
     "repetition 1.5": Sampling(temperature=1.0, repetition_penalty=1.5),
+    "presence 1": Sampling(temperature=1.0, presence_penalty=1.0),
+    "frequency 0.7": Sampling(temperature=1.0, frequency_penalty=0.7),
     "logit bias": Sampling(temperature=1.0, logit_bias={3: 1.0, 0: -1.0}),
     "allowed ids": Sampling(temperature=1.0, allowed_ids=(0, 4, 5, 7)),
     "all": Sampling(
         temperature=0.8, top_k=8, top_p=0.95, min_p=0.05, repetition_penalty=1.2,
-        logit_bias={7: 2.0},
+        presence_penalty=-0.5, frequency_penalty=0.3, logit_bias={7: 2.0},
     ),
 }  # fmt: skip
 
@@ -89,11 +93,14 @@ def drawn(name: str, sampling: Sampling, seeds: Iterable[int], positions: int) -
 
 
 def draw(sampling: Sampling, seed: int, positions: int) -> Tensor:
-    """int64 [positions], all behind the same prompt."""
+    """int64 [positions], all behind the same prompt and answer."""
     asked = Sampling(**{**vars(sampling), "seed": seed})
     sampler = Sampler(1, "cpu", length=positions + len(PROMPT), vocab=len(LOGITS))
     sampler.begin(0, asked, PROMPT)
     sequence = torch.zeros(1, dtype=torch.int64)
+    if sampler.kind == Choice.PROCESSED:
+        said = torch.tensor([ANSWER])
+        sampler.count(said, sequence, torch.ones_like(said, dtype=torch.bool))
     every = torch.arange(len(PROMPT), positions + len(PROMPT)).unsqueeze(0)
     logits = torch.tensor(LOGITS)
     parts = [
@@ -106,9 +113,11 @@ def draw(sampling: Sampling, seed: int, positions: int) -> Tensor:
 def probabilities(asked: Sampling) -> Tensor:
     """What they should be, float64 [V]: by plain numbers, one rule after the other."""
     values = [z + asked.logit_bias.get(token, 0.0) for token, z in enumerate(LOGITS)]
-    for token in set(PROMPT):
+    for token in {*PROMPT, *ANSWER}:
         z, penalty = values[token], asked.repetition_penalty
         values[token] = z / penalty if z > 0 else z * penalty
+    for token in set(ANSWER):
+        values[token] -= asked.presence_penalty + asked.frequency_penalty * ANSWER.count(token)
     if asked.allowed_ids is not None:
         values = [z if t in asked.allowed_ids else -math.inf for t, z in enumerate(values)]
     values = [z / asked.temperature for z in values]

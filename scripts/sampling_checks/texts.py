@@ -2,10 +2,14 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
 
+from eagle_aot.artifact import NGRAM
 from eagle_aot.common.prompts import Prompt
-from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.engine import Failed, Tokens
 from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.rounds.shape import Shape
@@ -80,6 +84,43 @@ def one_by_one(
             result = runner.answer(prompt, replace(one, **how))  # type: ignore[arg-type]
             tallies[name].add(text, result.token_ids, result.stats.rounds, f"{name}: {one}")
     return tallies
+
+
+def elsewhere(
+    artifact: Path,
+    prompts: Sequence[Prompt],
+    asked: Sequence[Parameters],
+    plain: Sequence[Sequence[int]],
+) -> Tally:
+    """In a process of its own, with the drafts that the artifact proposes."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(compared, "elsewhere", artifact, None, prompts, asked, plain).result()
+
+
+def by_lookup(
+    artifact: Path,
+    prompts: Sequence[Prompt],
+    asked: Sequence[Parameters],
+    plain: Sequence[Sequence[int]],
+) -> Tally:
+    """With drafts by prompt lookup, and caches of its own."""
+    return compared("lookup", artifact, NGRAM, prompts, asked, plain)
+
+
+def compared(
+    name: str,
+    artifact: Path,
+    drafter: str | None,
+    prompts: Sequence[Prompt],
+    asked: Sequence[Parameters],
+    plain: Sequence[Sequence[int]],
+) -> Tally:
+    """The artifact opened once more, and each text by itself."""
+    runner, tally = load_artifact(artifact, drafter=drafter), Tally()
+    for number, (one, text) in enumerate(zip(asked, plain, strict=True)):
+        result = runner.answer(prompts[number % len(prompts)], one)
+        tally.add(text, result.token_ids, result.stats.rounds, f"{name}: {one}")
+    return tally
 
 
 def together(

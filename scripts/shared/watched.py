@@ -1,8 +1,11 @@
-"""A drafter that is looked at."""
+"""A drafter and a target that are looked at."""
+
+from torch import Tensor
 
 from eagle_aot.runtime_runner.rounds.round import Drafter, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows
+from eagle_aot.runtime_runner.rounds.target import Forward, Target
 
 
 class Watched:
@@ -14,3 +17,16 @@ class Watched:
     def propose(self, running: Running, shape: Shape) -> Draft:
         self.last = self._drafter.propose(running, shape)
         return self.last
+
+
+class WatchedTarget:
+    """Keeps the logits of the last step that a target ran."""
+
+    def __init__(self, target: Target) -> None:
+        self._target, self.tail, self.rewind = target, target.tail, target.rewind
+        self.plan_prompt, self.run_prompt = target.plan_prompt, target.run_prompt
+
+    def verify(self, step: StepRows, moves: Tensor) -> Forward:
+        forward = self._target.verify(step, moves)
+        self.last = forward.logits
+        return forward

@@ -2,15 +2,19 @@
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from click.testing import CliRunner, Result
 from torch import Tensor
 
+from bench_coupling import drafted
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from sampling_checks.texts import PARAMETERS, asked_of, one_by_one, together
 from support.runner.mixed_prompts import mixed_prompts
@@ -46,6 +50,20 @@ def test_a_trained_head_drafts_what_is_sampled(
 
     monkeypatch.setattr(Sampler, "draft", likeliest)
     assert with_noise > 3 * acceptance(tiny, prompts)
+
+
+def test_shared_noise_is_right_nearly_as_often_as_draws_can_be(tiny: Runner) -> None:
+    """The expectation is between (1 - d) / (1 + d) and 1 - d, d being the distributions' distance
+    (Daliri, Musco, Suresh, arXiv 2408.07978); four deviations of so many drafts are allowed for."""
+    assert isinstance(tiny.drafter, Eagle3Drafter)
+    found = [
+        draft
+        for seed, prompt in enumerate(mixed_prompts(tiny)[-8:])
+        for draft in drafted(tiny, tiny.drafter, prompt, Sampling(temperature=4.0, seed=seed), 40)
+    ]
+    came, optimum = fmean(d.came for d in found), fmean(d.optimum for d in found)
+    least = fmean(d.optimum / (2 - d.optimum) for d in found)
+    assert least - 2 / len(found) ** 0.5 < came < optimum + 2 / len(found) ** 0.5
 
 
 def acceptance(runner: Runner, prompts: list[list[int]]) -> float:
