@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from eagle_aot.runtime_runner.engine.request import Event, Failed, Finished, Request, Tokens
 from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Result, finish_reason
 from eagle_aot.runtime_runner.text.stream import NoStream
 
@@ -35,6 +36,7 @@ class Generation:
     executor: str = ""
     drafter: str | None = None
     output: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def take(self, event: Event) -> Result | Failed | None:
         """What is next of it; returns what came of it behind the last. Callbacks are called here,
@@ -48,6 +50,7 @@ class Generation:
 
     def _take_tokens(self, event: Tokens) -> None:
         self.output.extend(event.tokens)
+        self.logprobs.extend(event.logprobs)
         self.text.show()
         self.watch.on_tokens(event.tokens)
         self.watch.on_round(event)
@@ -61,6 +64,7 @@ class Generation:
             prompt_tokens=len(self.request.prompt),
             cached_tokens=end.kept,
             token_ids=self.output,
+            logprobs=None if self.request.sampling.logprobs is None else self.logprobs,
             text=self.text.close(self.decode(self.output)),
             finish_reason=finish_reason(count, stopped, limits.room, asked.max_new_tokens),
             executor=self.executor,

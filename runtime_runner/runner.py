@@ -284,7 +284,8 @@ class Runner:
     ) -> WarmUp:
         """Make all rounds that `batch_size` texts side by side may need, or as many as there are
         caches for, so that none waits until they are recorded; `chain_len`, `speculate`, `tree` and
-        `sampling` are those of `generate`. Rounds are of one kind for all sampling of a kind.
+        `sampling` are those of `generate`. Rounds are of one kind for all sampling of a kind, with
+        log probabilities or without.
 
         Raises SettingError as that does and while texts run, and UnsupportedError for a round that
         there is too little memory for.
@@ -294,7 +295,7 @@ class Runner:
         at_once = self._check_batch_size(batch_size)
         chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
         self._prefill_something()  # what is recorded starts from a state that exists
-        with self.running.sampler.expecting(sampling.kind):
+        with self.running.sampler.expecting(sampling):
             if isinstance(shape, Shape):
                 return warm_up(self._rounds, at_once, [shape])
             if chosen != AUTO_LENGTH:

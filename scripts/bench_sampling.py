@@ -28,6 +28,7 @@ KINDS = {
         temperature=1.0, top_k=200, top_p=0.95, min_p=0.01, repetition_penalty=1.1,
         presence_penalty=0.1, frequency_penalty=0.1, seed=1,
     ),
+    "greedy, told": Sampling(logprobs=20),
 }  # fmt: skip
 REPEATS = 30
 PATH = 4  # drafts
@@ -57,7 +58,11 @@ def choice(logits: Tensor, how: Sampling) -> Callable[[], object]:
     paths = torch.arange(PATH, device=device).expand(1, count, -1)
 
     def choose() -> Tensor:
-        return sampler.choose(logits, positions, sequences, paths)
+        processed = sampler.processed(logits, positions, sequences, paths)
+        tokens = sampler.choose(processed, positions, sequences)
+        if sampler.tells:
+            sampler.logprobs(logits, processed, tokens, sequences)
+        return tokens
 
     if device.type == "cpu":
         return choose

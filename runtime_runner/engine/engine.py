@@ -139,7 +139,7 @@ class Engine:
         if text.run.left:
             return []
         try:
-            told = text.begin(first)
+            told = text.begin(first, text.run.logprobs)
         except Exception as error:  # of its own `ends`
             return [self._fail(text, error)]
         self.prompts.remove(text)

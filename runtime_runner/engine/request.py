@@ -9,6 +9,7 @@ from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.shape import Shape
@@ -82,13 +83,15 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """The next tokens of a request, at least one: the first `accepted` are drafts, of `drafted`.
-    Of a tree's, `ranks` are those among the drafts behind the same token."""
+    Of a tree's, `ranks` are those among the drafts behind the same token. `logprobs` are the
+    tokens', where they were asked for."""
 
     request: RequestId
     tokens: list[int]
     drafted: int = 0
     accepted: int = 0
     ranks: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprobs] = ()
 
 
 @dataclass(frozen=True, slots=True)

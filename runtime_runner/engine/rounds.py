@@ -79,18 +79,19 @@ class Rounds:
 
 
 class Recordings:
-    """Of a round, one for each kind of choice that it has been played with."""
+    """Of a round, one for each kind of choice that it has been played with, and with log
+    probabilities or without."""
 
     def __init__(self, step: Call, running: Running, record: Callable[[Call], Call]) -> None:
         self._step, self._running, self._record = step, running, record
-        self._made: dict[Choice, Call] = {}
+        self._made: dict[tuple[Choice, bool], Call] = {}
         self._current()
 
     def __call__(self) -> Tensor:
         return self._current()()
 
     def _current(self) -> Call:
-        kind = self._running.sampler.kind
+        kind = self._running.sampler.kind, self._running.sampler.tells
         if kind not in self._made:
             with self._running.idle():
                 self._made[kind] = self._record(self._step)

@@ -12,6 +12,7 @@ from eagle_aot.runtime_runner.engine.request import (
 )
 from eagle_aot.runtime_runner.engine.sequences import Left
 from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Outcome
@@ -56,13 +57,13 @@ class Text:
         self.sequence, self.kept = sequence, kept
         self._started = time.perf_counter()
 
-    def begin(self, token: int) -> Tokens:
+    def begin(self, token: int, logprobs: Sequence[TokenLogprobs] = ()) -> Tokens:
         """The first token, which the prompt's last chunk gives. Returns it, as `add` does."""
         self.run = None
         self.rows = len(self.request.prompt)
         self._first_token = time.perf_counter()
         self.stats.prefill_seconds = self._first_token - self._started
-        return Tokens(self.number, self._append([token]))
+        return Tokens(self.number, self._append([token]), logprobs=self._asked_of(logprobs))
 
     def add(self, shape: Shape, outcome: Outcome) -> Tokens:
         """What came of a round. Returns the tokens that count."""
@@ -80,7 +81,9 @@ class Text:
             self.stats.rounds_by_shape[shape.label] += 1
         self.stats.decode_seconds = time.perf_counter() - self._first_token
         accepted = min(outcome.accepted, len(run))
-        return Tokens(self.number, run, drafted, accepted, outcome.ranks[1 : accepted + 1])
+        ranks = outcome.ranks[1 : accepted + 1]
+        logprobs = self._asked_of(outcome.logprobs[: len(run)])
+        return Tokens(self.number, run, drafted, accepted, ranks, logprobs)
 
     def left(self) -> Left | None:
         """What its cache holds, None where it has not begun."""
@@ -101,6 +104,11 @@ class Text:
         if self.sequence is not None:
             span = Span(self.sequence, self._started, self._first_token, time.perf_counter())
         return Finished(self.number, reason, self.kept, self.stats, span)
+
+    def _asked_of(self, logprobs: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
+        """What it asked for of what the round of all told."""
+        most = self.request.sampling.logprobs
+        return [] if most is None else [one.first(most) for one in logprobs]
 
     def _append(self, tokens: Sequence[int]) -> list[int]:
         limits = self.request.limits

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.acceptance import committed
 from eagle_aot.runtime_runner.rounds.round import Drafter
 from eagle_aot.runtime_runner.rounds.target import Target
+from eagle_aot.runtime_runner.sampling.logprobs import unpacked
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -35,11 +37,17 @@ class PromptRun:
         self._sequence = sequence.clone()
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
         self._chunks = target.plan_prompt(len(prompt), kept)[::-1]
+        self._told: Tensor | None = None
 
     @property
     def left(self) -> int:
         """Tokens to go."""
         return sum(map(len, self._chunks))
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        """Of the token behind the last chunk, where anybody is told any: waits for the device."""
+        return [] if self._told is None else unpacked(self._told, 1)[0]
 
     def run_chunk(self) -> Tensor:
         """The next one. Returns the token behind it, int64 [1, 1]."""
@@ -55,8 +63,12 @@ class PromptRun:
 
     def _choose(self, logits: Tensor, position: int) -> Tensor:
         """The token at `position`, int64 [1, 1], from logits [1, 1, V]."""
+        sampler, where = self._sampler, self._sequence
         place = torch.full_like(self._text[:, :1], position)
-        token = self._sampler.choose(logits, place, self._sequence)
+        processed = sampler.processed(logits, place, where)
+        token = sampler.choose(processed, place, where)
         if not self._chunks:
-            self._sampler.count(token, self._sequence, torch.ones_like(token, dtype=torch.bool))
+            sampler.count(token, where, torch.ones_like(token, dtype=torch.bool))
+            if sampler.tells:
+                self._told = sampler.logprobs(logits, processed, token, where)
         return token

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.stats import Stats
 
 
@@ -22,7 +23,8 @@ class Result:
     """One generation.
 
     `cached_tokens` of the prompt were in the cache already. `token_ids` end with the one that
-    ended the generation; `text` ends before a stop text, and is None without a tokenizer.
+    ended the generation, and `logprobs`, None unless they were asked for, are those of each of
+    them; `text` ends before a stop text, and is None without a tokenizer.
     `finish_reason` is stop, length, context or cancelled. `drafter` is None where nothing was to
     be drafted. With `parameters`, seed included, the same prompt is answered alike again.
     """
@@ -30,6 +32,7 @@ class Result:
     prompt_tokens: int
     cached_tokens: int
     token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
     text: str | None
     finish_reason: str
     executor: str
@@ -50,6 +53,7 @@ class Result:
             "cached_tokens": self.cached_tokens,
             "new_tokens": len(self.token_ids),
             "token_ids": self.token_ids,
+            "logprobs": None if self.logprobs is None else [one.to_json() for one in self.logprobs],
             "text": self.text,
             "finish_reason": self.finish_reason,
             **self.stats.to_json(),

@@ -34,6 +34,12 @@ class Accepted:
         """The target's choice behind the path, int64 [B, 1]: the next bonus."""
         return self.tokens.gather(1, self.count.unsqueeze(1))
 
+    def of_path(self, values: Tensor) -> Tensor:
+        """Of values [B, T, V] by row those of the path's, [B, P, V]."""
+        if self.ranks is None:  # a chain is its own path
+            return values
+        return torch.take_along_dim(values, self.rows.unsqueeze(2), dim=1)
+
 
 def accept(step: StepRows, choices: Tensor) -> Accepted:
     """The longest path from the bonus along the target's own choices, int64 [B, T] by row.

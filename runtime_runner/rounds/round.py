@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Foreseeing, Outlook
 from eagle_aot.runtime_runner.rounds.shape import MAX_TOPK, Shape
@@ -25,6 +26,7 @@ from eagle_aot.runtime_runner.rounds.step import (
     rows_behind,
 )
 from eagle_aot.runtime_runner.rounds.target import Target, no_moves
+from eagle_aot.runtime_runner.sampling.logprobs import unpacked
 from eagle_aot.runtime_runner.sampling.parameters import Choice
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
@@ -142,7 +144,7 @@ class Outcome(NamedTuple):
     Of a tree there were `drafted` drafts, `ranks` are those of the rows of the path among the
     drafts behind the same row, the bonus first, and bit r of `offered` says whether there was a
     draft of rank r behind each of them. `outlook` is what the drafter expects next, where it is
-    asked.
+    asked, and `logprobs` are those of each of `tokens`, where anybody is told them.
     """
 
     accepted: int
@@ -151,6 +153,7 @@ class Outcome(NamedTuple):
     ranks: Sequence[int] = ()
     offered: Sequence[int] = ()
     outlook: Outlook | None = None
+    logprobs: Sequence[TokenLogprobs] = ()
 
     @classmethod
     def of_chain(cls, row: list[int]) -> "Outcome":
@@ -207,7 +210,8 @@ class Round:
         wanted = Wanted(running.depth, running.topk) if len(running) > 1 else None
         step = rows_behind(running.bonus, *where, draft, self.target.tail, wanted)
         logits, features = self.target.verify(step, running.moves)
-        accepted = accept(step, self._choose(step, logits))
+        processed = self._processed(step, logits)
+        accepted = accept(step, self._choose(step, processed))
         if self.drafter:
             self.drafter.observe(accepted, features)
         self._count(accepted)
@@ -218,6 +222,10 @@ class Round:
             found = [found[0], drafted, accepted.tokens, accepted.ranks, accepted.offered]
         if self._foreseeing:
             found.append(self._foreseeing.outlook(running.sequences))
+        if running.sampler.tells:
+            of_path = accepted.of_path(logits), accepted.of_path(processed)
+            where = accepted.tokens, accepted.sequences
+            found.append(running.sampler.logprobs(*of_path, *where))
         return torch.cat(found, dim=1)
 
     def _count(self, accepted: Accepted) -> None:
@@ -227,18 +235,28 @@ class Round:
         decided = (step <= accepted.count.unsqueeze(1)) & (accepted.first >= 0).unsqueeze(1)
         self.running.sampler.count(accepted.tokens, accepted.sequences, decided)
 
-    def _choose(self, step: StepRows, logits: Tensor) -> Tensor:
-        """The target's own choice behind each row, int64 [B, T]."""
+    def _processed(self, step: StepRows, logits: Tensor) -> Tensor:
+        """Logits [B, T, V] of what may be chosen behind each row."""
         sampler = self.running.sampler
         paths = paths_of(step) if sampler.kind == Choice.PROCESSED else None
-        return sampler.choose(logits, step.positions + 1, step.sequences, paths)
+        return sampler.processed(logits, step.positions + 1, step.sequences, paths)
+
+    def _choose(self, step: StepRows, processed: Tensor) -> Tensor:
+        """The target's own choice behind each row, int64 [B, T]."""
+        return self.running.sampler.choose(processed, step.positions + 1, step.sequences)
 
     def outcomes(self, played: Tensor) -> list[Outcome]:
         """Of each sequence, from what `play` returned: the round's one copy to the host."""
         read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
-        rows = played.tolist()
-        if not self._foreseeing:
-            return [read(row) for row in rows]
-        ahead = [Outlook.read(row[-2 * WIDTH :]) for row in rows]
-        outcomes = [read(row[: -2 * WIDTH]) for row in rows]
-        return [o._replace(outlook=a) for o, a in zip(outcomes, ahead, strict=True)]
+        path = self.shape.depth + 1
+        columns = 1 + path if self.shape.is_chain else 2 + 3 * path
+        ahead = 2 * WIDTH if self._foreseeing else 0
+        found, outlooks, told = played.cpu().tensor_split([columns, columns + ahead], dim=1)
+        outcomes = [read(row) for row in found.tolist()]
+        if ahead:
+            rows = zip(outcomes, map(Outlook.read, outlooks.tolist()), strict=True)
+            outcomes = [outcome._replace(outlook=outlook) for outcome, outlook in rows]
+        if told.shape[1]:
+            told_of = zip(outcomes, unpacked(told, path), strict=True)
+            outcomes = [outcome._replace(logprobs=logprobs) for outcome, logprobs in told_of]
+        return outcomes

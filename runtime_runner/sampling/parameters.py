@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from eagle_aot.common.errors import SettingError
 
@@ -14,6 +14,8 @@ MAX_BIAS = 100.0
 MAX_PENALTY = 100.0
 SEED_BITS = 64
 DRAWN_BITS = 32
+MAX_LOGPROBS = 20
+LogprobsOf = Literal["model", "sampling"]
 NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that change nothing."""
 
@@ -40,8 +42,13 @@ class Sampling:
     `top_p`, then those of at least `min_p` times the largest probability; equals of the last that
     stays do as well. A temperature of 0 takes the likeliest token.
 
-    Which one it is follows from `seed`; None is for one that is yet to be drawn. Raises
-    SettingError for a value outside its range.
+    Which one it is follows from `seed`; None is for one that is yet to be drawn.
+
+    With `logprobs`, each token's log probability is told, and those of so many of the likeliest:
+    of the "model", softmax of its logits, or of the "sampling" that the token was drawn by, with
+    all of the above; there a temperature of 0 counts as 1. No token depends on it.
+
+    Raises SettingError for a value outside its range.
     """
 
     temperature: float = 0.0
@@ -55,6 +62,8 @@ class Sampling:
     allowed_ids: tuple[int, ...] | None = None
     min_tokens: int = 0
     seed: int | None = None
+    logprobs: int | None = None
+    logprobs_of: LogprobsOf = "model"
 
     def __post_init__(self) -> None:
         number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
@@ -78,6 +87,10 @@ class Sampling:
         whole("min_tokens", self.min_tokens, 0)
         if self.seed is not None:
             whole("seed", self.seed, 0, (1 << SEED_BITS) - 1)
+        if self.logprobs is not None:
+            whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.logprobs_of not in (known := get_args(LogprobsOf)):
+            raise SettingError(f"logprobs_of {self.logprobs_of}: must be one of {', '.join(known)}")
 
     def _check_allowed(self) -> None:
         if self.allowed_ids is None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eagle_aot.common.threads import one_on_a_cpu
 from eagle_aot.runtime_runner.sampling.greedy import greedy
+from eagle_aot.runtime_runner.sampling.logprobs import packed
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Choice, Sampling
 from eagle_aot.runtime_runner.sampling.philox import noise_keys
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
@@ -32,6 +33,8 @@ class Sampler:
         self._sequences, self._device = sequences, torch.device(device)
         self._length, self._vocab = length, vocab
         self._kinds: dict[int, Choice] = {}
+        self._telling: set[int] = set()
+        self._of_sampling = torch.zeros(sequences, 1, 1, dtype=torch.bool, device=self._device)
         self._scale: Tensor | None = None
         self._keys: Tensor | None = None
         self._processors: Processors | None = None
@@ -46,6 +49,11 @@ class Sampler:
         """What choosing for all of these takes."""
         return max(self._kinds.values(), default=Choice.GREEDY)
 
+    @property
+    def tells(self) -> bool:
+        """Whether anybody is told log probabilities."""
+        return bool(self._telling)
+
     def begin(
         self,
         sequence: int,
@@ -56,8 +64,8 @@ class Sampler:
     ) -> None:
         """A text comes to the cache `sequence`, which has `room` for so many tokens behind its
         prompt, all there are for None. Its `sampling` has a seed if it needs one."""
-        self._kinds[sequence] = sampling.kind
-        self.prepare(sampling.kind)
+        self._note(sequence, sampling)
+        self._of_sampling[sequence] = sampling.logprobs_of == "sampling"
         if self._scale is not None:
             self._scale[sequence] = 1 / sampling.temperature if sampling.temperature else 0.0
         if self._keys is not None and sampling.temperature:
@@ -71,20 +79,28 @@ class Sampler:
     def end(self, sequence: int) -> None:
         """The text has ended."""
         self._kinds.pop(sequence, None)
+        self._telling.discard(sequence)
 
     def clear(self) -> None:
         """All have."""
         self._kinds.clear()
+        self._telling.clear()
 
     @contextmanager
-    def expecting(self, kind: Choice) -> Iterator[None]:
+    def expecting(self, sampling: Sampling) -> Iterator[None]:
         """As if there were a text of this kind."""
-        self.prepare(kind)
-        self._kinds[NOBODY] = kind
+        self._note(NOBODY, sampling)
         try:
             yield
         finally:
             self.end(NOBODY)
+
+    def _note(self, sequence: int, sampling: Sampling) -> None:
+        """What it asks for."""
+        self._kinds[sequence] = sampling.kind
+        if sampling.logprobs is not None:
+            self._telling.add(sequence)
+        self.prepare(sampling.kind)
 
     def prepare(self, kind: Choice) -> None:
         """Have the memory that a kind of choosing needs."""
@@ -95,24 +111,45 @@ class Sampler:
         if kind >= Choice.PROCESSED and self._processors is None:
             self._processors = Processors(self._sequences, self._vocab, self._device)
 
-    def choose(
+    def processed(
         self, logits: Tensor, positions: Tensor, sequences: Tensor, paths: Tensor | None = None
     ) -> Tensor:
-        """The target's tokens at `positions` int64 [B, T] of sequences int64 [B], from logits
-        [B, T, V]: int64 [B, T]. `paths` int64 [B, T, P] are as in `Rows`."""
-        if self.kind == Choice.GREEDY:
-            return greedy(logits)
+        """The target's logits [B, T, V] of tokens at `positions` int64 [B, T] of sequences int64
+        [B], as processors leave them: minus infinity for what may not be chosen. `paths` int64
+        [B, T, P] are as in `Rows`."""
+        if self.kind < Choice.PROCESSED:
+            return logits
+        assert self._processors is not None
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
-        scale, keys = self._noise(positions.reshape(-1), at)
-        flat = logits.flatten(0, 1)
+        scale, _ = self._noise(positions.reshape(-1), at)
+        rows = Rows(at, positions.reshape(-1), None if paths is None else paths.flatten(0, 1))
         with one_on_a_cpu(logits):
-            if self.kind == Choice.PROCESSED:
-                assert self._processors is not None
-                rows = Rows(
-                    at, positions.reshape(-1), None if paths is None else paths.flatten(0, 1)
-                )
-                flat = self._processors.processed(flat.float(), scale, rows)
-            return gumbel_argmax(flat, scale, keys).view_as(positions)
+            flat = self._processors.processed(logits.flatten(0, 1).float(), scale, rows)
+            return flat.view(logits.shape)
+
+    def choose(self, processed: Tensor, positions: Tensor, sequences: Tensor) -> Tensor:
+        """The target's tokens at `positions` int64 [B, T] of sequences int64 [B], from what
+        `processed` returned for them: int64 [B, T]."""
+        if self.kind == Choice.GREEDY:
+            return greedy(processed)
+        at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
+        with one_on_a_cpu(processed):
+            noise = self._noise(positions.reshape(-1), at)
+            return gumbel_argmax(processed.flatten(0, 1), *noise).view_as(positions)
+
+    def logprobs(
+        self, logits: Tensor, processed: Tensor, tokens: Tensor, sequences: Tensor
+    ) -> Tensor:
+        """What is told of `tokens` int64 [B, P] of sequences int64 [B], chosen from `processed`,
+        which logits [B, P, V] became: as `packed` makes it."""
+        values = logits.float()
+        with one_on_a_cpu(logits):
+            if self.kind > Choice.GREEDY:
+                assert self._scale is not None
+                scale = torch.where(self._scale > 0, self._scale, 1.0)[sequences].view(-1, 1, 1)
+                of_sampling = self._of_sampling[sequences]
+                values = torch.where(of_sampling, processed * scale, values)
+            return packed(values, tokens)
 
     def perturbed(
         self, logits: Tensor, positions: Tensor, sequences: Tensor, ids: Tensor | None = None

@@ -104,8 +104,9 @@ def draw(sampling: Sampling, seed: int, positions: int) -> Tensor:
     every = torch.arange(len(PROMPT), positions + len(PROMPT)).unsqueeze(0)
     logits = torch.tensor(LOGITS)
     parts = [
-        sampler.choose(logits.expand(1, part.shape[1], -1), part, sequence)
+        sampler.choose(sampler.processed(rows, part, sequence), part, sequence)
         for part in every.split(ROWS, dim=1)
+        for rows in [logits.expand(1, part.shape[1], -1)]
     ]
     return torch.cat(parts, dim=1)[0]
 

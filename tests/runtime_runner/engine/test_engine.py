@@ -21,12 +21,13 @@ from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_s
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.chosen import alone_over, request_of
-from support.runner.sampled import sampled_text, samplings
+from support.runner.sampled import sampled_text, samplings, told_logprobs
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
@@ -80,6 +81,7 @@ class Comings(RuleBasedStateMachine):
         self.engine = engine_of(sequences, pattern, recorded=recorded)
         self.asked: dict[int, Request] = {}
         self.got: dict[int, list[int]] = {}
+        self.told: dict[int, list[TokenLogprobs]] = {}
         self.ended: dict[int, Event] = {}
         self.cancelled: set[int] = set()
 
@@ -92,7 +94,7 @@ class Comings(RuleBasedStateMachine):
     @rule(target=served, request=requests)
     def add(self, request: Request) -> int:
         number = self.engine.add(request)
-        self.asked[number], self.got[number] = request, []
+        self.asked[number], self.got[number], self.told[number] = request, [], []
         return number
 
     @rule(steps=st.integers(1, 12))
@@ -111,6 +113,7 @@ class Comings(RuleBasedStateMachine):
             if isinstance(event, Tokens):
                 assert event.tokens
                 self.got[event.request] += event.tokens
+                self.told[event.request] += event.logprobs
             else:
                 self.ended[event.request] = event
 
@@ -138,6 +141,16 @@ class Comings(RuleBasedStateMachine):
                 assert self.got[number] == expected[: len(self.got[number])]
             else:
                 assert self.got[number] == expected
+            check_told(request, self.got[number], self.told[number])
+
+
+def check_told(request: Request, output: list[int], told: list[TokenLogprobs]) -> None:
+    expected = told_logprobs(request.prompt, output, SEED, request.sampling)
+    assert [one.id for one in told] == output[: len(expected)]
+    for one, (logprob, top) in zip(told, expected, strict=True):
+        assert one.logprob == pytest.approx(logprob, abs=1e-5)
+        assert [token for token, _ in one.top] == [token for token, _ in top]
+        assert [found for _, found in one.top] == pytest.approx([lp for _, lp in top], abs=1e-5)
 
 
 TestComings = Comings.TestCase

@@ -1,4 +1,4 @@
-"""One recording of a round for each kind of choice, and none for parameters."""
+"""One recording of a round for each kind of choice and what is told, and none for parameters."""
 
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.executors import Call
@@ -29,9 +29,13 @@ def test_a_kind_is_recorded_when_a_text_first_needs_it() -> None:
         Sampling(top_k=9, temperature=0.5, seed=1),
         Sampling(presence_penalty=0.5),
         GREEDY,
+        Sampling(logprobs=0),
+        Sampling(logprobs=20),
+        Sampling(logprobs=3, logprobs_of="sampling", temperature=0.5, seed=1),
+        Sampling(temperature=0.5, seed=1),
     ):
         sampler.begin(0, asked, [1, 2, 3])
         round_.play()
         counts.append(len(recorded))
         sampler.end(0)
-    assert counts == [1, 2, 2, 3, 3, 3]
+    assert counts == [1, 2, 2, 3, 3, 3, 4, 4, 5, 5]

@@ -20,6 +20,8 @@ samplings = st.just(GREEDY) | st.builds(
     logit_bias=st.just({}) | st.dictionaries(st.integers(0, VOCAB - 1), st.just(0.75), max_size=2),
     allowed_ids=st.none() | st.just((1, 4, 9, 16)),
     seed=st.integers(0, 3),
+    logprobs=st.none() | st.integers(0, 20),
+    logprobs_of=st.sampled_from(["model", "sampling"]),
 )
 
 
@@ -33,6 +35,37 @@ def sampled_text(prompt: Sequence[int], model: int, length: int, asked: Sampling
 
 def sampled_token(text: list[int], prompt: int, model: int, asked: Sampling) -> int:
     """The next one, as OpenAI's API and transformers say it is found."""
+    values = processed(text, prompt, model, asked)
+    if asked.temperature:
+        assert asked.seed is not None
+        (key,) = noise_keys(asked.seed, len(text), len(text) + 1).tolist()
+        noise = gumbel_reference(IDS, tuple(key)).tolist()
+        values = [v / asked.temperature + g for v, g in zip(values, noise, strict=True)]
+    return values.index(max(values))
+
+
+def told_logprobs(
+    prompt: Sequence[int], output: Sequence[int], model: int, asked: Sampling
+) -> list[tuple[float, list[tuple[int, float]]]]:
+    """Of each token of an output: its logarithm, and the likeliest with theirs."""
+    told, text = [], list(prompt)
+    for token in output if asked.logprobs is not None else ():
+        values = processed(text, len(prompt), model, asked)
+        if asked.logprobs_of == "model":
+            values = processed(text, len(prompt), model, GREEDY)
+        scaled = torch.tensor(values, dtype=torch.float64) / (
+            (asked.logprobs_of == "sampling" and asked.temperature) or 1.0
+        )
+        found = scaled.log_softmax(0).tolist()
+        order = sorted(range(VOCAB), key=lambda i: (-values[i], i))
+        possible = [i for i in order if values[i] > float("-inf")]
+        told.append((found[token], [(i, found[i]) for i in possible[: asked.logprobs]]))
+        text.append(token)
+    return told
+
+
+def processed(text: list[int], prompt: int, model: int, asked: Sampling) -> list[float]:
+    """Logits behind a text, of which the first `prompt` tokens were given."""
     output, likeliest = text[prompt:], next_token(text, model)
     values = []
     for token in range(VOCAB):
@@ -45,9 +78,4 @@ def sampled_token(text: list[int], prompt: int, model: int, asked: Sampling) -> 
         value -= asked.frequency_penalty * output.count(token)
         allowed = asked.allowed_ids is None or token in asked.allowed_ids
         values.append(value if allowed else float("-inf"))
-    if asked.temperature:
-        assert asked.seed is not None
-        (key,) = noise_keys(asked.seed, len(text), len(text) + 1).tolist()
-        noise = gumbel_reference(IDS, tuple(key)).tolist()
-        values = [v / asked.temperature + g for v, g in zip(values, noise, strict=True)]
-    return values.index(max(values))
+    return values

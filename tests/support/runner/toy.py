@@ -1,6 +1,7 @@
 """A toy language model behind the loop's interfaces: the next token is a function of the text."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -181,7 +182,8 @@ class SeeingDrafter:
         if shape.is_chain:
             return Draft(torch.tensor([self._chain(text, shape.depth) for text in texts]))
         parents = full_tree(shape)
-        return tree_of([self._tree(text, parents) for text in texts], [parents] * len(texts))
+        draft = tree_of([self._tree(text, parents) for text in texts], [parents] * len(texts))
+        return replace(draft, depth=shape.depth)  # as deep as was asked for, as drafters say
 
     def _text(self, running: Running, place: int) -> list[int]:
         """All tokens up to the bonus, of which the last may lie where a tree has left them."""

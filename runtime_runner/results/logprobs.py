@@ -1,0 +1,22 @@
+"""How likely a token of a text was."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class TokenLogprobs(NamedTuple):
+    """Of one token of a text: its id and its `logprob`, a natural logarithm, and `top`, the same of
+    the likeliest at its place, the likeliest first and of equals the lower id."""
+
+    id: int
+    logprob: float
+    top: Sequence[tuple[int, float]] = ()
+
+    def first(self, count: int) -> "TokenLogprobs":
+        """With so many of the likeliest."""
+        return self._replace(top=self.top[:count])
+
+    def to_json(self) -> dict[str, Any]:
+        """In a line of `eagle-run --json`."""
+        top = [{"id": token, "logprob": logprob} for token, logprob in self.top]
+        return {"id": self.id, "logprob": self.logprob, "top": top}

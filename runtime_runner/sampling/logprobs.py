@@ -1,0 +1,57 @@
+"""Log probabilities of tokens: of those that were chosen, and of the likeliest beside them."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
+from eagle_aot.runtime_runner.rounds.step import numbers
+from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
+from eagle_aot.runtime_runner.sampling.thresholds import SCALE_BITS, order_of, weights_of
+
+
+def packed(logits: Tensor, tokens: Tensor) -> Tensor:
+    """What is told of `tokens` int64 [B, P], chosen where logits are float32 [B, P, V]: int64
+    [B, P * W], ids and behind them the bits of their logarithms, the token itself the first.
+
+    No row's bits depend on another row.
+    """
+    ids = torch.cat((tokens.unsqueeze(-1), likeliest(logits)), dim=-1)
+    bits = log_softmax_of(logits, ids).view(torch.int32)
+    return torch.cat((ids, bits.long()), dim=-1).flatten(1)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """Ids of the `MAX_LOGPROBS` largest of float32 [..., V], or of all: int64 [..., N].
+
+    Searched in one number of both, so that no two are equal.
+    """
+    vocab = logits.shape[-1]
+    above = numbers(0, vocab, logits.device).flip(0)  # the lowest id is the largest
+    both = order_of(logits).long() << 32 | above
+    return vocab - 1 - (both.topk(min(MAX_LOGPROBS, vocab)).values & 0xFFFFFFFF)
+
+
+def log_softmax_of(logits: Tensor, ids: Tensor) -> Tensor:
+    """Of float32 [..., V] at ids int64 [..., N]: float32 [..., N].
+
+    The sum is one of whole numbers, which is exact in any order.
+    """
+    total = weights_of(logits).sum(dim=-1, keepdim=True).double() * 2.0**-SCALE_BITS
+    above = logits.gather(-1, ids).double() - logits.amax(dim=-1, keepdim=True)
+    return (above - total.log()).float()
+
+
+def unpacked(told: Tensor, places: int) -> list[list[TokenLogprobs]]:
+    """Of each of B sequences and so many places, from what `packed` made of them. What cannot be
+    chosen is left out."""
+    ids, bits = told.cpu().unflatten(1, (places, 2, -1)).unbind(2)
+    found = zip(ids.tolist(), bits.int().view(torch.float32).tolist(), strict=True)
+    return [[_read(*pair) for pair in zip(*rows, strict=True)] for rows in found]
+
+
+def _read(ids: Sequence[int], logprobs: Sequence[float]) -> TokenLogprobs:
+    (token, logprob), *top = zip(ids, logprobs, strict=True)
+    return TokenLogprobs(token, logprob, [pair for pair in top if pair[1] > -math.inf])
