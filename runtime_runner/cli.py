@@ -19,6 +19,7 @@ from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.plots.picture import check_plot
 from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
 from eagle_aot.runtime_runner.sampling.options import SAMPLING, sampling_options
+from eagle_aot.runtime_runner.sampling.parameters import LogprobsOf
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.results.result import Result
@@ -138,6 +139,8 @@ class Options:
     allow_id: tuple[int, ...]
     seed: int | None
     recommended_sampling: bool
+    logprobs: int | None
+    logprobs_of: LogprobsOf
     n: int | None
     min_tokens: int | None
     ignore_eos: bool
@@ -175,7 +178,8 @@ class Options:
         given = {name: value for name, value in named.items() if value is not None}
         wanted = runner.recommended_sampling if self.recommended_sampling else {}
         more = {"logit_bias": self.logit_bias, "allowed_ids": self.allow_id or None}
-        return {**wanted, **given, **more}
+        told = {"logprobs": self.logprobs, "logprobs_of": self.logprobs_of}
+        return {**wanted, **given, **more, **told}
 
     def asked(self, runner: "Runner") -> list[Parameters]:
         """Of each answer to a prompt."""
@@ -294,6 +298,8 @@ def prompts_of(options: Options) -> list[Prompt]:
                 "--plot shows what drafts were worth: leave out --no-speculation"
             )
     sources = options.prompt, options.prompt_file, options.prompts_jsonl
+    if options.logprobs is not None and not options.as_json:
+        raise click.UsageError("--logprobs goes with --json")
     if sum(source is not None for source in sources) != 1:
         raise click.UsageError("give one of --prompt, --prompt-file, --prompts-jsonl and --chat")
     return read_prompts(*sources)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import Any, get_args
 
 import click
+
+from eagle_aot.runtime_runner.sampling.parameters import LogprobsOf
 
 Command = Callable[..., Any]
 SAMPLING = (
@@ -47,6 +49,10 @@ OPTIONS = (
                   help="Of the same tokens each time; default: one is drawn, and told."),
     click.option("--recommended-sampling", is_flag=True,
                   help="As the model's generation_config.json says, where nothing is said here."),
+    click.option("--logprobs", type=int, metavar="N",
+                 help="In --json, of each token its log probability and the N likeliest's."),
+    click.option("--logprobs-of", type=click.Choice(get_args(LogprobsOf)), default="model",
+                 show_default=True, help="Before or after temperature, penalties and the like."),
     click.option("--n", type=int, metavar="N", help="Answers of each prompt; default: 1."),
     click.option("--min-tokens", type=int, metavar="N", help="No stop id among the first N."),
     click.option("--ignore-eos", is_flag=True, help="Stop at no id but those of --stop-id."),
