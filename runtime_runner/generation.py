@@ -1,7 +1,7 @@
 """One generation on its way from the arguments of `Runner.generate` to a `Result`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eagle_aot.runtime_runner.engine.request import Event, Failed, Finished, Request, Tokens
 from eagle_aot.runtime_runner.parameters import Parameters
@@ -49,6 +49,7 @@ class Generation:
         return None
 
     def _take_tokens(self, event: Tokens) -> None:
+        event = replace(event, logprobs=self.text.placed(event.logprobs))
         self.output.extend(event.tokens)
         self.logprobs.extend(event.logprobs)
         self.text.show()

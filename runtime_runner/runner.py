@@ -169,7 +169,7 @@ class Runner:
         check_prompt(ids, self.constants)
         room = min(asked.max_new_tokens, self.constants.max_seq_len - len(ids))
         before = self._decode(ids) or "" if asked.echo else ""
-        text = self._stream(asked.stop_texts, watch.on_text, before)
+        text = self._stream(asked, watch.on_text, before)
         if chain_len == AUTO_LENGTH and not self.engine.busy:
             self.adaptive_schedule(tree == AUTO_TREE)  # measured while nobody runs
         drafts = asked.speculate and room > 1
@@ -337,11 +337,12 @@ class Runner:
         return needed(self.drafter, rows, self.running.first(1))
 
     def _stream(
-        self, stop_texts: tuple[str, ...], on_text: Callable[[str], None] | None, before: str
+        self, asked: Parameters, on_text: Callable[[str], None] | None, before: str
     ) -> NoStream:
-        if not stop_texts and on_text is None and not before:
+        placed = asked.logprobs is not None and tokenizer_files(self.directory)
+        if not asked.stop_texts and on_text is None and not before and not placed:
             return NoStream()
-        return TextStream(self.tokenizer.decode, stop_texts, on_text, before)
+        return TextStream(self.tokenizer.decode, asked.stop_texts, on_text, before)
 
     def _decode(self, ids: list[int]) -> str | None:
         return self.tokenizer.decode(ids) if tokenizer_files(self.directory) else None

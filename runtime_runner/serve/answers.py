@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from eagle_aot.runtime_runner.engine import Failed, Tokens
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.worker import Heard
@@ -19,11 +20,12 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is known of an answer since the piece before: `text`, which may be empty, and how it
-    came about where that was asked for."""
+    """What is known of an answer since the piece before: `text`, which may be empty, and where they
+    were asked for how it came about and the `logprobs` of tokens."""
 
     text: str
     trace: dict[str, Any]
+    logprobs: Sequence[TokenLogprobs] = ()
 
 
 Part = tuple[int, Piece | Result]
@@ -99,7 +101,8 @@ class Writer:
 
     def on_round(self, told: Tokens) -> None:
         """What it added."""
-        self._put({"trace": self._traced(told, self._trace)} if self._trace else {})
+        trace = {"trace": self._traced(told, self._trace)} if self._trace else {}
+        self._put(trace, told.logprobs)
 
     def on_end(self, heard: Heard) -> None:
         """What came of it."""
@@ -107,8 +110,8 @@ class Writer:
             self._put({})
         self._answers.put(self._index, heard)
 
-    def _put(self, trace: dict[str, Any]) -> None:
-        self._answers.put(self._index, Piece("".join(self._text), trace))
+    def _put(self, trace: dict[str, Any], logprobs: Sequence[TokenLogprobs] = ()) -> None:
+        self._answers.put(self._index, Piece("".join(self._text), trace, logprobs))
         self._text.clear()
 
     def _traced(self, told: Tokens, detokenizer: Detokenizer) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Protocol
 from eagle_aot.artifact import MANIFEST, Manifest
 from eagle_aot.artifact.files import file_record
 from eagle_aot.common.prompts import Prompt, is_ids
+from eagle_aot.common.token_bytes import TokenBytes
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.generation import Watch
 from eagle_aot.runtime_runner.parameters import Parameters
@@ -70,6 +71,11 @@ class Model:
         """With it, prompt, parameters and seed a text is determined."""
         self._tokenizer = Tokenizer(directory)
         self._tokenizing = asyncio.Lock()
+
+    @property
+    def bytes_of(self) -> TokenBytes:
+        """What each token stands for by itself."""
+        return self._tokenizer.bytes_of
 
     async def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
         """Token ids of a prompt. Raises PromptError as `Tokenizer.encode` does."""

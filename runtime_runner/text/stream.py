@@ -1,8 +1,9 @@
 """The text of a generation as it grows."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.text.detokenizer import Decode, Detokenizer
 
 
@@ -14,6 +15,10 @@ class NoStream:
     def ends(self, token: int) -> bool:
         """No text ends it."""
         return False
+
+    def placed(self, logprobs: Sequence[TokenLogprobs]) -> Sequence[TokenLogprobs]:
+        """Those of the next tokens, with their offsets where those are known."""
+        return logprobs
 
     def show(self) -> None:
         """To nobody."""
@@ -42,16 +47,25 @@ class TextStream(NoStream):
         self._on_text = on_text
         self._text = self._before = before
         self._shown = 0  # characters
+        self._offsets: list[int] = []  # of tokens, in characters
+        self._placed = 0  # tokens
         self.stopped = False
 
     def ends(self, token: int) -> bool:
         """Take the next token; whether it completes a stop text."""
         known = len(self._text)
+        self._offsets.append(known)
         self._text += self._detokenizer.add(token)
         found = [self._find(stop, known) for stop in self._stops]
         if starts := [start for start in found if start >= 0]:
             self._text, self.stopped = self._text[: min(starts)], True
         return self.stopped
+
+    def placed(self, logprobs: Sequence[TokenLogprobs]) -> Sequence[TokenLogprobs]:
+        offsets = self._offsets[self._placed :]
+        self._placed += len(logprobs)
+        pairs = zip(logprobs, offsets, strict=False)
+        return [one._replace(offset=offset) for one, offset in pairs]
 
     def show(self) -> None:
         """Hand on what is new, but not what may be the beginning of a stop text."""

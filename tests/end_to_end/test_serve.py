@@ -133,6 +133,13 @@ def test_a_stop_text_ends_it(server: Server) -> None:
         ({"n": 1000}, "n 1000: must be a whole number from 1 to 128"),
         ({"max_tokens": "8"}, "max_tokens: Input should be a valid integer"),
         ({"chain_len": 99}, "chain length 99"),
+        ({"top_logprobs": 2}, "top_logprobs 2: needs logprobs: true"),
+        ({"logprobs": 2}, "logprobs: Input should be a valid boolean"),
+        (
+            {"logprobs": True, "top_logprobs": 21},
+            "top_logprobs: Input should be less than or equal to 20",
+        ),
+        ({"logprobs": True, "logprobs_of": "head"}, "logprobs_of: Input should be 'model' or"),
         ({"tree": "1,99,3"}, "tree 1,99,3: top-k must be 1 to 16"),
         ({"tree": "/etc/passwd"}, "tree: String should match pattern"),
         ({"stop": ""}, "stop"),

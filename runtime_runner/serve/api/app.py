@@ -4,7 +4,7 @@ import hmac
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
@@ -13,12 +13,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from eagle_aot.common.prompts import Message, check_messages
 from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.serve.api.asked import ChatAsked, CompletionAsked
+from eagle_aot.runtime_runner.serve.answers import Answers
+from eagle_aot.runtime_runner.serve.api.asked import Asked, ChatAsked, CompletionAsked
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, add_handlers
+from eagle_aot.runtime_runner.serve.api.logprobs import Shown
 from eagle_aot.runtime_runner.serve.api.respond import respond
-from eagle_aot.runtime_runner.serve.api.wording import ChatWording, CompletionWording
-from eagle_aot.runtime_runner.serve.service import Service, Work
+from eagle_aot.runtime_runner.serve.api.wording import ChatWording, CompletionWording, Named
+from eagle_aot.runtime_runner.serve.service import Model, Service, Work
 
+W = TypeVar("W", bound=Named)
 PAGE = Path(__file__).parent / "page"
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
@@ -89,9 +92,7 @@ def endpoints(service: Service) -> APIRouter:
                 conversation=beginning(messages),
             )
         )
-        return await respond(
-            request, asked, begun, ChatWording(model=name, fingerprint=model.fingerprint)
-        )
+        return await respond(request, asked, begun, wording(ChatWording, model, asked, begun))
 
     @router.post("/completions", response_model=None)
     async def completions(asked: CompletionAsked, request: Request) -> Response:
@@ -100,11 +101,20 @@ def endpoints(service: Service) -> APIRouter:
         prompts = [await model.encode(prompt, raw=True) for prompt in asked.prompts()]
         every = [(prompt, answer) for prompt in prompts for answer in answers]
         begun = service.begin(Work(asked=every, trace=asked.trace))
-        return await respond(
-            request, asked, begun, CompletionWording(model=name, fingerprint=model.fingerprint)
-        )
+        return await respond(request, asked, begun, wording(CompletionWording, model, asked, begun))
 
     return router
+
+
+def wording(kind: type[W], model: Model, asked: Asked, answers: Answers) -> W:
+    """Of all of a request's answers."""
+    told = asked.most_logprobs is not None
+    return kind(
+        model=model.settings.model,
+        fingerprint=model.fingerprint,
+        bytes_of=model.bytes_of,
+        shown=[Shown() for _ in range(answers.count)] if told else (),
+    )
 
 
 def key_check(service: Service) -> Callable[[Request], None]:

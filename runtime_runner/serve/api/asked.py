@@ -3,20 +3,25 @@
 Whatever is not named here is refused.
 """
 
+from abc import abstractmethod
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from eagle_aot.common.errors import PromptError
+from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Message
 from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, LogprobsOf
 
 MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS = 1024, 64, 16
+MOST_OF_A_COMPLETION = 5
+"""Likeliest tokens that OpenAI's API tells of there."""
 MOST_CHARACTERS = 4_000_000
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 AS_THEY_ARE = (
     "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "min_tokens", "ignore_eos", "seed", "n", "speculate", "chain_len", "tree",
+    "logprobs_of",
 )  # fmt: skip
 """Parameters that have the same name and meaning here."""
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -58,7 +63,8 @@ class StreamOptions(Strict):
 
 class Asked(Strict):
     """By either endpoint. `chain_len`, `tree` and `speculate` are ours and change no token; with
-    `trace`, a stream tells which of its tokens were drafted."""
+    `trace`, a stream tells which of its tokens were drafted; `logprobs_of` says whether log
+    probabilities are the model's or those of sampling."""
 
     model: Annotated[str, Field(max_length=1024)]
     stream: StrictBool = False
@@ -82,12 +88,18 @@ class Asked(Strict):
     speculate: StrictBool = True
     chain_len: StrictInt | Literal["auto"] | None = None
     trace: StrictBool = False
+    logprobs_of: LogprobsOf = "model"
     tree: Annotated[str, Field(pattern=r"^\d{1,3},\d{1,3},\d{1,3}$")] | None = None
 
     @property
     def include_usage(self) -> bool:
         """Whether a stream ends with what it cost."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    @abstractmethod
+    def most_logprobs(self) -> int | None:
+        """Of how many of the likeliest tokens, None where no log probabilities are told."""
 
     def parameters(self, max_new_tokens: int, *, echo: bool = False) -> list[Parameters]:
         """Of each answer to a prompt. Raises SettingError for a value outside its range."""
@@ -99,6 +111,7 @@ class Asked(Strict):
             stop_texts=tuple(stops),
             stop_ids=tuple(self.stop_token_ids),
             max_new_tokens=max_new_tokens,
+            logprobs=self.most_logprobs,
             echo=echo,
             reuse=True,
         ).answers()
@@ -110,6 +123,17 @@ class ChatAsked(Asked):
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+
+    @property
+    def most_logprobs(self) -> int | None:
+        """Raises SettingError for the likeliest tokens' without the tokens' own."""
+        if self.logprobs:
+            return self.top_logprobs or 0
+        if self.top_logprobs is not None:
+            raise SettingError(f"top_logprobs {self.top_logprobs}: needs logprobs: true")
+        return None
 
     def most_tokens(self, context: int) -> int:
         """Of an answer: as many as there is room for, unless it says."""
@@ -134,6 +158,11 @@ class CompletionAsked(Asked):
     )
     max_tokens: Annotated[StrictInt, Field(ge=1)] = 16
     echo: StrictBool = False
+    logprobs: Annotated[StrictInt, Field(ge=0, le=MOST_OF_A_COMPLETION)] | None = None
+
+    @property
+    def most_logprobs(self) -> int | None:
+        return self.logprobs
 
     def prompts(self) -> list[str | list[int]]:
         """One or several. Raises PromptError for text and ids together."""

@@ -59,8 +59,10 @@ async def events(
             if isinstance(item, Result):
                 results[index] = item
                 yield event(wording.end(index, item))
-            elif item.text or item.trace:
-                yield event(wording.delta(index, item.text) | item.trace)
+            else:
+                delta = wording.delta(index, item)
+                if item.text or item.trace:
+                    yield event(delta | item.trace)
             part = await anext(others, None)
         if asked.include_usage:
             yield event(wording.cost([results[index] for index in sorted(results)]))

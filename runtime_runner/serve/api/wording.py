@@ -2,11 +2,16 @@
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from eagle_aot.common.token_bytes import TokenBytes
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.serve.answers import Piece
+from eagle_aot.runtime_runner.serve.api.logprobs import Shown, of_chat, of_completion
 
 
 def new_id(kind: str) -> str:
@@ -16,6 +21,8 @@ def new_id(kind: str) -> str:
 
 FINISH = {"context": "length"}
 """Reasons that the API has another word for."""
+UNKNOWN = {"logprobs": None, "finish_reason": None}
+"""Of a part of a choice, unless it says."""
 
 
 class Wording(Protocol):
@@ -27,8 +34,8 @@ class Wording(Protocol):
     def start(self, index: int) -> dict[str, Any] | None:
         """What a stream says before a choice's first text, if anything."""
 
-    def delta(self, index: int, text: str) -> dict[str, Any]:
-        """More text of a choice."""
+    def delta(self, index: int, piece: Piece) -> dict[str, Any]:
+        """More of a choice."""
 
     def end(self, index: int, result: Result) -> dict[str, Any]:
         """Of a choice."""
@@ -38,12 +45,37 @@ class Wording(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Named:
-    """What all objects of one answer share."""
+class Named(ABC):
+    """What all objects of one answer share. `shown` is one for each choice, none where no log
+    probabilities were asked for."""
 
     model: str
     fingerprint: str
+    bytes_of: TokenBytes
+    shown: Sequence[Shown] = ()
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @abstractmethod
+    def _worded(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """As the end point has them."""
+
+    def _logprobs(self, index: int, result: Result) -> dict[str, Any] | None:
+        """Of a whole choice."""
+        if not self.shown:
+            return None
+        shown = self.shown[index]
+        found = shown.more(result.logprobs or (), result.text or "")
+        return self._worded([*found, *shown.rest(result)])
+
+    def _more_logprobs(self, index: int, piece: Piece) -> dict[str, Any] | None:
+        """Of what a piece shows."""
+        found = self.shown[index].more(piece.logprobs, piece.text) if self.shown else []
+        return self._worded(found) if found else None
+
+    def _last_logprobs(self, index: int, result: Result) -> dict[str, Any] | None:
+        """Of what no piece has shown."""
+        found = self.shown[index].rest(result) if self.shown else []
+        return self._worded(found) if found else None
 
     def _object(self, name: str, number: str, choices: list[Any], **more: Any) -> dict[str, Any]:
         return {
@@ -65,25 +97,31 @@ class ChatWording(Named):
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         choices = [
-            choice(i, result, message={"role": "assistant", "content": result.text})
+            choice(i, result, self._logprobs(i, result), message=said(result))
             for i, result in enumerate(results)
         ]
         return self._object("chat.completion", self.number, choices, usage=usage(results))
 
     def start(self, index: int) -> dict[str, Any] | None:
-        return self._chunk(index, {"role": "assistant", "content": ""}, None)
+        return self._chunk(index, {"role": "assistant", "content": ""})
 
-    def delta(self, index: int, text: str) -> dict[str, Any]:
-        return self._chunk(index, {"content": text}, None)
+    def delta(self, index: int, piece: Piece) -> dict[str, Any]:
+        told = self._more_logprobs(index, piece)
+        return self._chunk(index, {"content": piece.text}, logprobs=told)
 
     def end(self, index: int, result: Result) -> dict[str, Any]:
-        return self._chunk(index, {}, finish_reason(result)) | {"seed": result.parameters.seed}
+        reason, told = finish_reason(result), self._last_logprobs(index, result)
+        chunk = self._chunk(index, {}, finish_reason=reason, logprobs=told)
+        return chunk | {"seed": result.parameters.seed}
 
     def cost(self, results: Sequence[Result]) -> dict[str, Any]:
         return self._object("chat.completion.chunk", self.number, [], usage=usage(results))
 
-    def _chunk(self, index: int, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        part = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+    def _worded(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return of_chat(logprobs, self.bytes_of)
+
+    def _chunk(self, index: int, delta: dict[str, Any], **known: Any) -> dict[str, Any]:
+        part = {"index": index, "delta": delta, **UNKNOWN, **known}
         return self._object("chat.completion.chunk", self.number, [part])
 
 
@@ -94,32 +132,47 @@ class CompletionWording(Named):
     number: str = field(default_factory=lambda: new_id("cmpl"))
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
-        choices = [choice(i, result, text=result.text) for i, result in enumerate(results)]
+        choices = [
+            choice(i, result, self._logprobs(i, result), text=result.text)
+            for i, result in enumerate(results)
+        ]
         return self._object("text_completion", self.number, choices, usage=usage(results))
 
     def start(self, index: int) -> dict[str, Any] | None:
         return None
 
-    def delta(self, index: int, text: str) -> dict[str, Any]:
-        return self._chunk(index, text, None)
+    def delta(self, index: int, piece: Piece) -> dict[str, Any]:
+        return self._chunk(index, piece.text, logprobs=self._more_logprobs(index, piece))
 
     def end(self, index: int, result: Result) -> dict[str, Any]:
-        return self._chunk(index, "", finish_reason(result)) | {"seed": result.parameters.seed}
+        reason, told = finish_reason(result), self._last_logprobs(index, result)
+        chunk = self._chunk(index, "", finish_reason=reason, logprobs=told)
+        return chunk | {"seed": result.parameters.seed}
 
     def cost(self, results: Sequence[Result]) -> dict[str, Any]:
         return self._object("text_completion", self.number, [], usage=usage(results))
 
-    def _chunk(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        part = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    def _worded(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return of_completion(logprobs, self.bytes_of)
+
+    def _chunk(self, index: int, text: str, **known: Any) -> dict[str, Any]:
+        part = {"index": index, "text": text, **UNKNOWN, **known}
         return self._object("text_completion", self.number, [part])
 
 
-def choice(index: int, result: Result, **content: Any) -> dict[str, Any]:
+def said(result: Result) -> dict[str, Any]:
+    """A turn of a chat."""
+    return {"role": "assistant", "content": result.text}
+
+
+def choice(
+    index: int, result: Result, logprobs: dict[str, Any] | None, **content: Any
+) -> dict[str, Any]:
     """One of an answer."""
     return {
         "index": index,
         **content,
-        "logprobs": None,
+        "logprobs": logprobs,
         "finish_reason": finish_reason(result),
         "seed": result.parameters.seed,
     }

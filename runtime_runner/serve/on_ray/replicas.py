@@ -172,25 +172,37 @@ class Told:
     """How much of a text was told, so that none of it is told twice."""
 
     def __init__(self) -> None:
-        self._characters = self._tokens = 0  # told
-        self._seen_characters = self._seen_tokens = 0  # of this attempt
+        self._characters, self._tokens, self._logprobs = Progress(), Progress(), Progress()
 
     def again(self) -> None:
         """From the text's beginning."""
-        self._seen_characters = self._seen_tokens = 0
+        for progress in (self._characters, self._tokens, self._logprobs):
+            progress.seen = 0
 
     def rest(self, piece: Piece) -> Piece:
         """What is new in a piece."""
-        text = piece.text[max(0, self._characters - self._seen_characters) :]
-        self._seen_characters += len(piece.text)
-        self._characters = max(self._characters, self._seen_characters)
+        text = piece.text[self._characters.old(len(piece.text)) :]
+        logprobs = piece.logprobs[self._logprobs.old(len(piece.logprobs)) :]
         trace = dict(piece.trace)
         if tokens := trace.get("trace", {}).get("tokens"):
-            new = tokens[max(0, self._tokens - self._seen_tokens) :]
+            new = tokens[self._tokens.old(len(tokens)) :]
             trace = {"trace": trace["trace"] | {"tokens": new}} if new else {}
-            self._seen_tokens += len(tokens)
-            self._tokens = max(self._tokens, self._seen_tokens)
-        return Piece(text, trace)
+        return Piece(text, trace, logprobs)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How many of something were told, and `seen` in this attempt."""
+
+    told: int = 0
+    seen: int = 0
+
+    def old(self, count: int) -> int:
+        """Of so many that are seen next, how many were told already, or more."""
+        old = max(0, self.told - self.seen)
+        self.seen += count
+        self.told = max(self.told, self.seen)
+        return old
 
 
 def serve_replicas(replicas: Replicas, host: str, port: int) -> None:

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from eagle_aot.common.errors import ArtifactError, PromptError
 from eagle_aot.common.process import held_stderr
 from eagle_aot.common.prompts import Message, with_system
 from eagle_aot.common.strict_json import read_object
+from eagle_aot.common.token_bytes import TokenBytes
 
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
 """Whose keys become arguments of the tokenizer's class."""
@@ -131,6 +133,11 @@ class Tokenizer:
         """Text of generated ids, special tokens left out."""
         text: str = self.hf.decode(ids, skip_special_tokens=True)
         return text
+
+    @cached_property
+    def bytes_of(self) -> TokenBytes:
+        """What each token stands for by itself."""
+        return TokenBytes(self.hf)
 
 
 def tokenizer_problem(directory: Path) -> str:

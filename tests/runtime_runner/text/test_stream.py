@@ -1,10 +1,13 @@
 """Text as it grows, against the text as a whole: tokens are bytes, so characters come in parts."""
 
+import itertools
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
 
 ALPHABET = "aab é日🙂\n"
@@ -59,6 +62,24 @@ def test_it_ends_before_the_first_stop_text(
     assert taken == needed
     assert stream.close(text) == "".join(parts) == expected
     assert all(parts)
+
+
+@given(text=TEXTS, before=TEXTS, runs=st.lists(st.integers(1, 5), min_size=1, max_size=9))
+def test_tokens_are_placed_where_their_text_begins(text: str, before: str, runs: list[int]) -> None:
+    stream, content = TextStream(decode, [], None, before), text.encode()
+    placed: list[TokenLogprobs] = []
+    for run in itertools.cycle(runs):
+        part = content[len(placed) : len(placed) + run]
+        for token in part:
+            stream.ends(token)
+        placed += stream.placed([TokenLogprobs(token, -1.0) for token in part])
+        if len(placed) == len(content):
+            break
+    whole = [len(before + content[:i].decode(errors="ignore")) for i in range(len(content))]
+    assert [one.offset for one in placed] == whole
+    assert [one.id for one in placed] == [*content]
+    unplaced = [TokenLogprobs(1, -1.0)]
+    assert NoStream().placed(unplaced) == unplaced
 
 
 def test_what_may_be_a_stop_text_is_held_back() -> None:
