@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.acceptance import committed
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
 from support.runner.shuffled_shapes import Shuffled
 from tiny_pair.stories import final_answer, stories
@@ -134,6 +136,23 @@ def test_recording_changes_no_token(recorded: Runner, launched: Runner) -> None:
         assert (first.token_ids, first.stats.rounds) == (second.token_ids, second.stats.rounds)
 
 
+@pytest.mark.parametrize("fixture", ["recorded", "launched"])
+@pytest.mark.parametrize(
+    "how", [{}, {"temperature": 3.0, "seed": 5, "top_p": 0.9, "logprobs_of": "sampling"}]
+)
+def test_no_log_probability_depends_on_how_a_text_is_decoded(
+    fixture: str, how: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    runner: Runner = request.getfixturevalue(fixture)
+    asked = how | {"max_new_tokens": 20, "logprobs": 20}
+    for prompt in mixed_prompts(runner)[2::20]:
+        plain = runner.generate(prompt, speculate=False, **asked)
+        assert plain.logprobs is not None and len(plain.logprobs) == len(plain.token_ids)
+        for shape in ({"chain_len": 1}, {"chain_len": 7}, {"tree": (6, 8, 32)}):
+            found = runner.generate(prompt, **asked, **shape)
+            assert found.logprobs == plain.logprobs, (len(prompt), shape)
+
+
 def test_a_warm_up_records_all_rounds_and_changes_no_token(
     cuda_artifact: Path, recorded: Runner, launched: Runner
 ) -> None:
@@ -170,6 +189,8 @@ def test_a_round_copies_once_to_the_host(fixture: str, request: pytest.FixtureRe
     chosen = runner.adaptive_schedule(True).rounds
     for round_ in (runner.round(4), chosen[Shape.chain(4)], chosen[TREES[0]]):
         assert copies_to_host(runner, round_, 10) == 10
+        with runner.running.sampler.expecting(Sampling(logprobs=20)):
+            assert copies_to_host(runner, round_, 10) == 10
 
 
 def test_weights_and_caches_lie_on_the_device_once(recorded: Runner) -> None:

@@ -92,3 +92,29 @@ def test_what_is_out_of_range_is_refused(count: int) -> None:
         Sampling(logprobs=count)
     with pytest.raises(SettingError, match="logprobs_of head: must be one of model, sampling"):
         Sampling(logprobs_of="head")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("vocab", [*VOCABULARIES, 262_144])
+def test_a_recorded_row_does_not_feel_its_neighbours_either(vocab: int) -> None:
+    logits = random_logits(4, 8, vocab).cuda()
+    tokens = logits.argmin(dim=-1)
+    together = recorded(logits, tokens).unflatten(1, (8, -1))
+    for text in range(4):
+        for place in (0, 3, 7):
+            row = logits[text, place].clone().view(1, 1, -1)
+            alone = recorded(row, tokens[text, place].view(1, 1))
+            assert torch.equal(alone[0], together[text, place])
+    exact = logits.double().log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).flatten().tolist()
+    found = [one.logprob for text in unpacked(together.flatten(1), 8) for one in text]
+    assert found == pytest.approx(exact, abs=1e-6, rel=1e-6)
+
+
+def recorded(logits: Tensor, tokens: Tensor) -> Tensor:
+    """As a round is: in a CUDA graph."""
+    packed(logits, tokens)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = packed(logits, tokens)
+    graph.replay()
+    return found
