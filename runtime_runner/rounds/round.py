@@ -212,6 +212,7 @@ class Round:
         logits, features = self.target.verify(step, running.moves)
         processed = self._processed(step, logits)
         accepted = accept(step, self._choose(step, processed))
+        told = self._told(accepted, logits, processed)
         if self.drafter:
             self.drafter.observe(accepted, features)
         self._count(accepted)
@@ -222,11 +223,7 @@ class Round:
             found = [found[0], drafted, accepted.tokens, accepted.ranks, accepted.offered]
         if self._foreseeing:
             found.append(self._foreseeing.outlook(running.sequences))
-        if running.sampler.tells:
-            of_path = accepted.of_path(logits), accepted.of_path(processed)
-            where = accepted.tokens, accepted.sequences
-            found.append(running.sampler.logprobs(*of_path, *where))
-        return torch.cat(found, dim=1)
+        return torch.cat((*found, *told), dim=1)
 
     def _count(self, accepted: Accepted) -> None:
         if self.running.sampler.kind < Choice.PROCESSED:
@@ -245,11 +242,21 @@ class Round:
         """The target's own choice behind each row, int64 [B, T]."""
         return self.running.sampler.choose(processed, step.positions + 1, step.sequences)
 
+    def _told(self, accepted: Accepted, logits: Tensor, processed: Tensor) -> list[Tensor]:
+        """Log probabilities of the path's tokens, where anybody is told them."""
+        sampler = self.running.sampler
+        if not sampler.tells:
+            return []
+        of_path = accepted.of_path(logits), accepted.of_path(processed)
+        return [sampler.logprobs(*of_path, accepted.tokens, accepted.sequences)]
+
     def outcomes(self, played: Tensor) -> list[Outcome]:
         """Of each sequence, from what `play` returned: the round's one copy to the host."""
         read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
         path = self.shape.depth + 1
         columns = 1 + path if self.shape.is_chain else 2 + 3 * path
+        if played.shape[1] == columns:
+            return [read(row) for row in played.tolist()]
         ahead = 2 * WIDTH if self._foreseeing else 0
         found, outlooks, told = played.cpu().tensor_split([columns, columns + ahead], dim=1)
         outcomes = [read(row) for row in found.tolist()]

@@ -1,5 +1,6 @@
 """The text of a generation as it grows."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from eagle_aot.common.errors import SettingError
@@ -47,8 +48,7 @@ class TextStream(NoStream):
         self._on_text = on_text
         self._text = self._before = before
         self._shown = 0  # characters
-        self._offsets: list[int] = []  # of tokens, in characters
-        self._placed = 0  # tokens
+        self._offsets = deque[int]()  # of tokens, in characters
         self.stopped = False
 
     def ends(self, token: int) -> bool:
@@ -62,10 +62,7 @@ class TextStream(NoStream):
         return self.stopped
 
     def placed(self, logprobs: Sequence[TokenLogprobs]) -> Sequence[TokenLogprobs]:
-        offsets = self._offsets[self._placed :]
-        self._placed += len(logprobs)
-        pairs = zip(logprobs, offsets, strict=False)
-        return [one._replace(offset=offset) for one, offset in pairs]
+        return [one._replace(offset=self._offsets.popleft()) for one in logprobs]
 
     def show(self) -> None:
         """Hand on what is new, but not what may be the beginning of a stop text."""
