@@ -98,14 +98,15 @@ def test_memory_that_runs_out_at_the_fourth_sequence(error: Exception) -> None:
     target = faulty(4)
     target.most, target.error = 3, error
     engine = engine_over(target)
-    numbers = [engine.add(request_of([i])) for i in range(6)]
+    # Long enough for four to run at once, however long a prompt's turn takes.
+    numbers = [engine.add(request_of([i], 100)) for i in range(6)]
     events = serve(engine)
     failed = [event for event in events if isinstance(event, Failed)]
     assert [event.request for event in failed] == numbers[:4]
     (line,) = {event.error for event in failed}
     assert line.startswith("out of memory on ") and "--max-batch-size" in line
     for number in numbers[4:]:
-        assert text_of(events, number) == plain_text([number], SEED, ROOM)
+        assert text_of(events, number) == plain_text([number], SEED, 100)
 
 
 def test_no_memory_for_a_requests_sampling_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
