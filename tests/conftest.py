@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from eagle_aot.runtime_runner import Runner, load_artifact
-from support.random_pair import write_random_pair
 
 torch.set_num_threads(1)
 RANDOM_MAX_SEQ_LEN = 192
@@ -70,11 +69,15 @@ class Export:
 
 @pytest.fixture(scope="session")
 def random_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from support.random_pair import write_random_pair  # slow, and not needed in child processes
+
     return write_random_pair(tmp_path_factory.mktemp("random_pair"))
 
 
 @pytest.fixture(scope="session")
 def qwen3_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from support.random_pair import write_random_pair  # slow
+
     return write_random_pair(tmp_path_factory.mktemp("qwen3_pair"), family="qwen3")
 
 

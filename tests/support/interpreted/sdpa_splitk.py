@@ -21,7 +21,7 @@ LAYERS = [
     Layer(4, 2, 64, 0, torch.float32),
     Layer(3, 3, 16, 0, torch.float32),  # every head its own keys
     Layer(7, 1, 32, 0, torch.float32),  # rows of a group that are no power of two
-    Layer(8, 2, 128, 0, torch.bfloat16),
+    Layer(4, 1, 128, 0, torch.bfloat16),
     Layer(2, 1, 256, 0, torch.float16),
     Layer(2, 1, 512, 0, torch.bfloat16),
     Layer(4, 2, 64, 24, torch.float32),
@@ -30,8 +30,11 @@ LAYERS = [
     Layer(4, 2, 64, 64, torch.bfloat16),
 ]
 FLAT, RING = LAYERS[0], LAYERS[6]
+TILED = [*LAYERS[:4], *LAYERS[6:9]]
+"""Every number of heads that share keys, and windows: all that decides how rows are tiled."""
+
 HUGE = 6e4  # in half precision too
-SETTINGS = settings(max_examples=30, deadline=None, derandomize=True, database=None)
+SETTINGS = settings(max_examples=20, deadline=None, derandomize=True, database=None)
 
 FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
 """Parents of a tree's rows: branches of three lengths."""
@@ -139,14 +142,14 @@ def test_a_long_text(layer: Layer) -> None:
     assert torch.equal(attend(plain)[0, 0], output[0, 5])
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("layer", TILED, ids=str)
 def test_rows_beyond_a_tile_are_further_tiles(layer: Layer) -> None:
     """Bit for bit what each row is alone, on both sides of where chunks become longer."""
-    text = chain(45, 40)
+    text = chain(70, 24)
     case = forward(layer, text)
     together = attend(case)
     assert relative_error(together, case.expected()) < ERROR[layer.dtype]
-    for first, behind in ((0, 9), (3, 20), (19, 20), (39, 40)):
+    for first, behind in ((0, 9), (3, 20), (9, 10), (23, 24)):
         some = attend(forward(layer, text.some(first, behind)))
         assert torch.equal(some, together[:, first:behind])
 
@@ -182,7 +185,7 @@ def test_any_row_is_what_it_is_alone(layer: Layer, behind: list[int], data: st.D
     assert torch.equal(alone(layer, texts[b], row), output[b, row])
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("layer", TILED, ids=str)
 def test_the_width_of_a_tile_changes_no_bit(layer: Layer) -> None:
     """Nor do so few chunks that a tree's rows just have two lengths of them."""
     case = forward(layer, tree(200, [*range(-1, 14), *FEW]))
@@ -201,11 +204,12 @@ def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-@pytest.mark.parametrize("hidden", [HUGE, math.inf])
-def test_what_no_row_sees_changes_no_bit(layer: Layer, hidden: float) -> None:
+def test_what_no_row_sees_changes_no_bit(layer: Layer) -> None:
     text = tree(150, FEW, SCATTERED)
-    clean = attend(forward(layer, text, rows=9))
-    assert torch.equal(attend(forward(layer, text, rows=9, hidden=hidden)), clean)
+    clean, huge, infinite = (
+        attend(forward(layer, text, rows=9, hidden=hidden)) for hidden in (math.nan, HUGE, math.inf)
+    )
+    assert torch.equal(huge, clean) and torch.equal(infinite, clean)
 
 
 @pytest.mark.parametrize("rows", [3, 11])
