@@ -174,12 +174,12 @@ def test_the_graphs_of_a_checkpoint_keep_the_contract(
     assert [int4_calls(p) for p in programs.values()] == [(0, 1), (1, 0), (inside, 0)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("name", "layers", "options"),
+    ("name", "layers", "options", "kind"),
     [
-        ("gemma4-tiny", None, ExportOptions(max_seq_len=128, max_prefill=72)),
-        ("gemma4-31b", 6, ExportOptions()),
+        ("gemma4-tiny", None, ExportOptions(max_seq_len=128, max_prefill=72), "int8"),
+        ("gemma4-tiny", None, ExportOptions(max_seq_len=128, max_prefill=72), "int4"),
+        ("gemma4-31b", 6, ExportOptions(), "int4"),
     ],
 )
 def test_the_graphs_of_dummies_keep_the_contract(

@@ -27,17 +27,15 @@ from eagle_aot.targets.step import chain_step
 from support.gemma_oracle import random_tokens, run_in_chunks
 from support.golden_cases import relative_error
 from support.heads.files import HeadShape, write_speculators
+from support.tiny_graphs import tiny_graphs
 
-TINY = Source.find("gemma4-tiny", None, None, "dummy")
 ATEN = torch.ops.aten
 ATTEND = torch.ops.eagle_aot.sdpa_splitk.default
 PROMPT = torch.ops.eagle_aot.sdpa_prompt.default
 
 
-def graphs(
-    source: Source, attention: str | None, backend: str = "cuda"
-) -> dict[str, ExportedProgram]:
-    options = ExportOptions(backend=backend, attention=attention, max_seq_len=128, max_prefill=72)
+def graphs(source: Source, attention: str) -> dict[str, ExportedProgram]:
+    options = ExportOptions(backend="cuda", attention=attention, max_seq_len=128, max_prefill=72)
     return run_check(source, options)
 
 
@@ -57,7 +55,7 @@ def count(program: ExportedProgram, target: object) -> int:
 def test_methods_attend_by_the_operators_and_make_no_mask(
     backend: str, attention: str | None, split: bool
 ) -> None:
-    programs = graphs(TINY, attention, backend)
+    programs = tiny_graphs(backend, attention)
     calls = [count(p, ATTEND) for p in programs.values()]
     masks = [sum(MASKED in node.args for node in p.graph.nodes) for p in programs.values()]
     assert calls == ([0, 6, 1, 0] if split else [0, 0, 0])
@@ -201,7 +199,7 @@ def test_a_target_computes_the_same_with_either(
 def test_the_check_names_a_cache_that_is_read_otherwise(
     name: str, cache: str, few_rows: bool
 ) -> None:
-    program = graphs(TINY, STOCK)[name]
+    program = tiny_graphs(attention=STOCK)[name]
     with pytest.raises(ExportError, match=rf"{name}: cache {cache} is read by aten::"):
         check_attention_route(name, program, mutated_buffers(program), few_rows=few_rows)
 
@@ -227,4 +225,4 @@ def test_an_unknown_attention_is_refused() -> None:
 
 def test_kernels_for_cuda_are_refused_elsewhere() -> None:
     with pytest.raises(SettingError, match="--attention splitk: its kernels run on CUDA"):
-        graphs(TINY, SPLITK, "xnnpack")
+        tiny_graphs("xnnpack", SPLITK)

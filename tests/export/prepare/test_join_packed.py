@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from support.gemma_oracle import run_in_chunks
+from support.tiny_graphs import tiny_graphs
 
 LAYERS = 6
 
@@ -32,12 +32,10 @@ def outputs(target: TapTarget) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize(("backend", "joins"), [("cuda", 2 * LAYERS), ("xnnpack", 0)])
 def test_each_branch_is_one_operator_of_a_gpus_graphs(backend: str, joins: int) -> None:
-    source = Source.find("gemma4-tiny", None, None, "dummy")
-    options = ExportOptions(backend=backend, max_seq_len=128, max_prefill=72)
     operator = torch.ops.eagle_aot.residual_norm.default
     counts = {
         method: [node.target for node in program.graph.nodes].count(operator)
-        for method, program in run_check(source, options).items()
+        for method, program in tiny_graphs(backend).items()
     }
     assert {counts.pop(method) for method in ("prefill", "target_verify")} == {joins}
     assert set(counts.values()) == {0}
