@@ -1,10 +1,7 @@
-"""`pytest tests/fuzz --hypothesis-profile=campaign`: minutes of damage instead of a second."""
+"""`pytest tests/fuzz --hypothesis-profile=campaign`: minutes of damage instead of seconds."""
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-ANY = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+from fuzz.campaign import CAMPAIGN
 
-settings.register_profile("campaign", max_examples=1000, deadline=None, suppress_health_check=ANY)
-settings.register_profile(
-    "suite", settings.get_profile("campaign"), max_examples=12, derandomize=True, database=None
-)
+settings.register_profile("campaign", CAMPAIGN)

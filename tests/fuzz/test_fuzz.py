@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz.campaign import cases, is_campaign
 from fuzz.damage import damaged_folder
 from fuzz.readers import READERS
 from fuzz.sandbox import READ, REFUSED, outcome, outcome_apart
@@ -18,8 +19,6 @@ FUZZ = Path(__file__).resolve().parents[1] / "data" / "fuzz"
 SEEDS, CASES = FUZZ / "seeds", FUZZ / "cases"
 FINDINGS = Path("fuzz-findings")
 KNOWN = sorted(path for path in CASES.glob("*/*") if path.is_dir())
-CAMPAIGN = settings.get_profile("campaign")
-IS_CAMPAIGN = settings.default is CAMPAIGN
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -44,7 +43,7 @@ def outcomes() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(CAMPAIGN if IS_CAMPAIGN else settings.get_profile("suite"))
+@cases(suite=12, campaign=1000)
 @given(data=st.data())
 def test_damage_is_refused_or_harmless(
     reader: str, data: st.DataObject, outcomes: list[str], tmp_path: Path
@@ -56,7 +55,7 @@ def test_damage_is_refused_or_harmless(
     shutil.copytree(SEEDS / reader, directory)
     (directory / name).unlink()
     (directory / name).write_bytes(content)
-    outcomes.append((outcome_apart if IS_CAMPAIGN else outcome)(READERS[reader], directory))
+    outcomes.append((outcome_apart if is_campaign() else outcome)(READERS[reader], directory))
     if outcomes[-1] not in (READ, REFUSED):
         keep(FINDINGS / reader, name, content, outcomes[-1])
         pytest.fail(f"{FINDINGS / reader / name}: {outcomes[-1]}", pytrace=False)

@@ -15,7 +15,8 @@ from eagle_aot.common.prompts import Message, check_messages
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.serve.answers import Answers
 from eagle_aot.runtime_runner.serve.api.asked import Asked, ChatAsked, CompletionAsked
-from eagle_aot.runtime_runner.serve.api.errors import ApiError, add_handlers
+from eagle_aot.runtime_runner.serve.api.body_limit import BodyLimit
+from eagle_aot.runtime_runner.serve.api.errors import ApiError, Failure, add_handlers
 from eagle_aot.runtime_runner.serve.api.logprobs import Shown
 from eagle_aot.runtime_runner.serve.api.respond import respond
 from eagle_aot.runtime_runner.serve.api.wording import ChatWording, CompletionWording, Named
@@ -33,10 +34,12 @@ def make_app(service: Service) -> FastAPI:
     """Of one artifact."""
     app = FastAPI(
         title="eagle-aot",
-        max_body_size=service.model.settings.body_bytes,
+        responses={"4XX": {"model": Failure}, "5XX": {"model": Failure}},
+        redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
+    app.add_middleware(BodyLimit, most=service.model.settings.body_bytes)
     add_handlers(app)
     app.include_router(open_endpoints(service))
     app.include_router(endpoints(service), dependencies=[Depends(key_check(service))])

@@ -1,8 +1,11 @@
 """Failures as the OpenAI API words them."""
 
+from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from eagle_aot.common.errors import EagleError
@@ -11,6 +14,21 @@ from eagle_aot.runtime_runner.serve.answers import RequestFailed
 from eagle_aot.runtime_runner.serve.worker import Draining, Full
 
 RETRY_AFTER = 1  # seconds
+
+
+class Told(BaseModel):
+    """What went wrong; `param` is the parameter that did."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Failure(BaseModel):
+    """What all responses hold that are no answers, as the official client reads it."""
+
+    error: Told
 
 
 class ApiError(Exception):
@@ -41,17 +59,17 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, "internal error: the server's log says more", "internal_error")
 
 
-def body(error: ApiError) -> dict[str, dict[str, str | None]]:
-    """What the official client reads."""
+def body(error: ApiError) -> dict[str, Any]:
+    """A `Failure` of it."""
     kinds = {401: "authentication_error", 429: "rate_limit_error"}
     server_side = "server_error" if error.status >= 500 else "invalid_request_error"
-    told = {
-        "message": str(error),
-        "type": kinds.get(error.status, server_side),
-        "param": error.param,
-        "code": error.code,
-    }
-    return {"error": told}
+    told = Told(
+        message=str(error),
+        type=kinds.get(error.status, server_side),
+        param=error.param,
+        code=error.code,
+    )
+    return Failure(error=told).model_dump()
 
 
 def response(error: ApiError) -> JSONResponse:
@@ -85,7 +103,7 @@ def add_handlers(app: FastAPI) -> None:
 def first_problem(error: RequestValidationError) -> ApiError:
     """Of a request that is not what it should be, in one line."""
     problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"][1:])
+    where = one_line(".".join(str(part) for part in problem["loc"][1:]))
     if problem["type"] == "extra_forbidden":
         return ApiError(400, f"{where}: no such parameter here", "unknown_parameter", where)
     if problem["type"] == "json_invalid":

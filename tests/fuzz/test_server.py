@@ -1,0 +1,179 @@
+"""Whatever is asked of a server: an answer that it documents, in time, and the right text to all
+who come after."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import event, given
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from eagle_aot.runtime_runner import load_artifact
+from eagle_aot.runtime_runner.serve.api.app import make_app
+from eagle_aot.runtime_runner.serve.service import LocalService, Settings
+from fuzz.campaign import cases
+from fuzz.requests import JSON, Asked, requests
+
+T = TypeVar("T")
+SECONDS = 60.0
+MODEL, PROMPT = "tiny", "Ada has 27 marbles."
+PLAINLY = {"temperature": 0, "max_tokens": 6}
+TURNS = [{"role": "user", "content": PROMPT}]
+GOOD: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": MODEL, "messages": TURNS, **PLAINLY},
+    "/v1/completions": {"model": MODEL, "prompt": PROMPT, **PLAINLY},
+}
+REFUSED = {400, 404, 405, 413, 429}
+"""How requests that are wrong, or too many, are answered: docs/serving.md."""
+
+OURS = ("Traceback", 'File "', "site-packages", "runtime_runner", "eagle_aot")
+"""What tells of the server's files."""
+
+
+class Client:
+    """Asks an application in this process, and waits for `SECONDS` at most."""
+
+    def __init__(self, app: FastAPI, texts: dict[str, str]) -> None:
+        """`texts` are the answers to the `GOOD` requests."""
+        self.app, self._texts, self._paths = app, texts, itertools.cycle(GOOD)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://server")
+        self._loop = asyncio.Runner()
+        self.requests = requests(app.openapi(), GOOD)
+
+    def ask(self, asked: Asked) -> httpx.Response:
+        headers = {} if asked.content_type is None else {"content-type": asked.content_type}
+        request = self._http.build_request(
+            asked.method, asked.path, content=asked.content, headers=headers
+        )
+        return self.run(self._http.send(request))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """In the loop of all requests. Raises TimeoutError where it does not end."""
+        return self._loop.run(asyncio.wait_for(work, SECONDS))
+
+    def ask_well(self, path: str, body: Any) -> dict[int, str]:
+        """The texts of a request that must be answered."""
+        answer = self.ask(Asked("POST", path, json.dumps(body).encode()))
+        assert answer.status_code == 200, answer.text
+        return texts(answer)
+
+    def check(self) -> None:
+        """Who comes now gets the right text."""
+        path = next(self._paths)
+        assert self.ask_well(path, GOOD[path]) == {0: self._texts[path]}
+
+    def close(self) -> None:
+        self.run(self._http.aclose())
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def client(batch_artifact: Path) -> Iterator[Client]:
+    """Of a server with caches for four, whose texts have at most 192 tokens."""
+    runner = load_artifact(batch_artifact)
+    expected = {
+        "/v1/chat/completions": runner.generate(PROMPT, 6, speculate=False).text or "",
+        "/v1/completions": runner.generate(PROMPT, 6, speculate=False, raw_prompt=True).text or "",
+    }
+    service = LocalService(runner, Settings(model=MODEL, body_bytes=1 << 16))
+    service.worker.start()
+    client = Client(make_app(service), expected)
+    yield client
+    client.close()
+    service.worker.close()
+
+
+@cases(suite=300, campaign=10_000)
+@given(data=st.data())
+def test_any_request_is_answered_or_refused_in_words(client: Client, data: st.DataObject) -> None:
+    asked = data.draw(client.requests)
+    answer = client.ask(asked)
+    event(f"{answer.status_code} {asked.path if asked.path in GOOD else 'elsewhere'}")
+    assert not [word for word in OURS if word in answer.text]
+    if asked.method == "HEAD":
+        assert answer.status_code in {200, *REFUSED} and not answer.content
+    elif answer.status_code != 200:
+        check_refusal(answer)
+    elif asked.path in GOOD:
+        assert texts(answer) == client.ask_well(asked.path, asked_plainly(asked, answer))
+    client.check()
+
+
+def check_refusal(answer: httpx.Response) -> None:
+    """As OpenAI's clients read it."""
+    assert answer.status_code in REFUSED, answer.text
+    assert answer.headers["content-type"] == JSON
+    (error,) = answer.json().values()
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"] and "\n" not in error["message"] and len(error["message"]) < 2000
+    assert error["type"] in ("invalid_request_error", "rate_limit_error")
+
+
+def asked_plainly(asked: Asked, answer: httpx.Response) -> dict[str, Any]:
+    """For the same texts, whole and decoded plainly."""
+    body: dict[str, Any] = json.loads(asked.content)
+    for name in ("chain_len", "tree", "stream", "stream_options", "trace"):
+        body.pop(name, None)
+    return body | {"speculate": False, "seed": seed(answer)}
+
+
+def objects(answer: httpx.Response) -> list[dict[str, Any]]:
+    """One, or those of a stream that has ended well."""
+    if answer.headers["content-type"] == JSON:
+        return [answer.json()]
+    *events, done, end = answer.text.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    return [json.loads(one.removeprefix("data: ")) for one in events]
+
+
+def texts(answer: httpx.Response) -> dict[int, str]:
+    """Of an answer's choices."""
+    found: dict[int, str] = {}
+    for choice in (choice for one in objects(answer) for choice in one["choices"]):
+        part = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
+        index = choice["index"]
+        found[index] = found.get(index, "") + (part.get("content") or "")
+    return found
+
+
+def seed(answer: httpx.Response) -> int | None:
+    """Of the first choice, None where nothing is drawn."""
+    choices = (choice for one in objects(answer) for choice in one["choices"])
+    return next(c["seed"] for c in choices if c["index"] == 0 and "seed" in c)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "é" * 9000, "\ud800"])
+def test_an_unknown_parameters_name_is_told_in_one_short_line(client: Client, name: str) -> None:
+    path = "/v1/completions"
+    check_refusal(client.ask(Asked("POST", path, json.dumps({**GOOD[path], name: 1}).encode())))
+
+
+def test_a_body_that_breaks_off_is_a_bad_request(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = "/v1/completions"
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
+    parts: list[Message] = [
+        {"type": "http.request", "body": b'{"model": "ti', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return parts.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    client.run(client.app(scope, receive, send))
+    assert [message["status"] for message in sent if "status" in message] == [400]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    client.check()
