@@ -145,9 +145,13 @@ def texts(answer: httpx.Response) -> dict[int, str]:
 
 
 def seed(answer: httpx.Response) -> int | None:
-    """Of the first choice, None where nothing is drawn."""
-    choices = (choice for one in objects(answer) for choice in one["choices"])
-    return next(c["seed"] for c in choices if c["index"] == 0 and "seed" in c)
+    """Of the first choice, None where nothing is drawn; a stream tells it beside the last part."""
+    parts = ((one, choice) for one in objects(answer) for choice in one["choices"])
+    return next(
+        (one | choice)["seed"]
+        for one, choice in parts
+        if choice["index"] == 0 and choice["finish_reason"]
+    )
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "é" * 9000, "\ud800"])
