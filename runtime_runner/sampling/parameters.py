@@ -12,6 +12,8 @@ from eagle_aot.common.errors import SettingError
 MAX_TEMPERATURE, MIN_TEMPERATURE = 100.0, 0.01
 MAX_BIAS = 100.0
 MAX_PENALTY = 100.0
+MAX_MIN_TOKENS = (1 << 31) - 1
+"""No text is longer, and 64 bits hold a prompt's length and this."""
 SEED_BITS = 64
 DRAWN_BITS = 32
 MAX_LOGPROBS = 20
@@ -84,7 +86,7 @@ class Sampling:
             whole("logit_bias of token", token, 0)
             number(f"logit_bias of token {token}", bias, -MAX_BIAS, MAX_BIAS)
         self._check_allowed()
-        whole("min_tokens", self.min_tokens, 0)
+        whole("min_tokens", self.min_tokens, 0, MAX_MIN_TOKENS)
         if self.seed is not None:
             whole("seed", self.seed, 0, (1 << SEED_BITS) - 1)
         if self.logprobs is not None:
