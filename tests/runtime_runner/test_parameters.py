@@ -18,7 +18,8 @@ BAD = [
     {"min_p": -0.1}, {"min_p": 2.0}, {"repetition_penalty": 0.0},
     {"repetition_penalty": math.inf}, {"presence_penalty": math.nan},
     {"frequency_penalty": -1000.0}, {"logit_bias": {-1: 1.0}}, {"logit_bias": {1: math.inf}},
-    {"logit_bias": {"a": 1.0}}, {"allowed_ids": ()}, {"allowed_ids": (-4,)}, {"min_tokens": -1}, {"min_tokens": 2**63},
+    {"logit_bias": {"a": 1.0}}, {"allowed_ids": ()}, {"allowed_ids": (-4,)}, {"min_tokens": -1},
+    {"min_tokens": 2**63},
     {"seed": -1}, {"seed": 1 << 64}, {"seed": 1.0}, {"n": 0}, {"n": 10_000},
     {"max_new_tokens": 0}, {"stop_texts": [f"stop {i}" for i in range(200)]},
 ]  # fmt: skip
