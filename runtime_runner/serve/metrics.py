@@ -2,7 +2,14 @@
 
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 from eagle_aot.runtime_runner.results.result import Result
 
@@ -29,6 +36,7 @@ class Metrics:
 
     def __init__(self, load: Load) -> None:
         self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)  # its memory, open files and time on the CPU
         self._requests = Counter(
             "eagle_requests", "Answers by how they ended.", ["outcome"], registry=registry
         )

@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from click.testing import CliRunner
 
+from check_server import main as check_server
 from eagle_aot.runtime_runner import Runner
 from support.server import Server, served
 
@@ -240,6 +242,20 @@ def told_to_stop(server: Server) -> None:
     told = [line for line in server.process.stderr or "" if line.startswith("{")]
     lines = [json.loads(line) for line in told]
     assert lines and all(line["level"] != "error" for line in lines)
+
+
+def test_under_many_clients_every_text_is_as_alone(
+    server: Server, int4_head_artifact: Path, tmp_path: Path
+) -> None:
+    """Some of whom vanish, read slowly or send half a request."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in OTHERS))
+    asked = [int4_head_artifact, prompts, "--url", server.url, "--max-new-tokens", 24, "--json"]
+    more = ["--clients", 8, "--minutes", 0.05, "--chaos"]
+    found = CliRunner().invoke(check_server, [str(word) for word in asked + more])
+    told = json.loads(found.stdout)
+    assert found.exit_code == 0 and told["problems"] == []
+    assert told["requests"]["as alone"] > 8 and told["memory"]["late"] > 0
 
 
 def test_told_twice_it_stops(int4_head_artifact: Path) -> None:
