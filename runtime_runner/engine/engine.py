@@ -113,7 +113,7 @@ class Engine:
             self.prompts.append(text)
             try:
                 text.run = self._prompt_run(text)
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:  # of its own parameters, or no memory for them
                 failed.append(self._fail(text, error))
         return failed
 

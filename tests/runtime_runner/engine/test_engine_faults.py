@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -121,6 +122,26 @@ def test_no_memory_for_a_requests_sampling_ends_it_alone(monkeypatch: pytest.Mon
     assert failed.request == sampled and failed.error.startswith("out of memory on ")
     for number, prompt in ((before, [0]), (after, [2])):
         assert text_of(events, number) == plain_text(prompt, SEED, ROOM)
+
+
+def test_parameters_that_cannot_be_held_end_their_request_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever it is that breaks: those that are known are refused before."""
+    engine = engine_over(faulty(2))
+    begin = Sampler.begin
+
+    def overflowing(sampler: Sampler, sequence: int, sampling: Sampling, *more: Any) -> None:
+        if sampling.min_tokens:
+            raise OverflowError("too large a number")
+        begin(sampler, sequence, sampling, *more)
+
+    monkeypatch.setattr(Sampler, "begin", overflowing)
+    broken = engine.add(replace(request_of([0]), sampling=Sampling(min_tokens=1)))
+    after = engine.add(request_of([2]))
+    events = serve(engine)
+    assert ends(events, Failed) == [broken]
+    assert text_of(events, after) == plain_text([2], SEED, ROOM)
 
 
 def refusing_noise(sampler: Sampler, kind: Choice) -> None:
