@@ -53,6 +53,8 @@ OPTIONS = {
     "--seed",
     "--recommended-sampling",
     "--n",
+    "--logprobs",
+    "--logprobs-of",
     "--min-tokens",
     "--ignore-eos",
     "--echo",
