@@ -66,6 +66,7 @@ OPTIONS = {
 }
 FIELDS = {
     "seed",
+    "logprobs",
     "parameters",
     "prompt_tokens",
     "cached_tokens",
