@@ -36,6 +36,7 @@ from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from shared.header import header, title_lines
+from shared.spread import spread
 from shared.watched import WatchedTarget
 
 
@@ -78,7 +79,7 @@ def main(
     """Draft one token a round for ARTIFACT's target as it samples."""
     wanted = numbers("--temperatures", temperatures, float)
     every = read_prompts(None, None, prompts_jsonl)
-    prompts = every[:: max(len(every) // (count or len(every)), 1)][:count]
+    prompts = spread(every, count or len(every))
     runner = load_artifact(artifact)
     if not isinstance(runner.drafter, Eagle3Drafter):
         raise UnsupportedError(f"{artifact}: its drafts have no probabilities")

@@ -21,6 +21,7 @@ from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
 from sampling_checks.distribution import SAMPLINGS, drawn
 from sampling_checks.texts import asked_of, by_lookup, elsewhere, one_by_one, together
+from shared.spread import spread
 
 POSITIONS = 10_000  # that draws of one seed are of
 
@@ -69,8 +70,7 @@ def check_texts(
 ) -> int:
     """How many differ."""
     runner = load_artifact(artifact, drafter=drafter)
-    every = read_prompts(None, None, path)
-    prompts = every[:: max(len(every) // count, 1)][:count]
+    prompts = spread(read_prompts(None, None, path), count)
     asked = list(asked_of(prompts, seeds, longest))
     plain: list[list[int]] = []
     tallies = one_by_one(runner, prompts, asked, plain)

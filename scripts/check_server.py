@@ -222,23 +222,24 @@ def show(
 ) -> None:
     """What came of it."""
     head = header(f"{artifact.name}, served", commit)
-    figures = {
-        "requests": dict(tally.ends),
-        "tokens_per_second": tally.tokens / seconds,
-        "first_token_s": percentiles(tally.first),
-        "answer_s": percentiles(tally.whole),
-        "memory": {"before": memory[0], "early": memory[1], "late": memory[2]},
-        "problems": tally.problems[:3],
-    }
+    speed, first, whole = tally.tokens / seconds, percentiles(tally.first), percentiles(tally.whole)
     if as_json:
+        figures = {
+            "requests": dict(tally.ends),
+            "tokens_per_second": speed,
+            "first_token_s": first,
+            "answer_s": whole,
+            "memory": {"before": memory[0], "early": memory[1], "late": memory[2]},
+            "problems": tally.problems[:3],
+        }
         click.echo(json.dumps({**asdict(head), **figures}))
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print(*title_lines(head), "", sep="\n")
     console.print(", ".join(f"{number:,} {how}" for how, number in tally.ends.most_common()))
-    console.print(f"{tally.tokens / seconds:,.0f} tokens/s")
-    for name, values in (("first token", tally.first), ("answer", tally.whole)):
-        shown = ", ".join(f"{key} {value:.2f}" for key, value in percentiles(values).items())
+    console.print(f"{speed:,.0f} tokens/s")
+    for name, values in (("first token", first), ("answer", whole)):
+        shown = ", ".join(f"{key} {value:.2f}" for key, value in values.items())
         console.print(f"{name}, seconds: {shown}")
     console.print("memory, MB: " + ", ".join(f"{size / 1e6:,.0f}" for size in memory)
                   + " (before, after a tenth of the time, at the end)")  # fmt: skip

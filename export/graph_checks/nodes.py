@@ -20,6 +20,13 @@ def tensors(node: Node) -> list[Tensor]:
     return [item for item in values if isinstance(item, Tensor)]
 
 
+def argument_tensor(argument: object) -> Tensor:
+    """The one tensor, without its values, that an argument of a node stands for."""
+    assert isinstance(argument, Node)
+    (tensor,) = tensors(argument)
+    return tensor
+
+
 def operator_name(node: Node) -> str | None:
     """`namespace::name` without the overload, and in-place or not; None for a Python function."""
     target = node.target

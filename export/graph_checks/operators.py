@@ -3,7 +3,7 @@
 import operator
 
 import torch
-from torch import SymBool, SymFloat, SymInt, Tensor
+from torch import SymBool, SymFloat, SymInt
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -15,7 +15,7 @@ from eagle_aot.export.graph_checks.allowed import (
     OWN_NAMESPACE,
     ROUNDING,
 )
-from eagle_aot.export.graph_checks.nodes import calls, operator_name, tensors
+from eagle_aot.export.graph_checks.nodes import argument_tensor, calls, operator_name, tensors
 
 
 def check_operators(name: str, program: ExportedProgram) -> None:
@@ -45,7 +45,7 @@ def check_matmuls(name: str, program: ExportedProgram) -> None:
         dtypes = sorted({str(x.dtype).removeprefix("torch.") for x in inputs})
         if len(dtypes) != 1 or inputs[0].dtype not in FACTOR_DTYPES:
             raise ExportError(f"{where} {' and '.join(dtypes)}")
-        ranks = [_tensor(node.args[position]).ndim for position in FACTORS[kind]]
+        ranks = [argument_tensor(node.args[position]).ndim for position in FACTORS[kind]]
         if not all(rank in (2, 3) for rank in ranks):
             raise ExportError(f"{where} {ranks[0]} and {ranks[1]} dimensions")
 
@@ -66,7 +66,7 @@ def _fallback(node: Node) -> str | None:
     if name in ("aten::index", "aten::index_put"):
         indices = node.args[1]
         assert isinstance(indices, list | tuple)
-        dtypes = {_tensor(index).dtype for index in indices if index is not None}
+        dtypes = {argument_tensor(index).dtype for index in indices if index is not None}
         if dtypes & {torch.bool, torch.uint8}:
             return "an index that is a mask"
     if name == "aten::index_put" and len(node.args) > 3 and node.args[3]:
@@ -74,9 +74,3 @@ def _fallback(node: Node) -> str | None:
     if name == "aten::pow" and not all(x.is_floating_point() for x in tensors(node)):
         return "a power of integers"
     return None
-
-
-def _tensor(argument: object) -> Tensor:
-    assert isinstance(argument, Node)
-    (tensor,) = tensors(argument)
-    return tensor

@@ -3,11 +3,11 @@
 import math
 
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 import eagle_aot.triton_kernels.dense_gemm.op  # noqa: F401 - the operator
+from eagle_aot.export.graph_checks.nodes import argument_tensor
 from eagle_aot.triton_kernels.dense_gemm.tiling import ROW_TILES, choose_splits
 
 LINEAR = torch.ops.aten.linear.default
@@ -35,19 +35,19 @@ def read_dense_weights_once(
 
 
 def _is_served(node: Node) -> bool:
-    x, weight = (_tensor(argument) for argument in node.args[:2])
+    x, weight = (argument_tensor(argument) for argument in node.args[:2])
     plain = len(node.args) == 2 and x.dtype == weight.dtype == torch.bfloat16
     return plain and weight.is_contiguous() and weight.shape[1] % VECTOR == 0
 
 
 def _few(node: Node) -> bool:
-    rows = math.prod(_tensor(node.args[0]).shape[:-1])
+    rows = math.prod(argument_tensor(node.args[0]).shape[:-1])
     return isinstance(rows, int) and rows <= ROW_TILES[-1].rows
 
 
 def _product(graph: Graph, node: Node, multiprocessors: int) -> Node:
     """The operator's parts added up, in the dtype of the linear that `node` is."""
-    features, columns = _tensor(node.args[1]).shape
+    features, columns = argument_tensor(node.args[1]).shape
     splits = choose_splits(features, columns, multiprocessors)
     operator = torch.ops.eagle_aot.dense_small_m.default
     parts = _call(graph, node, operator, *node.args[:2], splits)
@@ -60,14 +60,6 @@ def _product(graph: Graph, node: Node, multiprocessors: int) -> Node:
 def _call(graph: Graph, origin: Node, operator: torch._ops.OpOverload, *arguments: object) -> Node:
     """A node that calls `operator`, and what it stands for; it comes from where `origin` does."""
     call = graph.call_function(operator, arguments)  # type: ignore[arg-type]
-    values = [_tensor(a) if isinstance(a, Node) else a for a in arguments]
+    values = [argument_tensor(a) if isinstance(a, Node) else a for a in arguments]
     call.meta = {**origin.meta, "val": operator(*values)}
     return call
-
-
-def _tensor(argument: object) -> Tensor:
-    """What an argument of a node stands for, without its values."""
-    assert isinstance(argument, Node)
-    value = argument.meta["val"]
-    assert isinstance(value, Tensor)
-    return value

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from eagle_aot.export.graph_checks.nodes import operator_name
+from eagle_aot.export.graph_checks.nodes import argument_tensor, operator_name
 from eagle_aot.triton_kernels.dense_gemm import tiling as dense_tiling
 from eagle_aot.triton_kernels.int4_gemm import packing
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
@@ -38,7 +37,7 @@ def kernel_choices(program: ExportedProgram) -> dict[str, list[dict[str, Any]]]:
 
 def small_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of few rows."""
-    group = packing.group_of(tensor(node, 1), tensor(node, 2))
+    group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
     kinds = ROW_TILES[packing.blocks_per_step(group)]
     tiles = {
         "tile_rows": tuple(tile.rows for tile in kinds),
@@ -54,7 +53,7 @@ def large_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of many rows."""
     from eagle_aot.triton_kernels.int4_gemm.large_m import PRODUCT_TILES
 
-    group = packing.group_of(tensor(node, 1), tensor(node, 2))
+    group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
     tile = PRODUCT_TILES[packing.blocks_per_step(group)]
     tiles = {
         "tile_rows": tile.rows,
@@ -116,14 +115,7 @@ def norm_rope_store(node: Node) -> dict[str, Any]:
 
 def shape(node: Node, position: int) -> tuple[Any, ...]:
     """Of a tensor among a node's arguments."""
-    return tuple(tensor(node, position).shape)
-
-
-def tensor(node: Node, position: int) -> Tensor:
-    """What an argument of a node stands for, without its values."""
-    argument = node.args[position]
-    assert isinstance(argument, Node)
-    return argument.meta["val"]
+    return tuple(argument_tensor(node.args[position]).shape)
 
 
 DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {

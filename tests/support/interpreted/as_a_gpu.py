@@ -1,7 +1,8 @@
 """Triton's interpreter made to compute as a GPU does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,17 @@ def compute_as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", ordered_dot)
     monkeypatch.setattr(interpreter, "_convert_float", rounding(interpreter._convert_float))
     monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_once_patched)
+
+
+def launched_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Iterator[None]:
+    """While it is suspended: arithmetic as there; the modules' kernels unwrapped, since torch 2.11
+    wraps compiled ones only; and what a kernel allocates and forgets to write is NaN."""
+    compute_as_a_gpu(monkeypatch)
+    for module in modules:
+        monkeypatch.setattr(module, "wrap_triton", lambda interpreted: interpreted)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def skip_overflow_checks(monkeypatch: pytest.MonkeyPatch) -> None:

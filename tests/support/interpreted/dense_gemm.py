@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eagle_aot.triton_kernels.dense_gemm import kernel
-from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.interpreted.as_a_gpu import launched_as_on_a_gpu
 from support.kernels.dense_cases import assert_product, factors
 
 SHAPES = [(70, 320), (256, 1152), (5, 136)]
@@ -14,12 +14,7 @@ SHAPES = [(70, 320), (256, 1152), (5, 136)]
 
 @pytest.fixture(autouse=True)
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Arithmetic as there, the kernel unwrapped, and NaN in memory that nobody wrote."""
-    compute_as_a_gpu(monkeypatch)
-    monkeypatch.setattr(kernel, "wrap_triton", lambda interpreted: interpreted)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    yield from launched_as_on_a_gpu(monkeypatch, kernel)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3])

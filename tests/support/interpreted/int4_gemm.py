@@ -10,7 +10,7 @@ from eagle_aot.triton_kernels.int4_gemm import PackedInt4, large_m, small_m
 from eagle_aot.triton_kernels.int4_gemm.large_m import ProductTile
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
 from eagle_aot.triton_kernels.tiles_of_rows import numbers_of_tiles
-from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.interpreted.as_a_gpu import launched_as_on_a_gpu
 from support.kernels.int4_cases import (
     Case,
     assert_rounded_weight,
@@ -35,14 +35,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Arithmetic as there; kernels unwrapped, since torch 2.11 wraps compiled ones only; and what
-    a kernel allocates and forgets to write is NaN."""
-    compute_as_a_gpu(monkeypatch)
-    for module in (small_m, large_m):
-        monkeypatch.setattr(module, "wrap_triton", lambda interpreted: interpreted)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    yield from launched_as_on_a_gpu(monkeypatch, small_m, large_m)
 
 
 def product(x: Tensor, weight: PackedInt4, splits: int = 1) -> Tensor:

@@ -8,18 +8,13 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.norm_rope_store import kernel, norm_rope_store_reference
-from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.interpreted.as_a_gpu import launched_as_on_a_gpu
 from support.kernels.norm_rope_cases import CASES, Case, assert_close, copied, row_alone
 
 
 @pytest.fixture(autouse=True)
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Arithmetic as there, the kernel unwrapped, and fresh memory NaN."""
-    compute_as_a_gpu(monkeypatch)
-    monkeypatch.setattr(kernel, "wrap_triton", lambda interpreted: interpreted)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    yield from launched_as_on_a_gpu(monkeypatch, kernel)
 
 
 def launch(arguments: list[Any]) -> Tensor:

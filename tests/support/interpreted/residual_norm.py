@@ -6,18 +6,13 @@ import pytest
 import torch
 
 from eagle_aot.triton_kernels.residual_norm import kernel, residual_norm_reference
-from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.interpreted.as_a_gpu import launched_as_on_a_gpu
 from support.kernels.residual_cases import CASES, Case, assert_close, assert_rounded_alike
 
 
 @pytest.fixture(autouse=True)
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Arithmetic as there, the kernel unwrapped, and fresh memory NaN."""
-    compute_as_a_gpu(monkeypatch)
-    monkeypatch.setattr(kernel, "wrap_triton", lambda interpreted: interpreted)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    yield from launched_as_on_a_gpu(monkeypatch, kernel)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
