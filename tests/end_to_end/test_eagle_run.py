@@ -179,7 +179,7 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
     for which, whole in enumerate(one["summary"] for one in summaries):
         of_one = {
             "cached_tokens", "token_ids", "text", "finish_reason", "executor", "drafter", "seed",
-            "parameters"
+            "parameters", "logprobs",
         }  # fmt: skip
         assert set(whole) == FIELDS - of_one | {"requests"}
         assert whole["requests"] == 6
