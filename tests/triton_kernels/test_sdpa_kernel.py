@@ -17,7 +17,6 @@ from eagle_aot.triton_kernels.sdpa_splitk import kernel  # noqa: E402
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     HEAD_DIMS,
     MAX_SPLITS,
-    MMA_ROWS,
     TAIL,
     TILE_ROWS,
     Tiling,
@@ -26,6 +25,7 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     is_tileable,
     ring_splits,
     spread,
+    tail_rows,
     tile_rows,
 )
 from support.interpreted import run_interpreted  # noqa: E402
@@ -82,9 +82,8 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: 
     group = heads // kv_heads
     constants = {
         **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim, "TAIL": TAIL},
-        **{"GROUP_TILE": max(MMA_ROWS, triton.next_power_of_2(group))},
         **{"WINDOW": window, "RING": 2 * window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
-        **{"ROWS": tile_rows(tiles, group)},
+        **{"ROWS": tile_rows(tiles, group), "TAIL_ROWS": tail_rows(tiles, group)},
         **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
         **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
     }

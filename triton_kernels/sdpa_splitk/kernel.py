@@ -4,8 +4,8 @@ Importing this module needs triton. Nothing does until the operator of `op.py` r
 lowered for one.
 
 The first kernel deals a row's keys out to the device. Its committed ones, up to `TAIL` before its
-position, go in chunks, one per program, for a tile of rows of one sequence; its tail goes to a
-program of the row's own, which gathers it. The second kernel adds a row's chunks up, the tail last.
+position, go in chunks, one per program, for a tile of rows of one sequence; tails go to programs
+that gather those of some rows. The second kernel adds a row's chunks up, the tail last.
 
 How long a row's chunks are follows from its own position (`tiling.py`), tiles of keys start at
 fixed distances from their chunk's start, and a key that a row may not see adds exactly nothing to
@@ -22,12 +22,19 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel
-from eagle_aot.triton_kernels.sdpa_splitk.steps import attend, chunk_length, first_chunk, keep
-from eagle_aot.triton_kernels.sdpa_splitk.tail import attend_tail
+from eagle_aot.triton_kernels.sdpa_splitk.steps import (
+    attend,
+    chunk_length,
+    first_chunk,
+    keep,
+    places_of,
+    queries,
+)
+from eagle_aot.triton_kernels.sdpa_splitk.tail import attend_tails
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
-    MMA_ROWS,
     Tiling,
     choose_tiling,
+    tail_rows,
     tile_rows,
 )
 
@@ -58,7 +65,6 @@ def sdpa_splitk_kernel(
     SCALE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
-    GROUP_TILE: tl.constexpr,
     D: tl.constexpr,
     TAIL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -66,6 +72,7 @@ def sdpa_splitk_kernel(
     CHUNK: tl.constexpr,
     SPLITS: tl.constexpr,
     ROWS: tl.constexpr,
+    TAIL_ROWS: tl.constexpr,
     ROW_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
 ) -> None:
@@ -83,12 +90,12 @@ def sdpa_splitk_kernel(
     """
     KV_HEADS: tl.constexpr = HEADS // GROUP
     program = tl.program_id(0)
-    tails = batch * rows * KV_HEADS
+    tails = batch * tl.cdiv(rows, TAIL_ROWS) * KV_HEADS
     if program < tails:
-        attend_tail(
+        attend_tails(
             q_ptr, k_ptr, v_ptr, positions_ptr, sequences_ptr, tail_ptr, partial_ptr, stats_ptr,
-            program, batch, rows, caches, slots,
-            SCALE, HEADS, GROUP, GROUP_TILE, D, TAIL, WINDOW, RING, SPLITS,
+            program, batch, rows, caches, slots, SCALE, HEADS, GROUP, D, TAIL, WINDOW, RING, SPLITS,
+            TAIL_ROWS, ROW_TILE, KEY_TILE,
         )  # fmt: skip
         return
     program -= tails
@@ -98,10 +105,8 @@ def sdpa_splitk_kernel(
     split = program // (batch * row_tiles) % SPLITS
     head = program // (batch * row_tiles) // SPLITS
     kv_head = head % KV_HEADS
-    tile_row = tl.arange(0, ROW_TILE)
-    used = (tile_row < ROWS * GROUP) & (first_row + tile_row // GROUP < rows)
-    row = sequence * rows + first_row + tile_row // GROUP
     cache = tl.load(sequences_ptr + sequence)  # beside the positions, not behind them
+    row, item, used = places_of(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
     # The last committed key: negative at the text's beginning, and of padding.
     reach = tl.load(positions_ptr + row, mask=used, other=-1).to(tl.int32) - TAIL
     least = tl.min(tl.where(reach >= 0, reach, 1 << 30), 0)
@@ -116,10 +121,8 @@ def sdpa_splitk_kernel(
     bound = tl.max(reach, 0)
     if start > bound:
         return
+    q = queries(q_ptr, item, used, D)
     d = tl.arange(0, D)
-    item = row * HEADS + kv_head * GROUP + tile_row % GROUP
-    q_ptr += item.to(tl.int64)[:, None] * D
-    q = tl.load(q_ptr + d[None, :], mask=used[:, None], other=0.0)
     k_ptr += (kv_head * caches + cache) * slots * D
     v_ptr += (kv_head * caches + cache) * slots * D
     m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
@@ -171,9 +174,10 @@ def launch(
     out = q.new_empty(q.shape)
     layer = {"HEADS": heads, "D": head_dim, "TAIL": tail.shape[2], "WINDOW": window}
     layer |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits}
-    rows_of_tile = tile_rows(tiles, group)
-    chunks = triton.cdiv(rows, rows_of_tile) * batch * tiles.splits * (1 if window else 2)
-    wrap_triton(sdpa_splitk_kernel)[((batch * rows + chunks) * kv_heads,)](
+    of_tile, of_tails = tile_rows(tiles, group), tail_rows(tiles, group)
+    chunks = triton.cdiv(rows, of_tile) * tiles.splits * (1 if window else 2)
+    tails = triton.cdiv(rows, of_tails)
+    wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads,)](
         q.contiguous(),
         k.contiguous(),
         v.contiguous(),
@@ -188,9 +192,9 @@ def launch(
         slots,
         SCALE=scale * LOG2_E,
         GROUP=group,
-        GROUP_TILE=max(MMA_ROWS, triton.next_power_of_2(group)),
         RING=ring,
-        ROWS=rows_of_tile,
+        ROWS=of_tile,
+        TAIL_ROWS=of_tails,
         ROW_TILE=tiles.row_tile,
         KEY_TILE=tiles.key_tile,
         num_warps=tiles.warps,

@@ -1,4 +1,4 @@
-"""Attention of rows on a GPU: what both kinds of chunks have in common.
+"""Attention of rows on a GPU: what both kinds of programs have in common.
 
 Importing this module needs triton.
 """
@@ -19,6 +19,35 @@ def first_chunk(
 ) -> tl.tensor:
     """The chunk of the first key that a row of a ring sees."""
     return tl.maximum(reach + TAIL - WINDOW + 1, 0) // CHUNK
+
+
+@triton.jit
+def places_of(
+    sequence: tl.tensor,
+    first_row: tl.tensor,
+    rows: tl.tensor,
+    kv_head: tl.tensor,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """What a tile holds: ROWS rows of a sequence from `first_row` on, GROUP heads of each.
+
+    Returns for each of ROW_TILE places its row among those of all sequences, its item among those
+    rows and heads, and whether there is one.
+    """
+    place = tl.arange(0, ROW_TILE)
+    row = sequence * rows + first_row + place // GROUP
+    item = row * HEADS + kv_head * GROUP + place % GROUP
+    return row, item, (place < ROWS * GROUP) & (first_row + place // GROUP < rows)
+
+
+@triton.jit
+def queries(q_ptr: tl.tensor, item: tl.tensor, used: tl.tensor, D: tl.constexpr) -> tl.tensor:
+    """Those of a tile's places, [ROW_TILE, D]."""
+    q_ptr += item.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
+    return tl.load(q_ptr, mask=used[:, None], other=0.0)
 
 
 @triton.jit

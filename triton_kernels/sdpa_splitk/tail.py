@@ -6,11 +6,11 @@ Importing this module needs triton.
 import triton
 import triton.language as tl
 
-from eagle_aot.triton_kernels.sdpa_splitk.steps import attend, keep
+from eagle_aot.triton_kernels.sdpa_splitk.steps import attend, keep, places_of, queries
 
 
 @triton.jit
-def attend_tail(
+def attend_tails(
     q_ptr: tl.tensor,
     k_ptr: tl.tensor,
     v_ptr: tl.tensor,
@@ -27,39 +27,54 @@ def attend_tail(
     SCALE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
-    GROUP_TILE: tl.constexpr,
     D: tl.constexpr,
     TAIL: tl.constexpr,
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
     SPLITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr,
 ) -> None:
-    """What the tail of one row contributes to the heads of one key/value head: its last chunk."""
+    """What the tails of ROWS rows contribute to them: the last chunk of each.
+
+    The keys of all these tails are one list, of which a row sees its own TAIL. These are whole
+    steps of the tensor cores, wherever in the list they are, so others add exactly nothing.
+    """
     KV_HEADS: tl.constexpr = HEADS // GROUP
-    row = program // KV_HEADS
     kv_head = program % KV_HEADS
-    entry = tl.arange(0, TAIL)
-    # Nothing here waits for anything else that is loaded.
-    real = tl.load(positions_ptr + row) >= 0
-    cache = tl.load(sequences_ptr + row // rows)
-    slot = tl.load(tail_ptr + row * TAIL + entry).to(tl.int32)
-    present = real & (slot >= 0)
-    if WINDOW:
-        present = present & (entry >= TAIL - WINDOW)
-        slot = slot % RING
+    row_tiles = tl.cdiv(rows, ROWS)
+    sequence = program // KV_HEADS // row_tiles
+    first_row = program // KV_HEADS % row_tiles * ROWS
+    cache = tl.load(sequences_ptr + sequence)
+    row, item, used = places_of(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
+    q = queries(q_ptr, item, used, D)
+    real = tl.load(positions_ptr + row, mask=used, other=-1) >= 0
+    mine = tl.arange(0, ROW_TILE) // GROUP
     d = tl.arange(0, D)
-    head = tl.arange(0, GROUP_TILE)
-    used = head < GROUP
-    item = row * HEADS + kv_head * GROUP + head
-    q_ptr += item.to(tl.int64)[:, None] * D + d[None, :]
-    q = tl.load(q_ptr, mask=used[:, None], other=0.0)
-    place = (kv_head * caches + cache) * slots * D + slot[:, None] * D + d[None, :]
-    k = tl.load(k_ptr + place, mask=present[:, None], other=0.0)
-    v = tl.load(v_ptr + place, mask=present[:, None], other=0.0)
-    m_i = tl.full((GROUP_TILE,), float("-inf"), tl.float32)
-    l_i = tl.zeros((GROUP_TILE,), tl.float32)
-    acc = tl.zeros((GROUP_TILE, D), tl.float32)
-    m_i, l_i, acc = attend(q, k, v, present[None, :], m_i, l_i, acc, SCALE)
+    k_ptr += (kv_head * caches + cache) * slots * D
+    v_ptr += (kv_head * caches + cache) * slots * D
+    positions_ptr += sequence * rows + first_row
+    tail_ptr += (sequence * rows + first_row) * TAIL
+    entries = tl.minimum(rows - first_row, ROWS) * TAIL
+    bound = entries if ROWS * TAIL > KEY_TILE else KEY_TILE  # which is no loop
+    m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
+    l_i = tl.zeros((ROW_TILE,), tl.float32)
+    acc = tl.zeros((ROW_TILE, D), tl.float32)
+    for start in range(0, bound, KEY_TILE):
+        entry = start + tl.arange(0, KEY_TILE)
+        owner = entry // TAIL
+        slot = tl.load(tail_ptr + entry, mask=entry < entries, other=-1).to(tl.int32)
+        position = tl.load(positions_ptr + owner, mask=entry < entries, other=-1)
+        present = (position >= 0) & (slot >= 0)
+        if WINDOW:
+            present = present & (entry % TAIL >= TAIL - WINDOW)
+            slot = slot % RING
+        place = slot[:, None] * D + d[None, :]
+        k = tl.load(k_ptr + place, mask=present[:, None], other=0.0)
+        v = tl.load(v_ptr + place, mask=present[:, None], other=0.0)
+        visible = present[None, :] & (owner[None, :] == mine[:, None])
+        m_i, l_i, acc = attend(q, k, v, visible, m_i, l_i, acc, SCALE)
     items = batch * rows * HEADS
     field = (SPLITS + 1) * items
-    keep(partial_ptr, stats_ptr, SPLITS * items + item, field, real & used, m_i, l_i, acc, D)
+    keep(partial_ptr, stats_ptr, SPLITS * items + item, field, real, m_i, l_i, acc, D)

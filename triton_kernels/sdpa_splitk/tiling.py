@@ -99,6 +99,15 @@ def tile_rows(tiling: Tiling, group: int) -> int:
     return min(tiling.row_tile // group, tiling.chunk * tiling.splits)
 
 
+def tail_rows(tiling: Tiling, group: int) -> int:
+    """Rows whose tails one program takes: as many keys as a chunk has, so that it takes as long.
+
+    One step's where two stages fetch nothing ahead that is found through a list.
+    """
+    keys = tiling.chunk if tiling.stages > 2 else tiling.key_tile
+    return min(tile_rows(tiling, group), keys // TAIL)
+
+
 def ring_chunk(window: int, shortest: int, rows: int) -> int:
     """The chunk of a ring's keys: `shortest`, doubled until `MAX_SPLITS` of them reach."""
     chunk = shortest

@@ -196,6 +196,19 @@ def test_the_width_of_a_tile_changes_no_bit(layer: Layer) -> None:
         assert relative_error(few, case.expected()) < ERROR[layer.dtype]
 
 
+@pytest.mark.parametrize("layer", [FLAT, LAYERS[3], RING, LAYERS[8]], ids=str)
+def test_tails_of_rows_in_one_program_are_what_each_is_alone(layer: Layer) -> None:
+    """Two of a tree's rows, or four of which the last program has one."""
+    text = tree(70, FEW[:7], SCATTERED)
+    case = forward(layer, text, rows=9)
+    for tails in ({"chunk": 32}, {"chunk": 64}, {"chunk": 64, "key_tile": 32}):
+        together = attend(case, **tails)
+        assert relative_error(together[:, :7], case.expected()[:, :7]) < ERROR[layer.dtype]
+        for row in range(7):
+            plain = attend(forward(layer, text.only(row)), **tails)
+            assert torch.equal(plain[0, 0], together[0, row])
+
+
 @pytest.mark.parametrize("layer", LAYERS[:6], ids=str)
 def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
     text = chain(70, 3)
