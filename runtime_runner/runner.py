@@ -20,7 +20,7 @@ from eagle_aot.runtime_runner.adaptive.backlog import (
 from eagle_aot.runtime_runner.adaptive.batch import LENGTHS
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.measure import measure_costs
+from eagle_aot.runtime_runner.adaptive.costs.measure import measure_costs
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.checks.request import (

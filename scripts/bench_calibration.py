@@ -26,7 +26,7 @@ from rich.table import Table
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.adaptive.reliability import EDGES, Reliability
+from eagle_aot.runtime_runner.adaptive.acceptance.reliability import EDGES, Reliability
 from eagle_aot.runtime_runner.checks.request import check_prompt, chosen_tree
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.results.stats import Stats

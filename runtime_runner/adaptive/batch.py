@@ -4,7 +4,7 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-from eagle_aot.runtime_runner.adaptive.expected import ExpectedTokens
+from eagle_aot.runtime_runner.adaptive.acceptance.expected import ExpectedTokens
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.rounds.shape import Shape
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from eagle_aot.runtime_runner.adaptive.drift import Drift
-from eagle_aot.runtime_runner.adaptive.estimate import runs
-from eagle_aot.runtime_runner.adaptive.expected import ExpectedTokens
+from eagle_aot.runtime_runner.adaptive.acceptance.estimate import runs
+from eagle_aot.runtime_runner.adaptive.acceptance.expected import ExpectedTokens
+from eagle_aot.runtime_runner.adaptive.costs.drift import Drift
+from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.rounds.outlook import Outlook
 from eagle_aot.runtime_runner.rounds.shape import Shape

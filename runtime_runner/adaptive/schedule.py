@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import PLAIN_RUN, Chooser
+from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.rounds.outlook import Outlook
 from eagle_aot.runtime_runner.rounds.round import Outcome, Round

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds

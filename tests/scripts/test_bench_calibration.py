@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bench_calibration import Judged, bins, errors, judge, of_each, siblings
-from eagle_aot.runtime_runner.adaptive.reliability import Reliability
+from eagle_aot.runtime_runner.adaptive.acceptance.reliability import Reliability
 from eagle_aot.runtime_runner.rounds.round import Outcome
 from eagle_aot.runtime_runner.rounds.step import Draft
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.adaptive.chooser import SHARE, START, Chooser
+from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.simulated_text import (

@@ -6,7 +6,7 @@ from typing import Literal
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
 from eagle_aot.runtime_runner.engine import Limits, Request

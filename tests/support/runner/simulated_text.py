@@ -9,7 +9,7 @@ from unittest.mock import patch
 from eagle_aot.runtime_runner.adaptive import schedule
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Outlook
 from eagle_aot.runtime_runner.rounds.round import Outcome, Round, Running

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.adaptive import measure
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.measure import measure_costs, medians
+from eagle_aot.runtime_runner.adaptive.costs import measure
+from eagle_aot.runtime_runner.adaptive.costs.measure import measure_costs, medians
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.adaptive.estimate import AcceptanceEstimate, runs
+from eagle_aot.runtime_runner.adaptive.acceptance.estimate import AcceptanceEstimate, runs
 
 
 def test_it_finds_the_rates_of_a_text() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from eagle_aot.runtime_runner.adaptive.reliability import Reliability
+from eagle_aot.runtime_runner.adaptive.acceptance.reliability import Reliability
 from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Outlook
 
 MEMORY = 48.0  # rounds, after which one counts 1 / e

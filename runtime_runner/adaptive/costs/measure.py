@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.rounds.acceptance import committed
 from eagle_aot.runtime_runner.rounds.round import Round

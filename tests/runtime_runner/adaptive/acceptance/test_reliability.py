@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.adaptive.reliability import Reliability
+from eagle_aot.runtime_runner.adaptive.acceptance.reliability import Reliability
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

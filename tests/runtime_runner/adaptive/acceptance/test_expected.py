@@ -2,7 +2,7 @@
 
 import pytest
 
-from eagle_aot.runtime_runner.adaptive.expected import ExpectedTokens
+from eagle_aot.runtime_runner.adaptive.acceptance.expected import ExpectedTokens
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
 from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Outlook

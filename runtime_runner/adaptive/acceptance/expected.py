@@ -4,11 +4,11 @@ import itertools
 import operator
 from collections.abc import Iterable
 
-from eagle_aot.runtime_runner.adaptive.estimate import AcceptanceEstimate
+from eagle_aot.runtime_runner.adaptive.acceptance.estimate import AcceptanceEstimate
+from eagle_aot.runtime_runner.adaptive.acceptance.rescues import Rescues
+from eagle_aot.runtime_runner.adaptive.acceptance.siblings import Siblings
 from eagle_aot.runtime_runner.adaptive.played import Played
-from eagle_aot.runtime_runner.adaptive.rescues import Rescues
 from eagle_aot.runtime_runner.adaptive.shapes import LONGEST
-from eagle_aot.runtime_runner.adaptive.siblings import Siblings
 from eagle_aot.runtime_runner.rounds.outlook import Outlook
 from eagle_aot.runtime_runner.rounds.shape import Shape
 

@@ -1,0 +1,1 @@
+"""How many drafts will be accepted."""
