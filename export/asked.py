@@ -37,6 +37,7 @@ class Asked:
     self_test: bool
     no_self_test: bool
     self_test_prompts: Path | None
+    jobs: int
     reproduce: Path | None
     as_json: bool
     list_targets: bool
@@ -82,4 +83,5 @@ class Asked:
             max_batch_size=self.max_batch_size,
             no_self_test=self.no_self_test,
             self_test_prompts=self.self_test_prompts,
+            jobs=self.jobs,
         )

@@ -10,13 +10,17 @@ from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import AUTO
 from eagle_aot.export.prepare.cpu_weights import FLOAT32, check_cpu_weights
 
-UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "progress")
-"""Where a checkpoint lay says nothing about it, and prompts decide nothing."""
+UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "jobs", "progress")
+"""Where a checkpoint lay says nothing about it, and prompts and processes decide nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportOptions:
-    """How to export a pair. None means the head's, the target's or the backend's own default."""
+    """How to export a pair. None means the head's, the target's or the backend's own default.
+
+    With more `jobs` than one a CUDA program's methods are lowered by as many processes, which are
+    spawned: a script that asks for it guards its own work by `if __name__ == "__main__"`.
+    """
 
     backend: str = AUTO
     attention: str | None = None
@@ -27,6 +31,7 @@ class ExportOptions:
     max_batch_size: int = 1
     no_self_test: bool = False
     self_test_prompts: Path | None = None
+    jobs: int = 1
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:

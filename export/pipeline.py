@@ -1,7 +1,7 @@
 """From checkpoints to an artifact, step by step."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +9,6 @@ from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Constants, Manifest
-from eagle_aot.common.errors import EagleError, ExportError
-from eagle_aot.common.memory import shortage
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
@@ -28,19 +26,20 @@ from eagle_aot.export.lowering.backend import (
     multiprocessors,
 )
 from eagle_aot.export.method_spec import MethodSpec
-from eagle_aot.export.methods import export_methods, method_specs
+from eagle_aot.export.methods import method_specs
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import SPLITK, choose_attention
 from eagle_aot.export.prepare.cpu_weights import FLOAT32
 from eagle_aot.export.prepare.cpu_weights.lighten import lighten
-from eagle_aot.export.prepare.dense_rows import read_dense_weights_once
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.export.publish.describe import describe, publish, write_draft_ids
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
+from eagle_aot.export.stated import stated
+from eagle_aot.export.trace import traced
 from eagle_aot.targets import get_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
 
@@ -49,6 +48,8 @@ DEFAULT_MAX_PREFILL = {CUDA: 1536, XNNPACK: 512}
 WORKSPACE = "compiling"
 """Where a compiler keeps its files until the artifact is written: on the same disk, and gone with
 it when the export is killed."""
+BESIDE = "compiling-beside"
+"""Where processes beside this one keep theirs, likewise."""
 
 
 def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Manifest:
@@ -114,12 +115,14 @@ def export_pair(
     found = pairing_record(loaded, backend, options)
     pair = prepare(loaded.pair, backend, progress)
     methods = method_specs(pair, lengths, options.attention == SPLITK)
-    programs = trace(methods, lengths.max_batch_size, options.backend, progress)
-    decisions = describe_decisions(loaded, backend, methods, programs, lengths.max_batch_size)
-    with progress.stage("import the compiler"):
-        compiler = lowering(backend)
     with appearing(Path(output_dir)) as directory:
-        write_program(compiler, programs, constants, directory, progress)
+        with beside(list(methods), pair, lengths, directory / BESIDE, options):
+            programs = trace(methods, lengths.max_batch_size, options.backend, progress)
+            sequences = lengths.max_batch_size
+            decisions = describe_decisions(loaded, backend, methods, programs, sequences)
+            with progress.stage("import the compiler"):
+                compiler = lowering(backend)
+            write_program(compiler, programs, constants, directory, progress)
         provenance.copy_tokenizer(directory)
         write_draft_ids(pair.draft, directory)
         manifest = describe(
@@ -175,14 +178,37 @@ def trace(
 ) -> dict[str, ExportedProgram]:
     """Export the methods as their backend wants them, and check their graphs."""
     with progress.stage("trace"), stated("tracing failed"):
-        programs = export_methods(methods, max_batch_size)
-        if backend == CUDA:
-            for name, program in programs.items():
-                few_rows = methods[name].few_rows
-                read_dense_weights_once(program, multiprocessors(), few_rows=few_rows)
+        programs = traced(methods, max_batch_size, backend)
     with progress.stage("check graphs"):
         check_graphs(programs, methods, max_batch_size)
     return programs
+
+
+def beside(
+    names: Sequence[str],
+    pair: Pair,
+    lengths: MethodLengths,
+    directory: Path,
+    options: ExportOptions,
+) -> AbstractContextManager[None]:
+    """Around the work on methods: lowers them in processes beside this one, if options ask for it.
+
+    XNNPACK's would gain nothing: what it compiles is little of the work, the rest must be here.
+    """
+    jobs = min(options.jobs, len(names))
+    if options.backend != CUDA or jobs == 1:
+        return nullcontext()
+    from eagle_aot.export.lowering.side_by_side.processes import lowered_beside
+
+    return lowered_beside(
+        names,
+        pair,
+        lengths,
+        splits_keys=options.attention == SPLITK,
+        jobs=jobs,
+        directory=directory,
+        progress=options.progress,
+    )
 
 
 def write_program(
@@ -198,18 +224,6 @@ def write_program(
             program = compiler.lower(programs, constants.methods(), begin)
         with progress.stage("write"):
             compiler.write(program, directory)
-
-
-@contextmanager
-def stated(what: str) -> Iterator[None]:
-    """Turn whatever the compilers raise, which have no common base, into an ExportError."""
-    try:
-        yield
-    except EagleError:
-        raise
-    except Exception as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ExportError(f"{what}: {shortage(error) or first_line}") from error
 
 
 def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:

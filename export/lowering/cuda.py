@@ -18,6 +18,7 @@ from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 from executorch.exir import (
     EdgeCompileConfig,
+    EdgeProgramManager,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
     to_edge_transform_and_lower,
@@ -48,21 +49,7 @@ def lower(
     Inputs and outputs stay on the device. Must run within `workspace`, and be written there: the
     program's weights are files of it.
     """
-    with (
-        quiet_tuning(),
-        announced(begin),
-        mutations_memoised(),
-        caches_kept_empty(),
-        writes_unwrapped(),
-        # A GPU's program has no vectors on the host: no need to find out by compiling which work.
-        config.patch({"cpp.vec_isa_ok": False}),
-    ):
-        edge = to_edge_transform_and_lower(
-            programs,
-            partitioner={name: [CudaPartitioner(compile_specs(name))] for name in programs},
-            constant_methods=dict(constants),
-            compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
-        )
+    edge = compiled(programs, constants, begin)
     begin(ASSEMBLE)
     return edge.to_executorch(
         ExecutorchBackendConfig(
@@ -76,6 +63,29 @@ def lower(
             enable_non_cpu_memory_planning=True,
         )
     )
+
+
+def compiled(
+    programs: dict[str, ExportedProgram],
+    constants: Mapping[str, Any],
+    begin: Callable[[str], None],
+) -> EdgeProgramManager:
+    """The methods compiled, each as a call of what it was compiled to."""
+    with (
+        quiet_tuning(),
+        announced(begin),
+        mutations_memoised(),
+        caches_kept_empty(),
+        writes_unwrapped(),
+        # A GPU's program has no vectors on the host: no need to find out by compiling which work.
+        config.patch({"cpp.vec_isa_ok": False}),
+    ):
+        return to_edge_transform_and_lower(
+            programs,
+            partitioner={name: [CudaPartitioner(compile_specs(name))] for name in programs},
+            constant_methods=dict(constants),
+            compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+        )
 
 
 def compile_specs(method: str) -> list[CompileSpec]:

@@ -31,6 +31,13 @@ def host_peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def host_own_peak_bytes() -> int:
+    """The same without what it shares with other processes now: memory and files. Linux only."""
+    status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    shared = sum(int(status[name].split()[0]) << 10 for name in ("RssShmem", "RssFile"))
+    return max(host_peak_bytes() - shared, 0)
+
+
 def host_free_bytes() -> int | None:
     """What this process may still take: memory that can be had, swap included, and no more than
     `ulimit -v` leaves. None where the system does not tell. A container's own limit is not in it.

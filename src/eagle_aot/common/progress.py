@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -26,6 +26,7 @@ class Progress:
     def __init__(self) -> None:
         self.console = Console(file=sys.stderr)  # this one, whoever redirects it later
         self.stages: list[Stage] = []
+        self._beside: list[tuple[float, Stage]] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[str], None]]:
@@ -42,6 +43,11 @@ class Progress:
             yield following
         self._done(name, started)
 
+    def beside(self, stage: Stage) -> None:
+        """Record what another process has just ended; it counts among what a stage here takes."""
+        self._beside.append((time.perf_counter(), stage))
+        self._record(stage)
+
     def _start(self) -> float:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
@@ -49,7 +55,12 @@ class Progress:
 
     def _done(self, name: str, started: float) -> None:
         gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        stage = Stage(name, time.perf_counter() - started, host_peak_bytes(), gpu_peak)
+        host = host_peak_bytes() + at_once(self._beside, lambda stage: stage.host_peak_bytes)
+        within = [(ended, stage) for ended, stage in self._beside if ended >= started]
+        gpu_peak += at_once(within, lambda stage: stage.gpu_peak_bytes)
+        self._record(Stage(name, time.perf_counter() - started, host, gpu_peak))
+
+    def _record(self, stage: Stage) -> None:
         self.stages.append(stage)
         if self.console.is_terminal:
             self.console.print(line(stage))
@@ -70,6 +81,18 @@ class Progress:
                 bar.reset(task, description=name)
 
             yield show
+
+
+def at_once(stages: Sequence[tuple[float, Stage]], size: Callable[[Stage], int]) -> int:
+    """The most, by `size`, of stages that ran at the same time; each with the second of its end."""
+    begins = [ended - stage.seconds for ended, stage in stages]
+    return max(
+        (
+            sum(size(stage) for ended, stage in stages if ended - stage.seconds <= at < ended)
+            for at in begins
+        ),
+        default=0,
+    )
 
 
 def line(stage: Stage) -> str:

@@ -1,0 +1,76 @@
+"""One GPU that several processes compile for."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.context import SpawnContext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.export import ExportedProgram
+
+ROOM = 30 << 30
+"""Bytes of the GPU's memory that they share out: two methods that read a target of 20 GB, but not
+their contexts, stay below 32 GiB by compiling one after the other."""
+
+
+class SharedGpu:
+    """What processes take in turns: memory, and the quiet that timing needs."""
+
+    def __init__(self, context: SpawnContext, room: int = ROOM) -> None:
+        """To be handed to processes of the context as they are spawned."""
+        self._changed = context.Condition()
+        self._free = context.Value("q", room, lock=False)  # which the condition guards
+        self._room = room
+        self._quiet = context.RLock()
+
+    @contextmanager
+    def memory(self, size: int) -> Iterator[None]:
+        """Wait until `size` bytes are free, and keep them; more than all there is waits for all."""
+        size = min(size, self._room)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free.value >= size)
+            self._free.value -= size
+        try:
+            yield
+        finally:
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
+            with self._changed:
+                self._free.value += size
+                self._changed.notify_all()
+
+    @contextmanager
+    def quiet_timing(self) -> Iterator[None]:
+        """Let Inductor time kernels while no other of the processes does.
+
+        torch 2.13 takes such a lock itself, where it is told of one; 2.11 knows none.
+        """
+        from torch._inductor.runtime import benchmarking
+
+        with ExitStack() as stack:
+            for kind in (benchmarking.TritonBenchmarker, benchmarking.InductorBenchmarker):
+                alone = self._alone(kind.benchmark_gpu)
+                stack.enter_context(patch.object(kind, "benchmark_gpu", alone))
+            yield
+
+    def _alone(self, measure: Callable[..., Any]) -> Callable[..., Any]:
+        def measure_alone(*args: Any, **kwargs: Any) -> Any:
+            with self._quiet:
+                return measure(*args, **kwargs)
+
+        return measure_alone
+
+
+def gpu_bytes(program: ExportedProgram) -> int:
+    """About what compiling a method takes: its weights, and a copy of the largest for tuning.
+
+    Caches take nothing.
+    """
+    held = {**program.state_dict, **program.constants}
+    sizes = [
+        tensor.nbytes
+        for name, tensor in held.items()
+        if isinstance(tensor, torch.Tensor) and "kv_cache" not in name
+    ]
+    return sum(sizes) + max(sizes, default=0)

@@ -1,0 +1,66 @@
+"""A pair whose CUDA methods are lowered in no time, here or in processes beside this one.
+
+As a program it lowers until it is killed: `python -m support.small_lowering DIRECTORY`.
+"""
+
+import sys
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from eagle_aot.artifact import PREFILL, TARGET_VERIFY
+from eagle_aot.common.progress import Progress
+from eagle_aot.export import Source
+from eagle_aot.export.lengths import method_lengths
+from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.lowering.backend import CUDA
+from eagle_aot.export.lowering.side_by_side import processes
+from eagle_aot.export.methods import method_specs
+from eagle_aot.export.pair import Pair
+from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.trace import traced
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from support.fake_gpu import SlowGpu
+
+LENGTHS = method_lengths(128, 256, 64)
+PID = "pid"
+
+
+def small_pair() -> Pair:
+    """One random layer, without a head."""
+    source = Source.find("gemma4-tiny", None, None, "dummy", 1, drafter="ngram")
+    return pack_int4(load_pair(source, CacheSizes(256, torch.bfloat16, on_host=True)).pair, 132)
+
+
+def small_programs(pair: Pair) -> dict[str, ExportedProgram]:
+    return traced(method_specs(pair, LENGTHS, splits_keys=True), 1, CUDA)
+
+
+def beside(
+    pair: Pair, directory: Path, progress: Progress, jobs: int
+) -> AbstractContextManager[None]:
+    """Lowers the pair's methods in processes of their own, in a directory within this one."""
+    return processes.lowered_beside(
+        [PREFILL, TARGET_VERIFY],
+        pair,
+        LENGTHS,
+        splits_keys=True,
+        jobs=jobs,
+        directory=directory / "beside",
+        progress=progress,
+    )
+
+
+def main(directory: Path) -> None:
+    """Lower for ever; the file `PID` says in which process."""
+    SlowGpu.pid = directory / PID
+    processes.SharedGpu = SlowGpu  # type: ignore[misc]
+    with beside(small_pair(), directory, Progress(), jobs=1):
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
