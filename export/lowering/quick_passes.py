@@ -100,8 +100,10 @@ def decomposed_once() -> Iterator[None]:
     run, whole = ExportedProgram.run_decompositions, list[ExportedProgram]()
 
     def run_once(program: ExportedProgram, table: Any = None, **options: Any) -> ExportedProgram:
-        if table != {}:
-            return program if program in whole else run(program, table, **options)
+        if program in whole:
+            return program
+        if type(table) is not dict or table:  # ExecuTorch's own tables are equal to {} until used
+            return run(program, table, **options)
         table = default_decompositions()
         table.pop(torch.ops.aten.linear.default)  # which XNNPACK takes whole
         whole.append(run(program, table, **options))
