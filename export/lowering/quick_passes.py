@@ -1,5 +1,6 @@
 """ExecuTorch's lowering without what it does over and over, for the same program."""
 
+import gc
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,10 @@ PLAIN = frozenset(
 )
 """Operators that none of the other passes looks for."""
 
+COLLECT_EVERY = 50_000, 20, 50
+"""What `gc.set_threshold` is told. Python's own 700 has it look through graphs of millions of
+objects thousands of times: an eighth of a lowering."""
+
 MOST_JOINED = 5
 """Tensors that one `cat` may have before a pass takes it apart."""
 
@@ -47,6 +52,17 @@ def quick_passes() -> Iterator[None]:
         decomposed_once(),
     ):
         yield
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Look for garbage as rarely as `COLLECT_EVERY` says."""
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECT_EVERY)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class NeededPasses(XNNPACKPassManager):

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import PROGRAM
 from eagle_aot.export.lowering.backend import ASSEMBLE
-from eagle_aot.export.lowering.quick_passes import quick_passes
+from eagle_aot.export.lowering.quick_passes import quick_passes, rare_collections
 from eagle_aot.export.lowering.shared_tables import SharedTables
 
 
@@ -33,6 +33,7 @@ class LinearPartitioner(XnnpackPartitioner):
         return [torch.ops.aten.linear.default], None
 
 
+@rare_collections()
 def lower(
     programs: dict[str, ExportedProgram],
     constants: Mapping[str, Any],

@@ -54,3 +54,19 @@ def test_what_a_process_may_take_ends_at_its_limit() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, limited = map(int, done.stdout.split())
     assert 0 < limited < 1 << 28 < before
+
+
+def test_a_process_s_own_memory_is_what_no_other_shares() -> None:
+    code = """if True:
+        import mmap
+        from eagle_aot.common.memory import host_own_peak_bytes
+        before, page = host_own_peak_bytes(), bytes(1 << 20)
+        for flags in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):
+            memory = mmap.mmap(-1, 1 << 28, flags)
+            for _ in range(256):
+                memory.write(page)
+            print(host_own_peak_bytes() - before)
+    """
+    told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    shared, private = map(int, told.stdout.split())
+    assert shared < 2**26 < 2**28 < private + 2**22

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from eagle_aot.artifact import Stage
 from eagle_aot.common import progress as progress_module
-from eagle_aot.common.progress import Progress, line
+from eagle_aot.common.progress import Progress, at_once, line
 
 
 def test_stages_are_measured() -> None:
@@ -52,6 +52,28 @@ def test_long_stages_alone_are_told_elsewhere(
     output, told = capfd.readouterr()
     assert output == ""
     assert told.startswith("lower ") and "host peak" in told and told.count("\n") == 1
+
+
+def test_what_runs_beside_counts_where_it_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 s - 4 s, 3 s - 9 s and 5 s - 8 s: the last two are at once, and so are the first two."""
+    sizes = [(4.0, 4.0, 5), (9.0, 6.0, 3), (8.0, 3.0, 4)]
+    stages = [(ended, Stage("beside", seconds, size, 0)) for ended, seconds, size in sizes]
+    assert at_once(stages, lambda stage: stage.host_peak_bytes) == 8
+    assert at_once(stages[:1] + stages[2:], lambda stage: stage.host_peak_bytes) == 5
+    assert at_once([], lambda stage: stage.host_peak_bytes) == 0
+
+
+def test_what_ran_beside_is_recorded_and_counts() -> None:
+    progress = Progress()
+    with progress.stage("lower"):
+        for name in ("lower prefill", "lower target_verify"):
+            progress.beside(Stage(name, 60.0, 1 << 40, 1 << 30))
+    with progress.stage("write"):
+        pass
+    *beside, lower, write = progress.stages
+    assert [stage.name for stage in beside] == ["lower prefill", "lower target_verify"]
+    assert 0 < lower.host_peak_bytes - (2 << 40) < 1 << 40 and lower.gpu_peak_bytes == 2 << 30
+    assert write.host_peak_bytes >= lower.host_peak_bytes and write.gpu_peak_bytes == 0
 
 
 def test_gpu_memory_is_shown_where_there_is_some() -> None:

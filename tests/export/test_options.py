@@ -19,6 +19,7 @@ NOT_OF_THE_EXPORT = {
         "describe_target",
         "self_test",
         "self_test_prompts",
+        "jobs",
         "as_json",
         "list_targets",
         "help",

@@ -32,10 +32,15 @@ def host_peak_bytes() -> int:
 
 
 def host_own_peak_bytes() -> int:
-    """The same without what it shares with other processes now: memory and files. Linux only."""
+    """The same without what it shares with other processes now: memory and files. Linux only.
+
+    `getrusage` would count what the process took that spawned this one.
+    """
     status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    shared = sum(int(status[name].split()[0]) << 10 for name in ("RssShmem", "RssFile"))
-    return max(host_peak_bytes() - shared, 0)
+    peak, *shared = (
+        int(status[name].split()[0]) << 10 for name in ("VmHWM", "RssShmem", "RssFile")
+    )
+    return max(peak - sum(shared), 0)
 
 
 def host_free_bytes() -> int | None:

@@ -1,8 +1,10 @@
 """ExecuTorch's lowering with fewer passes: graphs in order, and the same bits from the program."""
 
+import gc
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +13,15 @@ from executorch.runtime import Runtime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram, exported_program
 from torch.fx import Graph, GraphModule, Node
 
-from eagle_aot.export.lowering.quick_passes import quick_passes, sort_in_place
+from eagle_aot.export.lowering.quick_passes import (
+    COLLECT_EVERY,
+    quick_passes,
+    rare_collections,
+    sort_in_place,
+)
 from eagle_aot.export.lowering.xnnpack import LinearPartitioner
 from eagle_aot.export.prepare.cpu_weights.codes import int8_by_rows
 from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
@@ -78,6 +85,29 @@ def test_the_program_computes_the_same(linear: Callable[[], nn.Module]) -> None:
     expected = run(lowered(block, nullcontext()), x)
     assert torch.equal(run(lowered(block, quick_passes()), x), expected)
     assert expected.norm() > 1
+
+
+def test_a_program_is_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decompose, calls = exported_program._decompose_exported_program, list[object]()
+
+    def counted(program: ExportedProgram, **options: Any) -> ExportedProgram:
+        calls.append(program)
+        return decompose(program, **options)
+
+    monkeypatch.setattr(exported_program, "_decompose_exported_program", counted)
+    block = Block(nn.Linear(32, 32, bias=False))
+    lowered(block, quick_passes())
+    assert len(calls) == 1
+    lowered(block, nullcontext())
+    assert len(calls) == 1 + 2, "what it spares"
+
+
+def test_garbage_is_collected_as_before_afterwards() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), rare_collections():
+        assert gc.get_threshold() == COLLECT_EVERY != before
+        raise KeyError("a failure")
+    assert gc.get_threshold() == before
 
 
 def run(program: bytes, x: Tensor) -> Tensor:
