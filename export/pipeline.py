@@ -193,7 +193,8 @@ def beside(
 ) -> AbstractContextManager[None]:
     """Around the work on methods: lowers them in processes beside this one, if options ask for it.
 
-    XNNPACK's would gain nothing: what it compiles is little of the work, the rest must be here.
+    XNNPACK's would gain nothing: compiling is a twentieth of lowering them, and what is before that
+    is done here in any case.
     """
     jobs = min(options.jobs, len(names))
     if options.backend != CUDA or jobs == 1:

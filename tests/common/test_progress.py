@@ -1,5 +1,6 @@
 """Stages: what they cost, and what a terminal shows of them."""
 
+import time
 from io import StringIO
 
 import pytest
@@ -54,25 +55,27 @@ def test_long_stages_alone_are_told_elsewhere(
     assert told.startswith("lower ") and "host peak" in told and told.count("\n") == 1
 
 
-def test_what_runs_beside_counts_where_it_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """0 s - 4 s, 3 s - 9 s and 5 s - 8 s: the last two are at once, and so are the first two."""
-    sizes = [(4.0, 4.0, 5), (9.0, 6.0, 3), (8.0, 3.0, 4)]
-    stages = [(ended, Stage("beside", seconds, size, 0)) for ended, seconds, size in sizes]
-    assert at_once(stages, lambda stage: stage.host_peak_bytes) == 8
-    assert at_once(stages[:1] + stages[2:], lambda stage: stage.host_peak_bytes) == 5
-    assert at_once([], lambda stage: stage.host_peak_bytes) == 0
+def test_what_is_held_at_the_same_time_adds_up() -> None:
+    spans = [(0.0, 4.0, 5), (3.0, 9.0, 3), (5.0, 8.0, 4)]
+    assert at_once(spans) == 8
+    assert at_once([spans[0], spans[2]]) == 5 and at_once(spans[1:]) == 7
+    assert at_once([(0.0, 4.0, 5), (4.0, 9.0, 3)]) == 5
+    assert at_once([]) == 0
 
 
 def test_what_ran_beside_is_recorded_and_counts() -> None:
-    progress = Progress()
+    """It takes the host's memory from its beginning, the GPU's in the stage that it tells of."""
+    progress, began = Progress(), time.perf_counter()
     with progress.stage("lower"):
-        for name in ("lower prefill", "lower target_verify"):
-            progress.beside(Stage(name, 60.0, 1 << 40, 1 << 30))
+        time.sleep(0.02)
+        progress.beside(Stage("lower prefill", 0.01, 1 << 40, 1 << 30), began)
+        time.sleep(0.02)
+        progress.beside(Stage("lower target_verify", 0.01, 1 << 40, 1 << 31), began)
     with progress.stage("write"):
         pass
     *beside, lower, write = progress.stages
     assert [stage.name for stage in beside] == ["lower prefill", "lower target_verify"]
-    assert 0 < lower.host_peak_bytes - (2 << 40) < 1 << 40 and lower.gpu_peak_bytes == 2 << 30
+    assert 0 < lower.host_peak_bytes - (2 << 40) < 1 << 40 and lower.gpu_peak_bytes == 1 << 31
     assert write.host_peak_bytes >= lower.host_peak_bytes and write.gpu_peak_bytes == 0
 
 

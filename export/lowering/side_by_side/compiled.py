@@ -1,6 +1,7 @@
 """A method that another process has compiled, on its way into the program of all."""
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,14 +25,16 @@ PREPROCESS = "_preprocess_with_weight_collector"
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What the compiler made of a method; `graph` is `graph_digest` of what it was given.
+    """What the compiler made of a method, in how many seconds.
 
-    Weights are files of the process that compiled it, and of whoever unpickles this from then on.
+    `graph` is `graph_digest` of what it was given. Weights are files of the process that compiled
+    it, and of whoever unpickles this from then on.
     """
 
     graph: str
     result: PreprocessResult
     weights: CudaWeightArtifact
+    seconds: float
 
 
 class Kept(CudaWeightCollector):
@@ -57,8 +60,10 @@ def compiled_apart(gpu: SharedGpu) -> Iterator[list[Compiled]]:
     ) -> PreprocessResult:
         graph, kept = graph_digest(program), Kept()
         with gpu.memory(gpu_bytes(program)):
+            started = time.perf_counter()
             result = compile_one(program, specs, kept)
-        compiled.append(Compiled(graph, kept.result, kept.weights))
+            seconds = time.perf_counter() - started
+        compiled.append(Compiled(graph, kept.result, kept.weights, seconds))
         return result
 
     with gpu.quiet_timing(), patch.object(CudaBackend, PREPROCESS, compile_apart):

@@ -46,10 +46,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A compiled method, and what it cost."""
+    """A compiled method, what compiling cost, and when its process began, by `perf_counter`."""
 
     compiled: "Compiled"
     stage: Stage
+    began: float
 
 
 _given: Work
@@ -80,15 +81,17 @@ def lower_method(name: str) -> Lowered:
     from eagle_aot.export.lowering import cuda
     from eagle_aot.export.lowering.side_by_side.compiled import compiled_apart
 
-    started, work = time.perf_counter(), _given
+    began, work = time.perf_counter(), _given
     os.environ.setdefault(cuda.CACHE_DIR, str(work.directory / str(os.getpid())))
     config.compile_threads = work.threads
-    specs = method_specs(work.pair.pair(), work.lengths, work.splits_keys)
+    if torch.cuda.is_initialized():  # for a method before
+        torch.cuda.reset_peak_memory_stats()
     with stated("tracing failed"):
+        specs = method_specs(work.pair.pair(), work.lengths, work.splits_keys)
         programs = traced({name: specs[name]}, work.lengths.max_batch_size, CUDA)
     with stated("lowering failed"), compiled_apart(work.gpu) as compiled:
         cuda.compiled(programs, {}, lambda stage: None)
     (only,) = compiled
     gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    seconds = time.perf_counter() - started
-    return Lowered(only, Stage(f"lower {name}", seconds, host_own_peak_bytes(), gpu_peak))
+    stage = Stage(f"lower {name}", only.seconds, host_own_peak_bytes(), gpu_peak)
+    return Lowered(only, stage, began)

@@ -77,7 +77,7 @@ def lowered_beside(
 
 def _tell(done: "Future[Lowered]", progress: Progress) -> None:
     if not done.cancelled() and done.exception() is None:
-        progress.beside(done.result().stage)
+        progress.beside(done.result().stage, done.result().began)
 
 
 def _wait(name: str, future: "Future[Lowered]") -> "Compiled":

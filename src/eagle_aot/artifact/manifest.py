@@ -57,7 +57,10 @@ class RowRange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Stage(Struct, frozen=True, forbid_unknown_fields=True):
-    """Time, the peak of host memory up to its end, and the peak of GPU memory within it."""
+    """Time, the peak of host memory up to its end, and the peak of GPU memory within it.
+
+    Of a stage in a process beside the exporting one, what that process took for itself.
+    """
 
     name: str
     seconds: float

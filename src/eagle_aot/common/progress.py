@@ -26,7 +26,7 @@ class Progress:
     def __init__(self) -> None:
         self.console = Console(file=sys.stderr)  # this one, whoever redirects it later
         self.stages: list[Stage] = []
-        self._beside: list[tuple[float, Stage]] = []
+        self._beside: list[tuple[float, float, Stage]] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[str], None]]:
@@ -43,9 +43,12 @@ class Progress:
             yield following
         self._done(name, started)
 
-    def beside(self, stage: Stage) -> None:
-        """Record what another process has just ended; it counts among what a stage here takes."""
-        self._beside.append((time.perf_counter(), stage))
+    def beside(self, stage: Stage, began: float) -> None:
+        """Record a stage that another process has just ended; it counts among what is taken here.
+
+        That process began its work at `began` of `time.perf_counter`, which processes share.
+        """
+        self._beside.append((began, time.perf_counter(), stage))
         self._record(stage)
 
     def _start(self) -> float:
@@ -55,10 +58,14 @@ class Progress:
 
     def _done(self, name: str, started: float) -> None:
         gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        host = host_peak_bytes() + at_once(self._beside, lambda stage: stage.host_peak_bytes)
-        within = [(ended, stage) for ended, stage in self._beside if ended >= started]
-        gpu_peak += at_once(within, lambda stage: stage.gpu_peak_bytes)
-        self._record(Stage(name, time.perf_counter() - started, host, gpu_peak))
+        host_beside = [(b, e, stage.host_peak_bytes) for b, e, stage in self._beside]
+        gpu_beside = [
+            (ended - stage.seconds, ended, stage.gpu_peak_bytes)
+            for _, ended, stage in self._beside
+            if ended >= started
+        ]
+        host, gpu = host_peak_bytes() + at_once(host_beside), gpu_peak + at_once(gpu_beside)
+        self._record(Stage(name, time.perf_counter() - started, host, gpu))
 
     def _record(self, stage: Stage) -> None:
         self.stages.append(stage)
@@ -83,16 +90,11 @@ class Progress:
             yield show
 
 
-def at_once(stages: Sequence[tuple[float, Stage]], size: Callable[[Stage], int]) -> int:
-    """The most, by `size`, of stages that ran at the same time; each with the second of its end."""
-    begins = [ended - stage.seconds for ended, stage in stages]
-    return max(
-        (
-            sum(size(stage) for ended, stage in stages if ended - stage.seconds <= at < ended)
-            for at in begins
-        ),
-        default=0,
-    )
+def at_once(spans: Sequence[tuple[float, float, int]]) -> int:
+    """The largest sum of sizes at any time, of those that are from a beginning to an end."""
+    beginnings = [began for began, _, _ in spans]
+    sums = (sum(size for b, e, size in spans if b <= at < e) for at in beginnings)
+    return max(sums, default=0)
 
 
 def line(stage: Stage) -> str:
