@@ -17,6 +17,7 @@ from eagle_aot.export.lowering.side_by_side.method import Lowered, Work, begin, 
 from eagle_aot.export.lowering.side_by_side.shared_gpu import SharedGpu
 from eagle_aot.export.lowering.side_by_side.shared_pair import SharedPair
 from eagle_aot.export.pair import Pair
+from eagle_aot.export.stated import stated
 
 if TYPE_CHECKING:
     from eagle_aot.export.lowering.side_by_side.compiled import Compiled
@@ -41,7 +42,7 @@ def lowered_beside(
     process outlives the block, or this process. Raises in the block, where it lowers a method, what
     lowering that method raised.
     """
-    with progress.stage("share weights"):
+    with progress.stage("share weights"), stated("sharing weights failed"):
         shared = SharedPair(pair)
     context = get_context("spawn")  # a fork of a process that has used a GPU cannot use it
     ends, lifeline = context.Pipe(duplex=False)
