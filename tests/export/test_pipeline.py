@@ -1,11 +1,15 @@
 """A pair on its way into the pipeline."""
 
+import multiprocessing
+from pathlib import Path
+
 import pytest
 import torch
 
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export import ExportOptions, Source, pipeline, run_check
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
+from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading import load
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -39,3 +43,16 @@ def test_a_gpu_too_small_to_pack_is_stated(monkeypatch: pytest.MonkeyPatch) -> N
     source = Source.find("gemma4-tiny", None, None, "dummy")
     with pytest.raises(ExportError, match=r"^packing failed: out of memory on the GPU, 2\.62 G"):
         run_check(source, ExportOptions(backend="cuda", max_seq_len=128))
+
+
+@pytest.mark.parametrize(("backend", "jobs"), [("cuda", 1), ("xnnpack", 4)])
+def test_one_job_and_xnnpack_lower_here(tmp_path: Path, backend: str, jobs: int) -> None:
+    """Nothing is moved, made or spawned."""
+    source = Source.find("gemma4-tiny", None, None, "dummy", 1, drafter="ngram")
+    pair = load.load_pair(source, CacheSizes(64, torch.bfloat16)).pair
+    before = {name: tensor.data_ptr() for name, tensor in pair.named_parameters()}
+    options = ExportOptions(backend=backend, jobs=jobs)
+    lengths = method_lengths(128, 256, 64)
+    with pipeline.beside(["prefill", "target_verify"], pair, lengths, tmp_path / "new", options):
+        assert not list(tmp_path.iterdir()) and not multiprocessing.active_children()
+    assert {name: tensor.data_ptr() for name, tensor in pair.named_parameters()} == before
