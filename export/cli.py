@@ -78,10 +78,9 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
 @click.option("--self-test-prompts", type=click.Path(path_type=Path), metavar="FILE.jsonl",
               help="Its prompts, as eagle-run --prompts-jsonl takes them; 24 tokens of each answer "
                    "are decoded.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(min=1), default=lambda: len(os.sched_getaffinity(0)),
-              show_default="cores", metavar="N",
-              help="Processes that lower methods for CUDA at the same time; 1: this one alone. "
-                   "XNNPACK's are lowered by this one.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="Processes that lower methods for CUDA at the same time; XNNPACK's are lowered "
+                   "by one.")  # fmt: skip
 @click.option("--reproduce", type=click.Path(path_type=Path), metavar="manifest.json",
               help="Repeat a recorded export and say what differs.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True,
