@@ -71,6 +71,7 @@ def test_a_stream_is_the_same_text_in_parts(server: Server) -> None:
     assert len(texts) > 5 and "".join(texts) == whole.choices[0].message.content
     assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["stop"]
     assert last.choices == [] and last.usage.completion_tokens == whole.usage.completion_tokens
+    assert all(chunk.usage is None and "usage" in chunk.model_fields_set for chunk in chunks)
     assert {chunk.id for chunk in [*chunks, last]} == {last.id}
     assert last.system_fingerprint == whole.system_fingerprint
 
@@ -93,6 +94,23 @@ def test_what_was_sampled_can_be_sampled_again(server: Server, int4_head: Runner
     several = ask(server, **how, max_tokens=60, n=3, seed=seed).choices
     assert several[0].message.content == choice.message.content
     assert len({one.message.content for one in several}) == 3
+
+
+def test_a_stream_tells_each_choices_seed_at_its_end(server: Server) -> None:
+    """Whichever end point: the same fields as whole choices have, and no others."""
+    how: dict[str, Any] = {"temperature": 1.0, "seed": 40, "n": 2, "max_tokens": 4}
+    complete = partial(server.client.completions.create, model="tiny", prompt="Ada has 27", **how)
+    for asked in (partial(ask, server, **how), complete):
+        whole, told = asked(), {}
+        for chunk in asked(stream=True):
+            (part,) = chunk.choices
+            assert "usage" not in chunk.model_fields_set and "seed" not in chunk.model_extra
+            if part.finish_reason:
+                told[part.index] = (part.finish_reason, part.seed)
+            else:
+                assert "seed" not in part.model_extra
+        assert told == {i: (one.finish_reason, one.seed) for i, one in enumerate(whole.choices)}
+        assert [one.seed for one in whole.choices] == [40, 41]
 
 
 def test_completions_of_text_and_of_ids(server: Server, int4_head: Runner) -> None:

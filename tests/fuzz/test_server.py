@@ -145,12 +145,10 @@ def texts(answer: httpx.Response) -> dict[int, str]:
 
 
 def seed(answer: httpx.Response) -> int | None:
-    """Of the first choice, None where nothing is drawn; a stream tells it beside the last part."""
-    parts = ((one, choice) for one in objects(answer) for choice in one["choices"])
+    """Of the first choice, None where nothing is drawn; a stream tells it with the last part."""
+    parts = (choice for one in objects(answer) for choice in one["choices"])
     return next(
-        (one | choice)["seed"]
-        for one, choice in parts
-        if choice["index"] == 0 and choice["finish_reason"]
+        choice["seed"] for choice in parts if choice["index"] == 0 and choice["finish_reason"]
     )
 
 

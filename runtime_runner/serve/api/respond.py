@@ -49,20 +49,21 @@ async def events(
 ) -> AsyncIterator[bytes]:
     """Of a stream. What fails now is its last event."""
     results: dict[int, Result] = {}
+    cost = {"usage": None} if asked.include_usage else {}  # which the last chunk alone knows
     try:
         for start in map(wording.start, range(answers.count)):
             if start is not None:
-                yield event(start)
+                yield event(start | cost)
         part: Part | None = first
         while part is not None:
             index, item = part
             if isinstance(item, Result):
                 results[index] = item
-                yield event(wording.end(index, item))
+                yield event(wording.end(index, item) | cost)
             else:
                 delta = wording.delta(index, item)
                 if item.text or item.trace:
-                    yield event(delta | item.trace)
+                    yield event(delta | item.trace | cost)
             part = await anext(others, None)
         if asked.include_usage:
             yield event(wording.cost([results[index] for index in sorted(results)]))

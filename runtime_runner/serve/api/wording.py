@@ -110,9 +110,7 @@ class ChatWording(Named):
         return self._chunk(index, {"content": piece.text}, logprobs=told)
 
     def end(self, index: int, result: Result) -> dict[str, Any]:
-        reason, told = finish_reason(result), self._last_logprobs(index, result)
-        chunk = self._chunk(index, {}, finish_reason=reason, logprobs=told)
-        return chunk | {"seed": result.parameters.seed}
+        return self._chunk(index, {}, **ending(result, self._last_logprobs(index, result)))
 
     def cost(self, results: Sequence[Result]) -> dict[str, Any]:
         return self._object("chat.completion.chunk", self.number, [], usage=usage(results))
@@ -145,9 +143,7 @@ class CompletionWording(Named):
         return self._chunk(index, piece.text, logprobs=self._more_logprobs(index, piece))
 
     def end(self, index: int, result: Result) -> dict[str, Any]:
-        reason, told = finish_reason(result), self._last_logprobs(index, result)
-        chunk = self._chunk(index, "", finish_reason=reason, logprobs=told)
-        return chunk | {"seed": result.parameters.seed}
+        return self._chunk(index, "", **ending(result, self._last_logprobs(index, result)))
 
     def cost(self, results: Sequence[Result]) -> dict[str, Any]:
         return self._object("text_completion", self.number, [], usage=usage(results))
@@ -169,18 +165,13 @@ def choice(
     index: int, result: Result, logprobs: dict[str, Any] | None, **content: Any
 ) -> dict[str, Any]:
     """One of an answer."""
-    return {
-        "index": index,
-        **content,
-        "logprobs": logprobs,
-        "finish_reason": finish_reason(result),
-        "seed": result.parameters.seed,
-    }
+    return {"index": index, **content, **ending(result, logprobs)}
 
 
-def finish_reason(result: Result) -> str:
-    """In the API's words."""
-    return FINISH.get(result.finish_reason, result.finish_reason)
+def ending(result: Result, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+    """What is known of a choice at its end; the reason is in the API's words."""
+    reason = FINISH.get(result.finish_reason, result.finish_reason)
+    return {"logprobs": logprobs, "finish_reason": reason, "seed": result.parameters.seed}
 
 
 def usage(results: Sequence[Result]) -> dict[str, Any]:
