@@ -59,6 +59,6 @@ def open_program(
         from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 
         return AotiExecutor(directory, manifest, cuda_graphs=cuda_graphs)
-    from eagle_aot.runtime_runner.executors.executorch import ExecuTorchExecutor  # slow import
+    from eagle_aot.runtime_runner.executors.executorch import ExecuTorchExecutor
 
     return ExecuTorchExecutor(directory, manifest)

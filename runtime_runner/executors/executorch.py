@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.runtime import Method, Runtime, Verification
 from torch import Tensor
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest, methods_of
@@ -18,6 +17,7 @@ from eagle_aot.common.process import held_stderr
 from eagle_aot.common.threads import torch_threads
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.executors.room import check_room
+from eagle_aot.runtime_runner.executors.runtime import Method, Runtime, Verification
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 """What the runtime calls the backends of our artifacts."""
