@@ -5,11 +5,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from eagle_aot.runtime_runner import Runner, load_artifact
+
+if TYPE_CHECKING:
+    from support.server import Server
 
 torch.set_num_threads(1)
 RANDOM_MAX_SEQ_LEN = 192
@@ -221,3 +225,12 @@ def int4_runner(int4_artifact: Path) -> Runner:
 @pytest.fixture(scope="session")
 def batch_runner(batch_artifact: Path) -> Runner:
     return load_artifact(batch_artifact)
+
+
+@pytest.fixture(scope="session")
+def server(int4_head_artifact: Path) -> "Iterator[Server]":
+    """`eagle-serve` of a model that is called tiny, for tests that leave it as it was."""
+    from support.server import served  # slow, and not needed in child processes
+
+    with served(int4_head_artifact, "--model", "tiny", "--max-waiting", "30") as found:
+        yield found

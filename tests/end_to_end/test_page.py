@@ -1,12 +1,12 @@
 """The page of `eagle-serve`, in a real browser."""
 
 import shutil
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from support.server import Server, served
+from support.server import Server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -14,12 +14,6 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 
 QUESTION = "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?"
 ANSWERED = "article.assistant footer"
-
-
-@pytest.fixture(scope="module")
-def server(int4_head_artifact: Path) -> Iterator[Server]:
-    with served(int4_head_artifact, "--model", "tiny", "--no-warm-up") as found:
-        yield found
 
 
 @pytest.fixture
@@ -82,13 +76,25 @@ def test_an_answer_can_be_stopped(page: "playwright.Page", server: Server) -> No
     page.fill("#text", "")
     page.click("#send")
     assert page.locator("article").count() == 0  # nothing was said
-    page.fill("#longest", "100000")
-    page.fill("#text", QUESTION * 3)
+    page.route("**/chat/completions", without_an_end)
+    cancelled = 'eagle_requests_total{outcome="cancelled"}'
+    before = server.metric(cancelled)
+    page.fill("#longest", "900")
+    page.fill("#text", QUESTION)
     page.click("#send")
     page.locator(".round").first.wait_for()
-    if page.locator("#stop").is_visible():
-        page.click("#stop")
+    page.click("#stop")
     page.locator("#send").wait_for()
+    assert page.locator(ANSWERED).count() == 0
+    ends = time.monotonic() + 10
+    while server.metric(cancelled) == before and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert server.metric(cancelled) == before + 1
+
+
+def without_an_end(route: "playwright.Route") -> None:
+    """So long an answer that nobody is too late to stop it."""
+    route.continue_(post_data=route.request.post_data_json | {"ignore_eos": True})
 
 
 def test_what_the_server_refuses_is_shown(page: "playwright.Page") -> None:

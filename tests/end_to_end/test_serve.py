@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -27,12 +26,6 @@ OTHERS = [
 ]
 
 PLAIN = {"speculate": False}
-
-
-@pytest.fixture(scope="module")
-def server(int4_head_artifact: Path) -> Iterator[Server]:
-    with served(int4_head_artifact, "--model", "tiny", "--max-waiting", "30") as found:
-        yield found
 
 
 def ask(server: Server, text: str = QUESTION, **more: Any) -> Any:

@@ -1,7 +1,5 @@
 """Log probabilities through OpenAI's own client."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -9,16 +7,10 @@ import pytest
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from support.server import Server, served
+from support.server import Server
 
 QUESTION = "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?"
 HOT: dict[str, Any] = {"temperature": 3.0, "seed": 5}
-
-
-@pytest.fixture(scope="module")
-def server(int4_head_artifact: Path) -> Iterator[Server]:
-    with served(int4_head_artifact, "--model", "tiny", "--no-warm-up") as found:
-        yield found
 
 
 def ask(server: Server, **more: Any) -> Any:
