@@ -1,8 +1,15 @@
-"""The page of `eagle-serve`, in a real browser."""
+"""The page of `eagle-serve`, in a real browser.
 
+    PAGE_IMAGES=docs/images pytest tests/end_to_end/test_page.py
+
+takes the pictures that docs/ shows.
+"""
+
+import os
 import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,14 +21,18 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 
 QUESTION = "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?"
 ANSWERED = "article.assistant footer"
+SCREENS = {"phone": (390, 800), "desktop": (1000, 540)}
+"""Widths and heights."""
+IMAGES = "PAGE_IMAGES"
 
 
 @pytest.fixture
 def page(server: Server) -> "Iterator[playwright.Page]":
-    """On a phone."""
+    """On a phone, with two pixels for each of CSS's."""
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        found = browser.new_page(viewport={"width": 390, "height": 800})
+        found = browser.new_page(device_scale_factor=2)
+        set_screen(found, "phone")
         found.set_default_timeout(20_000)
         asked: list[str] = []
         problems: list[str] = []
@@ -34,6 +45,26 @@ def page(server: Server) -> "Iterator[playwright.Page]":
         browser.close()
     assert all(url.startswith(server.url) for url in asked)
     assert [problem for problem in problems if "status of 400" not in problem] == []
+
+
+def set_screen(page: "playwright.Page", device: str) -> None:
+    width, height = SCREENS[device]
+    page.set_viewport_size({"width": width, "height": height})
+
+
+@pytest.mark.parametrize("device", SCREENS)
+def test_it_fits_a_screen(page: "playwright.Page", device: str) -> None:
+    """All of the form without scrolling, and nothing out of sight at the side."""
+    set_screen(page, device)
+    page.fill("#text", QUESTION)
+    page.click("#send")
+    page.locator(ANSWERED).wait_for()
+    page.locator(".round").nth(3).focus()
+    if IMAGES in os.environ:
+        page.screenshot(path=Path(os.environ[IMAGES]) / f"page-{device}.png")
+    width, height = SCREENS[device]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.querySelector('form').getBoundingClientRect().bottom") <= height
 
 
 def test_a_question_is_answered_without_a_mouse(page: "playwright.Page", server: Server) -> None:
