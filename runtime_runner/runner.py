@@ -364,6 +364,7 @@ def load_artifact(
     cuda_graphs: bool = True,
     drafter: str | None = None,
     prompt_share: float = PROMPT_SHARE,
+    verify: Callable[[Manifest, Path], None] = Manifest.verify,
 ) -> Runner:
     """Open an artifact directory for running.
 
@@ -371,16 +372,16 @@ def load_artifact(
     `DRAFTERS`, the artifact's own where it is None. `prompt_share` is how much of the time prompts
     may take from texts that run beside them.
 
-    Its files must match the manifest's hashes and its constants the manifest's. Raises
-    ArtifactError for an artifact that is damaged, of another version or with a drafter that is not
-    known here, SettingError for a drafter that needs what the artifact does not have, and
+    Its files must match the manifest's hashes, as `verify` finds, and its constants the manifest's.
+    Raises ArtifactError for an artifact that is damaged, of another version or with a drafter that
+    is not known here, SettingError for a drafter that needs what the artifact does not have, and
     UnsupportedError for an executor that does not fit it.
     """
     directory = Path(path)
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)
-    manifest.verify(directory)
+    verify(manifest, directory)
     make_drafter = kind_of(manifest, directory, drafter)
     opened = open_program(directory, manifest, executor, cuda_graphs=cuda_graphs)
     constants = Constants.from_methods(opened.constants())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,11 @@ def answered(
     import ray.data
 
     from eagle_aot.artifact import Manifest
+    from eagle_aot.artifact.verified import forget
     from eagle_aot.runtime_runner.serve.on_ray.machine import gpus_of
     from eagle_aot.runtime_runner.serve.on_ray.predictor import Predictor
 
-    manifest = Manifest.read(artifact)
+    manifest, key = Manifest.read(artifact), secrets.token_hex()
     ray.init(include_dashboard=False, logging_level="warning", ignore_reinit_error=True)
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -85,7 +87,7 @@ def answered(
     rows = ray.data.from_items([{"prompt": json.dumps(prompt)} for prompt in prompts])
     answers = rows.map_batches(
         Predictor,
-        fn_constructor_args=(artifact, options),
+        fn_constructor_args=(artifact, key, options),
         batch_size=4 * manifest.max_batch_size,
         compute=ray.data.ActorPoolStrategy(size=replicas),
         num_gpus=gpus_of(manifest),
@@ -94,6 +96,7 @@ def answered(
     )
     for row in answers.iter_rows():
         yield row["answer"]
+    forget(key)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eagle_aot.runtime_runner.runner import load_artifact
+from eagle_aot.runtime_runner.serve.on_ray.machine import open_artifact
 
 
 class Predictor:
     """As Ray Data runs one in a process of its own. `options` are those of `Runner.generate`."""
 
-    def __init__(self, artifact: Path, options: dict[str, Any]) -> None:
-        self._runner, self._options = load_artifact(artifact), options
+    def __init__(self, artifact: Path, key: str, options: dict[str, Any]) -> None:
+        """`key` is as in `Replicas`."""
+        self._runner, self._options = open_artifact(artifact, key), options
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
         """`prompt` of each row is JSON, as are the answers."""

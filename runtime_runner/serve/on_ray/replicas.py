@@ -8,10 +8,11 @@ text depends on the request alone, that one's is the same, and goes on where the
 import asyncio
 import functools
 import logging
+import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from eagle_aot.artifact.verified import forget
 from eagle_aot.runtime_runner.engine import Failed
-from eagle_aot.runtime_runner.runner import load_artifact
 from eagle_aot.runtime_runner.serve.answers import Answers, Item, Piece
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
+from eagle_aot.runtime_runner.serve.on_ray.machine import open_artifact
 from eagle_aot.runtime_runner.serve.on_ray.told import Told
 from eagle_aot.runtime_runner.serve.service import LocalService, Model, Settings, Work
 from eagle_aot.runtime_runner.serve.worker import check_room
@@ -47,7 +49,7 @@ DIED = RayActorError, DeploymentUnavailableError
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replicas:
     """So many, each with `gpus` of a machine's and caches for `caches` texts. `load` are options of
-    `load_artifact`."""
+    `load_artifact`; by the `key` they believe one another that the artifact is verified."""
 
     artifact: Path
     count: int
@@ -55,13 +57,14 @@ class Replicas:
     caches: int
     settings: Settings
     load: dict[str, Any]
+    key: str = field(default_factory=secrets.token_hex)
 
 
 class Replica:
     """One engine."""
 
     def __init__(self, replicas: Replicas) -> None:
-        runner = load_artifact(replicas.artifact, **replicas.load)
+        runner = open_artifact(replicas.artifact, replicas.key, **replicas.load)
         runner.adaptive_schedule(trees=False)  # measured while nobody runs
         runner.warm_up()
         self._service = LocalService(runner, replicas.settings)
@@ -184,6 +187,7 @@ def serve_replicas(replicas: Replicas, host: str, port: int) -> None:
         time.sleep(POLL)
     serve.shutdown()
     ray.shutdown()
+    forget(replicas.key)
 
 
 def deploy(replicas: Replicas, host: str, port: int) -> "DeploymentHandle[Front]":
