@@ -154,7 +154,9 @@ class Options:
         """The artifact, opened."""
         from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
 
-        share: dict[str, Any] = {} if self.prompt_share is None else {"prompt_share": self.prompt_share}
+        share: dict[str, Any] = (
+            {} if self.prompt_share is None else {"prompt_share": self.prompt_share}
+        )
         graphs = not self.no_cuda_graph
         runner = load_artifact(
             self.artifact, self.executor, cuda_graphs=graphs, drafter=self.drafter, **share

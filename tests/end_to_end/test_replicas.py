@@ -8,11 +8,14 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eagle_aot.runtime_runner import Runner
+from server_checks.replicas import replicas
 from support.server import Server, served
 
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
@@ -29,18 +32,6 @@ def server(int4_head_artifact: Path) -> Iterator[Server]:
         yield found
 
 
-def replicas() -> list[int]:
-    """Their processes."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if b"ray::ServeReplica:eagle-aot:Replica" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-        except (OSError, ValueError):
-            continue
-    return sorted(found)
-
-
 def streamed(server: Server, text: str) -> str:
     chunks = server.client.chat.completions.create(
         model="tiny", temperature=0, messages=[{"role": "user", "content": text}], stream=True
@@ -52,6 +43,28 @@ def test_texts_are_those_of_one_engine(server: Server, int4_head: Runner) -> Non
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda text: streamed(server, text), QUESTIONS[:8]))
     assert found == [int4_head.generate(text, 200).text for text in QUESTIONS[:8]]
+
+
+def test_log_probabilities_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:
+    """Whole and streamed."""
+    expected = int4_head.generate(QUESTIONS[0], 24, logprobs=2, temperature=2.0, seed=7).logprobs
+    messages: Any = [{"role": "user", "content": QUESTIONS[0]}]
+    how: Any = {
+        "max_tokens": 24,
+        "temperature": 2.0,
+        "seed": 7,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    ask = partial(server.client.chat.completions.create, model="tiny", messages=messages, **how)
+    (whole,) = ask().choices
+    parts = [choice for chunk in ask(stream=True) for choice in chunk.choices]
+    in_parts = [one for part in parts if part.logprobs for one in part.logprobs.content or ()]
+    assert whole.logprobs is not None and whole.logprobs.content == in_parts
+    assert expected is not None and len(expected) == 24
+    assert [one.logprob for one in in_parts] == [one.logprob for one in expected]
+    found = [[top.logprob for top in one.top_logprobs] for one in in_parts]
+    assert found == [[logprob for _, logprob in one.top] for one in expected]
 
 
 def test_a_replica_that_dies_is_not_seen(server: Server, int4_head: Runner) -> None:
