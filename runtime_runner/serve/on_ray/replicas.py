@@ -146,7 +146,8 @@ class ReplicatedService:
                     answers.put(index, told.rest(part) if isinstance(part, Piece) else part)
                 return
             except DIED as error:
-                log.warning("a replica died under a text, attempt %d: %s", attempt, error)
+                died = type(error).__name__  # whose text is a page of Ray's
+                log.warning("a replica died under a text, attempt %d: %s", attempt, died)
                 told.again()
                 await asyncio.sleep(POLL * attempt)
             except Exception as error:
