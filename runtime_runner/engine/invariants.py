@@ -1,10 +1,12 @@
 """What must hold between two steps of the engine, whatever came before."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.engine.text import Text
+from eagle_aot.runtime_runner.prompts.kept import prefilled
 from eagle_aot.runtime_runner.prompts.run import PromptRun
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from eagle_aot.runtime_runner.rounds.target import Forward, no_moves
@@ -42,34 +44,63 @@ def check_all(engine: Engine) -> None:
 
 
 def check_serial(engine: Engine) -> None:
-    """Raises AssertionError unless each running text sees, bit for bit, what decoding it plainly
-    in a sequence of its own would have left. Needs a free sequence, and checks nothing without."""
+    """Raises AssertionError unless each sequence shows, bit for bit, what decoding its text plainly
+    in a sequence of its own would have left: those that run, and what others may go on from.
+
+    Needs a free sequence, and checks nothing without."""
     if not engine.sequences.free:
         return
-    free = engine.sequences.free[0]
-    engine.sequences.forget(free)
-    running = engine.schedule.running
-    for place, text in enumerate(engine.running):
-        here = running.first(place + 1)
-        row = here.bonus[place:], here.position[place:], here.sequences[place:]
-        found = _verify(engine, *row, here.moves[place:])
-        expected = _decoded(engine, text, free)
-        same = (torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-        assert all(same), f"request {text.number} sees another text than its own"
+    spare = engine.sequences.free[0]
+    engine.sequences.forget(spare)
+    for place, sequence in enumerate(engine.sequences.order):
+        if place < len(engine.running):
+            _check_running(engine, place, spare)
+        elif engine.sequences.held(sequence).rows:
+            _check_kept(engine, sequence, spare)
 
 
-def _decoded(engine: Engine, text: Text, sequence: int) -> Forward:
-    """The forward of the last token, after the prompt and one token after the other."""
+def _check_running(engine: Engine, place: int, spare: int) -> None:
+    text, here = engine.running[place], engine.schedule.running.first(place + 1)
+    row = here.bonus[place:], here.position[place:], here.sequences[place:]
+    found = _verify(engine, *row, here.moves[place:])
+    read = text.request.prompt
+    first = prefilled(engine.schedule.target.plan_prompt(len(read)))
+    expected = _serial(engine, [*read, *text.output], first, spare)
+    _check_same(found, expected, f"request {text.number} sees another text than its own")
+
+
+def _check_kept(engine: Engine, sequence: int, spare: int) -> None:
+    """What is written for it lies behind the rows that it keeps."""
+    held = engine.sequences.held(sequence)
+    found = _verify_one(engine, held.tokens, held.rows, sequence)
+    expected = _serial(engine, held.tokens, held.prefilled, spare)
+    _check_same(found, expected, f"sequence {sequence} keeps another text than its own")
+
+
+def _check_same(found: Forward, expected: Forward, problem: str) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), problem
+
+
+def _serial(engine: Engine, tokens: Sequence[int], first: int, sequence: int) -> Forward:
+    """The forward of the last token, after the `first` rows of a prompt, of which there may be
+    more than tokens, and one token after the other."""
     target, device = engine.schedule.target, engine.schedule.running.bonus.device
-    where = torch.tensor([sequence], device=device)
-    run = PromptRun(target, None, text.request.prompt, where)
-    while run.left:
-        run.run_chunk()
-    first = len(text.request.prompt)
-    for position, token in enumerate(text.output, start=first):
-        row = torch.tensor([[token]], device=device), torch.tensor([position], device=device)
-        found = _verify(engine, *row, where, no_moves(1, target.tail, device))
+    if first:
+        where = torch.tensor([sequence], device=device)
+        run = PromptRun(target, None, [*tokens, *[0] * first][:first], where)
+        while run.left:
+            run.run_chunk()
+    for position in range(min(first, len(tokens) - 1), len(tokens)):
+        found = _verify_one(engine, tokens, position, sequence)
     return found
+
+
+def _verify_one(engine: Engine, tokens: Sequence[int], position: int, sequence: int) -> Forward:
+    """The forward of the token at a position of a text."""
+    device = engine.schedule.running.bonus.device
+    row = torch.tensor([[tokens[position]]], device=device), torch.tensor([position], device=device)
+    where = torch.tensor([sequence], device=device)
+    return _verify(engine, *row, where, no_moves(1, engine.schedule.target.tail, device))
 
 
 def _verify(
