@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -37,12 +38,15 @@ class Engine:
     Those that run are at the first places of the sequences, in the order of `running`.
     """
 
-    def __init__(self, schedule: Schedule, prompt_share: float = PROMPT_SHARE) -> None:
-        """`prompt_share` is how much of the time prompts may take from texts that run. Raises
-        SettingError unless it is between 0 and 1."""
+    def __init__(
+        self, schedule: Schedule, prompt_share: float = PROMPT_SHARE, *, reuse: bool = True
+    ) -> None:
+        """`prompt_share` is how much of the time prompts may take from texts that run. Without
+        `reuse` no request goes on from rows that a cache holds, whatever it asks for. Raises
+        SettingError unless the share is between 0 and 1."""
         if not 0 < prompt_share < 1:
             raise SettingError(f"prompt share {prompt_share}: must be between 0 and 1")
-        self.schedule = schedule
+        self.schedule, self._reuse = schedule, reuse
         self._begin_anew()
         self.waiting: deque[Text] = deque()
         self.prompts: list[Text] = []
@@ -62,6 +66,8 @@ class Engine:
 
     def add(self, request: Request) -> RequestId:
         """Queue a request, which is known to fit."""
+        if not self._reuse:
+            request = replace(request, reuse=False)
         with self._lock:
             text = Text(self._added_ever, request)
             self._added.append(text)
