@@ -144,7 +144,7 @@ class Soak:
         # Where there are as many caches as texts, some wait for one in the engine itself.
         self._most = batch_size if batch_size < caches else 2 * batch_size
         self._served: dict[int, Case] = {}
-        self._wrong = self._done = self._cancelled = 0
+        self._wrong = self._done = self._cancelled = self._kept = 0
 
     def run(self, cases: list[Case]) -> int:
         """How many differ; each is printed, and how far all have come."""
@@ -157,7 +157,7 @@ class Soak:
         click.echo(
             f"batch size {self._batch_size}: {self._done} requests in "
             f"{time.perf_counter() - started:.0f} s, {self._cancelled} of them cancelled, "
-            f"{self._wrong} differ"
+            f"{self._kept:,} tokens of prompts not run, {self._wrong} differ"
         )
         return self._wrong
 
@@ -188,6 +188,7 @@ class Soak:
 
     def _end(self, case: Case, event: Finished | Failed) -> None:
         self._done += 1
+        self._kept += event.kept if isinstance(event, Finished) else 0
         if self._done % SHOWN == 0:
             click.echo(f"batch size {self._batch_size}: {self._done} done", err=True)
         if (problem := self._problem(case, event)) is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bench_prefix import main, made_up
+from bench_prefix import made_up, main
 
 
 def test_prompts_begin_alike_and_end_as_they_like() -> None:
