@@ -35,18 +35,20 @@ class Prefixes:
     def ahead(self, text: Text, prompts: Sequence[Text]) -> Text:
         """Whose chunk of all prompts is to be run when it is the text's turn: its own, unless
         another's spares it more rows than it waits for in vain."""
-        found = next((other for other in prompts if self._leads(other, text)), None)
+        further = [other for other in prompts if other.rows > text.rows]
+        if text.sequence is None or not further or not self._may(text):
+            return text
+        there = self._sequences.richest(text.sequence, text.request.prompt)[1]
+        found = next((o for o in further if self._leads(o, text, max(there, text.rows))), None)
         return text if found is None else self.ahead(found, prompts)
+
+    def _leads(self, other: Text, text: Text, rows: int) -> bool:
+        """Whether the other's next chunk is worth waiting for: `rows` are there without."""
+        assert other.run is not None and other.sequence is not None
+        chunk = other.run.next_chunk
+        then = self._sequences.with_text(other.sequence, other.left(chunk.stop))
+        spared = self._sequences.shared(text.request.prompt, then) - rows
+        return spared >= self._sequences.copy_least and 2 * spared >= len(chunk)
 
     def _may(self, text: Text) -> bool:
         return text.request.reuse and self._schedule.target.copies
-
-    def _leads(self, other: Text, text: Text) -> bool:
-        if not self._may(text) or other.rows <= text.rows:
-            return False
-        assert other.run is not None and other.sequence is not None and text.sequence is not None
-        prompt, chunk = text.request.prompt, other.run.next_chunk
-        then = self._sequences.with_text(other.sequence, other.left(chunk.stop))
-        now = max(text.rows, self._sequences.richest(text.sequence, prompt)[1])
-        spared = self._sequences.shared(prompt, then) - now
-        return spared >= self._sequences.copy_least and 2 * spared >= len(chunk)
