@@ -17,7 +17,7 @@ def test_prompts_begin_alike_and_end_as_they_like() -> None:
 
 @pytest.mark.artifact
 def test_a_line_without_reuse_and_one_with(batch_artifact: Path) -> None:
-    chosen = ["--requests", "4", "--prefix", "100", "--own", "9", "--max-new-tokens", "4"]
+    chosen = ["--requests", "4", "--prefix", "100", "--max-new-tokens", "4", "--repeats", "1"]
     done = CliRunner().invoke(main, [str(batch_artifact), *chosen, "--json"])
     assert done.exit_code == 0, done.output
     without, with_reuse = json.loads(done.stdout)["lines"]
