@@ -93,8 +93,8 @@ def test_answers_to_one_prompt_run_it_once(batch_runner: Runner) -> None:
 def test_a_drafter_has_what_it_would_have_been_shown(batch_artifact: Path, drafter: str) -> None:
     """As many drafts are right, in each round, as behind a prompt that is run."""
     runner, rng = load_artifact(batch_artifact, drafter=drafter), random.Random(3)
-    first = ids(runner, rng, 30) * 4
-    runner.generate(first, 20, 4)
+    first = ids(runner, rng, 25) * 4
+    runner.generate(first, 4, 4)
     for _ in range(3):
         prompt = first[:90] + ids(runner, rng, 2) + first[:10]
         forked = runner.generate(prompt, 40, 4, reuse=True)
