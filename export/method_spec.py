@@ -98,6 +98,15 @@ def prompt_inputs(rows: int) -> dict[str, Input]:
     }
 
 
+def copy_inputs(rows: int) -> dict[str, Input]:
+    """Of so many rows, from one sequence to another."""
+    return {
+        "input_pos": (torch.arange(rows), {0: ROWS}),
+        "source": (torch.zeros(1, dtype=torch.int64), {}),
+        "sequence": (torch.ones(1, dtype=torch.int64), {}),
+    }
+
+
 def step_inputs(batch: int) -> dict[str, Input]:
     """Of a step of at most so many sequences."""
     positions = torch.zeros(typical_shape(batch), dtype=torch.int64)

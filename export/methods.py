@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from eagle_aot.artifact import PREFILL, TARGET_VERIFY
+from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
 from eagle_aot.export.drafters.registry import kind_of
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import (
@@ -17,12 +17,15 @@ from eagle_aot.export.method_spec import (
     ROWS,
     MethodSpec,
     caches_of,
+    copy_inputs,
     moves_input,
     prompt_inputs,
     returned,
     step_inputs,
 )
 from eagle_aot.export.pair import Method, Pair
+from eagle_aot.targets.decoder.copied_rows import copy_rows
+from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.step import PromptChunk, Step, one_row_of_rows, rows_of_sequences
 from eagle_aot.triton_kernels.int4_gemm import set_matvec_max_m
 
@@ -56,6 +59,19 @@ class TargetVerify(Method):
         return logits, *(rows_of_sequences(one, tokens) for one in features)
 
 
+class CopyRows(Method):
+    """Rows that a sequence takes over from another: input_pos int64 [T], `source` int64 [1] and
+    `sequence` int64 [1], which is another one.
+
+    Of the target's caches and the drafter's. Returns int64 [1], the position behind the last.
+    """
+
+    def forward(self, input_pos: Tensor, source: Tensor, sequence: Tensor) -> Tensor:
+        caches = [module for module in self.modules() if isinstance(module, KVCache)]
+        copy_rows(caches, PromptChunk(input_pos, source), PromptChunk(input_pos, sequence))
+        return input_pos[-1:] + 1
+
+
 def method_specs(
     pair: Pair, lengths: MethodLengths, splits_keys: bool = False
 ) -> dict[str, MethodSpec]:
@@ -86,7 +102,23 @@ def method_specs(
         splits_keys=splits_keys,
     )
     drafting = kind_of(pair.draft).methods(pair, lengths, splits_keys)
-    return {PREFILL: prefill, TARGET_VERIFY: verify, **drafting}
+    return {PREFILL: prefill, TARGET_VERIFY: verify, **drafting, **copying(pair, lengths)}
+
+
+def copying(pair: Pair, lengths: MethodLengths) -> dict[str, MethodSpec]:
+    """`copy_rows`, where there are several sequences."""
+    if lengths.max_batch_size == 1:
+        return {}
+    spec = MethodSpec(
+        module=CopyRows(pair),
+        inputs=copy_inputs(lengths.max_prefill),
+        outputs={"copied": ("int64", (1,))},
+        writes=caches_of(pair, "target") | caches_of(pair, "draft"),
+        min_rows=1,
+        max_rows=lengths.max_prefill,
+        few_rows=True,
+    )
+    return {COPY_ROWS: spec}
 
 
 def export_methods(

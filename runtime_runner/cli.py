@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BESIDE_VERIFY = {"verify", "as_json"}
 BESIDE_CHAT = {
     "chat", "system", "max_new_tokens", "chain_len", "tree", "drafter", "no_speculation",
-    "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet",
+    "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet", "reuse",
     *SAMPLING, "logit_bias", "allow_id", "recommended_sampling", "ignore_eos",
 }  # fmt: skip
 BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
@@ -78,6 +78,9 @@ def chain_length(
 @click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
 @click.option("--warm-up", is_flag=True,
               help="Record all rounds first, not each when it is needed.")  # fmt: skip
+@click.option("--reuse/--no-reuse", default=None,
+              help="Go on from what caches hold of a prompt, or run it whole; default: go on in a "
+                   "chat and with --n.")  # fmt: skip
 @click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
 @click.option("--stop", multiple=True, metavar="TEXT",
               help="End before this text; may be given more than once.")  # fmt: skip
@@ -126,6 +129,7 @@ class Options:
     executor: str
     no_cuda_graph: bool
     warm_up: bool
+    reuse: bool | None
     stop_id: tuple[int, ...]
     stop: tuple[str, ...]
     temperature: float | None
@@ -159,7 +163,12 @@ class Options:
         )
         graphs = not self.no_cuda_graph
         runner = load_artifact(
-            self.artifact, self.executor, cuda_graphs=graphs, drafter=self.drafter, **share
+            self.artifact,
+            self.executor,
+            cuda_graphs=graphs,
+            drafter=self.drafter,
+            reuse=self.reuse is not False,
+            **share,
         )
         if self.debug:
             from eagle_aot.runtime_runner.engine.invariants import check_all
@@ -185,12 +194,17 @@ class Options:
 
     def asked(self, runner: "Runner") -> list[Parameters]:
         """Of each answer to a prompt."""
-        how: dict[str, Any] = {
+        return Parameters(**self.answering(runner)).answers()
+
+    def answering(self, runner: "Runner") -> dict[str, Any]:
+        """What `Runner.generate_many` is given beside prompts."""
+        return {
             "system": self.system,
             "raw_prompt": self.raw_prompt,
             "n": self.n or 1,
+            "reuse": bool(self.reuse),
+            **self.generation(runner),
         }
-        return Parameters(**how, **self.generation(runner)).answers()
 
     def generation(self, runner: "Runner") -> dict[str, Any]:
         """What `Runner.generate` is given beside the prompt and its text."""
@@ -281,9 +295,7 @@ def generate_together(prompts: list[Prompt], batch_size: int, options: Options) 
         raise click.UsageError("--batch-size goes with --prompts-jsonl")
     runner = options.load()
     batch = Batch(runner, as_json=options.as_json, quiet=options.quiet)
-    how = {"system": options.system, "raw_prompt": options.raw_prompt, "n": options.n or 1}
-    given = how | options.generation(runner)
-    batch.run(prompts, batch_size, given)
+    batch.run(prompts, batch_size, options.answering(runner))
     if options.picture is not None:
         from eagle_aot.runtime_runner.plots.sequences import plot_sequences
 

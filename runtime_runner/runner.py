@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFTERS, Constants, Manifest, tokenizer_files
+from eagle_aot.artifact import COPY_ROWS, DRAFTERS, Constants, Manifest, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.prompts import Message, check_messages, is_ids
 from eagle_aot.common.tokenizer import Tokenizer
@@ -66,11 +66,15 @@ class Runner:
         constants: Constants,
         drafter: LateDrafter,
         prompt_share: float = PROMPT_SHARE,
+        *,
+        copies: bool = False,
+        reuse: bool = True,
     ) -> None:
+        """With `copies` the program has `copy_rows`."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
-        self.target = TargetMethods(executor, constants)
+        self.target = TargetMethods(executor, constants, copies=copies)
         self.drafter = drafter
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
@@ -80,7 +84,7 @@ class Runner:
         self._rounds = Rounds(self.target, drafter, self.running, constants.max_rows, record)
         self._schedules: dict[bool, AdaptiveSchedule] = {}
         schedule = SharedRounds(self._rounds, self.adaptive_schedule)
-        self.engine = Engine(schedule, prompt_share)
+        self.engine = Engine(schedule, prompt_share, reuse=reuse)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -364,13 +368,15 @@ def load_artifact(
     cuda_graphs: bool = True,
     drafter: str | None = None,
     prompt_share: float = PROMPT_SHARE,
+    reuse: bool = True,
     verify: Callable[[Manifest, Path], None] = Manifest.verify,
 ) -> Runner:
     """Open an artifact directory for running.
 
     With `cuda_graphs`, an executor on a GPU records rounds and replays them. `drafter` is one of
     `DRAFTERS`, the artifact's own where it is None. `prompt_share` is how much of the time prompts
-    may take from texts that run beside them.
+    may take from texts that run beside them. Without `reuse` no prompt goes on from rows that a
+    cache holds, whatever is asked for.
 
     Its files must match the manifest's hashes, as `verify` finds, and its constants the manifest's.
     Raises ArtifactError for an artifact that is damaged, of another version or with a drafter that
@@ -388,4 +394,5 @@ def load_artifact(
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
     made = make_drafter(opened, constants, directory, manifest)
-    return Runner(directory, opened, constants, made, prompt_share)
+    copies = COPY_ROWS in manifest.methods
+    return Runner(directory, opened, constants, made, prompt_share, copies=copies, reuse=reuse)

@@ -38,6 +38,8 @@ TREES: list[Drafts] = [(4, Shape(4, 4, 16)), (6, Shape(6, 8, 32)), (7, Shape(7, 
                        (AUTO_LENGTH, AUTO_TREE)]  # fmt: skip
 CANCELLED, SERIAL = 0.15, 0.01
 """Shares: of requests, and of steps behind which all is compared with serial decoding."""
+FORKED, ROOTS = 0.5, 4
+"""The share of requests that begin as one of the first few and its answer."""
 IDLE = 0.3  # the chance of a step that nobody comes before
 HURRY = 0.25  # the chance of a step that cancels what is to be cancelled
 SHOWN = 100  # requests
@@ -85,9 +87,12 @@ def main(
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph, drafter=drafter)
     check_range("--batch-sizes", batch_sizes, runner.constants.max_batch_size)
     rng, console = random.Random(seed), Console(stderr=True)
-    asked = (made_up(runner, rng, prompts, max_new_tokens) for _ in range(count))
-    shown = track(asked, "alone", total=count, console=console, disable=not console.is_terminal)
-    requests = [(request, alone(runner, request)) for request in shown]
+    requests, texts = list[tuple[Request, list[int]]](), list[list[int]]()
+    shown = track(range(count), "alone", console=console, disable=not console.is_terminal)
+    for _ in shown:
+        request = made_up(runner, rng, prompts, max_new_tokens, texts)
+        requests.append((request, alone(runner, request)))
+        texts.append([*request.prompt, *requests[-1][1]])
     click.echo(str(runner.warm_up(max(batch_sizes), AUTO_LENGTH)), err=True)
     if runner.drafter.grows_trees:
         click.echo(str(runner.warm_up(max(batch_sizes), tree=AUTO_TREE)), err=True)
@@ -100,10 +105,16 @@ def main(
     sys.exit(1 if wrong else 0)
 
 
-def made_up(runner: Runner, rng: random.Random, prompts: list[Prompt], longest: int) -> Request:
-    """Some prompt of the file, often cut, with random limits and drafts."""
+def made_up(
+    runner: Runner, rng: random.Random, prompts: list[Prompt], longest: int, texts: list[list[int]]
+) -> Request:
+    """Some prompt of the file, often cut, with random limits and drafts; often behind the beginning
+    of one of `texts`."""
     constants = runner.constants
     ids = runner.encode(rng.choice(prompts))
+    if texts and rng.random() < FORKED:
+        before = rng.choice(texts[:ROOTS])
+        ids = [*before[: rng.choice((len(before), rng.randint(1, len(before))))], *ids]
     length = rng.choice((len(ids), rng.randint(1, len(ids))))
     prompt = ids[: min(length, constants.max_seq_len - 1)]
     stops = rng.sample(range(constants.vocab_size), rng.choice((0, 0, 1, 20)))
@@ -144,7 +155,7 @@ class Soak:
         # Where there are as many caches as texts, some wait for one in the engine itself.
         self._most = batch_size if batch_size < caches else 2 * batch_size
         self._served: dict[int, Case] = {}
-        self._wrong = self._done = self._cancelled = 0
+        self._wrong = self._done = self._cancelled = self._kept = 0
 
     def run(self, cases: list[Case]) -> int:
         """How many differ; each is printed, and how far all have come."""
@@ -157,7 +168,7 @@ class Soak:
         click.echo(
             f"batch size {self._batch_size}: {self._done} requests in "
             f"{time.perf_counter() - started:.0f} s, {self._cancelled} of them cancelled, "
-            f"{self._wrong} differ"
+            f"{self._kept:,} tokens of prompts not run, {self._wrong} differ"
         )
         return self._wrong
 
@@ -188,6 +199,7 @@ class Soak:
 
     def _end(self, case: Case, event: Finished | Failed) -> None:
         self._done += 1
+        self._kept += event.kept if isinstance(event, Finished) else 0
         if self._done % SHOWN == 0:
             click.echo(f"batch size {self._batch_size}: {self._done} done", err=True)
         if (problem := self._problem(case, event)) is not None:

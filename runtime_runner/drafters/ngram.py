@@ -58,6 +58,10 @@ class NgramDrafter:
         earlier = lookup(texts, accepted.first.unsqueeze(1) + step)
         return texts.gather(1, column_of(earlier + 1)) == accepted.tokens
 
+    def copy_text(self, source: Tensor, sequence: Tensor) -> None:
+        """The text of a sequence int64 [1] begins as that of another one int64 [1]."""
+        self._texts.index_copy_(0, sequence, self._texts.index_select(0, source))
+
     def propose(self, running: Running, shape: Shape) -> Draft:
         """A chain."""
         texts = self._texts.index_select(0, running.sequences)

@@ -9,10 +9,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor
 
 from eagle_aot.common.errors import EagleError, SettingError
+from eagle_aot.runtime_runner.engine.prefixes import Prefixes
 from eagle_aot.runtime_runner.engine.request import (
     Event,
     Failed,
@@ -36,13 +38,16 @@ class Engine:
     Those that run are at the first places of the sequences, in the order of `running`.
     """
 
-    def __init__(self, schedule: Schedule, prompt_share: float = PROMPT_SHARE) -> None:
-        """`prompt_share` is how much of the time prompts may take from texts that run. Raises
-        SettingError unless it is between 0 and 1."""
+    def __init__(
+        self, schedule: Schedule, prompt_share: float = PROMPT_SHARE, *, reuse: bool = True
+    ) -> None:
+        """`prompt_share` is how much of the time prompts may take from texts that run. Without
+        `reuse` no request goes on from rows that a cache holds, whatever it asks for. Raises
+        SettingError unless the share is between 0 and 1."""
         if not 0 < prompt_share < 1:
             raise SettingError(f"prompt share {prompt_share}: must be between 0 and 1")
-        self.schedule = schedule
-        self.sequences = Sequences(schedule.running, schedule.target)
+        self.schedule, self._reuse = schedule, reuse
+        self._begin_anew()
         self.waiting: deque[Text] = deque()
         self.prompts: list[Text] = []
         self.running: list[Text] = []
@@ -54,8 +59,15 @@ class Engine:
         self._added: list[Text] = []
         self._cancelled: set[RequestId] = set()
 
+    def _begin_anew(self) -> None:
+        """All sequences are free, and nothing is known of what they hold."""
+        self.sequences = Sequences(self.schedule.running, self.schedule.target)
+        self._prefixes = Prefixes(self.schedule, self.sequences)
+
     def add(self, request: Request) -> RequestId:
         """Queue a request, which is known to fit."""
+        if not self._reuse:
+            request = replace(request, reuse=False)
         with self._lock:
             text = Text(self._added_ever, request)
             self._added.append(text)
@@ -83,7 +95,7 @@ class Engine:
         self.prompts, self.running = [], []
         self.schedule.running.position.fill_(-1)
         self.schedule.running.sampler.clear()
-        self.sequences = Sequences(self.schedule.running, self.schedule.target)
+        self._begin_anew()
         self._share.reset()
 
     def step(self) -> list[Event]:
@@ -109,10 +121,12 @@ class Engine:
         failed = list[Event]()
         while self.waiting and self.sequences.free:
             text = self.waiting.popleft()
-            text.start(*self.sequences.take(text.request.prompt, text.request.reuse))
+            request = text.request
+            text.start(*self.sequences.take(request.prompt, request.reuse, text.left))
             self.prompts.append(text)
             try:
                 text.run = self._prompt_run(text)
+                self._prefixes.take_over(text)
             except Exception as error:  # of its own parameters, or no memory for them
                 failed.append(self._fail(text, error))
         return failed
@@ -128,16 +142,16 @@ class Engine:
         return PromptRun(schedule.target, drafter, request.prompt, where, text.kept, sampler)
 
     def _run_chunk(self) -> list[Event]:
-        text = self._turns.next(self.prompts)
+        text = self._prefixes.ahead(self._turns.next(self.prompts), self.prompts)
         return self._attempt([text], lambda: self._chunk(text), self._share.add_chunk)
 
     def _chunk(self, text: Text) -> list[Event]:
-        assert text.run is not None
-        bonus = text.run.run_chunk()
+        self._prefixes.take_over(text)
+        bonus = text.read()
         first = int(bonus)  # waits for the device: the chunk's time is its own
-        text.stats.prefill_chunks += 1
-        if text.run.left:
+        if text.prompt_left:
             return []
+        assert text.run is not None
         try:
             told = text.begin(first, text.run.logprobs)
         except Exception as error:  # of its own `ends`
@@ -227,5 +241,5 @@ class Engine:
             self.waiting.remove(text)
         if text.sequence is not None:
             self.schedule.running.sampler.end(text.sequence)
-            self.sequences.give_back(text.sequence, text.left() if kept else None)
+            self.sequences.give_back(text.sequence, kept=kept)
         text.sequence = text.run = None

@@ -1,11 +1,13 @@
 """What must hold between two steps of the engine, whatever came before."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.engine.text import Text
-from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.prompts.chunks import Chunk
+from eagle_aot.runtime_runner.prompts.kept import prefilled
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from eagle_aot.runtime_runner.rounds.target import Forward, no_moves
 
@@ -42,34 +44,67 @@ def check_all(engine: Engine) -> None:
 
 
 def check_serial(engine: Engine) -> None:
-    """Raises AssertionError unless each running text sees, bit for bit, what decoding it plainly
-    in a sequence of its own would have left. Needs a free sequence, and checks nothing without."""
-    if not engine.sequences.free:
+    """Raises AssertionError unless each sequence shows, bit for bit, what its text would have left
+    in a sequence of its own: those that run, decoded plainly, those in their prompts, and of the
+    free ones, which others may go on from, the one that was used last.
+
+    Needs a free sequence, and checks nothing without."""
+    sequences, running = engine.sequences, len(engine.running)
+    if not sequences.free:
         return
-    free = engine.sequences.free[0]
-    engine.sequences.forget(free)
-    running = engine.schedule.running
-    for place, text in enumerate(engine.running):
-        here = running.first(place + 1)
-        row = here.bonus[place:], here.position[place:], here.sequences[place:]
-        found = _verify(engine, *row, here.moves[place:])
-        expected = _decoded(engine, text, free)
-        same = (torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-        assert all(same), f"request {text.number} sees another text than its own"
+    spare, *before_last = sequences.free[:-1] or sequences.free
+    sequences.forget(spare)
+    for place in range(running):
+        _check_running(engine, place, spare)
+    for sequence in sequences.order[running:]:
+        if sequence not in before_last and sequences.held(sequence).rows:
+            _check_held(engine, sequence, spare)
 
 
-def _decoded(engine: Engine, text: Text, sequence: int) -> Forward:
-    """The forward of the last token, after the prompt and one token after the other."""
+def _check_running(engine: Engine, place: int, spare: int) -> None:
+    text, here = engine.running[place], engine.schedule.running.first(place + 1)
+    row = here.bonus[place:], here.position[place:], here.sequences[place:]
+    found = _verify(engine, *row, here.moves[place:])
+    prompt = text.request.prompt
+    _read(engine, prompt, prefilled(engine.schedule.target.plan_prompt(len(prompt))), spare)
+    whole = [*prompt, *text.output]
+    for position in range(len(prompt), len(whole)):
+        expected = _decode(engine, whole, position, spare)
+    _check_same(found, expected, f"request {text.number} sees another text than its own")
+
+
+def _check_held(engine: Engine, sequence: int, spare: int) -> None:
+    """What is written for it lies behind the rows that are held."""
+    held = engine.sequences.held(sequence)
+    found = _decode(engine, held.tokens, held.rows, sequence)
+    _read(engine, held.tokens[: held.rows], held.prefilled, spare)
+    expected = _decode(engine, held.tokens, held.rows, spare)
+    _check_same(found, expected, f"sequence {sequence} holds another text than it seems to")
+
+
+def _check_same(found: Forward, expected: Forward, problem: str) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), problem
+
+
+def _read(engine: Engine, tokens: Sequence[int], first: int, sequence: int) -> None:
+    """Run tokens from the beginning, the `first` by `prefill`, of which there may be fewer."""
     target, device = engine.schedule.target, engine.schedule.running.bonus.device
     where = torch.tensor([sequence], device=device)
-    run = PromptRun(target, None, text.request.prompt, where)
-    while run.left:
-        run.run_chunk()
-    first = len(text.request.prompt)
-    for position, token in enumerate(text.output, start=first):
-        row = torch.tensor([[token]], device=device), torch.tensor([position], device=device)
-        found = _verify(engine, *row, where, no_moves(1, target.tail, device))
-    return found
+    text = torch.tensor([[*tokens, *[0] * first]], device=device)
+    chunks = target.plan_prompt(first) if first else []
+    rest = range(first, len(tokens), target.tail)
+    chunks += [Chunk(at, min(at + target.tail, len(tokens)), True) for at in rest]
+    for chunk in chunks:
+        positions = torch.arange(chunk.start, chunk.stop, device=device)
+        target.run_prompt(text[:, chunk.start : chunk.stop], positions, where, chunk)
+
+
+def _decode(engine: Engine, tokens: Sequence[int], position: int, sequence: int) -> Forward:
+    """The forward of the token at a position of a text."""
+    device = engine.schedule.running.bonus.device
+    row = torch.tensor([[tokens[position]]], device=device), torch.tensor([position], device=device)
+    where = torch.tensor([sequence], device=device)
+    return _verify(engine, *row, where, no_moves(1, engine.schedule.target.tail, device))
 
 
 def _verify(

@@ -1,6 +1,6 @@
 """The caches of an artifact: who has which, at which place, and what is left in them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,6 +9,10 @@ from torch import Tensor
 from eagle_aot.runtime_runner.prompts.kept import KeptText
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.target import Target
+
+COPY_LEAST = 32
+"""Rows from which on a copy of them, which reads and writes every layer's cache, is sooner there
+than they are run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,26 +30,35 @@ class Left:
 
 class Sequences:
     """`order` is the sequence at each place of `running`; `free` are those that nobody has, the one
-    that was left longest ago first."""
+    that was used longest ago first."""
 
-    def __init__(self, running: Running, target: Target) -> None:
+    def __init__(self, running: Running, target: Target, copy_least: int = COPY_LEAST) -> None:
+        """`copy_least` rows of a prompt are copied from another sequence, and fewer are run."""
+        self.copy_least = copy_least
         self._running, self._target = running, target
         self.order: list[int] = running.sequences.tolist()
         self.free = list(self.order)
         self._kept: dict[int, KeptText] = {}
+        self._users: dict[int, Callable[[], Left]] = {}
 
-    def take(self, prompt: Sequence[int], reuse: bool) -> tuple[int, int]:
+    def take(self, prompt: Sequence[int], reuse: bool, left: Callable[[], Left]) -> tuple[int, int]:
         """A free one for a prompt, and how many of its rows are there, which is 0 unless rows may
-        be reused."""
-        plan, rewind = partial(self._target.plan_prompt, len(prompt)), self._target.rewind
-        shared = {
-            sequence: self._kept.get(sequence, KeptText()).shared(prompt, plan, rewind)
-            for sequence in self.free
-            if reuse
-        }
-        sequence = max(self.free, key=lambda s: shared.get(s, 0))
+        be reused. `left` tells what its text would leave there, whenever that is asked."""
+        shared = {s: self.shared(prompt, self.held(s)) for s in self.free if reuse}
+        sequence = self._least_worth(shared)
         self.free.remove(sequence)
+        self._users[sequence] = left
         return sequence, shared.get(sequence, 0)
+
+    def _least_worth(self, shared: dict[int, int]) -> int:
+        """The free one to take for a text of which they have so many rows: the one with most,
+        unless the one used longest ago holds less than the text would overwrite there."""
+        most = max(self.free, key=lambda s: shared.get(s, 0))
+        oldest = next((s for s in self.free if not self.held(s).rows), self.free[0])
+        overwritten = self.held(most).rows - shared.get(most, 0)
+        if self._target.copies and self.held(oldest).rows < overwritten:
+            return oldest
+        return most
 
     def cache(self, sequence: int) -> Tensor:
         """As methods take it, int64 [1]."""
@@ -59,16 +72,47 @@ class Sequences:
             self._running.swap(own, place)
             self.order[own], self.order[place] = self.order[place], self.order[own]
 
-    def give_back(self, sequence: int, left: Left | None) -> None:
-        """It is free, and holds what a text left; None where that is not known."""
-        before = self._kept.pop(sequence, KeptText())
+    def give_back(self, sequence: int, *, kept: bool) -> None:
+        """It is free, and holds what its text left, or what is not known."""
+        held = self.held(sequence) if kept else KeptText()
+        del self._users[sequence]
+        self._kept[sequence] = held
         self.free.append(sequence)
-        if left is not None:
-            plan = self._target.plan_prompt(left.prompt_tokens)
-            written = left.length + self._target.tail + left.scratch  # with drafts, at most
-            self._kept[sequence] = before.followed_by(left.tokens, plan, left.kept, written)
 
     def forget(self, *sequences: int) -> None:
         """What sequences hold that are free, all of them where none is named."""
         for sequence in sequences or self.order:
             self._kept.pop(sequence, None)
+
+    def held(self, sequence: int) -> KeptText:
+        """What it holds by now, whether it is free or not."""
+        user = self._users.get(sequence)
+        return self.with_text(sequence, user()) if user else self._kept.get(sequence, KeptText())
+
+    def with_text(self, sequence: int, left: Left) -> KeptText:
+        """What it would hold if its text had left that."""
+        before = self._kept.get(sequence, KeptText())
+        plan = self._target.plan_prompt(left.prompt_tokens)
+        written = left.length + self._target.tail + left.scratch  # with drafts, at most
+        return before.followed_by(left.tokens, plan, left.kept, written)
+
+    def shared(self, prompt: Sequence[int], text: KeptText) -> int:
+        """How many rows of a prompt are those of a text."""
+        target = self._target
+        plan = partial(target.plan_prompt, len(prompt))
+        return text.shared(prompt, plan, target.rewind, target.window)
+
+    def richest(self, sequence: int, prompt: Sequence[int]) -> tuple[int, int]:
+        """Which of the others has most rows of a prompt, and how many; itself and 0 where there are
+        none."""
+        shared = {s: self.shared(prompt, self.held(s)) for s in self.order if s != sequence}
+        most = max(shared, key=lambda s: shared[s], default=sequence)
+        return most, shared.get(most, 0)
+
+    def copy(self, source: int, sequence: int, rows: int) -> None:
+        """The first rows of one to another, whose text goes on behind them."""
+        self._target.copy_rows(self.cache(source), self.cache(sequence), rows)
+        self._kept[sequence] = self.held(source)
+        if source in self.free:
+            self.free.remove(source)
+            self.free.append(source)

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from eagle_aot.runtime_runner.engine.request import (
     Finished,
     Reason,
@@ -24,13 +26,13 @@ class Text:
 
     `sequence` is the cache that it has, None while it waits for one. Its first `rows` tokens lie
     there in the slots of their positions, and `scratch` slots behind a tail's may be written too.
+    Of the rows, the first `kept` were not run.
     """
 
     def __init__(self, number: RequestId, request: Request) -> None:
         self.number, self.request = number, request
         self.sequence: int | None = None
-        self.kept = 0  # rows of the prompt that are not run
-        self.rows = self.scratch = 0
+        self.kept = self.rows = self.scratch = 0
         self.run: PromptRun | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
@@ -54,13 +56,26 @@ class Text:
 
     def start(self, sequence: int, kept: int) -> None:
         """A cache was free, and holds the first `kept` rows."""
-        self.sequence, self.kept = sequence, kept
+        self.sequence, self.kept, self.rows = sequence, kept, kept
         self._started = time.perf_counter()
+
+    def read(self) -> Tensor:
+        """Run the next chunk of the prompt. Returns the token behind it, int64 [1, 1]."""
+        assert self.run is not None
+        bonus = self.run.run_chunk()
+        self.stats.prefill_chunks += 1
+        self.rows = max(self.kept, len(self.request.prompt) - self.run.left)
+        return bonus
+
+    def take_over(self, rows: int) -> None:
+        """The first `rows` were copied from another's cache."""
+        assert self.run is not None
+        self.kept = self.rows = rows
+        self.run.skip(rows)
 
     def begin(self, token: int, logprobs: Sequence[TokenLogprobs] = ()) -> Tokens:
         """The first token, which the prompt's last chunk gives. Returns it, as `add` does."""
         self.run = None
-        self.rows = len(self.request.prompt)
         self._first_token = time.perf_counter()
         self.stats.prefill_seconds = self._first_token - self._started
         return Tokens(self.number, self._append([token]), logprobs=self._asked_of(logprobs))
@@ -85,16 +100,15 @@ class Text:
         logprobs = self._asked_of(outcome.logprobs[: len(run)])
         return Tokens(self.number, run, drafted, accepted, ranks, logprobs)
 
-    def left(self) -> Left | None:
-        """What its cache holds, None where it has not begun."""
-        if not self.output:
-            return None
+    def left(self, rows: int | None = None) -> Left:
+        """What its cache holds, or will hold with so many of its prompt's rows."""
         whole = [*self.request.prompt, *self.output]
+        rows = self.rows if rows is None else rows
         return Left(
-            tokens=whole[: self.rows + 1],
+            tokens=whole[: rows + 1],
             prompt_tokens=len(self.request.prompt),
             kept=self.kept,
-            length=len(whole),
+            length=len(whole) if self.output else rows,
             scratch=self.scratch,
         )
 

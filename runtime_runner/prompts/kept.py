@@ -8,6 +8,8 @@ may differ, so a row is kept only where the other text would run it by the same 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress, count
+from operator import ne
 
 from eagle_aot.runtime_runner.prompts.chunks import Chunk
 
@@ -24,20 +26,29 @@ class KeptText:
     prefilled: int = 0
     written: int = 0
 
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return max(len(self.tokens) - 1, 0)
+
     def shared(
-        self, prompt: Sequence[int], plan: Callable[[int], Sequence[Chunk]], rewind: int
+        self,
+        prompt: Sequence[int],
+        plan: Callable[[int], Sequence[Chunk]],
+        rewind: int,
+        window: int = 0,
     ) -> int:
         """How many rows of `prompt` are here; `plan` says how it is run where so many are kept.
 
         Never the last one, whose logits are wanted, nor the one before the first other token, with
         which a drafter pairs it. `rewind` is how far behind `written` a text may go on before keys
-        are missing.
+        of a `window` are missing; in front of a window's length there are none to miss.
         """
         kept = max(common_length(self.tokens, prompt) - 1, 0)
         other = prefilled(plan(0))
         if other != self.prefilled:
             kept = min(kept, other, self.prefilled)
-        return kept if self.written - plan(kept)[0].start <= rewind else 0
+        return kept if self.written - max(plan(kept)[0].start, window) <= rewind else 0
 
     def followed_by(
         self, tokens: Sequence[int], plan: Sequence[Chunk], kept: int, written: int
@@ -55,5 +66,5 @@ def prefilled(plan: Sequence[Chunk]) -> int:
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two texts begin with alike."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    differ = map(ne, one, other)  # texts are long, and there are many: no loop in Python
+    return next(compress(count(), differ), min(len(one), len(other)))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.acceptance import committed
 from eagle_aot.runtime_runner.rounds.round import Drafter
@@ -43,6 +44,15 @@ class PromptRun:
     def left(self) -> int:
         """Tokens to go."""
         return sum(map(len, self._chunks))
+
+    @property
+    def next_chunk(self) -> Chunk:
+        """What is run next, of a prompt that is not done."""
+        return self._chunks[-1]
+
+    def skip(self, rows: int) -> None:
+        """The first rows are there by now, all but the last at most."""
+        self._chunks = self._target.plan_prompt(self._text.shape[1], rows)[::-1]
 
     @property
     def logprobs(self) -> list[TokenLogprobs]:

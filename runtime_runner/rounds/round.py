@@ -7,7 +7,7 @@ so that a round can be recorded once and replayed at any position of the texts.
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -135,6 +135,14 @@ class Drafter(Protocol):
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """What became of a step, or of a prompt's chunk: features [B, T, H] are by row."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A drafter that keeps texts of its own, outside of the program's caches."""
+
+    def copy_text(self, source: Tensor, sequence: Tensor) -> None:
+        """What is kept of a sequence int64 [1] is that of another one int64 [1], too."""
 
 
 class Outcome(NamedTuple):

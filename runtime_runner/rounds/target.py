@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import PREFILL, TARGET_VERIFY, Constants
+from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.rounds.step import StepRows, chain_rows
@@ -26,9 +26,14 @@ class Forward(NamedTuple):
 
 
 class Target(Protocol):
-    """Runs rows through its caches."""
+    """Runs rows through its caches. `copies` says whether a sequence can take over another's."""
 
     tail: int
+    copies: bool
+
+    @property
+    def window(self) -> int:
+        """The last positions that every row can see, 0 where all of them are kept."""
 
     @property
     def rewind(self) -> int:
@@ -48,14 +53,18 @@ class Target(Protocol):
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         """A step, before which `moves` int64 [B, D] say where the D tokens before it lie."""
 
+    def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
+        """Copy the first `count` rows of a sequence int64 [1] to another one int64 [1], in the
+        target's caches and in the drafter's."""
+
 
 class TargetMethods:
-    """Of an opened artifact."""
+    """Of an opened artifact, which has `copy_rows` where it `copies`."""
 
-    def __init__(self, executor: Executor, constants: Constants) -> None:
+    def __init__(self, executor: Executor, constants: Constants, *, copies: bool = False) -> None:
         self._executor = executor
         self._constants = constants
-        self.tail = constants.tail
+        self.tail, self.copies = constants.tail, copies
 
     def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
         constants = self._constants
@@ -63,6 +72,10 @@ class TargetMethods:
         if self._executor.device.type == "cpu":
             longest = min(longest, CPU_CHUNK)
         return plan_chunks(length, longest, least, constants.max_rows, kept)
+
+    @property
+    def window(self) -> int:
+        return self._constants.sliding_window
 
     @property
     def rewind(self) -> int:
@@ -87,6 +100,10 @@ class TargetMethods:
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         return self._run(TARGET_VERIFY, *step.inputs, moves)
+
+    def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
+        for positions in torch.arange(count).split(self._constants.max_prefill_chunk):
+            self._executor.run(COPY_ROWS, positions.to(source.device), source, sequence)
 
     def _run(self, method: str, tokens: Tensor, *more: Tensor) -> Forward:
         logits, *features = self._executor.run(method, tokens, *more)

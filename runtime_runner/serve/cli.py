@@ -35,6 +35,8 @@ MOST_KEY_BYTES = 1 << 20
               metavar="BYTES", help="Of a request.")  # fmt: skip
 @click.option("--prompt-share", type=float, default=0.5, show_default=True, metavar="S",
               help="Of the time, for prompts beside answers.")  # fmt: skip
+@click.option("--no-reuse", "reuse", is_flag=True, flag_value=False, default=True,
+              help="Run every prompt whole, whatever caches hold of it.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(list(DRAFTERS)),
               help="What drafts; default: the artifact's own.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
@@ -112,7 +114,7 @@ def load(artifact: Path, given: dict[str, Any]) -> "Runner":
 
 def load_options(given: dict[str, Any]) -> dict[str, Any]:
     """Of `load_artifact`."""
-    return {name: given[name] for name in ("executor", "drafter", "prompt_share")}
+    return {name: given[name] for name in ("executor", "drafter", "prompt_share", "reuse")}
 
 
 def settings(artifact: Path, keys: tuple[str, ...], given: dict[str, Any]) -> "Settings":

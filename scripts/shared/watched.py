@@ -23,8 +23,10 @@ class WatchedTarget:
     """Keeps the logits of the last step that a target ran."""
 
     def __init__(self, target: Target) -> None:
-        self._target, self.tail, self.rewind = target, target.tail, target.rewind
+        self._target, self.tail, self.copies = target, target.tail, target.copies
+        self.rewind, self.window = target.rewind, target.window
         self.plan_prompt, self.run_prompt = target.plan_prompt, target.run_prompt
+        self.copy_rows = target.copy_rows
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         forward = self._target.verify(step, moves)

@@ -38,6 +38,7 @@ OPTIONS = {
     "--no-speculation",
     "--no-cuda-graph",
     "--warm-up",
+    "--reuse",
     "--executor",
     "--stop-id",
     "--stop",

@@ -28,6 +28,7 @@ from eagle_aot.artifact.manifest import (
     TargetIdentity,
 )
 from eagle_aot.artifact.methods import (
+    COPY_ROWS,
     DRAFT_DECODE,
     DRAFT_PREFILL,
     DRAFTERS,
@@ -43,6 +44,7 @@ from eagle_aot.artifact.methods import (
 
 __all__ = [
     "ARTIFACT_FILES",
+    "COPY_ROWS",
     "DRAFTERS",
     "DRAFT_DECODE",
     "DRAFT_IDS",

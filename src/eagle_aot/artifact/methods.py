@@ -23,13 +23,16 @@ DRAFTERS = {EAGLE3: (DRAFT_DECODE,), NGRAM: ()}
 DRAFT_PREFILL = "draft_prefill"
 """What a drafter may bring besides: it stores a prompt's rows, and computes nothing from them."""
 
+COPY_ROWS = "copy_rows"
+"""What a program for several sequences may have besides: one takes over rows of another."""
+
 
 def methods_of(drafter: str, listed: Collection[str] = ()) -> tuple[str, ...]:
     """Of a program whose drafter is called so; the target's alone where it is not known here.
 
-    Of those that it may bring, the ones that a manifest has `listed`.
+    Of those that it may have besides, the ones that a manifest has `listed`.
     """
-    brought = [DRAFT_PREFILL] if DRAFT_PREFILL in listed else []
+    brought = [name for name in (DRAFT_PREFILL, COPY_ROWS) if name in listed]
     return (*TARGET_METHODS, *DRAFTERS.get(drafter, ()), *brought)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from torch._subclasses import FakeTensor
 
-from eagle_aot.artifact import DRAFT_PREFILL, METHODS, TARGET_METHODS
+from eagle_aot.artifact import COPY_ROWS, DRAFT_PREFILL, METHODS, TARGET_METHODS
 from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
@@ -34,15 +34,23 @@ def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
     programs = run_check(source, options)
     assert ("pack" in [stage.name for stage in progress.stages]) == (backend == "cuda")
     brought = (DRAFT_PREFILL,) if backend == "cuda" else ()
-    assert tuple(programs) == (*METHODS, *brought) and before == api.MATVEC_MAX_M
+    copying = (COPY_ROWS,) if sequences > 1 else ()
+    assert tuple(programs) == (*METHODS, *brought, *copying) and before == api.MATVEC_MAX_M
     target_caches = {f"target.layers.{i}.self_attn.kv_cache.{n}" for i in range(6) for n in "kv"}
     assert mutated_buffers(programs["prefill"]) == target_caches
     for name in ("draft_decode", *brought):
         assert mutated_buffers(programs[name]) == {"draft.kv_cache.k", "draft.kv_cache.v"}
+    for name in copying:
+        assert mutated_buffers(programs[name]) == {
+            *target_caches,
+            "draft.kv_cache.k",
+            "draft.kv_cache.v",
+        }
     for program in programs.values():
         assert all(isinstance(tensor, FakeTensor) for tensor in program.state_dict.values())
     calls = [int4_calls(program) for program in programs.values()]
-    assert calls == [(0, int4_linears), (int4_linears, 0), *[(0, 0)] * (1 + len(brought))]
+    others = 1 + len(brought) + len(copying)
+    assert calls == [(0, int4_linears), (int4_linears, 0), *[(0, 0)] * others]
 
 
 @pytest.mark.parametrize("name", [name for name, spec in TARGETS.items() if not spec.target_dir])

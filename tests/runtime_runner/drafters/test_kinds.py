@@ -41,6 +41,7 @@ def test_each_has_a_line_in_the_contract() -> None:
     assert list(KINDS) == list(DRAFTERS)
     assert methods_of("eagle3") == methods_of("eagle3", METHODS) == METHODS
     assert methods_of("eagle3", [*METHODS, "draft_prefill"]) == (*METHODS, "draft_prefill")
+    assert methods_of("ngram", ["copy_rows", "other"]) == (*TARGET_METHODS, "copy_rows")
     assert methods_of("ngram") == methods_of("telepathy") == TARGET_METHODS
 
 

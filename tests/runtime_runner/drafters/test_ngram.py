@@ -172,3 +172,13 @@ def test_examples(text: list[int], drafts: list[int]) -> None:
     drafter = NgramDrafter(ROOMY, "cpu")
     told(drafter, text, [], 0)
     assert proposed(drafter, {0: len(text)}, 4) == [drafts] == [looked_up(text, 4)]
+
+
+def test_a_text_that_is_copied_goes_on_in_both_places() -> None:
+    drafter = NgramDrafter(ROOMY, "cpu")
+    text, other = [1, 2, 0, 1, 2, 2, 0, 1], [0] * 9
+    told(drafter, text, [], 3)
+    told(drafter, other, [], 1)
+    drafter.copy_text(torch.tensor([3]), torch.tensor([1]))
+    lengths = {1: len(text), 3: len(text)}
+    assert proposed(drafter, lengths, 4) == [looked_up(text, 4)] * 2

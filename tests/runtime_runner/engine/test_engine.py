@@ -1,6 +1,7 @@
 """Requests that come and go over a toy model, against one text at a time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -34,10 +35,15 @@ SEED = 11
 
 
 def engine_of(
-    sequences: int, pattern: Sequence[bool] = (True, False), *, recorded: bool = False
+    sequences: int,
+    pattern: Sequence[bool] = (True, False),
+    *,
+    recorded: bool = False,
+    copies: bool = True,
 ) -> Engine:
-    """Over a toy target that cuts prompts into short chunks."""
+    """Over a toy target that cuts prompts into short chunks, of which no copy is too short."""
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
+    target.copies = copies
     sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
     running = Running(range(sequences), TAIL, "cpu", sampler)
 
@@ -47,7 +53,9 @@ def engine_of(
 
     drafter = SeeingDrafter(target, pattern)
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
-    return Engine(SharedRounds(rounds, partial(alone_over, rounds)))
+    engine = Engine(SharedRounds(rounds, partial(alone_over, rounds)))
+    engine.sequences.copy_least = 1
+    return engine
 
 
 def alone(request: Request) -> list[int]:
@@ -76,9 +84,10 @@ class Comings(RuleBasedStateMachine):
         sequences=st.integers(1, 5),
         pattern=st.lists(st.booleans(), min_size=1, max_size=7),
         recorded=st.booleans(),
+        copies=st.integers(0, 4),
     )
-    def start(self, sequences: int, pattern: list[bool], recorded: bool) -> None:
-        self.engine = engine_of(sequences, pattern, recorded=recorded)
+    def start(self, sequences: int, pattern: list[bool], recorded: bool, copies: int) -> None:
+        self.engine = engine_of(sequences, pattern, recorded=recorded, copies=copies > 0)
         self.asked: dict[int, Request] = {}
         self.got: dict[int, list[int]] = {}
         self.told: dict[int, list[TokenLogprobs]] = {}
@@ -90,6 +99,18 @@ class Comings(RuleBasedStateMachine):
         """Another text that begins like one which may have been served, and its output."""
         prompt = [*self.asked[number].prompt, *self.got[number], *behind]
         return self.add(request_of(prompt, room, reuse=True))
+
+    @rule(target=served, number=served, cut=st.floats(0, 1), behind=prompts, room=st.integers(1, 9))
+    def turn_off_from(self, number: int, cut: float, behind: list[int], room: int) -> int:
+        """Another text that begins as one which may be served, and goes another way."""
+        whole = [*self.asked[number].prompt, *self.got[number]]
+        return self.add(request_of([*whole[: int(cut * len(whole))], *behind], room, reuse=True))
+
+    @rule(target=served, number=served, n=st.integers(1, 4))
+    def ask_again(self, number: int, n: int) -> int:
+        """The same prompt, several times at once."""
+        asked = replace(self.asked[number], reuse=True)
+        return [self.add(asked) for _ in range(n)][-1]
 
     @rule(target=served, request=requests)
     def add(self, request: Request) -> int:

@@ -45,6 +45,11 @@ class Cache:
         for p in range(max(0, place - self.window + 1), place + 1):
             assert self.rows[p % self.slots] == (p, tuple(text[: p + 1]), fresh[p])
 
+    def copy(self, source: "Cache", count: int) -> None:
+        """The first rows of another, or what lies in their slots."""
+        for place in range(count):
+            self.rows[place % self.slots] = source.rows[place % self.slots]
+
     def decode(self, text: Sequence[int], first: int) -> None:
         """Rows of an answer, and behind it drafts that were not accepted."""
         for place in range(first, len(text) + TAIL):
@@ -74,22 +79,28 @@ def methods(fresh: Sequence[Chunk]) -> list[tuple[int, str]]:
 def test_rows_that_are_kept_are_those_of_a_fresh_run(
     data: st.DataObject, sliding: bool, plan: Callable[..., list[Chunk]]
 ) -> None:
-    """Over texts that go on from one another, from the middle, or begin anew."""
+    """Over texts that go on from one another, from the middle, or begin anew, in the same cache or
+    in another one."""
     window, rewind = (5, 12) if sliding else (FLAT, FLAT)
-    cache = Cache(slots=window + rewind, window=window, plan=plan)
-    kept_text, text = KeptText(), [0]
-    tokens = st.integers(0, 1)
-    for _ in range(data.draw(st.integers(1, 6))):
+    caches = [Cache(slots=window + rewind, window=window, plan=plan) for _ in range(3)]
+    kept_texts, texts = [KeptText()] * 3, [[0]] * 3
+    tokens, places = st.integers(0, 1), st.integers(0, 2)
+    for _ in range(data.draw(st.integers(1, 8))):
+        source, place = data.draw(places), data.draw(places)
+        text, kept_text, cache = texts[source], kept_texts[source], caches[place]
         shared = data.draw(st.integers(0, len(text)))
         prompt = text[:shared] + data.draw(st.lists(tokens, min_size=1, max_size=14))
         whole = plan(len(prompt))
-        kept = kept_text.shared(prompt, partial(plan, len(prompt)), rewind)
+        kept = kept_text.shared(prompt, partial(plan, len(prompt)), rewind, window % FLAT)
         assert 0 <= kept < len(prompt)
         assert kept == 0 or kept < shared_length(text, prompt)
+        if source != place:
+            cache.copy(caches[source], kept)
         cache.run(prompt, plan(len(prompt), kept))
-        text = prompt + data.draw(st.lists(tokens, min_size=1, max_size=14))
-        cache.decode(text[:-1], len(prompt))
-        kept_text = kept_text.followed_by(text, whole, kept, len(text) + TAIL)
+        texts[place] = prompt + data.draw(st.lists(tokens, min_size=1, max_size=14))
+        cache.decode(texts[place][:-1], len(prompt))
+        written = len(texts[place]) + TAIL
+        kept_texts[place] = kept_text.followed_by(texts[place], whole, kept, written)
 
 
 def shared_length(one: list[int], other: list[int]) -> int:
@@ -121,6 +132,8 @@ def test_a_ring_is_not_gone_back_in_too_far() -> None:
     kept = KeptText().followed_by([*range(7)], plan(3), 0, 10)
     assert kept.shared([*range(5)], planned(5), rewind=6) == 4
     assert kept.shared([*range(5)], planned(5), rewind=5) == 0
+    assert kept.shared([*range(5)], planned(5), rewind=4, window=6) == 4, "it is not full yet"
+    assert kept.shared([*range(5)], planned(5), rewind=3, window=6) == 0
     again = kept.followed_by([*range(5)], plan(5), 4, 8)
     assert again.written == 10, "what an earlier text overwrote is still missing"
     assert kept.followed_by([*range(5)], plan(5), 0, 8).written == 8
@@ -131,3 +144,4 @@ def test_a_ring_has_room_for_as_much_as_the_runner_thinks() -> None:
     window = CONSTANTS.sliding_window
     assert flat_slots(CONSTANTS.max_seq_len) == CONSTANTS.flat_slots
     assert target.rewind == longest_chunk(window) == ring_slots(window) - window
+    assert target.window == window

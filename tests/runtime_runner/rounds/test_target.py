@@ -17,3 +17,20 @@ def test_a_cpu_takes_shorter_chunks(device: str, most: int, longest: int) -> Non
     plan = TargetMethods(executor, constants).plan_prompt(640)
     assert max(map(len, plan)) == longest
     assert sum(map(len, plan)) == 640
+
+
+def test_rows_are_copied_in_as_few_calls_as_the_method_takes() -> None:
+    calls = []
+
+    class Copying(LoggingExecutor):
+        def run(self, method: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            calls.append((method, *(x.tolist() for x in inputs)))
+            return ()
+
+    target = TargetMethods(Copying(), CONSTANTS, copies=True)
+    target.copy_rows(torch.tensor([2]), torch.tensor([0]), CONSTANTS.max_prefill_chunk + 3)
+    most = CONSTANTS.max_prefill_chunk
+    assert calls == [
+        ("copy_rows", [*range(most)], [2], [0]),
+        ("copy_rows", [*range(most, most + 3)], [2], [0]),
+    ]

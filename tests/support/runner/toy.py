@@ -44,6 +44,8 @@ class ToyTarget:
     """
 
     tail = TAIL
+    copies = True
+    window = 0
     rewind = 10**6
 
     def __init__(self, seed: int, longest: int, min_prefill: int, sequences: int = 1) -> None:
@@ -82,6 +84,11 @@ class ToyTarget:
             following.append([next_token(text, self.seed) if text else 0 for text in texts])
             places.append(positions)
         return forward(following, places)
+
+    def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
+        assert int(source) != int(sequence)
+        rows = self.slots[int(source)]
+        self.slots[int(sequence)] = {place: rows[place] for place in range(count)}
 
     def _move(self, slots: dict[int, int], sources: list[int], first: int) -> None:
         held = {s: slots[s] for s in sources if s >= 0}

@@ -1,0 +1,21 @@
+"""Rows that a sequence takes over from another one, in all caches at once."""
+
+from collections.abc import Iterable
+
+from eagle_aot.targets.decoder.kv_cache import KVCache, PromptView
+from eagle_aot.targets.step import PromptChunk
+
+
+def copy_rows(caches: Iterable[KVCache], source: PromptChunk, to: PromptChunk) -> None:
+    """Copy what the caches hold at the positions of `source` to the same ones of another sequence.
+
+    Of a ring that is what lies in the positions' slots: of those that it has forgotten, later ones.
+    """
+    places: dict[tuple[int, int], tuple[PromptView, PromptView]] = {}
+    for cache in caches:
+        kind = cache.slots, cache.window
+        if kind not in places:
+            places[kind] = PromptView(source, cache), PromptView(to, cache)
+        here, there = places[kind]
+        for buffer in (cache.k, cache.v):
+            buffer.index_copy_(1, there.own, buffer.index_select(1, here.own))

@@ -1,0 +1,120 @@
+"""Prompts that begin alike, through a real `.pte`: what is copied is what would have been run."""
+
+import itertools
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.engine import Engine, Failed, Request, Tokens
+from eagle_aot.runtime_runner.engine.invariants import check_all
+from eagle_aot.runtime_runner.parameters import Parameters
+
+SYSTEM = 100
+"""Tokens that all prompts begin with."""
+
+
+def ids(runner: Runner, rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(5, runner.constants.vocab_size) for _ in range(count)]
+
+
+def requests_of(runner: Runner) -> list[Request]:
+    """Eight behind one system prompt, greedy and sampled, of which two are the same."""
+    rng = random.Random(6)
+    system = ids(runner, rng, SYSTEM)
+    prompts = [system + ids(runner, rng, rng.randint(1, 27)) for _ in range(7)]
+    asked = Parameters(max_new_tokens=20, ignore_eos=True, reuse=True)
+    return [
+        runner.request(prompt, replace(asked, temperature=float(i % 2), seed=i))
+        for i, prompt in enumerate([*prompts, prompts[0]])
+    ]
+
+
+def serve(
+    engine: Engine, requests: list[Request], rng: random.Random
+) -> tuple[list[list[int]], list[int]]:
+    """What they answer when they come at any time, and how many rows of each were not run."""
+    coming = list(requests)
+    answers: dict[int, list[int]] = {}
+    kept: dict[int, int] = {}
+    while coming or engine.busy:
+        if coming and rng.random() < 0.3:
+            answers[engine.add(coming.pop(0))] = []
+        for event in engine.step():
+            assert not isinstance(event, Failed), event.error
+            if isinstance(event, Tokens):
+                answers[event.request] += event.tokens
+            else:
+                kept[event.request] = event.kept
+    return list(answers.values()), [kept[number] for number in answers]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_system_prompt_of_many_is_run_once(batch_runner: Runner, seed: int) -> None:
+    engine, requests = batch_runner.engine, requests_of(batch_runner)
+    plain = [replace(request, reuse=False, chain_len=0) for request in requests]
+    expected, none = serve(engine, plain, random.Random(seed))
+    engine.sequences.forget()
+    found, kept = serve(engine, requests, random.Random(seed))
+    assert found == expected
+    assert set(none) == {0}
+    assert sum(rows >= 64 for rows in kept) >= 4, "of the others' chunks, at least the first"
+
+
+def test_nobody_sees_what_is_not_theirs(batch_runner: Runner) -> None:
+    engine, requests = batch_runner.engine, requests_of(batch_runner)[:5]
+    engine.sequences.forget()
+    steps = itertools.count()
+    engine.after_step = lambda engine: check_all(engine) if next(steps) % 8 == 5 else None
+    try:
+        _, kept = serve(engine, requests, random.Random(1))
+    finally:
+        engine.after_step = lambda engine: None
+    assert sum(kept) > SYSTEM
+
+
+def test_answers_to_one_prompt_run_it_once(batch_runner: Runner) -> None:
+    prompt = ids(batch_runner, random.Random(2), 120)
+    how = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5}
+    batch_runner.engine.sequences.forget()
+    answers = list(batch_runner.generate_many([prompt], n=4, **how))
+    found = [answer for answer in answers if not isinstance(answer, Failed)]
+    alone = [batch_runner.generate(prompt, **how | {"seed": 5 + i}).token_ids for i in range(4)]
+    assert [answer.token_ids for answer in found] == alone
+    assert sorted(answer.cached_tokens for answer in found) == [0, 119, 119, 119]
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "ngram"])
+def test_a_drafter_has_what_it_would_have_been_shown(batch_artifact: Path, drafter: str) -> None:
+    """As many drafts are right, in each round, as behind a prompt that is run."""
+    runner, rng = load_artifact(batch_artifact, drafter=drafter), random.Random(3)
+    first = ids(runner, rng, 25) * 4
+    runner.generate(first, 4, 4)
+    for _ in range(3):
+        prompt = first[:90] + ids(runner, rng, 2) + first[:10]
+        forked = runner.generate(prompt, 40, 4, reuse=True)
+        alone = runner.generate(prompt, 40, 4)
+        assert (forked.cached_tokens, alone.cached_tokens) == (89, 0)
+        assert forked.token_ids == alone.token_ids
+        assert forked.stats.accepted_lengths == alone.stats.accepted_lengths
+
+
+def test_a_switch_turns_it_off(batch_artifact: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"token_ids": [*range(5, 105), last]} for last in (5, 6)]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = [str(batch_artifact), "--prompts-jsonl", str(prompts), "--max-new-tokens", "4"]
+    kept, texts = [], []
+    for switch in ("--reuse", "--no-reuse"):
+        done = CliRunner().invoke(main, [*asked, "--batch-size", "4", "--n", "2", switch, "--json"])
+        assert done.exit_code == 0, done.output
+        *answers, _ = map(json.loads, done.stdout.splitlines())
+        kept.append([answer["cached_tokens"] for answer in answers])
+        texts.append([answer["token_ids"] for answer in answers])
+    assert texts[0] == texts[1]
+    assert sorted(kept[0])[1] >= 99 and kept[1] == [0] * 4
