@@ -121,12 +121,14 @@ def export(asked: Asked) -> None:
     """Write an artifact; say where it is and how large, and what it holds in more bits."""
     from eagle_aot.export import run_export
     from eagle_aot.export.loading.describe_target import tell_dense
-    from eagle_aot.export.lowering.backend import DTYPES, choose_backend
+    from eagle_aot.export.lowering.backend import DTYPES, choose_backend, untried
 
     source, options = asked.source, asked.options
     backend = choose_backend(asked.backend)
     output_dir = asked.output_dir or Path(f"{source.target_model}-{backend}")
     tell_drafter(source, asked)
+    if line := untried(backend):
+        click.echo(line, err=True)
     manifest = run_export(source, output_dir, options)
     tell_dense(source, DTYPES[backend])
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
