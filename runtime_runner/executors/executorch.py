@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.runtime import Method, Runtime, Verification
 from torch import Tensor
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest, methods_of
@@ -17,7 +16,12 @@ from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
 from eagle_aot.common.threads import torch_threads
 from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.executors.light_import import without
 from eagle_aot.runtime_runner.executors.room import check_room
+
+# The compiler takes three times as long to import as torch; needed is the class of a warning.
+with without("executorch.exir"):
+    from executorch.runtime import Method, Runtime, Verification
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 """What the runtime calls the backends of our artifacts."""
