@@ -45,7 +45,8 @@ def test_what_is_not_installed_is_missed_as_ever() -> None:
 def test_the_runtime_comes_without_its_compiler() -> None:
     """And without torch's, which takes as long."""
     code = (
-        "import sys, eagle_aot.runtime_runner.executors.executorch, eagle_aot.runtime_runner.runner;"
+        "import sys, eagle_aot.runtime_runner.runner;"
+        "import eagle_aot.runtime_runner.executors.executorch;"
         "print([m for m in ('executorch.exir', 'torch._inductor', 'transformers', 'triton')"
         " if m in sys.modules])"
     )
