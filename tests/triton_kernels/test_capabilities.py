@@ -1,5 +1,7 @@
-"""Every kernel of an artifact, compiled for every kind of GPU: within its shared memory, and with
-next to nothing put aside for want of registers. No GPU is needed."""
+"""Every kernel of an artifact, compiled for every kind of GPU, none of which need be here.
+
+Within its shared memory, and with next to nothing put aside for want of registers.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -83,6 +85,14 @@ def residual_norm(kernel: ModuleType) -> None:
     kernel.launch(parts, empty(1, 8, 5376), weight, empty(1), weight, 1e-6, 1e-6)
 
 
+def norm_rope_store(kernel: ModuleType) -> None:
+    """SmolLM2's, which takes no norms."""
+    angles, own = empty(1, 8, 1, 64, dtype=torch.float32), empty(8, dtype=torch.int64)
+    caches = empty(3, 4096, 64), empty(3, 4096, 64)
+    parts, moves = empty(1, 1, 8, 15 * 64), empty(1, 16, dtype=torch.int64)
+    kernel.launch(parts, (angles, angles), (None, None), caches, own, (moves, moves), 9, False, 0.0)
+
+
 Launch = Callable[[ModuleType], None]
 
 EACH: dict[Launch, str] = {
@@ -91,6 +101,7 @@ EACH: dict[Launch, str] = {
     dense_few_rows: "dense_gemm.kernel",
     rows_attention: "sdpa_splitk.kernel",
     prompt_attention: "sdpa_prompt.kernel",
+    norm_rope_store: "norm_rope_store.kernel",
     residual_norm: "residual_norm.kernel",
 }
 NARROWEST: dict[Launch, str] = {
