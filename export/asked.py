@@ -29,6 +29,7 @@ class Asked:
     dummy_layers: int | None
     quantize: str | None
     draft_quant: str
+    table_quant: str
     drafter: str
     check_only: bool
     tap_layers: str | None
@@ -66,6 +67,7 @@ class Asked:
             self.quantize,
             self.draft_quant,
             self.drafter,
+            self.table_quant,
         )
 
     @property

@@ -23,8 +23,8 @@ SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32,
 CPU_WEIGHTS = ["float32", "int8", "int4"]
 """The names in `prepare/cpu_weights/`."""
 
-DRAFT_QUANTS = ["none", "int8", "int4"]
-"""The names in `drafters/quant.py`, which imports torch."""
+QUANTS = ["none", "int8", "int4"]
+"""The names in `targets/int4/quantisers.py`, which imports torch."""
 
 BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_json"}
 
@@ -62,8 +62,11 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
               help="Only the first N layers of a dummy.")  # fmt: skip
 @click.option("--quantize", type=click.Choice(SCHEMES), metavar="SCHEME",
               help=f"Make the target's dense linears INT4: {', '.join(SCHEMES)}.")  # fmt: skip
-@click.option("--draft-quant", type=click.Choice(DRAFT_QUANTS), default="none", show_default=True,
+@click.option("--draft-quant", type=click.Choice(QUANTS), default="none", show_default=True,
               help="Hold the head's linears in fewer bits; the text stays the same.")  # fmt: skip
+@click.option("--table-quant", type=click.Choice(QUANTS), default="none", show_default=True,
+              help="Multiply with the target's output table in fewer bits; changes the "
+                   "text.")  # fmt: skip
 @click.option("--check-only", is_flag=True, help="Check the graphs; lower and write nothing.")
 @click.option("--tap-layers", metavar="A,B,C",
               help="Boundaries that the head taps, whatever its config.json says.")  # fmt: skip
@@ -106,18 +109,25 @@ def check_usage(asked: Asked) -> None:
         )
     if asked.no_self_test and (asked.self_test or asked.self_test_prompts is not None):
         raise click.UsageError("--no-self-test leaves nothing for --self-test options to say")
+    if asked.table_quant != "none" and asked.cpu_weights != "float32":
+        raise click.UsageError(
+            f"--table-quant {asked.table_quant}: --cpu-weights {asked.cpu_weights} makes the "
+            "output table INT8 already: leave one of them out"
+        )
 
 
 def export(asked: Asked) -> None:
     """Write an artifact; say where it is and how large, and what it holds in more bits."""
     from eagle_aot.export import run_export
     from eagle_aot.export.loading.describe_target import tell_dense
-    from eagle_aot.export.lowering.backend import DTYPES, choose_backend
+    from eagle_aot.export.lowering.backend import DTYPES, choose_backend, untried
 
     source, options = asked.source, asked.options
     backend = choose_backend(asked.backend)
     output_dir = asked.output_dir or Path(f"{source.target_model}-{backend}")
     tell_drafter(source, asked)
+    if line := untried(backend):
+        click.echo(line, err=True)
     manifest = run_export(source, output_dir, options)
     tell_dense(source, DTYPES[backend])
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6

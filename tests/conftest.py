@@ -117,6 +117,7 @@ def exports(
             directory / "batch",
             *("--target-model", "gemma4-31b", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
             *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "4"),
+            *("--table-quant", "int8"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )
     if "qwen3_artifact" in needed:

@@ -4,31 +4,16 @@ A drafter proposes and never decides, so this can change how many drafts are acc
 of the text.
 """
 
-from collections.abc import Callable
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.weights import replace_linear
-from eagle_aot.targets.int4 import Biased, Int4Linear, Int4Weight
-from eagle_aot.targets.int4.int8_digits import GROUP, quantise_int8
-from eagle_aot.targets.int4.quantise import Scheme, quantise
-
-Quantiser = Callable[[Tensor, torch.dtype], Int4Weight]
-
-
-def quantise_int4(weight: Tensor, dtype: torch.dtype) -> Int4Weight:
-    """`weight` [N, K] as INT4 with a zero point in each group."""
-    return quantise(weight, Scheme(GROUP), dtype)
-
-
-NONE = "none"
-QUANTISERS: dict[str, Quantiser] = {"int8": quantise_int8, "int4": quantise_int4}
-DRAFT_QUANTS = (NONE, *QUANTISERS)
-"""What `--draft-quant` takes."""
+from eagle_aot.targets.int4 import Biased, Int4Linear
+from eagle_aot.targets.int4.int8_digits import GROUP
+from eagle_aot.targets.int4.quantisers import NONE, QUANTISERS, Quantiser
 
 
 def quantise_draft(draft: nn.Module, target: TapTarget, kind: str) -> None:
@@ -39,12 +24,12 @@ def quantise_draft(draft: nn.Module, target: TapTarget, kind: str) -> None:
     """
     if kind == NONE:
         return
-    shared = {_storage(table) for table in cast(nn.Module, target).parameters()}
+    shared = {memory_of(table) for table in cast(nn.Module, target).parameters()}
     linears = [(name, m) for name, m in draft.named_modules() if isinstance(m, nn.Linear)]
     fitting = [
         name
         for name, linear in linears
-        if linear.in_features % GROUP == 0 and _storage(linear.weight) not in shared
+        if linear.in_features % GROUP == 0 and memory_of(linear.weight) not in shared
     ]
     del linears  # which would keep alive what is replaced
     if not fitting:
@@ -63,6 +48,6 @@ def _quantised(linear: nn.Linear, quantiser: Quantiser) -> nn.Module:
     return product if linear.bias is None else Biased(product, linear.bias.detach())
 
 
-def _storage(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> int:
     """The same for tensors in one memory, with values or without."""
     return tensor.untyped_storage()._cdata

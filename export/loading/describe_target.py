@@ -14,7 +14,9 @@ from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.loading.source import Source
 from eagle_aot.targets import model_type
 from eagle_aot.targets.checkpoint import Checkpoint, side_directory
+from eagle_aot.targets.decoder.weights import LM_HEAD
 from eagle_aot.targets.held import DENSE, INT4, INT8, Held, counted, held_matrices
+from eagle_aot.targets.int4.quantisers import NONE
 
 SIZES = (
     "num_hidden_layers",
@@ -107,19 +109,19 @@ def tell_dense(source: Source, dtype: torch.dtype) -> None:
     """Say on stderr what reading a pair's target makes dense, if anything."""
     if source.is_dummy or source.target_dir is None:
         return
-    if line := dense_line(source.target_dir, source.quantize, dtype):
+    if line := dense_line(source, source.target_dir, dtype):
         click.echo(one_line(line), err=True)
 
 
-def dense_line(path: Path, scheme: str | None, dtype: torch.dtype) -> str:
+def dense_line(source: Source, path: Path, dtype: torch.dtype) -> str:
     """What of a checkpoint has fewer bits in its file than it is held in, and what that costs.
 
-    Empty where there is nothing of the kind; `scheme` makes linears INT4 that were dense.
+    Empty where there is nothing of the kind, or `source` says to quantise it.
     """
     dense = [
         matrix
         for matrix in held_matrices(Checkpoint(path))
-        if matrix.held == DENSE and matrix.was_quantised and not (scheme and matrix.is_linear)
+        if matrix.held == DENSE and matrix.was_quantised and not _is_quantised(matrix, source)
     ]
     if not dense:
         return ""
@@ -128,6 +130,13 @@ def dense_line(path: Path, scheme: str | None, dtype: torch.dtype) -> str:
     held = sum(matrix.elements for matrix in dense) * dtype.itemsize / MB
     name = str(dtype).removeprefix("torch.")
     return f"held dense: {groups}: {stored:.1f} MB in the file, {held:.1f} MB in {name}"
+
+
+def _is_quantised(matrix: Held, source: Source) -> bool:
+    """Whether a matrix that is stored dense, or is made so, is not held so."""
+    if matrix.is_linear:
+        return source.quantize is not None
+    return matrix.name == LM_HEAD and source.table_quant != NONE
 
 
 def _format(group: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from eagle_aot.export.drafters.protocol import Drafter, Facts
 from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of_checkpoint
 from eagle_aot.export.loading.source import AUTO, Source
+from eagle_aot.export.loading.table_quant import quantise_table
 from eagle_aot.export.lowering.backend import CUDA, DTYPES
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
@@ -50,6 +51,7 @@ def load_pair(source: Source, caches: CacheSizes) -> LoadedPair:
     try:
         target = load_target(source, caches)
         draft, reading = _load_draft(source, target, caches)
+        quantise_table(target, cast(nn.Module, draft), source.table_quant)
         quantise_draft(cast(nn.Module, draft), target, source.draft_quant)
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
@@ -105,7 +107,7 @@ def linear_formats(pair: Pair) -> Formats:
     `--cpu-weights`: int8-rows, int4-g32-symmetric.
     """
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for name, module in pair.named_modules():
+    for name, module in pair.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Linear | Int4Linear | DynamicLinear):
             whole = name.removesuffix(".linear")  # of a linear with a bias beside it
             found[re.sub(r"\.\d+(?=\.|$)", ".*", whole)][format_of(module)] += 1

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
-from eagle_aot.export.drafters.quant import DRAFT_QUANTS, NONE
 from eagle_aot.export.drafters.registry import KINDS, OF_DUMMIES
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.quantise import SCHEMES
+from eagle_aot.targets.int4.quantisers import NONE, QUANTS
 from eagle_aot.targets.place import CONFIG, is_checkpoint, no_checkpoint
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
@@ -24,8 +24,8 @@ class Source:
 
     Instead of a directory a target may be a GGUF file. `drafter` names a kind, or is "auto" for
     what the checkpoint in `draft_dir` is. `tap_layers` are boundaries that overrule what that says;
-    `quantize` names a scheme for the target's dense linears, `draft_quant` one of `DRAFT_QUANTS`
-    for the head's.
+    `quantize` names a scheme for the target's dense linears; `draft_quant` one of `QUANTS` for the
+    head's, and `table_quant` for the target's output table.
     """
 
     target_model: str
@@ -37,6 +37,7 @@ class Source:
     quantize: str | None = None
     draft_quant: str = NONE
     drafter: str = AUTO
+    table_quant: str = NONE
 
     @classmethod
     def find(
@@ -50,6 +51,7 @@ class Source:
         quantize: str | None = None,
         draft_quant: str = NONE,
         drafter: str = AUTO,
+        table_quant: str = NONE,
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
@@ -69,6 +71,7 @@ class Source:
             quantize=quantize,
             draft_quant=draft_quant,
             drafter=drafter,
+            table_quant=table_quant,
         )
         check_names(asked)
         found = of_dummy(asked) if asked.is_dummy else of_checkpoints(asked)
@@ -103,7 +106,8 @@ def check_names(asked: Source) -> None:
     """Raise SettingError for what is named and not known."""
     for flag, name, known in (
         ("--quantize", asked.quantize, (None, *SCHEMES)),
-        ("--draft-quant", asked.draft_quant, DRAFT_QUANTS),
+        ("--draft-quant", asked.draft_quant, QUANTS),
+        ("--table-quant", asked.table_quant, QUANTS),
         ("--drafter", asked.drafter, (AUTO, *KINDS)),
     ):
         if name not in known:

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Device
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability
 
 AUTO, CUDA, XNNPACK = "auto", "cuda", "xnnpack"
 DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
@@ -21,9 +22,6 @@ ASSEMBLE = "assemble"
 """The stage that makes one program of compiled methods."""
 
 H100_MULTIPROCESSORS = 132
-GENERATIONS = (9, 10)
-"""Major compute capabilities that the kernels fit."""
-
 INSTEAD = ": install it, or use --backend xnnpack"
 
 
@@ -81,6 +79,21 @@ def multiprocessors() -> int:
     return torch.cuda.get_device_properties().multi_processor_count
 
 
+def untried(backend: str) -> str:
+    """What to say of the GPU that an export is for where nobody has run the kernels on its kind."""
+    if backend != CUDA or capability() == H100:
+        return ""
+    return (
+        f"compute capability {spelt(capability())}: the kernels compile for it, "
+        f"but have been run on {spelt(H100)} alone: eagle-run --self-test checks an artifact there"
+    )
+
+
+def spelt(found: tuple[int, int]) -> str:
+    """A compute capability as people write it."""
+    return "{}.{}".format(*found)
+
+
 def check_cuda() -> None:
     """Raise UnsupportedError unless a GPU and the compilers that AOTInductor calls are here."""
     if not torch.cuda.is_available():
@@ -88,12 +101,11 @@ def check_cuda() -> None:
             "--backend cuda: kernels are compiled and tuned on the GPU they will run on, and this "
             "machine shows none (--check-only needs no GPU, --backend xnnpack runs anywhere)"
         )
-    major, minor = torch.cuda.get_device_capability()
-    if major not in GENERATIONS:
+    if capability() not in SHARED_MEMORY:
+        known = ", ".join(map(spelt, SHARED_MEMORY))
         raise UnsupportedError(
-            "--backend cuda: the kernels are made for the matrix instructions and the 227 KiB of "
-            f"shared memory of H100, H200 and B200 (compute capability 9 and 10), not for {major}."
-            f"{minor}: use --backend xnnpack"
+            f"--backend cuda: the kernels are made for GPUs of compute capability {known}, not for "
+            f"{spelt(capability())}: use --backend xnnpack"
         )
     from torch.utils.cpp_extension import CUDA_HOME
 

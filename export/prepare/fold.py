@@ -1,7 +1,6 @@
 """INT4 linears as dense ones, for backends without an INT4 kernel."""
 
-from eagle_aot.export.prepare.renew import Model, renewed
-from eagle_aot.targets.decoder.weights import replace_linear
+from eagle_aot.export.prepare.renew import Model, exchange, renewed
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.packed_linear import PackedModule
 
@@ -16,5 +15,5 @@ def fold_int4(model: Model) -> Model:
     for name, module in list(folded.named_modules()):
         assert not isinstance(module, PackedModule), f"{name} is packed for a GPU"
         if isinstance(module, Int4Linear):
-            replace_linear(folded, name, module.dense())
+            exchange(folded, module, module.dense())
     return folded

@@ -6,10 +6,9 @@ from typing import TypeVar
 from torch import nn
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export.prepare.renew import Model, taken_over
+from eagle_aot.export.prepare.renew import Model, exchange, taken_over
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.shared_input import SharedInput
-from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 
 Kind = TypeVar("Kind", bound=nn.Module)
@@ -28,8 +27,8 @@ def pack_int4(model: Model, multiprocessors: int) -> Model:
     packed = taken_over(model)
     for _, owner in _each(packed, SharedInput):
         owner.fuse(multiprocessors)
-    for name, linear in _each(packed, Int4Linear):
-        replace_linear(packed, name, PackedInt4Linear(linear.weight, multiprocessors))
+    for _, linear in _each(packed, Int4Linear):
+        exchange(packed, linear, PackedInt4Linear(linear.weight, multiprocessors))
     for _, layer in _each(packed, ResidualLayer):
         layer.join_packed()
     return packed

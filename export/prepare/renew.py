@@ -30,6 +30,14 @@ def _renewed(module: Model, memo: dict[int, nn.Module]) -> Model:
     return found
 
 
+def exchange(model: nn.Module, module: nn.Module, other: nn.Module) -> None:
+    """Put `other` wherever in `model` the module stands: a table may be target's and drafter's."""
+    for owner in model.modules():
+        for name, child in owner._modules.items():
+            if child is module:
+                owner._modules[name] = other
+
+
 def taken_over(model: Model) -> Model:
     """The same, for which `model` is given up: it has no children from here on.
 

@@ -15,6 +15,7 @@ from torch.fx import Node
 from eagle_aot.export.graph_checks.nodes import argument_tensor, operator_name
 from eagle_aot.triton_kernels.dense_gemm import tiling as dense_tiling
 from eagle_aot.triton_kernels.int4_gemm import packing
+from eagle_aot.triton_kernels.int4_gemm.product_tiles import product_tile
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
 from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
@@ -51,10 +52,8 @@ def small_m(node: Node) -> dict[str, Any]:
 
 def large_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of many rows."""
-    from eagle_aot.triton_kernels.int4_gemm.large_m import PRODUCT_TILES
-
     group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
-    tile = PRODUCT_TILES[packing.blocks_per_step(group)]
+    tile = product_tile(packing.blocks_per_step(group))
     tiles = {
         "tile_rows": tile.rows,
         "tile_features": tile.tiles * packing.TILE_N,

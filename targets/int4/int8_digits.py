@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.targets.int4.nibbles import bytes_of_codes
-from eagle_aot.targets.int4.quantise import ROWS_AT_ONCE, SMALLEST_SPAN
+from eagle_aot.targets.int4.quantise import SMALLEST_SPAN, fill_rows
 from eagle_aot.targets.int4.weight import Int4Weight
 
 MAX_CODE = 119
@@ -29,10 +29,12 @@ def quantise_int8(weight: Tensor, dtype: torch.dtype) -> Int4Weight:
     groups = columns // GROUP
     qdata = torch.empty(rows, columns, dtype=torch.uint8)
     scale = torch.empty(2 * groups, rows)
-    for first in range(0, rows, ROWS_AT_ONCE):  # into place, as in `quantise`
-        part = slice(first, first + ROWS_AT_ONCE)
+
+    def fill(part: slice) -> None:  # into place, as in `quantise`
         qdata[part], low_scale = _rows(weight[part].float(), dtype)
         scale[:groups, part], scale[groups:, part] = BASE * low_scale, low_scale
+
+    fill_rows(weight, fill)
     return Int4Weight(qdata, scale, torch.full_like(scale, ZERO), digits=2)
 
 

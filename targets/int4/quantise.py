@@ -11,6 +11,7 @@ Unlike there, errors are counted in steps of the grid, so that the result does n
 weight's magnitude, and each group keeps the best zero point that it had, RTN's among them.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -70,20 +71,24 @@ def quantise(
     qdata = torch.empty(rows, columns // 2, dtype=torch.uint8)
     scale, zero = (torch.empty(columns // scheme.group_size, rows) for _ in range(2))
 
-    def fill(first: int) -> None:  # into place: pieces would leave holes in the heap
-        part = slice(first, first + ROWS_AT_ONCE)
+    def fill(part: slice) -> None:  # into place: pieces would leave holes in the heap
         found = _rows(weight[part].float(), scheme, dtype)
         qdata[part], scale.t()[part], zero.t()[part] = found
 
-    pieces = range(0, rows, ROWS_AT_ONCE)
-    if isinstance(weight, FakeTensor):  # its mode is this thread's
-        list(map(fill, pieces))
-        return Int4Weight(qdata, scale, zero)
+    fill_rows(weight, fill)
+    return Int4Weight(qdata, scale, zero)
+
+
+def fill_rows(weight: Tensor, fill: Callable[[slice], None]) -> None:
+    """Have `fill` quantise `ROWS_AT_ONCE` rows of `weight` at a time, in several threads."""
+    if isinstance(weight, FakeTensor):  # its mode is this thread's, and rows take no memory
+        fill(slice(None))
+        return
+    pieces = [slice(at, at + ROWS_AT_ONCE) for at in range(0, len(weight), ROWS_AT_ONCE)]
     # A piece is so small that torch's own threads mostly wait for one another within it: 50 times
     # as long on a machine that has other work.
     with ThreadPoolExecutor(torch.get_num_threads()) as threads, torch_threads(1):
         list(threads.map(fill, pieces))
-    return Int4Weight(qdata, scale, zero)
 
 
 def _rows(rows: Tensor, scheme: Scheme, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,6 +29,7 @@ OPTIONS = {
     "--dummy-layers",
     "--quantize",
     "--draft-quant",
+    "--table-quant",
     "--cpu-weights",
     "--check-only",
     "--tap-layers",

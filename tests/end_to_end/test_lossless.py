@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from torch import Tensor
 
+from eagle_aot.artifact import Manifest
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
@@ -101,6 +102,16 @@ def test_nor_does_a_head_in_int4(int4_head: Runner, tiny: Runner) -> None:
         result = int4_head.generate(story.question, 128, 4)
         assert result.token_ids == tiny.generate(story.question, 128, speculate=False).token_ids
         assert result.stats.tau > 3.5
+
+
+def test_nor_does_it_with_an_output_table_in_int8(batch_runner: Runner) -> None:
+    """Drafts change no token of a text, whose target has the rounded table of its manifest."""
+    manifest = Manifest.read(batch_runner.directory)
+    assert manifest.options["table_quant"] == "int8"
+    assert manifest.decisions["linears"]["target.lm_head"] == {"int8-g32": 1}
+    for prompt in mixed_prompts(batch_runner)[:20]:
+        plain = batch_runner.generate(prompt, 20, speculate=False)
+        assert batch_runner.generate(prompt, 20, 4).token_ids == plain.token_ids
 
 
 def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -> None:

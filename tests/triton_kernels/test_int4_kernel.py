@@ -12,8 +12,11 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from eagle_aot.triton_kernels.int4_gemm import large_m, small_m  # noqa: E402
-from eagle_aot.triton_kernels.int4_gemm.large_m import ProductTile  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, blocks_per_step  # noqa: E402
+from eagle_aot.triton_kernels.int4_gemm.product_tiles import (  # noqa: E402
+    PRODUCT_TILES,
+    ProductTile,
+)
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES  # noqa: E402
 from support.interpreted import run_interpreted  # noqa: E402
 
@@ -43,7 +46,7 @@ def compiled(
     total = -(-k // (BLOCK_K * blocks))
     constants |= {
         **{"N": n, "K": k, "GROUP": group, "BLOCKS": blocks, "TOTAL": total, "STEPS": total},
-        **{"ZEROS": zeros, "ACTIVATION": activation, "PTX": True},
+        **{"ZEROS": zeros, "ACTIVATION": activation, "PTX": 9},
     }
     pointers = dict.fromkeys(("x_ptr", "scales_ptr", "zeros_ptr", "out_ptr"), "*bf16")
     kinds = {**pointers, "codes_ptr": "*i16", "rows": "i32"}
@@ -98,7 +101,7 @@ def test_few_rows_go_from_memory_to_the_tensor_cores(
     assert program.metadata.shared * at_once < SHARED_MEMORY
 
 
-TILES = [(group, large_m.PRODUCT_TILES[blocks_per_step(group)]) for group in (32, 64, 128)]
+TILES = [(group, PRODUCT_TILES[227][blocks_per_step(group)]) for group in (32, 64, 128)]
 
 
 @pytest.mark.parametrize(("group", "tile"), TILES, ids=str)

@@ -2,7 +2,11 @@
 
 See `packing.py` for the order in memory. Loaded as they lie there, words need no exchange between
 threads to become left operands: the reshapes below only name what each thread already holds.
+
+`PTX` is the major compute capability whose instructions are written, 0 in Triton's interpreter.
 """
+
+from collections.abc import Callable
 
 import triton
 import triton.language as tl
@@ -78,7 +82,27 @@ def columns(
     return tl.load(x_ptr + m[None, :] * K + k[:, None], mask=inside, other=0.0)
 
 
-def _quarter_asm(shift: int) -> str:
+def _sum(left: str, right: str) -> str:
+    return f"add.rn.bf16x2 $0, {left}, {right};"
+
+
+def _product(left: str, right: str) -> str:
+    return f"mul.rn.bf16x2 $0, {left}, {right};"
+
+
+def _fused_sum(left: str, right: str) -> str:
+    """The same bits: one times a number is that number."""
+    one = "0x3F803F80"
+    return f"{{ .reg .b32 one; mov.b32 one, {one}; fma.rn.bf16x2 $0, {left}, one, {right}; }}"
+
+
+def _fused_product(left: str, right: str) -> str:
+    """The same bits: less zero a product is itself, with its sign."""
+    zero = "0x80008000"
+    return f"{{ .reg .b32 zero; mov.b32 zero, {zero}; fma.rn.bf16x2 $0, {left}, {right}, zero; }}"
+
+
+def _quarter(shift: int, add: Callable[[str, str], str]) -> str:
     """Instructions that make two columns of a quarter from two words: two, and a shift."""
     return f"""
         {{
@@ -86,12 +110,21 @@ def _quarter_asm(shift: int) -> str:
             mov.b32 offset, 0xC308C308;
             shr.u32 wide, $1, {shift};
             lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
-            add.rn.bf16x2 $0, wide, offset;
+            {add("wide", "offset")}
         }}
         """
 
 
-FIRST, SECOND, THIRD, FOURTH = (tl.constexpr(_quarter_asm(shift)) for shift in (0, 4, 8, 12))
+SHIFTS = (0, 4, 8, 12)
+FIRST, SECOND, THIRD, FOURTH = (tl.constexpr(_quarter(shift, _sum)) for shift in SHIFTS)
+SUM, PRODUCT = tl.constexpr(_sum("$1", "$2")), tl.constexpr(_product("$1", "$2"))
+# Before Hopper bfloat16 has no arithmetic but this, which takes an instruction more.
+OLD_FIRST, OLD_SECOND, OLD_THIRD, OLD_FOURTH = (
+    tl.constexpr(_quarter(shift, _fused_sum)) for shift in SHIFTS
+)
+OLD_SUM = tl.constexpr(_fused_sum("$1", "$2"))
+OLD_PRODUCT = tl.constexpr(_fused_product("$1", "$2"))
+HOPPER = tl.constexpr(9)
 
 
 @triton.jit
@@ -102,13 +135,21 @@ def quarter(
 
     The bits of bfloat16 128 with a nibble put into its lowest four are 128 + nibble, and 136 is
     taken off. `beside` [rows] is not used, but fetched ahead like the words, as Triton does for
-    what a product needs. Without PTX the same by Triton's own operators, for its interpreter.
+    what a product needs. Without PTX the same by Triton's own operators.
     """
     if PTX:
         asm: tl.constexpr = (
-            (FIRST if QUARTER == 0 else SECOND)
-            if QUARTER < 2
-            else (THIRD if QUARTER == 2 else FOURTH)
+            (
+                (FIRST if QUARTER == 0 else SECOND)
+                if QUARTER < 2
+                else (THIRD if QUARTER == 2 else FOURTH)
+            )
+            if PTX >= HOPPER
+            else (
+                (OLD_FIRST if QUARTER == 0 else OLD_SECOND)
+                if QUARTER < 2
+                else (OLD_THIRD if QUARTER == 2 else OLD_FOURTH)
+            )
         )
         code = tl.inline_asm_elementwise(
             asm,
@@ -137,7 +178,7 @@ def centred(codes: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.cons
     if not PTX:
         return (codes.to(tl.float32) + shifts.to(tl.float32)).to(tl.bfloat16)
     return tl.inline_asm_elementwise(
-        "add.rn.bf16x2 $0, $1, $2;",
+        SUM if PTX >= HOPPER else OLD_SUM,
         "=r,r,r",
         [codes, shifts],
         dtype=tl.bfloat16,
@@ -160,7 +201,7 @@ def dense(
     scales = tl.broadcast_to(scale.to(tl.bfloat16)[:, None], codes.shape)
     if PTX:
         weight = tl.inline_asm_elementwise(
-            "mul.rn.bf16x2 $0, $1, $2;",
+            PRODUCT if PTX >= HOPPER else OLD_PRODUCT,
             "=r,r,r",
             [codes, scales],
             dtype=tl.bfloat16,

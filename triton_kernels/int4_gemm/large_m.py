@@ -4,13 +4,12 @@ No dense copy of a weight is written to memory. What is multiplied is the weight
 `reference.dequantise_int4` has it, rounded to bfloat16. Importing this module needs triton.
 """
 
-from dataclasses import dataclass
-
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
+from eagle_aot.triton_kernels.device import capability
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
     activated,
     columns,
@@ -21,26 +20,7 @@ from eagle_aot.triton_kernels.int4_gemm.fragments import (
     whole,
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
-
-
-@dataclass(frozen=True, slots=True)
-class ProductTile:
-    """What a program takes: `tiles` packed tiles, of 128 outputs each, of `rows` rows of x.
-
-    `stages` are steps in flight, as many as fit the shared memory of an H100. With `by_block` a
-    step of two blocks, where all of a block is one group, is taken as two. None of these changes a
-    bit: sums run along K in one order.
-    """
-
-    tiles: int
-    rows: int
-    warps: int
-    stages: int
-    by_block: bool = False
-
-
-PRODUCT_TILES = {1: ProductTile(1, 256, 8, 3), 2: ProductTile(1, 256, 8, 3, by_block=True)}
-"""For steps of one and of two blocks."""
+from eagle_aot.triton_kernels.int4_gemm.product_tiles import ProductTile, product_tile
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -112,15 +92,15 @@ def launch(
     zeros: Tensor | None,
     features: int,
     activation: str,
-    product_tile: ProductTile | None = None,
+    other_tile: ProductTile | None = None,
 ) -> Tensor:
     """The product as a call of the kernel: arguments and result as for `op.int4_large_m`.
 
-    `product_tile` is for comparisons: it replaces the one that the weight's group is given.
+    `other_tile` is for comparisons: it replaces the one that the weight's group is given.
     """
     group = group_of(codes, scales)
     blocks = blocks_per_step(group)
-    rows, tile = x.shape[-2], product_tile or PRODUCT_TILES[blocks]
+    rows, tile = x.shape[-2], other_tile or product_tile(blocks)
     out = x.new_empty((*x.shape[:-1], features // 2 if activation else features))
     wrap_triton(int4_large_m_kernel)[
         (triton.cdiv(rows, tile.rows), triton.cdiv(codes.shape[0], tile.tiles))
@@ -139,7 +119,7 @@ def launch(
         STAGES=tile.stages,
         ZEROS=zeros is not None,
         ACTIVATION=activation,
-        PTX=not triton.knobs.runtime.interpret,
+        PTX=0 if triton.knobs.runtime.interpret else capability()[0],
         TILES=tile.tiles,
         BLOCK_M=tile.rows,
         BY_BLOCK=tile.by_block,

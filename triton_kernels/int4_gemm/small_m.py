@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
+from eagle_aot.triton_kernels.device import capability
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
     activated,
     columns,
@@ -216,7 +217,7 @@ def launch(
             STAGES=tile.stages,
             ZEROS=zeros is not None,
             ACTIVATION=activation,
-            PTX=not triton.knobs.runtime.interpret,
+            PTX=0 if triton.knobs.runtime.interpret else capability()[0],
             ROWS=tile.first,
             MORE=tile.more,
             PAIRS=tile.pairs,

@@ -1,6 +1,8 @@
 """What one program takes of a prompt's attention: plain numbers, without triton."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from eagle_aot.triton_kernels.device import fitting
 
 HEAD_DIMS = (16, 32, 64, 128, 256, 512)
 
@@ -26,12 +28,21 @@ WIDEST = PromptTiling(128, 32, 8, 2, parts=2)
 WIDE = PromptTiling(128, 64, 8, 2)
 NARROW = PromptTiling(128, 64, 8, 3)
 
+TILINGS = {
+    227: {512: WIDEST, 256: WIDE, 128: NARROW},
+    99: {
+        512: replace(WIDEST, row_tile=64, key_tile=16),
+        256: replace(WIDE, row_tile=64, key_tile=32),
+        128: replace(NARROW, stages=2),
+    },
+}
+"""By KiB of shared memory, and by the head dimension, the last for less."""
+
 
 def choose_tiling(head_dim: int) -> PromptTiling:
-    """The tiling of a layer; of nothing else, so that rows keep their bits."""
-    if head_dim == HEAD_DIMS[-1]:
-        return WIDEST
-    return WIDE if head_dim == HEAD_DIMS[-2] else NARROW
+    """The tiling of a layer on the GPU here; of nothing else, so that rows keep their bits."""
+    tilings = fitting(TILINGS)
+    return tilings[max(head_dim, min(tilings))]
 
 
 def is_tileable(heads: int, kv_heads: int, head_dim: int) -> bool:

@@ -8,6 +8,8 @@ cache. A row of a ring reads its window in chunks that start at multiples of `ch
 
 from dataclasses import dataclass, replace
 
+from eagle_aot.triton_kernels.device import fitting
+
 TAIL = 16
 """Keys of a row's own path that are named slot by slot; all before them lie in order."""
 
@@ -49,7 +51,10 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A tiling before the layer's number of heads is known."""
+    """A tiling before the layer's number of heads is known.
+
+    Of sums of values a warp holds `held` elements.
+    """
 
     min_rows: int
     key_tile: int
@@ -57,6 +62,7 @@ class Plan:
     programs: int
     warps: int
     stages: int
+    held: int = 4096
 
 
 # One to three programs for each of an H100's 132 multiprocessors, as many as fit there at once.
@@ -64,16 +70,28 @@ FLAT = {
     512: Plan(WGMMA_ROWS, 32, 32, 132, 8, 2),
     256: Plan(WGMMA_ROWS, 32, 32, 264, 4, 2),
     128: Plan(WGMMA_ROWS, 64, 64, 264, 4, 2),
+    64: Plan(WGMMA_ROWS, 64, 64, 396, 4, 2),
 }
-SMALL_FLAT = Plan(WGMMA_ROWS, 64, 64, 396, 4, 2)
 RING = Plan(MMA_ROWS, 32, 128, 0, 4, 3)
 WIDE_RING = replace(RING, warps=8, stages=2)  # of heads of 512 three stages do not fit
 
+# Those of other generations, whose matrix instructions take 16 rows.
+SMALL_FLAT = {dim: replace(plan, min_rows=MMA_ROWS, held=2048) for dim, plan in FLAT.items()}
+SMALL_FLAT[512] = replace(SMALL_FLAT[512], key_tile=16)
+SMALL_RING = replace(RING, held=2048)
+
+PLANS = {
+    227: (FLAT, {512: WIDE_RING, 256: RING}),
+    99: (SMALL_FLAT, {512: replace(WIDE_RING, key_tile=16), 256: SMALL_RING}),
+}
+"""By KiB of shared memory: of flat caches, of rings. By the head dimension, the last for less."""
+
 
 def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tiling:
-    """The tiling of a layer of these numbers of heads, ring if `window` is not 0."""
-    ring = WIDE_RING if head_dim == HEAD_DIMS[-1] else RING
-    plan = ring if window else FLAT.get(head_dim, SMALL_FLAT)
+    """On the GPU here, that of a layer of these numbers of heads, a ring if `window` is not 0."""
+    flat, ring = fitting(PLANS)
+    plans = ring if window else flat
+    plan = plans[max(head_dim, min(plans))]
     rows = max(plan.min_rows, row_tile(heads // kv_heads))
     held = rows // (heads // kv_heads)
     chunk = ring_chunk(window, plan.chunk, held) if window else plan.chunk
@@ -81,7 +99,7 @@ def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tili
     flat_splits = min(MAX_SPLITS, max(1, plan.programs // kv_heads - 1))
     splits = ring_splits(window, chunk, held) if window else flat_splits
     # Registers hold twice the rows where twice the warps do.
-    warps = 8 if rows >= MANY_ROWS else max(plan.warps, min(8, rows * head_dim // 4096))
+    warps = 8 if rows >= MANY_ROWS else max(plan.warps, min(8, rows * head_dim // plan.held))
     return Tiling(rows, plan.key_tile, chunk, splits, warps, plan.stages)
 
 

@@ -12,7 +12,8 @@ from bench.int4.measure import exact_product, random_weight
 from bench.int4.shapes import SHAPES, Shape
 from bench.sdpa.measure import first_line
 from eagle_aot.targets.int4 import Int4Weight
-from eagle_aot.triton_kernels.int4_gemm.large_m import ProductTile, launch
+from eagle_aot.triton_kernels.int4_gemm.large_m import launch
+from eagle_aot.triton_kernels.int4_gemm.product_tiles import ProductTile
 from shared.graph_timing import copies_past_l2, median_us
 
 Maker = Callable[[Int4Weight], Linear]

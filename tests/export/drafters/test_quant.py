@@ -12,12 +12,13 @@ from eagle_aot.export import ExportOptions, Pair, Source, load_pair, run_check
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.quant import DRAFT_QUANTS, quantise_draft
+from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4 import Biased, Int4Linear
 from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.int4.quantisers import QUANTS
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
 from support.heads.files import (
     HeadShape,
@@ -63,7 +64,7 @@ def drafts(pair: Pair, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def test_the_command_takes_the_kinds_there_are(target: Path, tmp_path: Path) -> None:
-    assert list(DRAFT_QUANTS) == export_cli.DRAFT_QUANTS
+    assert list(QUANTS) == export_cli.QUANTS
     wrong = CliRunner().invoke(export_cli.main, ["--target-model", "x", "--draft-quant", "int2"])
     assert wrong.exit_code == 2 and "int8" in wrong.output
     head = write_speculators(tmp_path / "head", SHAPE, [0, 1, 3])
@@ -71,7 +72,7 @@ def test_the_command_takes_the_kinds_there_are(target: Path, tmp_path: Path) -> 
         Source.find("auto", target, head, "auto", draft_quant="int2")
 
 
-@pytest.mark.parametrize("kind", DRAFT_QUANTS)
+@pytest.mark.parametrize("kind", QUANTS)
 def test_every_linear_of_the_head_is_quantised(target: Path, tmp_path: Path, kind: str) -> None:
     pair = load(target, write_speculators(tmp_path / "head", SHAPE, [0, 1, 3]), kind)
     assert linears(pair, Int4Linear) == (set() if kind == "none" else ALL)

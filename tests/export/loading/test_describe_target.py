@@ -113,4 +113,5 @@ def test_nothing_is_told_where_nothing_becomes_dense(
 
 
 def test_bfloat16_costs_half_as_much(bare: Path) -> None:
-    assert dense_line(bare, None, torch.bfloat16).endswith("0.1 MB in bfloat16")
+    source = Source(target_model="llama", target_dir=bare)
+    assert dense_line(source, bare, torch.bfloat16).endswith("0.1 MB in bfloat16")

@@ -17,6 +17,7 @@ from eagle_aot.export.lowering.backend import (
     H100_MULTIPROCESSORS,
     choose_backend,
     multiprocessors,
+    untried,
 )
 
 
@@ -71,14 +72,25 @@ def test_a_missing_compiler_is_named(
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("asked", ["auto", "cuda"])
-@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 0)])
+@pytest.mark.parametrize("capability", [(7, 5), (8, 7), (12, 1)])
 def test_a_gpu_that_the_kernels_do_not_fit_is_refused(
     monkeypatch: pytest.MonkeyPatch, asked: str, capability: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     found = re.escape("{}.{}".format(*capability))
-    with pytest.raises(UnsupportedError, match=f"H100, H200 and B200 .* not for {found}: use"):
+    with pytest.raises(UnsupportedError, match=rf"8\.0, .*, 12\.0, not for {found}: use"):
         choose_backend(asked)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
+def test_one_that_nobody_has_tried_is_told(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert choose_backend("auto") == "cuda" and untried("xnnpack") == ""
+    expected = "compute capability {}.{}: the kernels compile for it".format(*capability)
+    assert untried("cuda").startswith(expected) == (capability != (9, 0))
 
 
 class Gpu:

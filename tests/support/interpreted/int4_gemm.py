@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import PackedInt4, large_m, small_m
-from eagle_aot.triton_kernels.int4_gemm.large_m import ProductTile
+from eagle_aot.triton_kernels.int4_gemm.product_tiles import ProductTile
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
 from eagle_aot.triton_kernels.tiles_of_rows import numbers_of_tiles
 from support.interpreted.as_a_gpu import launched_as_on_a_gpu

@@ -1,0 +1,167 @@
+"""`--table-quant`: the logits of a target with a rounded output table, and who shares it."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+from eagle_aot.common.errors import SettingError, UnsupportedError
+from eagle_aot.export import ExportOptions, Pair, Source, load_pair, run_check
+from eagle_aot.export import cli as export_cli
+from eagle_aot.export.loading.load import linear_formats
+from eagle_aot.export.loading.table_quant import quantise_table
+from eagle_aot.export.prepare.fold import fold_int4
+from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
+from support.gemma_oracle import (
+    VOCAB,
+    oracle_states,
+    random_gemma,
+    random_tokens,
+    run_in_chunks,
+    save_text_layout,
+)
+from support.golden_cases import relative_error
+from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
+from support.int4_graphs import int4_calls
+from support.pre_norm_oracle import random_pre_norm, save
+
+HIDDEN, TAPS = 64, [0, 1, 4]
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gemma4": {"intermediate_size": 96, "head_dim": 16, "global_head_dim": 32},
+    "llama": {},
+    "qwen3": {"tie_word_embeddings": False},
+}
+KINDS = ["int8", "int4"]
+
+Files = tuple[nn.Module, Path, Path]
+
+
+def model_of(family: str, hidden: int = HIDDEN) -> Any:
+    sizes = FAMILIES[family] | {"hidden_size": hidden}
+    return random_gemma(**sizes) if family == "gemma4" else random_pre_norm(family, **sizes)
+
+
+def head_without_tables(directory: Path) -> Path:
+    """A head of the whole vocabulary whose two tables are the target's."""
+    shape = HeadShape(vocab=VOCAB, hidden=HIDDEN, target_hidden=HIDDEN, draft_vocab=VOCAB)
+    tensors = head_tensors(shape)
+    for name in ("lm_head.weight", "embed_tokens.weight", "d2t"):
+        del tensors[name]
+    eagle_config = {"eagle_aux_hidden_state_layer_ids": TAPS}
+    return write_head(directory, tensors, safeailab_config(shape, eagle_config=eagle_config))
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Of each family: a model, its checkpoint, and a head whose tables are the model's."""
+    directory, model = tmp_path_factory.mktemp(request.param), model_of(request.param)
+    write = save_text_layout if request.param == "gemma4" else save
+    return model, write(model, directory / "target"), head_without_tables(directory / "head")
+
+
+def load(files: Files, kind: str, dtype: torch.dtype = torch.float32, **options: Any) -> Pair:
+    source = Source.find("auto", *files[1:], "auto", table_quant=kind, **options)
+    return load_pair(source, CacheSizes(64, dtype)).pair
+
+
+def rounded(weight: Tensor, kind: str) -> Tensor:
+    """[N, K] on the grid of its groups of 32 columns, in float64."""
+    groups = weight.double().unflatten(1, (-1, 32))
+    if kind == "int8":
+        step = (groups.abs().amax(-1, keepdim=True) / 119).float().double()
+        return ((groups / step).round() * step).flatten(1)
+    low = groups.amin(-1, keepdim=True).clamp(max=0)
+    step = ((groups.amax(-1, keepdim=True).clamp(min=0) - low) / 15).float().double()
+    zero = (-low / step).round()
+    return (((groups / step + zero).round().clamp(0, 15) - zero) * step).flatten(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_logits_are_those_of_transformers_with_a_rounded_table(files: Files, kind: str) -> None:
+    """Soft caps and all; embeddings are not rounded, where tables are tied, either."""
+    model, tokens = copy.deepcopy(files[0]), random_tokens(30)
+    table: Any = nn.Linear(HIDDEN, VOCAB, bias=False)
+    table.weight = nn.Parameter(rounded(files[0].lm_head.weight.detach(), kind).float())
+    model.lm_head = table
+    expected, _ = oracle_states(model, tokens)
+    pair = load(files, kind)
+    found, _ = run_in_chunks(pair.target, tokens, [20, 1, 9])
+    assert relative_error(found, expected) < 1e-5
+    exact, _ = oracle_states(files[0], tokens)
+    assert relative_error(found, exact) > 1e-3
+    assert torch.equal(pair.target.embed_weight, files[0].model.embed_tokens.weight)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_whose_table_it_is_multiplies_with_the_same_one(files: Files, kind: str) -> None:
+    """And there stays one where linears are packed or folded, whatever becomes of the head's."""
+    for dtype, prepare in (
+        (torch.bfloat16, lambda pair: pack_int4(pair, 132)),
+        (torch.float32, fold_int4),
+    ):
+        pair = load(files, kind, dtype, draft_quant="int4")
+        tables: Any = [pair.target.lm_head, pair.draft.lm_head]
+        assert tables[0] is tables[1] and isinstance(tables[0], Int4Linear)
+        assert tables[0].digits == {"int8": 2, "int4": 1}[kind]
+        formats = linear_formats(pair)
+        assert formats["target.lm_head"] == formats["draft.lm_head"] == {f"{kind}-g32": 1}
+        assert formats["draft.fc"] == {"int4-g32": 1}
+        prepared = prepare(pair)
+        tables = [prepared.target.lm_head, prepared.draft.lm_head]
+        assert tables[0] is tables[1] and isinstance(tables[0], PackedInt4Linear | nn.Linear)
+
+
+def test_a_head_with_its_own_table_keeps_that(tmp_path: Path) -> None:
+    shape = HeadShape(vocab=VOCAB, target_hidden=HIDDEN)
+    eagle_config = {"eagle_aux_hidden_state_layer_ids": TAPS}
+    config = safeailab_config(shape, eagle_config=eagle_config)
+    head = write_head(tmp_path / "head", head_tensors(shape), config)
+    pair = load((nn.Module(), save(model_of("llama"), tmp_path / "target"), head), "int8")
+    assert isinstance(pair.draft.lm_head, nn.Linear)
+    assert isinstance(pair.target.lm_head, Int4Linear)
+
+
+@pytest.mark.parametrize(
+    ("shared", "kind", "layers", "expected"),
+    [
+        (True, "int8", None, [(1, 0), (1, 0), (1, 0)]),
+        (False, "int4", 3, [(1, 12), (13, 0), (0, 0), (0, 0)]),
+    ],
+    ids=["a head that shares it", "31B"],
+)
+def test_the_graphs_keep_the_contract(
+    tmp_path: Path, shared: bool, kind: str, layers: int | None, expected: list[tuple[int, int]]
+) -> None:
+    """A prompt's last row and every row of a step read it with the kernel for few rows."""
+    places = save(model_of("llama"), tmp_path / "target"), head_without_tables(tmp_path / "head")
+    name, form, *found = (
+        ("auto", "auto", *places) if shared else ("gemma4-31b", "dummy", None, None)
+    )
+    source = Source.find(name, *found, form, layers, table_quant=kind)
+    programs = run_check(source, ExportOptions(max_seq_len=128, max_prefill=72))
+    assert [int4_calls(program) for program in programs.values()] == expected
+
+
+def test_what_it_cannot_mean_is_refused(tmp_path: Path) -> None:
+    wrong = CliRunner().invoke(export_cli.main, ["--target-model", "x", "--table-quant", "int2"])
+    assert wrong.exit_code == 2 and "int8" in wrong.output
+    both = ["--target-model", "gemma4-tiny", "--table-quant", "int4", "--cpu-weights", "int8"]
+    refused = CliRunner().invoke(export_cli.main, both)
+    assert refused.exit_code == 2
+    assert "--cpu-weights int8 makes the output table INT8 already" in refused.output
+    target = save(model_of("llama", hidden=40), tmp_path / "target")
+    with pytest.raises(SettingError, match="--table-quant int2: known are none, int8, int4"):
+        Source.find("auto", target, None, "auto", table_quant="int2")
+    source = Source.find("auto", target, None, "auto", table_quant="int8")
+    pair = load_pair(Source.find("gemma4-tiny", None, None, "auto"), CacheSizes(64, torch.float32))
+    quantise_table(pair.pair.target, nn.Module(), "int8")
+    with pytest.raises(UnsupportedError, match="--table-quant int4: the checkpoint's output table"):
+        quantise_table(pair.pair.target, nn.Module(), "int4")
+    with pytest.raises(UnsupportedError, match=r"output table has 40 columns, no multiple of 32"):
+        load_pair(source, CacheSizes(64, torch.float32))

@@ -1,0 +1,85 @@
+"""Kernels as a launch would compile them for a GPU; none need be there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.triton_kernels import device
+
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+KINDS = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call of a kernel: its arguments by name, and what is said to the compiler."""
+
+    kernel: Any
+    given: dict[str, Any]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+
+    def compiled(self, capability: tuple[int, int]) -> Any:
+        """The program for a GPU of that compute capability."""
+        import triton
+
+        names = self.kernel.arg_names
+        kinds = {name: _kind(value) for name, value in self.given.items()}
+        source = triton.compiler.ASTSource(
+            fn=self.kernel,
+            signature={name: kinds.get(name, "constexpr") for name in names},
+            constexprs=self.constants,
+            attrs={
+                (place,): [["tt.divisibility", 16]]
+                for place, name in enumerate(names)
+                if kinds.get(name, "").startswith("*")
+            },
+        )
+        major, minor = capability
+        target = triton.backends.compiler.GPUTarget("cuda", 10 * major + minor, 32)
+        return triton.compile(source, target=target, options=self.options)
+
+
+def launches(
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    launch: Callable[[], object],
+    capability: tuple[int, int],
+) -> list[Launch]:
+    """The calls of kernels that `launch`, of `module`, makes on a GPU of that capability."""
+    found: list[Launch] = []
+
+    class Recorder:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel = kernel
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return self.call
+
+        def call(self, *arguments: Any, **constants: Any) -> None:
+            options = {name: constants.pop(name) for name in OPTIONS if name in constants}
+            given = dict(zip(self.kernel.arg_names, arguments, strict=False))
+            found.append(Launch(self.kernel, given, constants, options))
+
+    monkeypatch.setattr(device, "capability", lambda: capability)
+    if hasattr(module, "capability"):
+        monkeypatch.setattr(module, "capability", lambda: capability)
+    monkeypatch.setattr(module, "wrap_triton", Recorder)
+    launch()
+    return found
+
+
+def _kind(value: object) -> str:
+    return KINDS[value.dtype] if isinstance(value, Tensor) else "i32"

@@ -1,0 +1,148 @@
+"""Every kernel of an artifact, compiled for every kind of GPU, none of which need be here.
+
+Within its shared memory, and with next to nothing put aside for want of registers.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability, fitting
+from support.kernels.compiled import launches
+from support.kernels.h100 import local_memory
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+SPILLED = 64
+"""Bytes per thread."""
+
+OTHERS = [found for found in SHARED_MEMORY if found != H100]
+"""Each kernel's own tests compile it for an H100."""
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def int4_weight(group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, scales and zero points of 43,008 rows and 5,376 columns."""
+    blocks = 2 if group == 128 else 1
+    scales = empty(336, 42 // blocks, 128 * blocks * 128 // group)
+    return empty(336, 42, 4096, dtype=torch.int16), scales, scales
+
+
+def int4_few_rows(kernel: ModuleType) -> None:
+    kernel.launch(empty(1, 64, 5376), *int4_weight(32), 43008, 1, "gelu_tanh")
+
+
+def most_int4_few_rows(kernel: ModuleType) -> None:
+    """Of all tiles it holds most."""
+    kernel.launch(empty(1, 64, 5376), *int4_weight(128), 43008, 1, "gelu_tanh")
+
+
+def int4_many_rows(kernel: ModuleType) -> None:
+    kernel.launch(empty(1, 512, 5376), *int4_weight(32), 43008, "gelu_tanh")
+
+
+def dense_few_rows(kernel: ModuleType) -> None:
+    kernel.launch(empty(1, 64, 5376), empty(32000, 5376), 1)
+
+
+def rows_attention(kernel: ModuleType, heads: int = 9, kv_heads: int = 3, dim: int = 64) -> None:
+    """SmolLM2's."""
+    caches = empty(kv_heads, 1, 4096, dim)
+    rows = (empty(1, 8, dtype=torch.int64), empty(1, dtype=torch.int64))
+    tail = empty(1, 8, 16, dtype=torch.int64)
+    kernel.launch(empty(1, 8, heads, dim), caches, caches, *rows, tail, 1.0, 0, 0)
+
+
+def wide_rows_attention(kernel: ModuleType) -> None:
+    """That of Gemma 4 31B's full layers."""
+    rows_attention(kernel, 32, 4, 512)
+
+
+def prompt_attention(kernel: ModuleType) -> None:
+    """That of Gemma 4 31B's full layers."""
+    caches = empty(4, 1, 4096, 512)
+    rows = (empty(512, dtype=torch.int64), empty(1, dtype=torch.int64))
+    kernel.launch(empty(1, 512, 32, 512), caches, caches, *rows, 1.0, 0, 0)
+
+
+def narrow_prompt_attention(kernel: ModuleType) -> None:
+    """That of its sliding layers."""
+    caches = empty(16, 1, 4096, 256)
+    rows = (empty(512, dtype=torch.int64), empty(1, dtype=torch.int64))
+    kernel.launch(empty(1, 512, 32, 256), caches, caches, *rows, 1.0, 1024, 2048)
+
+
+def residual_norm(kernel: ModuleType) -> None:
+    weight, parts = empty(5376), empty(6, 1, 8, 5376, dtype=torch.float32)
+    kernel.launch(parts, empty(1, 8, 5376), weight, empty(1), weight, 1e-6, 1e-6)
+
+
+def norm_rope_store(kernel: ModuleType) -> None:
+    """SmolLM2's, which takes no norms."""
+    angles, own = empty(1, 8, 1, 64, dtype=torch.float32), empty(8, dtype=torch.int64)
+    caches = empty(3, 4096, 64), empty(3, 4096, 64)
+    parts, moves = empty(1, 1, 8, 15 * 64), empty(1, 16, dtype=torch.int64)
+    kernel.launch(parts, (angles, angles), (None, None), caches, own, (moves, moves), 9, False, 0.0)
+
+
+Launch = Callable[[ModuleType], None]
+
+EACH: dict[Launch, str] = {
+    int4_few_rows: "int4_gemm.small_m",
+    int4_many_rows: "int4_gemm.large_m",
+    dense_few_rows: "dense_gemm.kernel",
+    rows_attention: "sdpa_splitk.kernel",
+    prompt_attention: "sdpa_prompt.kernel",
+    norm_rope_store: "norm_rope_store.kernel",
+    residual_norm: "residual_norm.kernel",
+}
+NARROWEST: dict[Launch, str] = {
+    most_int4_few_rows: "int4_gemm.small_m",
+    wide_rows_attention: "sdpa_splitk.kernel",
+    narrow_prompt_attention: "sdpa_prompt.kernel",
+}
+"""What takes longest to compile, for the kind of GPU with the least of everything."""
+
+CASES = [(launch, EACH[launch], gpu) for launch in EACH for gpu in OTHERS]
+CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
+
+
+@pytest.mark.parametrize(
+    ("launch", "name", "generation"), CASES, ids=lambda case: getattr(case, "__name__", str(case))
+)
+def test_it_fits(
+    launch: Launch,
+    name: str,
+    generation: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    kernel = import_module(f"eagle_aot.triton_kernels.{name}")
+    for call in launches(monkeypatch, kernel, lambda: launch(kernel), generation):
+        program = call.compiled(generation)
+        assert program.metadata.shared <= SHARED_MEMORY[generation] << 10
+        assert local_memory(program.asm["cubin"], tmp_path) <= SPILLED
+
+
+@pytest.mark.parametrize(
+    ("found", "sizes"),
+    [((9, 0), "large"), ((8, 0), "small"), ((12, 0), "small"), ((7, 5), "small")],
+)
+def test_sizes_are_those_that_fit(
+    found: tuple[int, int], sizes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eagle_aot.triton_kernels.device.capability", lambda: found)
+    assert fitting({227: "large", 99: "small"}) == sizes
+
+
+def test_without_a_gpu_kernels_are_those_of_an_h100(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert capability() == H100
