@@ -16,13 +16,8 @@ from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
 from eagle_aot.common.threads import torch_threads
 from eagle_aot.runtime_runner.executors import Call
-from eagle_aot.runtime_runner.executors.light_import import without
 from eagle_aot.runtime_runner.executors.room import check_room
 from eagle_aot.runtime_runner.executors.runtime import Method, Runtime, Verification
-
-# The compiler takes three times as long to import as torch; needed is the class of a warning.
-with without("executorch.exir"):
-    from executorch.runtime import Method, Runtime, Verification
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 """What the runtime calls the backends of our artifacts."""
