@@ -35,6 +35,7 @@ OPTIONS = {
     "--tap-layers",
     "--describe-draft",
     "--describe-target",
+    "--jobs",
     "--reproduce",
     "--self-test",
     "--no-self-test",
