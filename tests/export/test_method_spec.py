@@ -16,14 +16,15 @@ def test_a_pairs_methods_take_steps_and_write_their_owners_caches() -> None:
     source = Source.find("gemma4-tiny", None, None, "dummy", 3)
     pair = load_pair(source, CacheSizes(128, torch.float32, sequences=2)).pair
     methods = method_specs(pair, method_lengths(72, 128, 64, 2))
-    prefill, verify, draft = methods.values()
-    assert [method.takes_batches for method in methods.values()] == [False, True, True]
+    prefill, verify, draft, copy = methods.values()
+    assert [method.takes_batches for method in methods.values()] == [False, True, True, False]
     assert verify.forms["tail"] == ("int64", ("batch", "rows", 16))
     assert prefill.forms["input_pos"] == ("int64", ("rows",))
     assert draft.forms["features"] == ("float32", ("batch", "rows", 256))
     caches = {f"target.layers.{i}.self_attn.kv_cache.{name}" for i in range(3) for name in "kv"}
     assert prefill.writes == verify.writes == caches
     assert draft.writes == {"draft.kv_cache.k", "draft.kv_cache.v"}
+    assert copy.writes == prefill.writes | draft.writes
     assert {*dict(pair.named_buffers())} >= prefill.writes | draft.writes
 
 
