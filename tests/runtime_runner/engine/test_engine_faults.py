@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from eagle_aot.runtime_runner.engine import (
     Request,
     Tokens,
 )
+from eagle_aot.runtime_runner.engine import engine as engine_module
 from eagle_aot.runtime_runner.engine.invariants import check_invariants
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
@@ -161,7 +164,11 @@ def test_a_chunk_that_fails_ends_its_prompt_alone() -> None:
         assert text_of(events, number) == plain_text(prompt, SEED, 40)
 
 
-def test_a_round_that_fails_leaves_a_prompt_that_is_not_in_it() -> None:
+def test_a_round_that_fails_leaves_a_prompt_that_is_not_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock on which chunks take as long as each other, so that the long one lasts."""
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=count().__next__))
     target = faulty(3)
     target.most = 1
     engine = engine_over(target)
