@@ -23,7 +23,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
@@ -38,6 +37,7 @@ from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from shared.header import header, title_lines
+from shared.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 
 STEPS = 50  # of the engine, of whose times the median counts
 ENDLESS = 10**9  # tokens: between two prompts come as many rounds as take their time
@@ -115,11 +115,10 @@ class Settings:
               help="Tokens per round and text to project speeds for.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(min=1), default=20, show_default=True,
               help="Samples per figure, of which the median counts.")  # fmt: skip
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@drafter_option
+@no_cuda_graph_option
+@commit_option
+@json_option
 def main(
     artifact: Path,
     batch_sizes: str,

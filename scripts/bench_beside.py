@@ -21,7 +21,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.bench.settings import check_range
@@ -29,6 +28,7 @@ from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from shared.header import header, title_lines
 from shared.number_list import numbers
+from shared.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 
 SHORT = 65
 """Tokens of the running texts' own prompts."""
@@ -61,11 +61,10 @@ class Line:
 @click.option("--chain-len", type=click.IntRange(min=0), default=4, show_default=True)
 @click.option("--share", type=float, default=PROMPT_SHARE, show_default=True,
               help="Of the time, for prompts.")  # fmt: skip
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@drafter_option
+@no_cuda_graph_option
+@commit_option
+@json_option
 def main(
     artifact: Path,
     batch_sizes: list[int],

@@ -35,6 +35,7 @@ from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft
 from shared.header import header, title_lines
 from shared.kinds import kinds_and_prompts
+from shared.options import commit_option, json_option
 from shared.watched import Watched
 
 REPORT_WIDTH = 120
@@ -67,8 +68,8 @@ class Bin:
 @click.option("--prompts", "count", type=click.IntRange(min=1), help="Of each kind at most.")
 @click.option("--tree", default="4,8,32", show_default=True, metavar="DEPTH,TOPK,NODES|FILE")
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=64, show_default=True)
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@commit_option
+@json_option
 def main(
     artifact: Path,
     prompts_jsonl: Path,

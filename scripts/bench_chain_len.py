@@ -24,7 +24,6 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
@@ -36,6 +35,7 @@ from eagle_aot.runtime_runner.rounds.shape import Shape, parse_tree
 from shared.header import header, title_lines
 from shared.kinds import ALL, kinds_and_prompts
 from shared.number_list import chain_lengths
+from shared.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 from tiny_pair.stories import stories
 
 COLUMNS = ("prompts", "drafts", "tokens/s", "of plain", "of best", "tau", "accepted by position",
@@ -76,12 +76,11 @@ class Line:
               callback=chain_lengths, help="Fixed ones; default: all of them.")  # fmt: skip
 @click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE|auto",
               help="A tree as well; may be given more than once.")  # fmt: skip
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
+@drafter_option
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@no_cuda_graph_option
+@commit_option
+@json_option
 def main(
     artifact: Path,
     prompts_jsonl: Path | None,

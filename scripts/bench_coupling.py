@@ -36,6 +36,7 @@ from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from shared.header import header, title_lines
+from shared.options import commit_option, json_option
 from shared.spread import spread
 from shared.watched import WatchedTarget
 
@@ -65,8 +66,8 @@ class Line:
 @click.option("--count", type=click.IntRange(min=1), help="Prompts at most.")
 @click.option("--temperatures", default="0.3,0.7,1,1.5", show_default=True, metavar="T,...")
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=64, show_default=True)
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@commit_option
+@json_option
 def main(
     artifact: Path,
     prompts_jsonl: Path,

@@ -27,6 +27,7 @@ from eagle_aot.runtime_runner.bench.memory import read_bandwidth
 from eagle_aot.runtime_runner.bench.settings import numbers
 from eagle_aot.runtime_runner.bench.timing import CudaClock
 from shared.header import header, title_lines
+from shared.options import json_option
 
 Times = dict[str, Timed]
 PROJECT = {"kernel": parts_of, "linear": few_rows}
@@ -41,7 +42,7 @@ PREFILL = {"int4": many_rows, "dequantise, then bf16": dequantised, "bf16": dens
 @click.option("--prefill/--no-prefill", default=True, show_default=True,
               help=f"Time {PREFILL_ROWS} rows too.")  # fmt: skip
 @click.option("--commit", metavar="TEXT", help="The package's, where it has no git to ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def main(
     groups: str, rows: str, peer: bool, prefill: bool, commit: str | None, as_json: bool
 ) -> None:

@@ -33,6 +33,7 @@ from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
 from peers.worker import Worker
 from shared.header import header, title_lines
+from shared.options import commit_option, json_option
 
 COLUMNS = ("program", "tokens/s", "of {}", "prompt tokens/s", "MB resident", "ready after s",
            "texts as transformers'")  # fmt: skip
@@ -84,8 +85,8 @@ class Line:
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=64, show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default=True,
               help="Of each program.")  # fmt: skip
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@commit_option
+@json_option
 def main(
     artifacts: tuple[Path, ...],
     gguf: Path,

@@ -20,12 +20,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.engine import Finished, Limits, Request, Tokens
 from shared.header import header, title_lines
+from shared.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,11 +52,10 @@ class Line:
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--chain-len", type=click.IntRange(min=0), default=4, show_default=True)
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@drafter_option
+@no_cuda_graph_option
+@commit_option
+@json_option
 def main(
     artifact: Path,
     count: int,

@@ -15,6 +15,7 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
 from shared.header import header, title_lines
 from shared.number_list import numbers
+from shared.options import json_option
 
 PARTS = "products", "attention", "layers"
 GEMMA = tuple(layer for layer in LAYERS if layer.name.startswith("Gemma"))
@@ -30,7 +31,7 @@ CONTEXTS = 0, 6144, 30720
 @click.option("--sweep/--no-sweep", default=True, show_default=True, help="Try other tiles.")
 @click.option("--peers/--no-peers", default=True, show_default=True)
 @click.option("--commit", metavar="TEXT", help="The package's, where it has no git to ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def main(
     parts: tuple[str, ...],
     groups: list[int],

@@ -19,6 +19,7 @@ from eagle_aot.runtime_runner.bench.timing import CudaClock
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import TAIL, choose_tiling
 from shared.header import Header, header, title_lines
 from shared.number_list import numbers
+from shared.options import json_option
 
 REPORT_WIDTH = 160
 CONTEXTS = "1024,2048,4096,8192,16384,32768,65536,131072"
@@ -36,7 +37,7 @@ SWEPT = ((1024, 1), (8192, 1), (8192, 8), (12288, 8), (65536, 8))
 @click.option("--no-peers", is_flag=True, help="Nothing but the operator.")
 @click.option("--sweep", "swept", is_flag=True, help="Rank other tilings instead.")
 @click.option("--commit", metavar="TEXT", help="The package's, where it has no git to ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def main(
     contexts: list[int],
     rows: list[int],

@@ -16,6 +16,7 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.checks.lossless import OWN_AND_SCRIPT, Comparison, compare
 from eagle_aot.runtime_runner.checks.rows import RowCheck
 from shared.number_list import numbers
+from shared.options import no_cuda_graph_option
 
 console = Console(width=100)
 
@@ -28,7 +29,7 @@ console = Console(width=100)
               help="Prompts per context.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=64, show_default=True)
 @click.option("--chain-lens", default="1,2,3,4,5,6,7", show_default=True, callback=numbers)
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
+@no_cuda_graph_option
 def main(
     artifact: Path,
     contexts: list[int],

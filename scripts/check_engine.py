@@ -19,7 +19,6 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.runtime_runner import Runner, load_artifact
@@ -30,6 +29,7 @@ from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Re
 from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from shared.number_list import numbers
+from shared.options import drafter_option, no_cuda_graph_option
 
 Drafts = tuple[ChainLen, Shape | Literal["auto"] | None]
 """A request's chain length, and the tree that takes its place."""
@@ -66,9 +66,8 @@ class Case:
               help="Of each batch size.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
+@drafter_option
+@no_cuda_graph_option
 def main(
     artifact: Path,
     prompts_jsonl: Path,

@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
@@ -19,6 +18,7 @@ from eagle_aot.runtime_runner.checks.lossless import check_lossless
 from eagle_aot.runtime_runner.rounds.shape import parse_tree
 from eagle_aot.targets import TapTarget, load_target
 from shared.number_list import chain_lengths
+from shared.options import drafter_option, json_option, no_cuda_graph_option
 
 
 @eagle_command
@@ -28,13 +28,12 @@ from shared.number_list import chain_lengths
               help="Drafts per round; auto among them.")  # fmt: skip
 @click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE",
               help="A tree as well; may be given more than once.")  # fmt: skip
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
+@drafter_option
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=128, show_default=True)
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap prompts in the chat template.")
 @click.option("--target", metavar="NAME_OR_DIR", help="The target, to tell the gap in nats.")
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@no_cuda_graph_option
+@json_option
 def main(
     artifact: Path,
     prompts_jsonl: Path,

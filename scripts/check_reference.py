@@ -13,6 +13,7 @@ from rich.progress import track
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
+from shared.options import json_option
 
 
 @eagle_command
@@ -23,7 +24,7 @@ from eagle_aot.runtime_runner import load_artifact
     "--prompts", "count", type=click.IntRange(min=1), help="So many of them; default: all."
 )
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def main(
     artifact: Path,
     checkpoint: Path,

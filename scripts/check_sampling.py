@@ -15,12 +15,12 @@ from pathlib import Path
 
 import click
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
 from sampling_checks.distribution import SAMPLINGS, drawn
 from sampling_checks.texts import asked_of, by_lookup, elsewhere, one_by_one, together
+from shared.options import drafter_option
 from shared.spread import spread
 
 POSITIONS = 10_000  # that draws of one seed are of
@@ -36,8 +36,7 @@ POSITIONS = 10_000  # that draws of one seed are of
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True,
               help="Of each prompt.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=48, show_default=True)
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
+@drafter_option
 def main(
     draws: int,
     artifact: Path | None,

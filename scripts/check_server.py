@@ -31,6 +31,7 @@ from server_checks.client import PATIENCE, Client
 from server_checks.replicas import Killer, replicas, resident_of
 from server_checks.tally import Tally, percentiles
 from shared.header import header, title_lines
+from shared.options import commit_option, json_option
 
 RESIDENT = "process_resident_memory_bytes"
 
@@ -70,8 +71,8 @@ class Found:
 @click.option("--chaos", is_flag=True, help="Clients that do not behave.")
 @click.option("--kill-every", type=click.FloatRange(min=0, min_open=True), metavar="S",
               help="Seconds, from one replica's end by SIGKILL to the next one's.")  # fmt: skip
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@commit_option
+@json_option
 def main(
     artifact: Path,
     prompts_jsonl: Path,

@@ -27,6 +27,8 @@ from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from shared.header import header, title_lines
+from shared.options import commit_option, json_option
+from shared.spread import spread
 
 COLUMNS = "artifact", "answers' tokens", "perplexity", "of the first", "its own choice too"
 REPORT_WIDTH = 120
@@ -51,8 +53,8 @@ class Line:
 @click.option("--prompts", "count", type=click.IntRange(min=1), default=20, show_default=True,
               help="So many of them, taken evenly.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@commit_option
+@json_option
 def main(
     artifacts: tuple[Path, ...],
     prompts_jsonl: Path,
@@ -63,7 +65,7 @@ def main(
 ) -> None:
     """Perplexity of the first of ARTIFACTS' answers under all of them."""
     prompts = read_prompts(None, None, prompts_jsonl)
-    chosen = prompts[:: max(1, len(prompts) // count)][:count]
+    chosen = spread(prompts, count)
     texts: list[Text] = []
     lines: list[Line] = []
     for path in artifacts:

@@ -28,6 +28,7 @@ from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4.quantisers import QUANTS
 from shared.header import header, title_lines
+from shared.options import commit_option, json_option
 
 COLUMNS = "table", "tokens", "perplexity", "the first one's choice too"
 
@@ -48,8 +49,8 @@ class Line:
 @click.option("--tokens", type=click.IntRange(min=2), default=4096, show_default=True)
 @click.option("--piece", type=click.IntRange(min=2), default=512, show_default=True,
               help="Tokens that are read together.")  # fmt: skip
-@click.option("--commit", help="Default: what git says of the package.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@commit_option
+@json_option
 def main(
     target_dir: Path, prompts_jsonl: Path, tokens: int, piece: int, commit: str | None,
     as_json: bool,

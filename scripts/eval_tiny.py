@@ -24,6 +24,7 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.results.stats import Stats
 from shared.number_list import numbers
+from shared.options import no_cuda_graph_option
 from tiny_pair.stories import Story, final_answer, stories
 
 SEED = 20261121  # any; the split is by the question's text
@@ -34,7 +35,7 @@ MAX_NEW_TOKENS = 256
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--problems", "count", type=click.IntRange(min=1), default=100)
 @click.option("--chain-lens", default="1,2,3,4,5,6,7", callback=numbers, help="Lengths to measure.")
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
+@no_cuda_graph_option
 @click.option("--write-prompts", type=click.Path(path_type=Path), help="Write the problems, stop.")
 def main(
     artifact: Path,

@@ -20,6 +20,7 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.runtime_runner.bench.settings import numbers
 from eagle_aot.targets.step import MAX_ROWS
 from shared.header import Header, header
+from shared.options import json_option
 
 REPORT_WIDTH = 200  # columns, where stdout is no terminal: kernels have long names
 
@@ -40,7 +41,7 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: kernels have long na
 @click.option("--replays", type=click.IntRange(min=1), default=50, show_default=True,
               help="Samples of a time, of which the median counts.")  # fmt: skip
 @click.option("--commit", metavar="TEXT", help="The package's, where it has no git to ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def main(
     target_model: str,
     dummy_layers: int | None,
