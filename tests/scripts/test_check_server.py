@@ -60,6 +60,8 @@ def test_the_oldest_replica_is_killed_and_awaited(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(replicas, "REPLACED_WITHIN", 0.1)
     try:
         first, second = sleeping
+        while len(replicas.replicas()) < 2:  # a process that just began has no name yet
+            time.sleep(0.01)
         killer = Killer(0.05)
         killer.kill_until(time.monotonic() + 0.08)
         assert first.wait(5) == -signal.SIGKILL and second.poll() is None
