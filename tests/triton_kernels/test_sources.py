@@ -1,5 +1,6 @@
 """Kernels as torch writes them into a program: their source, and that of all they call, in one."""
 
+import ast
 import builtins
 import dis
 import importlib.util
@@ -27,13 +28,18 @@ KERNELS = {
 """Of the graphs that are lowered, by the module each is in."""
 
 
+def quoted(source: str) -> str:
+    """What Python reads of a source that torch puts between quotes as it is."""
+    return str(ast.literal_eval("'''\n" + source + "\n'''"))
+
+
 @pytest.mark.parametrize(("module", "name"), KERNELS.items())
 def test_nothing_that_a_kernel_names_is_left_out(module: str, name: str, tmp_path: Path) -> None:
     """Torch takes functions and constants, and no other thing that a module may hold."""
     kernel = getattr(import_module(f"eagle_aot.triton_kernels.{module}"), name)
     path = tmp_path / "written.py"
     head = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
-    path.write_text(head + whole_source(kernel))
+    path.write_text(head + quoted(whole_source(kernel)))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     written = importlib.util.module_from_spec(spec)

@@ -103,16 +103,20 @@ def _fused_product(left: str, right: str) -> str:
 
 
 def _quarter(shift: int, add: Callable[[str, str], str]) -> str:
-    """Instructions that make two columns of a quarter from two words: two, and a shift."""
-    return f"""
-        {{
-            .reg .b32 wide, offset;
-            mov.b32 offset, 0xC308C308;
-            shr.u32 wide, $1, {shift};
-            lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;
-            {add("wide", "offset")}
-        }}
-        """
+    """Instructions that make two columns of a quarter from two words: two, and a shift.
+
+    On one line: torch writes a kernel's source, and the constants it names, into a program's text
+    between quotes, where a backslash would end them otherwise than it began them.
+    """
+    return " ".join(
+        (
+            "{ .reg .b32 wide, offset; mov.b32 offset, 0xC308C308;",
+            f"shr.u32 wide, $1, {shift};",
+            "lop3.b32 wide, wide, 0x000F000F, 0x43004300, 0xEA;",
+            add("wide", "offset"),
+            "}",
+        )
+    )
 
 
 SHIFTS = (0, 4, 8, 12)
