@@ -15,5 +15,12 @@ def stated(what: str) -> Iterator[None]:
     except EagleError:
         raise
     except Exception as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ExportError(f"{what}: {shortage(error) or first_line}") from error
+        raise ExportError(f"{what}: {shortage(error) or in_one_line(error)}") from error
+
+
+def in_one_line(error: Exception) -> str:
+    """The first line of its message; where that announces a process's report, its last one too."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]

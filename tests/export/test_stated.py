@@ -1,0 +1,38 @@
+"""Failures of compilers, in one line."""
+
+import pytest
+
+from eagle_aot.common.errors import ExportError, SettingError
+from eagle_aot.export.stated import stated
+
+REPORT = """Failed to run a block: An exception occurred in a subprocess:
+
+Name=kernel
+Traceback (most recent call last):
+  File "kernel.py", line 9, in <module>
+SyntaxError: unterminated string literal
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("no room\nat all", "lowering failed: no room"),
+        ("", "lowering failed: RuntimeError"),
+        ("what follows:", "lowering failed: what follows:"),
+        (
+            REPORT,
+            "lowering failed: Failed to run a block: An exception occurred in a subprocess: "
+            "SyntaxError: unterminated string literal",
+        ),
+    ],
+)
+def test_the_line_says_what_was_wrong(message: str, line: str) -> None:
+    with pytest.raises(ExportError) as caught, stated("lowering failed"):
+        raise RuntimeError(message)
+    assert str(caught.value) == line
+
+
+def test_our_own_are_left_as_they_are() -> None:
+    with pytest.raises(SettingError, match=r"^too long$"), stated("lowering failed"):
+        raise SettingError("too long")
