@@ -34,14 +34,17 @@ def ptx(kernel: Any, options: dict[str, Any], constants: dict[str, Any]) -> str:
     return ptx_for_h100(kernel, dict.fromkeys(pointers, "*fp32") | STATE, constants, options)
 
 
-@pytest.mark.parametrize("step", [0, 1, 8, 9, 16])
-def test_thresholds_fuse_no_product_into_a_sum(step: int) -> None:
+@pytest.mark.parametrize("digit", [0, 1])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_thresholds_fuse_no_product_into_a_sum(digit: int, weighed: bool) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     from eagle_aot.triton_kernels.process_logits import cut
 
     constants = {**cut.SIZES, "ROWS": 8, "VOCAB": 262_144, "BLOCKS": 64, "MOST_BLOCKS": 64}
-    constants |= {"PASS": step, "SCALE_BITS": SCALE_BITS, "LOG2E": LOG2E, "EXP2": EXP2}
     code = ptx(cut.cut_kernel, cut.OPTIONS, constants)
+    constants |= {"DIGIT": digit, "IS_WEIGHED": weighed}
+    constants |= {"SCALE_BITS": SCALE_BITS, "LOG2E": LOG2E, "EXP2": EXP2}
+    code += ptx(cut.search_kernel, cut.OPTIONS, constants)
     assert not any(fused in code for fused in FUSED)
 
 
