@@ -98,8 +98,9 @@ def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
         on_host.observe(path, torch.empty(0))
         running = Running([0], runner.constants.tail, "cpu")
         running.place(following[:, -1:], len(prompt))
-        here = runner.drafter.propose(runner.running, 7).tokens.tolist()
-        assert here == on_host.propose(running, 7).tokens.tolist()
+        chain = Shape.chain(7)
+        here = runner.drafter.propose(runner.running, chain).tokens.tolist()
+        assert here == on_host.propose(running, chain).tokens.tolist()
     assert accepted
 
 
