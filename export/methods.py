@@ -68,7 +68,8 @@ class CopyRows(Method):
 
     def forward(self, input_pos: Tensor, source: Tensor, sequence: Tensor) -> Tensor:
         caches = [module for module in self.modules() if isinstance(module, KVCache)]
-        copy_rows(caches, PromptChunk(input_pos, source), PromptChunk(input_pos, sequence))
+        chunks = (PromptChunk(input_pos, s, self.splits_keys) for s in (source, sequence))
+        copy_rows(caches, *chunks)
         return input_pos[-1:] + 1
 
 
@@ -102,15 +103,20 @@ def method_specs(
         splits_keys=splits_keys,
     )
     drafting = kind_of(pair.draft).methods(pair, lengths, splits_keys)
-    return {PREFILL: prefill, TARGET_VERIFY: verify, **drafting, **copying(pair, lengths)}
+    return {
+        PREFILL: prefill,
+        TARGET_VERIFY: verify,
+        **drafting,
+        **copying(pair, lengths, splits_keys),
+    }
 
 
-def copying(pair: Pair, lengths: MethodLengths) -> dict[str, MethodSpec]:
-    """`copy_rows`, where there are several sequences."""
+def copying(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+    """`copy_rows`, where there are several sequences; by an operator of its own as are others."""
     if lengths.max_batch_size == 1:
         return {}
     spec = MethodSpec(
-        module=CopyRows(pair),
+        module=CopyRows(pair, splits_keys),
         inputs=copy_inputs(lengths.max_prefill),
         outputs={"copied": ("int64", (1,))},
         writes=caches_of(pair, "target") | caches_of(pair, "draft"),

@@ -112,6 +112,15 @@ def norm_rope_store(node: Node) -> dict[str, Any]:
     return layer | {"tile_rows": kernel.TILE, "warps": kernel.WARPS}
 
 
+def copy_rows(node: Node) -> dict[str, Any]:
+    """Heads and tiles of rows that are copied."""
+    from eagle_aot.triton_kernels.copy_rows import kernel
+
+    kv_heads, _, head_dim = shape(node, 0)
+    layer = {"kv_heads": kv_heads, "head_dim": head_dim}
+    return layer | {"tile_rows": kernel.TILE, "warps": kernel.WARPS}
+
+
 def shape(node: Node, position: int) -> tuple[Any, ...]:
     """Of a tensor among a node's arguments."""
     return tuple(argument_tensor(node.args[position]).shape)
@@ -125,4 +134,5 @@ DESCRIBED: dict[str, Callable[[Node], dict[str, Any]]] = {
     "eagle_aot::sdpa_prompt": sdpa_prompt,
     "eagle_aot::residual_norm": residual_norm,
     "eagle_aot::norm_rope_store": norm_rope_store,
+    "eagle_aot::copy_rows": copy_rows,
 }

@@ -19,9 +19,11 @@ def layer(window: int) -> Layer:
     return Layer(heads=4, kv_heads=2, head_dim=16, window=window, dtype=torch.float32)
 
 
-def copy(cache: KVCache, source: int, sequence: int, start: int, stop: int) -> None:
-    places = (PromptChunk(torch.arange(start, stop), torch.tensor([s])) for s in (source, sequence))
-    copy_rows([cache], *places)
+def copy(
+    cache: KVCache, source: int, sequence: int, start: int, stop: int, at_once: bool = False
+) -> None:
+    rows = torch.arange(start, stop)
+    copy_rows([cache], *(PromptChunk(rows, torch.tensor([s]), at_once) for s in (source, sequence)))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -51,12 +53,14 @@ def test_a_text_goes_on_in_another_sequence(data: st.DataObject, window: int) ->
 
 
 @pytest.mark.parametrize("window", [0, 8])
-def test_nothing_else_is_written(window: int) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_nothing_else_is_written(window: int, at_once: bool) -> None:
+    """By stock operators, and by one for both buffers."""
     cache = CacheSizes(40, torch.float32, 3).cache(2, 4, window)
     for buffer in (cache.k, cache.v):
         buffer.copy_(torch.rand_like(buffer))
     before = {name: cache.by_sequence(buffer).clone() for name, buffer in cache.named_buffers()}
-    copy(cache, 1, 0, 3, 7)
+    copy(cache, 1, 0, 3, 7, at_once)
     for name, buffer in cache.named_buffers():
         after, expected = cache.by_sequence(buffer), before[name]
         expected[:, 0, 3:7] = expected[:, 1, 3:7]

@@ -93,6 +93,10 @@ def norm_rope_store(kernel: ModuleType) -> None:
     kernel.launch(parts, (angles, angles), (None, None), caches, own, (moves, moves), 9, False, 0.0)
 
 
+def copy_rows(kernel: ModuleType) -> None:
+    kernel.launch(empty(4, 4096, 512), empty(4, 4096, 512), *(2 * (empty(9, dtype=torch.int64),)))
+
+
 Launch = Callable[[ModuleType], None]
 
 EACH: dict[Launch, str] = {
@@ -103,6 +107,7 @@ EACH: dict[Launch, str] = {
     prompt_attention: "sdpa_prompt.kernel",
     norm_rope_store: "norm_rope_store.kernel",
     residual_norm: "residual_norm.kernel",
+    copy_rows: "copy_rows.kernel",
 }
 NARROWEST: dict[Launch, str] = {
     most_int4_few_rows: "int4_gemm.small_m",

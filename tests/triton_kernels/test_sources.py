@@ -24,6 +24,7 @@ KERNELS = {
     "sdpa_prompt.kernel": "sdpa_prompt_kernel",
     "norm_rope_store.kernel": "norm_rope_store_kernel",
     "residual_norm.kernel": "residual_norm_kernel",
+    "copy_rows.kernel": "copy_rows_kernel",
 }
 """Of the graphs that are lowered, by the module each is in."""
 

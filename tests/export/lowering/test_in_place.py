@@ -18,6 +18,7 @@ if not find_spec("triton"):
 from torch._inductor import compile_fx
 
 from eagle_aot.export.lowering.in_place import writes_unwrapped, written_in_place
+from eagle_aot.triton_kernels.copy_rows import copy_rows
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
 from support.kernels.h100 import analyse_for_h100
@@ -43,6 +44,15 @@ class Layer(nn.Module):
         q = norm_rope_store(parts, cos, sin, *weights, self.k, self.v, own, None, None, *self.rest)
         caches = self.k.unsqueeze(1), self.v.unsqueeze(1)
         return sdpa_splitk(q, *caches, own.unsqueeze(0), own[:1] * 0, tail, 1.0, 0, 0)
+
+
+class Copied(Layer):
+    """Copies rows within its buffers."""
+
+    def forward(self, sources: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+        assert isinstance(self.k, Tensor) and isinstance(self.v, Tensor)
+        copy_rows(self.k, self.v, sources, targets)
+        return targets[-1:] + 1
 
 
 def inputs() -> tuple[Tensor, ...]:
@@ -78,10 +88,16 @@ def targets(module: torch.fx.GraphModule) -> list[Any]:
     return [node.target for node in module.graph.nodes if node.op == "call_function"]
 
 
-def test_the_compiler_clones_no_cache(
-    program: ExportedProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its kernels write the buffers themselves, and nothing is copied back."""
+def copying() -> ExportedProgram:
+    rows = Dim("rows", min=2, max=16)
+    places = torch.arange(4), torch.arange(4, 8)
+    shapes = {0: rows}, {0: rows}
+    traced = torch.export.export(Copied(), places, dynamic_shapes=shapes, strict=False)
+    return traced.run_decompositions({}, decompose_custom_triton_ops=False)
+
+
+def last_graph(program: ExportedProgram, monkeypatch: pytest.MonkeyPatch) -> torch.fx.Graph:
+    """What the compiler is to write code for."""
     analyse_for_h100(monkeypatch)
     graphs: list[torch.fx.Graph] = []
     passes = compile_fx.post_grad_passes
@@ -100,9 +116,19 @@ def test_the_compiler_clones_no_cache(
     with pytest.raises(Exception, match="needs a GPU"), torch.no_grad(), writes_unwrapped():
         torch._inductor.aot_compile(program.module(), tuple(fake))
     (graph,) = graphs
-    stores = [n for n in graph.nodes if n.target is KERNEL and "k_cache_ptr" in n.kwargs["kwargs"]]
-    assert len(stores) == 1
-    caches = [stores[0].kwargs["kwargs"][name] for name in ("k_cache_ptr", "v_cache_ptr")]
+    return graph
+
+
+@pytest.mark.parametrize("names", [("k_cache_ptr", "v_cache_ptr"), ("k_ptr", "v_ptr")])
+def test_the_compiler_clones_no_cache(
+    names: tuple[str, str], program: ExportedProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernels write the buffers themselves, and nothing is copied back."""
+    stores = "k_cache_ptr" in names
+    graph = last_graph(program if stores else copying(), monkeypatch)
+    given = [node.kwargs["kwargs"] for node in graph.nodes if node.target is KERNEL]
+    (written,) = [by_name for by_name in given if ("own_ptr" in by_name) == stores]
+    caches = [written[name] for name in names]
     assert [cache.op for cache in caches] == ["get_attr", "get_attr"]
     copies = torch.ops.aten.clone.default, torch.ops.aten.copy_.default
     assert not [n for n in graph.nodes if n.target in copies and set(n.args) & set(caches)]

@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 
 from eagle_aot.export.lowering.kernel_mutations import ANALYSES, memoised, mutations_memoised
 from eagle_aot.targets.step import chain_tail
+from eagle_aot.triton_kernels.copy_rows import copy_rows
 from eagle_aot.triton_kernels.dense_gemm.op import dense_small_m
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.residual_norm import residual_norm
@@ -150,7 +151,9 @@ class Twice(nn.Module):
         cache = torch.zeros(2, 1, 64, 64, dtype=torch.bfloat16)
         step = positions, torch.zeros(1, dtype=torch.int64), chain_tail(positions)
         dense = dense_small_m(x, torch.zeros(64, 128, dtype=torch.bfloat16), 2)
-        return *whole, *norms, dense, sdpa_splitk(q, cache, cache, *step, 1.0, 0, 0)
+        copied = [torch.zeros(2, 64, 64, dtype=torch.bfloat16) for _ in range(2)]
+        copy_rows(*copied, positions[0], positions[0] + 8)
+        return *whole, *norms, *copied, dense, sdpa_splitk(q, cache, cache, *step, 1.0, 0, 0)
 
 
 def traced() -> ExportedProgram:

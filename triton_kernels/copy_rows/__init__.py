@@ -1,0 +1,5 @@
+"""Rows of a cache that are copied to others of it, keys and values in one kernel."""
+
+from eagle_aot.triton_kernels.copy_rows.op import copy_rows
+
+__all__ = ["copy_rows"]
