@@ -1,8 +1,8 @@
 """Heads normalised, rotated and stored on a GPU, in one launch.
 
-A head's queries need no order: a program each for every few rows of them. So do keys and values
-where nothing is moved. Where something is, a head's keys, or its values, of one sequence are one
-program's alone: what is moved has been read before a row is stored.
+A program takes a few rows of a head's queries, of its keys or of its values. Programs need no
+order: an entry that is moved is moved by the one program which stores a row where it was, and has
+read it before.
 
 Importing this module needs triton.
 """
@@ -16,6 +16,9 @@ TILE = 8
 """Rows that a program has in hand at a time."""
 
 WARPS = 4
+
+MOST = tl.constexpr(64)
+"""Rows of which a program looks at once where they are stored."""
 
 
 @triton.jit
@@ -80,15 +83,28 @@ def rotated(
 @triton.jit
 def move(
     cache_ptr: tl.tensor,
+    own_ptr: tl.tensor,
     sources_ptr: tl.tensor,
     targets_ptr: tl.tensor,
+    tile: tl.tensor,
+    count: tl.tensor,
     D: tl.constexpr,
     MOVES: tl.constexpr,
+    TILE: tl.constexpr,
 ) -> None:
-    """Copy entries within a head's cache; all are read before this program writes any."""
+    """Copy entries of a sequence within a head's cache: those whose source one of this tile's rows
+    is stored at, of its `count`, and in the first tile those whose source none is.
+
+    All are read before this program writes any.
+    """
     entry, column = tl.arange(0, MOVES)[:, None], tl.arange(0, D)[None, :]
     source, target = tl.load(sources_ptr + entry), tl.load(targets_ptr + entry)
-    differs = (source != target) & (column < D)
+    mover = tl.zeros((MOVES,), tl.int32)
+    for start in range(0, count, MOST):
+        row = start + tl.arange(0, MOST)[None, :]
+        own = tl.load(own_ptr + row, mask=row < count, other=-1)
+        mover = tl.maximum(mover, tl.max(tl.where(own == source, row // TILE, 0), axis=1))
+    differs = (source != target) & (mover[:, None] == tile) & (column < D)
     x = tl.load(cache_ptr + source * D + column, mask=differs, other=0.0)
     tl.debug_barrier()
     tl.store(cache_ptr + target * D + column, x, mask=differs)
@@ -105,6 +121,7 @@ def store_head(
     sources_ptr: tl.tensor,
     targets_ptr: tl.tensor,
     part: tl.tensor,
+    tile: tl.tensor,
     first: tl.tensor,
     count: tl.tensor,
     rows: tl.tensor,
@@ -117,7 +134,7 @@ def store_head(
     EPS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """The `part`th `count` rows of the head whose columns begin at `first`.
+    """The `tile`th rows of the `part`th `count` rows, of the head whose columns begin at `first`.
 
     With MOVES a part is a sequence, whose entries are moved before.
     """
@@ -125,20 +142,20 @@ def store_head(
     step, column = tl.arange(0, TILE)[:, None], tl.arange(0, D)[None, :]
     if MOVES:
         entries = part * MOVES
-        move(cache_ptr, sources_ptr + entries, targets_ptr + entries, D, MOVES)
-    for start in range(0, count, TILE):
-        row = part * count + start + step
-        here = (start + step < count) & (row < rows)
-        inside = here & (column < D)
-        slot = tl.load(own_ptr + row, mask=here, other=0)
-        if IS_KEY:
-            x = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, inside,
-                        D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
-        else:
-            x = head_values(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, dtype)
-            if HAS_NORM:
-                x *= inverse_rms(x, D, EPS)
-        tl.store(cache_ptr + slot * D + column, x.to(dtype), mask=inside)
+        move(cache_ptr, own_ptr + part * count, sources_ptr + entries, targets_ptr + entries, tile,
+             count, D, MOVES, TILE)  # fmt: skip
+    row = part * count + tile * TILE + step
+    here = (tile * TILE + step < count) & (row < rows)
+    inside = here & (column < D)
+    slot = tl.load(own_ptr + row, mask=here, other=0)
+    if IS_KEY:
+        x = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, inside,
+                    D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
+    else:
+        x = head_values(parts_ptr, row, rows, first + column, inside, SPLITS, WIDTH, dtype)
+        if HAS_NORM:
+            x *= inverse_rms(x, D, EPS)
+    tl.store(cache_ptr + slot * D + column, x.to(dtype), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "batch"])
@@ -168,7 +185,8 @@ def norm_rope_store_kernel(
     EPS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Programs in turn: queries by head and tile, then keys and values by head and part."""
+    """Programs in turn: queries by head and tile, then keys and values by head, sequence and
+    tile. Where nothing is moved, all rows are as of one sequence."""
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     program = tl.program_id(0)
     queries = tl.cdiv(rows, TILE) * HEADS
@@ -183,17 +201,19 @@ def norm_rope_store_kernel(
     else:
         program -= queries
         head = program // 2 % KV_HEADS
-        part = program // 2 // KV_HEADS
-        count = rows // batch if MOVES else TILE
+        count = rows // batch
+        tiles = tl.cdiv(count, TILE)
+        part = program // 2 // KV_HEADS // tiles
+        tile = program // 2 // KV_HEADS % tiles
         cache = head.to(tl.int64) * SLOTS * D
         if program % 2 == 0:
             store_head(k_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, own_ptr,
-                       sources_ptr, targets_ptr, part, (HEADS + head) * D, count, rows,
+                       sources_ptr, targets_ptr, part, tile, (HEADS + head) * D, count, rows,
                        D, WIDTH, SPLITS, MOVES, True, HAS_NORM, EPS, TILE)  # fmt: skip
         else:
             first = WIDTH - (KV_HEADS - head) * D
             store_head(v_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, own_ptr,
-                       sources_ptr, targets_ptr, part, first, count, rows,
+                       sources_ptr, targets_ptr, part, tile, first, count, rows,
                        D, WIDTH, SPLITS, MOVES, False, NORM_VALUES, EPS, TILE)  # fmt: skip
 
 
@@ -215,9 +235,9 @@ def launch(
     splits, _, rows, width = parts.shape
     q = k_cache.new_empty(1, rows, heads, head_dim)
     batch, moved = (1, 0) if sources is None else sources.shape
-    tiles = triton.cdiv(rows, TILE)
-    programs = tiles * heads + 2 * kv_heads * (batch if moved else tiles)
-    wrap_triton(norm_rope_store_kernel)[(programs,)](
+    tiles = triton.cdiv(rows, TILE) * heads
+    stored = triton.cdiv(rows // batch, TILE) * batch * kv_heads
+    wrap_triton(norm_rope_store_kernel)[(tiles + 2 * stored,)](
         parts.contiguous(),
         cos.contiguous(),
         sin.contiguous(),

@@ -61,10 +61,10 @@ class Case:
     def moved(self) -> tuple[Tensor, Tensor]:
         """Sources and targets, int64 [batch, MOVES].
 
-        One entry stays, and the last source is where the first row is stored behind it.
+        One entry stays, and the last two sources are where the tenth and the first row are stored.
         """
         first = SLOTS * torch.arange(self.batch).unsqueeze(1)
-        return first + torch.tensor([3, 15, 17, 12]), first + torch.tensor([3, 8, 9, 10])
+        return first + torch.tensor([3, 15, 30, 12]), first + torch.tensor([3, 8, 9, 10])
 
 
 CASES = [
@@ -72,6 +72,7 @@ CASES = [
     Case(1, 5, 4, 1, 128, splits=2, norm_values=True, own_values=False),  # and the others
     Case(2, 3, 4, 2, 32),  # Qwen3
     Case(3, 7, 6, 2, 64, splits=2, normed=False),  # Llama
+    Case(2, 17, 2, 1, 16, splits=2),  # several tiles of a sequence
     Case(1, 9, 2, 2, 16, normed=False, moves=False),
 ]
 
