@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
+from eagle_aot.common.errors import CheckpointNotFoundError, PairingError, SettingError
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint, read_config
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -61,6 +61,17 @@ class TargetFacts:
             hidden_size=target.hidden_size,
             vocab_size=target.vocab_size,
         )
+
+    def check_made_for(self, hidden_size: int, vocab_size: int) -> None:
+        """Raise PairingError where a head was made for a target of other sizes."""
+        for what, head, found in (
+            ("hidden size", hidden_size, self.hidden_size),
+            ("vocabulary", vocab_size, self.vocab_size),
+        ):
+            if head != found:
+                raise PairingError(
+                    f"{self.name}: its {what} is {found}, the head was made for {head}"
+                )
 
     def table(self, leaf: str) -> Tensor | None:
         """The plain table [V, H] whose name ends with `leaf`, where the checkpoint has one."""

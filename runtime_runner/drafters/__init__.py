@@ -10,6 +10,7 @@ from eagle_aot.artifact import (
     DRAFT_PREFILL,
     DRAFTERS,
     EAGLE3,
+    GEMMA4_ASSISTANT,
     NGRAM,
     Constants,
     Manifest,
@@ -17,6 +18,7 @@ from eagle_aot.artifact import (
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
+from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.executors import Executor
 
@@ -32,6 +34,13 @@ def eagle3(
     return Eagle3Drafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
 
 
+def gemma4_assistant(
+    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+) -> LateDrafter:
+    """The artifact's assistant, whose ids are the target's."""
+    return AssistantDrafter(executor, constants, read_draft_ids(directory, executor.device))
+
+
 def ngram(
     executor: Executor, constants: Constants, directory: Path, manifest: Manifest
 ) -> LateDrafter:
@@ -39,7 +48,11 @@ def ngram(
     return NgramDrafter(constants, executor.device)
 
 
-KINDS: dict[str, Make] = {EAGLE3: eagle3, NGRAM: ngram}
+KINDS: dict[str, Make] = {
+    EAGLE3: eagle3,
+    GEMMA4_ASSISTANT: gemma4_assistant,
+    NGRAM: ngram,
+}
 """By the name in a manifest."""
 
 

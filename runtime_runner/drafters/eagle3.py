@@ -1,34 +1,18 @@
-"""The EAGLE-3 draft head behind `draft_decode`: chains and trees on its own recurrent features.
+"""The EAGLE-3 draft head behind `draft_decode`, whose slots lie in caches of its own."""
 
-Shifted pairing: draft slot j holds token j + 1 and the feature of position j. So a corrected token
-needs no target forward of its own.
-"""
-
-import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, EAGLE3, Constants
-from eagle_aot.common.threads import one_on_a_cpu
-from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
+from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.rounds.outlook import WIDTH, packed
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows, numbers
-from eagle_aot.runtime_runner.sampling.parameters import Choice
-from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
-class Eagle3Drafter:
-    """State of all sequences, in the same tensors for good, as a recorded round needs.
-
-    Of each: what the head says behind the last committed slot, which comes for free, and the
-    recurrent feature of that slot. A row behind the last is for those who only fill a place.
-    """
+class Eagle3Drafter(RecurrentDrafter):
+    """Commits every slot of an accepted path, and of prompts."""
 
     kind = EAGLE3
-    grows_trees = True
+    method = DRAFT_DECODE
 
     def __init__(
         self,
@@ -37,15 +21,9 @@ class Eagle3Drafter:
         target_ids: Tensor | None,
         stores_prompts: bool = False,
     ) -> None:
-        """`target_ids` int64 [Vd] are the target's ids of the head's; None where they are the
-        same. `stores_prompts` says that the artifact has `draft_prefill`."""
-        self._executor = executor
-        self._tail, self._sequences = constants.tail, constants.max_batch_size
-        self.target_ids = target_ids
+        """`stores_prompts` says that the artifact has `draft_prefill`."""
+        super().__init__(executor, constants, target_ids)
         self._most_rows = constants.max_rows if stores_prompts else None
-        self._noise_ids = None if target_ids is None else target_ids.int()
-        self._logits: Tensor | None = None  # [sequences + 1, 1, Vd]
-        self._feature: Tensor | None = None  # [sequences + 1, 1, H]
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Commit the slots of an accepted path; of a chunk of a prompt, run the last alone."""
@@ -53,119 +31,9 @@ class Eagle3Drafter:
             accepted, features = self._store(accepted, features)
         self._commit(accepted, features)
 
-    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
-        """Commit slots that were left out, as `observe` does.
-
-        Returns bool [B, P]: which of the tokens would have been the first draft at its place.
-        """
-        first = self.logits(accepted.sequences)
-        logits = self._commit(accepted, features)
-        places = numbers(1, accepted.tokens.shape[1] + 1, features.device)
-        rows = torch.cat((first, logits[:, :-1]), dim=1), accepted.first.unsqueeze(1) + places
-        return self._choice(sampler, *rows, accepted.sequences) == accepted.tokens
-
-    def propose(self, running: Running, shape: Shape) -> Draft:
-        """Drafts whose slots are overwritten by what is committed next."""
-        assert self._feature is not None, "observe comes before this"
-        logits = self.logits(running.sequences)
-        feature = self._feature.index_select(0, running.sequences)
-        if shape.is_chain:
-            return self._chain(running, shape.depth, logits, feature)
-        trunk = Trunk(running.position, running.sequences, self._tail)
-        grow = grow_likely if shape.paths is None else grow_paths
-        sampler, where = running.sampler, running.position.unsqueeze(1) + 1
-
-        def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
-            found = self._run(rows, features)
-            return self._expanded(sampler, *found, rows.positions + 2, rows.sequences, topk)
-
-        first = self._expanded(sampler, logits, feature, where, running.sequences, shape.topk)
-        return grow(shape, trunk, first, expand)
-
-    def logits(self, sequences: Tensor) -> Tensor:
-        """What the head says behind their last committed slots, float32 [B, 1, Vd], of its own ids.
-
-        `sequences` int64 [B].
-        """
-        assert self._logits is not None, "observe comes before this"
-        return self._logits.index_select(0, sequences)
-
-    def outlook(self, sequences: Tensor) -> Tensor:
-        """What the head says behind their last committed slots, as `packed` makes it."""
-        assert self._feature is not None, "observe comes before this"
-        logits = self.logits(sequences)
-        found = self._likeliest_of(logits, self._feature.index_select(0, sequences), WIDTH)
-        return packed(found.tokens[:, 0], found.scores[:, 0])
-
-    def _chain(self, running: Running, length: int, logits: Tensor, feature: Tensor) -> Draft:
-        place = running.position.unsqueeze(1) + 1
-        drafts = [self._choice(running.sampler, logits, place, running.sequences)]
-        for step in range(length - 1):
-            # The slot of the bonus token's position pairs with the first draft.
-            slot = torch.where(running.position < 0, -1, running.position + step)
-            rows = chain_rows(drafts[-1], slot, running.sequences, self._tail)
-            logits, feature = self._run(rows, feature)
-            place = slot.unsqueeze(1) + 2
-            drafts.append(self._choice(running.sampler, logits, place, running.sequences))
-        return Draft(torch.cat(drafts, dim=1))
-
-    def _expanded(
-        self,
-        sampler: Sampler,
-        logits: Tensor,
-        features: Tensor,
-        positions: Tensor,
-        sequences: Tensor,
-        topk: int,
-    ) -> Expanded:
-        """What is likeliest at `positions` int64 [B, F]: under noise, once that is known."""
-        if sampler.kind > Choice.GREEDY:
-            logits = sampler.perturbed(logits, positions, sequences, self._noise_ids)
-        return self._likeliest_of(logits, features, topk)
-
-    def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
-        with one_on_a_cpu(logits):
-            largest, ids = logits.topk(topk, dim=-1)
-            scores = largest - logits.logsumexp(dim=-1, keepdim=True)
-        return Expanded(self._in_target(ids), scores, features)
-
-    def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
-        """The head's logits behind each slot, float32 [B, P, Vd]."""
-        wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
-        rows = chain_rows(
-            accepted.tokens, accepted.first, accepted.sequences, self._tail, accepted.count + 1
-        )
-        logits, recurrent = self._run(rows, features.gather(1, wide))
-        keeps = torch.where(accepted.first < 0, self._sequences, accepted.sequences)
-        self._keep(keeps, logits, recurrent, accepted.count)
-        return logits
-
     def _store(self, prompt: Accepted, features: Tensor) -> tuple[Accepted, Tensor]:
         """Store a chunk's slots. Returns its last one."""
         places = prompt.slots[0]
         self._executor.run(DRAFT_PREFILL, prompt.tokens, places, prompt.sequences, features)
         last = committed(prompt.tokens[:, -1:], places[-1:], prompt.sequences)
         return last, features[:, -1:]
-
-    def _keep(self, sequences: Tensor, logits: Tensor, recurrent: Tensor, last: Tensor) -> None:
-        if self._logits is None or self._feature is None:
-            self._logits = logits.new_zeros(self._sequences + 1, 1, logits.shape[-1])
-            self._feature = recurrent.new_zeros(self._sequences + 1, 1, recurrent.shape[-1])
-        for kept, found in ((self._logits, logits), (self._feature, recurrent)):
-            at = last.view(-1, 1, 1).expand(-1, -1, found.shape[-1])
-            kept.index_copy_(0, sequences, found.gather(1, at))
-
-    def _run(self, rows: StepRows, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits behind each slot, float32 [B, T, Vd], and the recurrent features."""
-        logits, recurrent = self._executor.run(DRAFT_DECODE, *rows.inputs, features)
-        return logits, recurrent
-
-    def _choice(
-        self, sampler: Sampler, logits: Tensor, positions: Tensor, sequences: Tensor
-    ) -> Tensor:
-        """What the target would choose at `positions` if it said what the head says: ids of its,
-        int64 [B, T]."""
-        return self._in_target(sampler.draft(logits, positions, sequences, self._noise_ids))
-
-    def _in_target(self, ids: Tensor) -> Tensor:
-        return ids if self.target_ids is None else self.target_ids[ids]

@@ -60,7 +60,7 @@ class Gemma4Layer(ResidualLayer):
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.kind = config.layer_types[layer]
         self.input_layernorm = RMSNorm(hidden, eps, dtype)
-        self.self_attn = Gemma4Attention(config, layer, caches)
+        self.self_attn = self.attention(config, layer, caches)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
         self.pre_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
         inner = config.intermediate_size
@@ -72,6 +72,10 @@ class Gemma4Layer(ResidualLayer):
         )
         self.post_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
         self.register_buffer("layer_scalar", torch.ones(1, dtype=dtype))
+
+    def attention(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> nn.Module:
+        """Its attention: the target's own, which a drafter's layers have not."""
+        return Gemma4Attention(config, layer, caches)
 
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.self_test.run import rank
-from eagle_aot.export.drafters.eagle3.self_test.text import continue_greedily
+from eagle_aot.export.drafters.self_test.text import continue_greedily
 from eagle_aot.targets import load_target
 from eagle_aot.targets.registry import TINY_DIR
 from tiny_pair.stories import stories

@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from eagle_aot.common.errors import PairingError
-from eagle_aot.common.text import printable
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.load import TABLES, check_shapes
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
@@ -19,6 +16,7 @@ from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice
 from eagle_aot.export.drafters.eagle3.reading.vocabulary import read_target_ids
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Facts
+from eagle_aot.export.drafters.report_lines import line, plain
 from eagle_aot.export.drafters.target_facts import TargetFacts
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 
@@ -47,7 +45,8 @@ def describe_draft(
     num_layers = None if target is None else target.num_layers
     head = read_layout(checkpoint, num_layers, override)
     if target is not None:
-        check_facts(target, read_geometry(head, None))
+        plain_config = read_geometry(head, None)
+        target.check_made_for(plain_config.target_hidden_size, plain_config.vocab_size)
     config = read_geometry(head, num_layers)
     with torch.device("meta"):
         check_shapes(Eagle3Draft(config, CacheSizes(1, torch.float32)), head)
@@ -63,18 +62,6 @@ def describe_draft(
         "tables": {name: _table(head, name, target) for name in TABLES},
         "chain_len": config.default_chain_len,
     }
-
-
-def check_facts(target: TargetFacts, config: DraftConfig) -> None:
-    """Raise PairingError where the head was made for another target."""
-    for what, head, found in (
-        ("hidden size", config.target_hidden_size, target.hidden_size),
-        ("vocabulary", config.vocab_size, target.vocab_size),
-    ):
-        if head != found:
-            raise PairingError(
-                f"{target.name}: its {what} is {found}, the head was made for {head}"
-            )
 
 
 def decisions(config: DraftConfig, head: HeadLayout, num_layers: int) -> Facts:
@@ -129,30 +116,13 @@ def _equal(own: Tensor, table: Tensor) -> bool:
 
 def report(description: Facts) -> list[str]:
     """The same as lines for a reader."""
-    lines = [_line("layout", description["layout"])]
-    lines.append(_line("files", ", ".join(description["files"])))
+    lines = [line("layout", description["layout"])]
+    lines.append(line("files", ", ".join(description["files"])))
     for topic in ("sizes", "rope", "vocabulary"):
         facts = dict(description[topic])
         source = f" ({facts.pop('source')})" if "source" in facts else ""
-        lines.append(_line(topic, ", ".join(f"{k} {_plain(v)}" for k, v in facts.items()) + source))
-    lines.append(_line("taps", description["taps"]))
-    lines += [_line(name, found) for name, found in description["options"].items()]
-    lines += [_line(name, whose) for name, whose in description["tables"].items()]
-    return [*lines, _line("chain_len", description["chain_len"])]
-
-
-def _line(topic: str, fact: Any) -> str:
-    if isinstance(fact, dict):
-        fact = f"{_plain(fact['value'])} ({fact['source']})"
-    return printable(f"{topic:<22}{_plain(fact)}")
-
-
-def _plain(value: Any) -> str:
-    match value:
-        case None:
-            return "unknown"
-        case bool():
-            return "on" if value else "off"
-        case list():
-            return ",".join(map(str, value))
-    return str(value)
+        lines.append(line(topic, ", ".join(f"{k} {plain(v)}" for k, v in facts.items()) + source))
+    lines.append(line("taps", description["taps"]))
+    lines += [line(name, found) for name, found in description["options"].items()]
+    lines += [line(name, whose) for name, whose in description["tables"].items()]
+    return [*lines, line("chain_len", description["chain_len"])]

@@ -12,11 +12,13 @@ TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
 TARGET_METHODS = (PREFILL, TARGET_VERIFY)
 METHODS = (*TARGET_METHODS, DRAFT_DECODE)
-"""All that a program may have."""
+"""Those of a program with an EAGLE-3 head."""
+MTP_DECODE = "mtp_decode"
 
 EAGLE3 = "eagle3"
+GEMMA4_ASSISTANT = "gemma4-assistant"
 NGRAM = "ngram"
-DRAFTERS = {EAGLE3: (DRAFT_DECODE,), NGRAM: ()}
+DRAFTERS = {EAGLE3: (DRAFT_DECODE,), GEMMA4_ASSISTANT: (MTP_DECODE,), NGRAM: ()}
 """What drafts, by its name in a manifest, with the methods that it adds to the target's."""
 
 

@@ -1,6 +1,1 @@
-"""Does the head read this target as it was trained to? Measured, at the export.
-
-A head that is wired to the wrong layers, or reads its files in another way than they were written,
-still gives the right text, only slowly. Here every reading that its files could mean drafts the
-target's own greedy text.
-"""
+"""The ways in which an EAGLE-3 head's files could be meant, each drafting the target's own text."""

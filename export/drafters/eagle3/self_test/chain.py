@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test.reading import Reading
-from eagle_aot.export.drafters.eagle3.self_test.text import Text
+from eagle_aot.export.drafters.self_test.text import Text
 
 
 @torch.no_grad()

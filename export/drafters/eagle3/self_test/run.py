@@ -6,15 +6,16 @@ import torch
 
 from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.self_test.comparison import is_better, is_enough
+from eagle_aot.export.drafters.eagle3.self_test.chain import chain_logits
 from eagle_aot.export.drafters.eagle3.self_test.reading import (
     Reading,
     chosen_reading,
     other_readings,
 )
-from eagle_aot.export.drafters.eagle3.self_test.score import Score, score_text
-from eagle_aot.export.drafters.eagle3.self_test.text import Text, continue_greedily
-from eagle_aot.export.drafters.eagle3.self_test.verdict import Entry, judge
+from eagle_aot.export.drafters.self_test.comparison import is_better, is_enough
+from eagle_aot.export.drafters.self_test.score import Score, score_steps
+from eagle_aot.export.drafters.self_test.text import Text, continue_greedily, fitting
+from eagle_aot.export.drafters.self_test.verdict import Entry, how_measured, judge
 from eagle_aot.export.drafters.verdict import Verdict, unknown
 from eagle_aot.export.pair import Pair
 
@@ -43,11 +44,10 @@ def target_texts(
     target, taps = pair.target, pair.draft.tap_layers
     near = {tap + step for tap in taps for step in (-1, 0, 1)}
     boundaries = sorted(near & set(range(target.num_hidden_layers + 1)))
-    fitting = [prompt for prompt in prompts if len(prompt) + 1 < target.max_seq_len]
     try:
         texts = [
             continue_greedily(target, prompt, boundaries, MAX_NEW_TOKENS, eos_ids, device)
-            for prompt in fitting
+            for prompt in fitting(prompts, target)
         ]
     finally:
         target.set_eagle_tap_layers(taps)
@@ -67,18 +67,18 @@ def rank(draft: Eagle3Draft, texts: Sequence[Text], num_layers: int) -> Verdict:
     others = [
         _entry(draft, reading, texts, measured) for reading in other_readings(draft, num_layers)
     ]
-    details = {
-        "prompts": len(texts),
-        "positions": len(measured.labels),
-        "chain_len": CHAIN_LEN,
-        "max_new_tokens": MAX_NEW_TOKENS,
-    }
-    return judge(found, others, details)
+    return judge(found, others, how_measured(measured, len(texts)))
 
 
 def score(draft: Eagle3Draft, reading: Reading, texts: Sequence[Text]) -> Score:
     """Of all texts together."""
     return Score.total([score_text(draft, reading, text, CHAIN_LEN) for text in texts])
+
+
+def score_text(draft: Eagle3Draft, reading: Reading, text: Text, steps: int) -> Score:
+    """Chains of `steps` drafts from every anchor of a text, which has at least one."""
+    chains = chain_logits(draft, reading, text, steps)
+    return score_steps(chains, text, reading.target_ids, draft.config.vocab_size)
 
 
 def _entry(draft: Eagle3Draft, reading: Reading, texts: Sequence[Text], chosen: Score) -> Entry:

@@ -11,7 +11,7 @@ from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test.chain import chain_logits
 from eagle_aot.export.drafters.eagle3.self_test.reading import chosen_reading, other_readings
-from eagle_aot.export.drafters.eagle3.self_test.text import Text
+from eagle_aot.export.drafters.self_test.text import Text
 from support.heads.files import HeadShape, write_speculators
 
 STEPS = 3

@@ -13,7 +13,7 @@ from eagle_aot.common.self_test import MAX_NEW_TOKENS, PROMPTS
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.self_test.run import rank
-from eagle_aot.export.drafters.eagle3.self_test.text import Text, continue_greedily
+from eagle_aot.export.drafters.self_test.text import Text, continue_greedily
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.registry import TINY_DIR
 from faults.heads import FAULTS, Fault, write_faulty_head

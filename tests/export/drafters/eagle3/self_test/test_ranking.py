@@ -6,9 +6,9 @@ import torch
 from rich.console import Console
 
 from eagle_aot.export.drafters.eagle3.self_test.reading import Reading
-from eagle_aot.export.drafters.eagle3.self_test.report import ranking
-from eagle_aot.export.drafters.eagle3.self_test.score import Rounds, Score
-from eagle_aot.export.drafters.eagle3.self_test.verdict import Entry, Ranking
+from eagle_aot.export.drafters.self_test.report import ranking
+from eagle_aot.export.drafters.self_test.score import Rounds, Score
+from eagle_aot.export.drafters.self_test.verdict import Entry, Ranking
 from eagle_aot.export.drafters.verdict import announce, unknown
 
 

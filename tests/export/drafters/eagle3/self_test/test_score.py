@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eagle_aot.export.drafters.eagle3.self_test.comparison import (
+from eagle_aot.export.drafters.self_test.comparison import (
     BLOCK,
     FEWEST_BLOCKS,
     STANDARD_ERRORS,
@@ -17,7 +17,7 @@ from eagle_aot.export.drafters.eagle3.self_test.comparison import (
     is_enough,
     log_gain,
 )
-from eagle_aot.export.drafters.eagle3.self_test.score import Rounds, Score, replay
+from eagle_aot.export.drafters.self_test.score import Rounds, Score, replay
 from eagle_aot.runtime_runner.results.stats import Stats
 
 STEPS = 4

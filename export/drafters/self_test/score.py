@@ -6,10 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.self_test.chain import chain_logits
-from eagle_aot.export.drafters.eagle3.self_test.reading import Reading
-from eagle_aot.export.drafters.eagle3.self_test.text import Text
+from eagle_aot.export.drafters.self_test.text import Text
 
 UNIFORM = 0.001
 """Share of the uniform distribution that is mixed into a head's: nats stay finite for a token that
@@ -82,18 +79,21 @@ class Rounds:
         return [accepted / reached for accepted, reached in pairs if reached]
 
 
-def score_text(draft: Eagle3Draft, reading: Reading, text: Text, steps: int) -> Score:
-    """Chains of `steps` drafts from every anchor of a text, which has at least one."""
-    vocab_size, tokens = draft.config.vocab_size, text.tokens[0]
-    columns = []
-    for step, logits in enumerate(chain_logits(draft, reading, text, steps)):
+def score_steps(steps: Iterable[Tensor], text: Text, target_ids: Tensor, vocab_size: int) -> Score:
+    """Chains from every anchor of a text, which has at least one.
+
+    `steps` are the logits float32 [A, Vd] of each step of a chain, over drafts that stand for
+    `target_ids` int64 [Vd] of a vocabulary of `vocab_size`.
+    """
+    tokens, columns = text.tokens[0], []
+    for step, logits in enumerate(steps):
         predicted = torch.arange(text.slots - text.first_anchor, device=tokens.device)
         predicted = predicted + text.first_anchor + step + 2
         labels = tokens[predicted.clamp(max=len(tokens) - 1)]
         shares = logits.softmax(-1).nan_to_num()  # what overflows is worth nothing
-        drafted = shares.masked_fill(reading.target_ids != labels[:, None], 0.0).sum(-1)
+        drafted = shares.masked_fill(target_ids != labels[:, None], 0.0).sum(-1)
         nats = -((1 - UNIFORM) * drafted + UNIFORM / vocab_size).log()
-        hits = reading.target_ids[logits.argmax(-1)] == labels
+        hits = target_ids[logits.argmax(-1)] == labels
         columns.append((hits, nats, predicted < len(tokens), labels))
     hits, nats, labelled = (torch.stack([c[i] for c in columns], dim=1).cpu() for i in range(3))
     rounds = replay(hits, text.tokens.shape[1] - text.start)

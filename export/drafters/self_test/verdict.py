@@ -1,23 +1,34 @@
 """The finding of a self-test, and the ranking of readings that it stands on."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
-from eagle_aot.export.drafters.eagle3.self_test.comparison import (
+from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS
+from eagle_aot.export.drafters.self_test.comparison import (
     beats_commonest,
     commonest,
     is_better,
     log_gain,
     reads_features,
 )
-from eagle_aot.export.drafters.eagle3.self_test.reading import Reading
-from eagle_aot.export.drafters.eagle3.self_test.report import show_ranking
-from eagle_aot.export.drafters.eagle3.self_test.score import Score
+from eagle_aot.export.drafters.self_test.report import show_ranking
+from eagle_aot.export.drafters.self_test.score import Score
 from eagle_aot.export.drafters.verdict import Finding, Verdict
 
 NO_MATCH = "head and target do not belong together"
+
+
+class Reading(Protocol):
+    """A way in which a drafter's files might be meant. `remedy` says how to make it the chosen
+    one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def remedy(self) -> str | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +64,16 @@ class Ranking(Verdict):
     def show(self, console: Console) -> None:
         """A table of the entries, and what its columns mean."""
         show_ranking(self, console)
+
+
+def how_measured(chosen: Score, prompts: int) -> dict[str, Any]:
+    """On what a finding stands, as a manifest tells it."""
+    return {
+        "prompts": prompts,
+        "positions": len(chosen.labels),
+        "chain_len": CHAIN_LEN,
+        "max_new_tokens": MAX_NEW_TOKENS,
+    }
 
 
 def judge(chosen: Entry, others: list[Entry], details: dict[str, Any]) -> Ranking:

@@ -75,6 +75,11 @@ def continue_greedily(
     return Text(tokens, len(prompt), tuple(boundaries), streams)
 
 
+def fitting(prompts: Sequence[Sequence[int]], target: TapTarget) -> list[Sequence[int]]:
+    """Those that the context has room for, and for a token behind them."""
+    return [prompt for prompt in prompts if len(prompt) + 1 < target.max_seq_len]
+
+
 def _chunks(length: int, window: int) -> Iterator[range]:
     """Of a prompt; a sliding window takes no longer ones."""
     longest = window or length

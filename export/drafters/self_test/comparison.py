@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.export.drafters.eagle3.self_test.score import Score
+from eagle_aot.export.drafters.self_test.score import Score
 
 STANDARD_ERRORS = 3.0
 """What a mean must exceed to count. At FEWEST_BLOCKS chance gives that once in 310 for two equal

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_aot.common.self_test import by_position
-from eagle_aot.export.drafters.eagle3.self_test.comparison import log_gain
+from eagle_aot.export.drafters.self_test.comparison import log_gain
 
 if TYPE_CHECKING:
-    from eagle_aot.export.drafters.eagle3.self_test.verdict import Entry, Ranking
+    from eagle_aot.export.drafters.self_test.verdict import Entry, Ranking
 
 
 def show_ranking(found: "Ranking", console: Console) -> None:
