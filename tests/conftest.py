@@ -24,7 +24,8 @@ ARTIFACT = "_artifact"
 """How the names of fixtures that are exports end."""
 
 
-RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner", "int4_runner"]
+RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner", "int4_runner",
+           "assistant_runner"]  # fmt: skip
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -85,6 +86,13 @@ def qwen3_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_random_pair(tmp_path_factory.mktemp("qwen3_pair"), family="qwen3")
 
 
+@pytest.fixture(scope="session")
+def assistant_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from support.heads.assistants import write_assistant_pair  # slow
+
+    return write_assistant_pair(tmp_path_factory.mktemp("assistant_pair"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -126,6 +134,14 @@ def exports(
             directory / "qwen3",
             *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
             *("--backend", "xnnpack", "--cpu-weights", "int8"),
+            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
+        )
+    if "assistant_artifact" in needed:
+        target_dir, head_dir = request.getfixturevalue("assistant_pair")
+        started["assistant"] = Export(
+            directory / "assistant",
+            *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
+            *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )
     if "int4_artifact" in needed:
@@ -186,6 +202,12 @@ def int4_artifact(exports: dict[str, Export], one_thread: None) -> Path:
 
 
 @pytest.fixture(scope="session")
+def assistant_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+    """Two layers of a Gemma 4 and their assistant, with caches for two sequences."""
+    return exports["assistant"].wait()
+
+
+@pytest.fixture(scope="session")
 def cuda_artifact(exports: dict[str, Export]) -> Path:
     """The shipped pair for the GPU of this machine, with a context of 4608 tokens.
 
@@ -221,6 +243,11 @@ def qwen3_runner(qwen3_artifact: Path) -> Runner:
 @pytest.fixture(scope="session")
 def int4_runner(int4_artifact: Path) -> Runner:
     return load_artifact(int4_artifact)
+
+
+@pytest.fixture(scope="session")
+def assistant_runner(assistant_artifact: Path) -> Runner:
+    return load_artifact(assistant_artifact)
 
 
 @pytest.fixture(scope="session")

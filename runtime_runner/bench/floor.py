@@ -8,7 +8,7 @@ are left out: next to weights they are nothing.
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 
-from eagle_aot.artifact import DRAFT_DECODE, METHODS, TARGET_VERIFY, Constants
+from eagle_aot.artifact import DRAFT_DECODE, METHODS, MTP_DECODE, TARGET_VERIFY, Constants
 from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
@@ -57,10 +57,12 @@ class BytesToRead:
         Without a head verification alone: what is looked up in a text is nothing next to weights.
         """
         verify = self.forward(TARGET_VERIFY, shape.nodes + 1, context)
-        if not shape.nodes or DRAFT_DECODE not in self._methods:
+        drafting = [method for method in (DRAFT_DECODE, MTP_DECODE) if method in self._methods]
+        if not shape.nodes or not drafting:
             return verify
-        step = self.forward(DRAFT_DECODE, shape.topk, context)
-        seed = self.forward(DRAFT_DECODE, shape.depth + 1, context)
+        step = self.forward(drafting[0], shape.topk, context)
+        rows = 1 if drafting[0] == MTP_DECODE else shape.depth + 1  # an assistant commits nothing
+        seed = self.forward(drafting[0], rows, context)
         return verify + (shape.depth - 1) * step + seed
 
     def _bytes_of(

@@ -69,11 +69,15 @@ def recognised_by(checkpoint: HeadCheckpoint) -> str | None:
 def read_files(checkpoint: HeadCheckpoint) -> AssistantFiles:
     """The config of an assistant, and how it was understood.
 
-    Raises CheckpointError for one that contradicts itself, UnsupportedError for math that no
-    published assistant has.
+    Raises CheckpointError for one that contradicts itself, UnsupportedError for a checkpoint of
+    another kind and for math that no published assistant has.
     """
     found, config = recognised_by(checkpoint), checkpoint.config
-    assert found is not None, "another kind claims it"
+    if found is None:
+        raise UnsupportedError(
+            f"{checkpoint.directory}: no Gemma 4 assistant: neither model_type nor architectures "
+            f"say so, nor has it {PROJECTIONS[0]}"
+        )
     if config.has("quantization_config"):
         raise UnsupportedError(f"{config.where}: it is quantised; only plain weights load")
     wiring, sources = read_wiring(config)

@@ -12,6 +12,8 @@ from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.drafters import KINDS, kind_of, read_draft_ids
 from support.files.artifact import write_artifact
 
+KNOWN = "eagle3, gemma4-assistant, ngram"
+
 
 def test_the_manifest_says_which(tmp_path: Path) -> None:
     write_artifact(tmp_path)
@@ -20,7 +22,7 @@ def test_the_manifest_says_which(tmp_path: Path) -> None:
 
 def test_one_that_is_not_known_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="telepathy")
-    with pytest.raises(ArtifactError, match=r"'telepathy' is not known .* has eagle3, ngram: run"):
+    with pytest.raises(ArtifactError, match=f"'telepathy' is not known .* has {KNOWN}: run"):
         load_artifact(tmp_path)
 
 
@@ -33,7 +35,7 @@ def test_unless_the_artifact_lacks_what_it_needs(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="ngram", methods=list(TARGET_METHODS))
     with pytest.raises(SettingError, match=r"'eagle3': .* has no draft_decode: .* with 'ngram'"):
         load_artifact(tmp_path, drafter="eagle3")
-    with pytest.raises(SettingError, match="'telepathy' is not known: there are eagle3, ngram"):
+    with pytest.raises(SettingError, match=f"'telepathy' is not known: there are {KNOWN}"):
         load_artifact(tmp_path, drafter="telepathy")
 
 

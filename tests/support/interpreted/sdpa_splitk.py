@@ -132,6 +132,25 @@ def test_a_row_does_not_feel_other_sequences_nor_padding(layer: Layer) -> None:
         assert not output[b, rows:].any()
 
 
+class Wider(Layer):
+    """Sees one key more than the layers that its ring was made for, as an assistant's layers do."""
+
+    @property
+    def ring(self) -> int:
+        return self.window - 1 + max(self.window - 1, 96)
+
+
+@pytest.mark.parametrize("behind", [0, 24, 25, 150])
+def test_a_window_may_be_longer_than_what_a_ring_was_made_for(behind: int) -> None:
+    """For rows that stand at one place, of which there are as many as branches."""
+    layer = Wider(4, 2, 64, 25, torch.float32)
+    text = tree(behind, [-1] * 6)
+    case = forward(layer, text)
+    output = attend(case)
+    assert relative_error(output, case.expected()) < ERROR[layer.dtype]
+    assert torch.equal(alone(layer, text, 5), output[0, 5])
+
+
 @pytest.mark.parametrize("layer", [FLAT, LAYERS[3], RING], ids=str)
 def test_a_long_text(layer: Layer) -> None:
     text = tree(4096, FEW, SCATTERED)

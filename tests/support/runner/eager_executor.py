@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFT_PREFILL, METHODS
+from eagle_aot.artifact import DRAFT_PREFILL, EAGLE3
 from eagle_aot.export import Pair
-from eagle_aot.export.drafters.eagle3.methods import DraftDecode, DraftPrefill
-from eagle_aot.export.methods import Prefill, TargetVerify
+from eagle_aot.export.drafters.eagle3.methods import DraftPrefill
+from eagle_aot.export.lengths import method_lengths
+from eagle_aot.export.methods import method_specs
 from eagle_aot.runtime_runner.executors import Call
 
 
@@ -20,9 +21,10 @@ class EagerExecutor:
     device = torch.device("cpu")
 
     def __init__(self, pair: Pair) -> None:
-        modules = Prefill, TargetVerify, DraftDecode
-        named = dict(zip(METHODS, modules, strict=True)) | {DRAFT_PREFILL: DraftPrefill}
-        self.methods = {name: module(pair) for name, module in named.items()}
+        lengths = method_lengths(96, 96, 0, pair.target.sequences)
+        self.methods = {name: spec.module for name, spec in method_specs(pair, lengths).items()}
+        if pair.draft.kind == EAGLE3:
+            self.methods[DRAFT_PREFILL] = DraftPrefill(pair)
         self.calls: dict[str, int] = {}
 
     def constants(self) -> Mapping[str, Sequence[Any]]:

@@ -37,6 +37,7 @@ TENSORS = (
     (re.compile(r"\.kv_[ab]_proj"), MLA),
     (re.compile(r"(^|\.)mtp\.|(^|\.)eh_proj\."), SPECULATORS["mtp"]),
     (re.compile(r"medusa"), SPECULATORS["medusa"]),
+    (re.compile(r"^pre_projection\."), "an assistant of Gemma 4"),
 )
 
 
