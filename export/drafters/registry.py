@@ -1,7 +1,8 @@
 """The kinds of drafters this version exports, as one plain table."""
 
-from eagle_aot.artifact import GEMMA4_ASSISTANT, NGRAM
+from eagle_aot.artifact import DFLASH, GEMMA4_ASSISTANT, NGRAM
 from eagle_aot.export.drafters import ngram
+from eagle_aot.export.drafters.dflash import kind as dflash
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.eagle3.model import KIND as EAGLE3
@@ -11,7 +12,11 @@ from eagle_aot.export.drafters.protocol import Drafter, DrafterKind, HeadKind
 
 __all__ = ["HEADS", "KINDS", "OF_DUMMIES", "kind_of", "kind_of_checkpoint", "load_draft"]
 
-HEADS: dict[str, HeadKind] = {GEMMA4_ASSISTANT: gemma4_assistant, EAGLE3: eagle3}
+HEADS: dict[str, HeadKind] = {
+    GEMMA4_ASSISTANT: gemma4_assistant,
+    DFLASH: dflash,
+    EAGLE3: eagle3,
+}
 """By the name in a manifest; asked in this order. The last one takes whatever is left, and refuses
 by name what it does not read."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor, device
 
 from eagle_aot.artifact import (
+    DFLASH,
     DRAFT_IDS,
     DRAFT_PREFILL,
     DRAFTERS,
@@ -15,8 +16,10 @@ from eagle_aot.artifact import (
     Constants,
     Manifest,
 )
+from eagle_aot.artifact.drafted_block import block_size
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
+from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
@@ -41,6 +44,14 @@ def gemma4_assistant(
     return AssistantDrafter(executor, constants, read_draft_ids(directory, executor.device))
 
 
+def dflash(
+    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+) -> LateDrafter:
+    """The artifact's head, whose blocks are as long as its manifest says."""
+    ids = read_draft_ids(directory, executor.device)
+    return DFlashDrafter(executor, constants, ids, block_size(manifest))
+
+
 def ngram(
     executor: Executor, constants: Constants, directory: Path, manifest: Manifest
 ) -> LateDrafter:
@@ -51,6 +62,7 @@ def ngram(
 KINDS: dict[str, Make] = {
     EAGLE3: eagle3,
     GEMMA4_ASSISTANT: gemma4_assistant,
+    DFLASH: dflash,
     NGRAM: ngram,
 }
 """By the name in a manifest."""

@@ -34,6 +34,6 @@ class Eagle3Drafter(RecurrentDrafter):
     def _store(self, prompt: Accepted, features: Tensor) -> tuple[Accepted, Tensor]:
         """Store a chunk's slots. Returns its last one."""
         places = prompt.slots[0]
-        self._executor.run(DRAFT_PREFILL, prompt.tokens, places, prompt.sequences, features)
+        self.executor.run(DRAFT_PREFILL, prompt.tokens, places, prompt.sequences, features)
         last = committed(prompt.tokens[:, -1:], places[-1:], prompt.sequences)
         return last, features[:, -1:]

@@ -25,7 +25,7 @@ class AssistantDrafter(RecurrentDrafter):
         last = accepted.rows.gather(1, accepted.count.unsqueeze(1)).unsqueeze(2)
         state = features.gather(1, last.expand(-1, -1, features.shape[2]))
         newest = torch.where(accepted.first < 0, -1, accepted.first + accepted.count)
-        slots = path_slots(accepted, self._tail)
+        slots = path_slots(accepted, self.tail)
         rows = rows_at(newest, slots, accepted.last_token, accepted.sequences)
         logits, recurrent = self._run(rows, state)
         self._keep(accepted, logits, recurrent, torch.zeros_like(accepted.count))

@@ -8,19 +8,18 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import Constants
-from eagle_aot.common.threads import one_on_a_cpu
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
+from eagle_aot.runtime_runner.drafters.head import HeadDrafter
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.outlook import WIDTH, packed
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows, numbers
-from eagle_aot.runtime_runner.sampling.parameters import Choice
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
-class RecurrentDrafter:
+class RecurrentDrafter(HeadDrafter):
     """State of all sequences, in the same tensors for good, as a recorded round needs.
 
     Of each: what the drafter says behind the last committed row, which comes for free, and the
@@ -28,17 +27,12 @@ class RecurrentDrafter:
     `method` is what runs its rows.
     """
 
-    kind: str
     method: str
-    grows_trees = True
 
     def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
         """`target_ids` int64 [Vd] are the target's ids of the drafter's; None where they are the
         same."""
-        self._executor = executor
-        self._tail, self._sequences = constants.tail, constants.max_batch_size
-        self.target_ids = target_ids
-        self._noise_ids = None if target_ids is None else target_ids.int()
+        super().__init__(executor, constants, target_ids)
         self._logits: Tensor | None = None  # [sequences + 1, 1, Vd]
         self._feature: Tensor | None = None  # [sequences + 1, 1, H]
 
@@ -69,7 +63,7 @@ class RecurrentDrafter:
         feature = self._feature.index_select(0, running.sequences)
         if shape.is_chain:
             return self._chain(running, shape.depth, logits, feature)
-        trunk = Trunk(running.position, running.sequences, self._tail)
+        trunk = Trunk(running.position, running.sequences, self.tail)
         grow = grow_likely if shape.paths is None else grow_paths
         sampler, where = running.sampler, running.position.unsqueeze(1) + 1
 
@@ -102,37 +96,17 @@ class RecurrentDrafter:
         for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
             slot = torch.where(running.position < 0, -1, running.position + step)
-            rows = chain_rows(drafts[-1], slot, running.sequences, self._tail)
+            rows = chain_rows(drafts[-1], slot, running.sequences, self.tail)
             logits, feature = self._run(self.placed(running, rows), feature)
             place = slot.unsqueeze(1) + 2
             drafts.append(self._choice(running.sampler, logits, place, running.sequences))
         return Draft(torch.cat(drafts, dim=1))
 
-    def _expanded(
-        self,
-        sampler: Sampler,
-        logits: Tensor,
-        features: Tensor,
-        positions: Tensor,
-        sequences: Tensor,
-        topk: int,
-    ) -> Expanded:
-        """What is likeliest at `positions` int64 [B, F]: under noise, once that is known."""
-        if sampler.kind > Choice.GREEDY:
-            logits = sampler.perturbed(logits, positions, sequences, self._noise_ids)
-        return self._likeliest_of(logits, features, topk)
-
-    def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
-        with one_on_a_cpu(logits):
-            largest, ids = logits.topk(topk, dim=-1)
-            scores = largest - logits.logsumexp(dim=-1, keepdim=True)
-        return Expanded(self._in_target(ids), scores, features)
-
     def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
         """The logits behind each slot, float32 [B, P, Vd]."""
         wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         rows = chain_rows(
-            accepted.tokens, accepted.first, accepted.sequences, self._tail, accepted.count + 1
+            accepted.tokens, accepted.first, accepted.sequences, self.tail, accepted.count + 1
         )
         logits, recurrent = self._run(rows, features.gather(1, wide))
         self._keep(accepted, logits, recurrent, accepted.count)
@@ -140,25 +114,15 @@ class RecurrentDrafter:
 
     def _keep(self, accepted: Accepted, logits: Tensor, recurrent: Tensor, last: Tensor) -> None:
         """Of each sequence the row `last` int64 [B]."""
-        sequences = torch.where(accepted.first < 0, self._sequences, accepted.sequences)
+        sequences = torch.where(accepted.first < 0, self.sequences, accepted.sequences)
         if self._logits is None or self._feature is None:
-            self._logits = logits.new_zeros(self._sequences + 1, 1, logits.shape[-1])
-            self._feature = recurrent.new_zeros(self._sequences + 1, 1, recurrent.shape[-1])
+            self._logits = logits.new_zeros(self.sequences + 1, 1, logits.shape[-1])
+            self._feature = recurrent.new_zeros(self.sequences + 1, 1, recurrent.shape[-1])
         for kept, found in ((self._logits, logits), (self._feature, recurrent)):
             at = last.view(-1, 1, 1).expand(-1, -1, found.shape[-1])
             kept.index_copy_(0, sequences, found.gather(1, at))
 
     def _run(self, rows: StepRows, features: Tensor) -> tuple[Tensor, Tensor]:
         """Logits behind each slot, float32 [B, T, Vd], and the recurrent features."""
-        logits, recurrent = self._executor.run(self.method, *rows.inputs, features)
+        logits, recurrent = self.executor.run(self.method, *rows.inputs, features)
         return logits, recurrent
-
-    def _choice(
-        self, sampler: Sampler, logits: Tensor, positions: Tensor, sequences: Tensor
-    ) -> Tensor:
-        """What the target would choose at `positions` if it said what the drafter says: ids of its,
-        int64 [B, T]."""
-        return self._in_target(sampler.draft(logits, positions, sequences, self._noise_ids))
-
-    def _in_target(self, ids: Tensor) -> Tensor:
-        return ids if self.target_ids is None else self.target_ids[ids]

@@ -53,7 +53,7 @@ class PreNormLayer(ResidualLayer):
         self.kind, dtype = kind, caches.dtype
         hidden, inner = config.hidden_size, config.intermediate_size
         self.input_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
-        self.self_attn = PreNormAttention(config, kind, caches)
+        self.self_attn = self.attention(config, kind, caches)
         self.post_attention_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
         self.mlp = GatedMLP(
             gate_proj=linear(hidden, inner, dtype),
@@ -61,6 +61,10 @@ class PreNormLayer(ResidualLayer):
             down_proj=linear(inner, hidden, dtype),
             activation="silu",
         )
+
+    def attention(self, config: PreNormConfig, kind: str, caches: CacheSizes) -> PreNormAttention:
+        """Its attention."""
+        return PreNormAttention(config, kind, caches)
 
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm

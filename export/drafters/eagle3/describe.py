@@ -6,6 +6,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
+from eagle_aot.export.drafters.draft_vocabulary import read_target_ids
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.load import TABLES, check_shapes
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
@@ -13,7 +14,6 @@ from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry, tap
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
 from eagle_aot.export.drafters.eagle3.reading.rope import describe_rope
 from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice
-from eagle_aot.export.drafters.eagle3.reading.vocabulary import read_target_ids
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.drafters.report_lines import line, plain

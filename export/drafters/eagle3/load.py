@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, PairingError
+from eagle_aot.export.drafters.draft_vocabulary import read_target_ids
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
 from eagle_aot.export.drafters.eagle3.reading.names import MAPS
-from eagle_aot.export.drafters.eagle3.reading.vocabulary import read_target_ids
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSizes

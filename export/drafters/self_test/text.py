@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import PromptError
+from eagle_aot.common.self_test import MAX_NEW_TOKENS
 from eagle_aot.targets import TapTarget
 
 
@@ -73,6 +74,28 @@ def continue_greedily(
                 chunks.append(range(length - 1, length))
     streams = torch.cat(taps, dim=1).unflatten(-1, (len(boundaries), -1))
     return Text(tokens, len(prompt), tuple(boundaries), streams)
+
+
+def target_texts(
+    target: TapTarget,
+    taps: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    eos_ids: Collection[int],
+    device: torch.device,
+) -> list[Text]:
+    """The target's answers, where the context has room for one that can be drafted, with the
+    streams at `taps` and beside them. Leaves `taps` tapped, and the caches empty."""
+    near = {tap + step for tap in taps for step in (-1, 0, 1)}
+    boundaries = sorted(near & set(range(target.num_hidden_layers + 1)))
+    try:
+        texts = [
+            continue_greedily(target, prompt, boundaries, MAX_NEW_TOKENS, eos_ids, device)
+            for prompt in fitting(prompts, target)
+        ]
+    finally:
+        target.set_eagle_tap_layers(taps)
+        target.reset_cache()
+    return [text for text in texts if text.slots > text.first_anchor]
 
 
 def fitting(prompts: Sequence[Sequence[int]], target: TapTarget) -> list[Sequence[int]]:

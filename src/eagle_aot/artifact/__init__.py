@@ -29,6 +29,9 @@ from eagle_aot.artifact.manifest import (
 )
 from eagle_aot.artifact.methods import (
     COPY_ROWS,
+    DFLASH,
+    DFLASH_BLOCK,
+    DFLASH_CONTEXT,
     DRAFT_DECODE,
     DRAFT_PREFILL,
     DRAFTERS,
@@ -47,6 +50,9 @@ from eagle_aot.artifact.methods import (
 __all__ = [
     "ARTIFACT_FILES",
     "COPY_ROWS",
+    "DFLASH",
+    "DFLASH_BLOCK",
+    "DFLASH_CONTEXT",
     "DRAFTERS",
     "DRAFT_DECODE",
     "DRAFT_IDS",

@@ -14,11 +14,18 @@ TARGET_METHODS = (PREFILL, TARGET_VERIFY)
 METHODS = (*TARGET_METHODS, DRAFT_DECODE)
 """Those of a program with an EAGLE-3 head."""
 MTP_DECODE = "mtp_decode"
+DFLASH_CONTEXT, DFLASH_BLOCK = "dflash_context", "dflash_block"
 
 EAGLE3 = "eagle3"
 GEMMA4_ASSISTANT = "gemma4-assistant"
+DFLASH = "dflash"
 NGRAM = "ngram"
-DRAFTERS = {EAGLE3: (DRAFT_DECODE,), GEMMA4_ASSISTANT: (MTP_DECODE,), NGRAM: ()}
+DRAFTERS = {
+    EAGLE3: (DRAFT_DECODE,),
+    GEMMA4_ASSISTANT: (MTP_DECODE,),
+    DFLASH: (DFLASH_CONTEXT, DFLASH_BLOCK),
+    NGRAM: (),
+}
 """What drafts, by its name in a manifest, with the methods that it adds to the target's."""
 
 

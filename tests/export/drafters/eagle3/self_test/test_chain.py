@@ -11,6 +11,7 @@ from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test.chain import chain_logits
 from eagle_aot.export.drafters.eagle3.self_test.reading import chosen_reading, other_readings
+from eagle_aot.export.drafters.self_test.readings import control_of
 from eagle_aot.export.drafters.self_test.text import Text
 from support.heads.files import HeadShape, write_speculators
 
@@ -74,7 +75,7 @@ def test_a_reading_is_the_head_with_that_option(flag: str, tmp_path: Path) -> No
 def test_the_control_reads_other_positions(tmp_path: Path) -> None:
     draft, text = load_draft(write_speculators(tmp_path, HeadShape())), random_text(HeadShape())
     reading = chosen_reading(draft)
-    right, wrong = (next(chain_logits(draft, r, text, 1)) for r in (reading, reading.control()))
+    right, wrong = (next(chain_logits(draft, r, text, 1)) for r in (reading, control_of(reading)))
     assert not torch.allclose(right, wrong)
 
 

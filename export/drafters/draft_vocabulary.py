@@ -1,15 +1,43 @@
 """The draft vocabulary: which target id every draft id stands for."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, PairingError
-from eagle_aot.export.drafters.eagle3.config import DraftConfig
-from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.weights import checked
 
 
-def read_target_ids(config: DraftConfig, head: HeadLayout) -> Tensor:
+class HeadFiles(Protocol):
+    """A head on disk, with the checkpoint's tensor names by ours."""
+
+    @property
+    def checkpoint(self) -> Checkpoint: ...
+
+    @property
+    def names(self) -> Mapping[str, str]: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+    def stored(self, name: str) -> str: ...
+
+
+class Sizes(Protocol):
+    """Of the target's vocabulary and of the head's."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def draft_vocab_size(self) -> int: ...
+
+
+def read_target_ids(config: Sizes, head: HeadFiles) -> Tensor:
     """Absolute target id of every draft id, int64 [Vd].
 
     `d2t` holds offsets from the draft id, in no particular order: ModelOpt sorts by frequency,
@@ -22,7 +50,7 @@ def read_target_ids(config: DraftConfig, head: HeadLayout) -> Tensor:
     return ids
 
 
-def _ids(config: DraftConfig, head: HeadLayout) -> Tensor:
+def _ids(config: Sizes, head: HeadFiles) -> Tensor:
     where, vocab, size = head.directory, config.vocab_size, config.draft_vocab_size
     if "d2t" not in head.names:
         if size != vocab:
@@ -42,7 +70,7 @@ def _ids(config: DraftConfig, head: HeadLayout) -> Tensor:
     return ids
 
 
-def _check_mask(ids: Tensor, config: DraftConfig, head: HeadLayout) -> None:
+def _check_mask(ids: Tensor, config: Sizes, head: HeadFiles) -> None:
     """`t2d` marks the target ids that have a draft id: bool, or bytes in older files."""
     mask = head.checkpoint.tensor(head.stored("t2d"))
     if mask.shape != (config.vocab_size,) or mask.is_floating_point():

@@ -1,0 +1,1 @@
+"""DFlash: what drafts answers a whole block of masks in one forward."""

@@ -1,0 +1,94 @@
+"""The methods that a DFlash head brings."""
+
+import torch
+from torch import Tensor
+
+from eagle_aot.artifact import DFLASH_BLOCK, DFLASH_CONTEXT
+from eagle_aot.export.drafters.dflash.layer import DFlashLayer
+from eagle_aot.export.drafters.dflash.model import DFlashDraft
+from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.method_spec import (
+    ALL_ROWS,
+    BATCH,
+    LOGITS,
+    MethodSpec,
+    caches_of,
+    features_input,
+    step_inputs,
+)
+from eagle_aot.export.pair import Method, Pair
+from eagle_aot.targets.step import TAIL, Step
+from eagle_aot.triton_kernels.sdpa_splitk import is_servable
+
+
+class DFlashContext(Method):
+    """A text's features, whose keys and values are stored: positions int64 [B, T], -1 for padding,
+    sequences int64 [B], features [B, T, H].
+
+    Slot and position are the same. Returns int64 [B, 1], the position behind the last.
+    """
+
+    draft: DFlashDraft
+
+    def forward(self, positions: Tensor, sequences: Tensor, features: Tensor) -> Tensor:
+        self.draft.store(features, Step(positions, sequences, positions.unsqueeze(-1)))
+        return positions[:, -1:] + 1
+
+
+class DFlashBlock(Method):
+    """Blocks: tokens int64 [B, T], of which the first is the bonus and all others stand for masks,
+    at consecutive positions of a `Step` behind what is stored.
+
+    Returns logits float32 [B, T, Vd]: row i is about the token at its own position.
+    """
+
+    draft: DFlashDraft
+
+    def forward(self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor) -> Tensor:
+        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        return self.draft.run(tokens, step)
+
+
+def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+    """`dflash_context`, for prompts and for what a round has accepted, and `dflash_block`.
+
+    A head of a shape that the operator for few rows has no kernel for keeps the stock attention.
+    """
+    draft, batch = pair.draft, lengths.max_batch_size
+    assert isinstance(draft, DFlashDraft)
+    served = splits_keys and all(is_served(draft, layer) for layer in draft.layers)
+    step, caches = step_inputs(batch), caches_of(pair, "draft")
+    features = features_input(batch, draft.hidden_size, cache_dtype(draft))
+    context = MethodSpec(
+        module=DFlashContext(pair),
+        inputs={name: step[name] for name in ("positions", "sequences")} | features,
+        outputs={"stored": ("int64", (BATCH, 1))},
+        writes=caches,
+        min_rows=1,
+        max_rows=lengths.max_draft,
+        few_rows=True,
+    )
+    block = MethodSpec(
+        module=DFlashBlock(pair, served),
+        inputs=step,
+        outputs={LOGITS: ALL_ROWS[LOGITS]},
+        writes=caches,
+        min_rows=1,
+        max_rows=TAIL,
+        few_rows=True,
+        splits_keys=served,
+    )
+    return {DFLASH_CONTEXT: context, DFLASH_BLOCK: block}
+
+
+def cache_dtype(draft: DFlashDraft) -> torch.dtype:
+    """What keys, values and features are held in."""
+    first = draft.layers[0]
+    assert isinstance(first, DFlashLayer)
+    return first.kv_cache.k.dtype
+
+
+def is_served(draft: DFlashDraft, layer: torch.nn.Module) -> bool:
+    """Whether the operator for few rows has a kernel for a layer's attention."""
+    assert isinstance(layer, DFlashLayer)
+    return is_servable(draft.config.layers.num_attention_heads, layer.kv_cache.k)

@@ -1,0 +1,110 @@
+"""A DFlash head behind `dflash_context` and `dflash_block`: all drafts of a round in one forward.
+
+What it says of a place does not depend on the drafts before it, so a tree has the same tokens
+behind each of its nodes at a depth.
+"""
+
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from eagle_aot.artifact import DFLASH, DFLASH_BLOCK, DFLASH_CONTEXT, Constants
+from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
+from eagle_aot.runtime_runner.drafters.head import HeadDrafter
+from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows, numbers
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
+
+
+class DFlashDrafter(HeadDrafter):
+    """Of a text the head's caches hold all but the bonus token.
+
+    A block has the rows that the head was trained with, or more where more drafts are asked for.
+    """
+
+    kind = DFLASH
+
+    def __init__(
+        self, executor: Executor, constants: Constants, target_ids: Tensor | None, block_size: int
+    ) -> None:
+        super().__init__(executor, constants, target_ids)
+        self._block_size = block_size
+        size = self.sequences + 1, 1  # a row more for those who only fill a place
+        self._bonus = torch.zeros(size, dtype=torch.int64, device=executor.device)
+
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
+        """Store what an accepted path, or a prompt's chunk, has become."""
+        wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
+        step = numbers(0, accepted.tokens.shape[1], features.device)
+        first, last = accepted.first.unsqueeze(1), accepted.count.unsqueeze(1)
+        positions = torch.where((first >= 0) & (step <= last), first + step, -1)
+        self._store(positions, accepted.sequences, features.gather(1, wide))
+        self._keep(accepted)
+
+    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
+        """Store a text that was left out, a block's length at a time.
+
+        Returns bool [B, P]: which of its tokens blocks would have drafted of which each begins
+        where the one before ends.
+        """
+        tokens, drafts = accepted.tokens, self._block_size - 1
+        known = torch.cat((self._bonus.index_select(0, accepted.sequences), tokens), dim=1)
+        expected = []
+        for start in range(0, tokens.shape[1], drafts):
+            rows = slice(start, start + drafts)
+            first, following = accepted.first + start, tokens[:, rows]
+            ahead = numbers(0, following.shape[1], tokens.device)
+            logits = self._block(
+                known[:, start : start + 1], first, accepted.sequences, following.shape[1]
+            )
+            places = first.unsqueeze(1) + 1 + ahead
+            expected.append(self._choice(sampler, logits, places, accepted.sequences) == following)
+            self._store(first.unsqueeze(1) + ahead, accepted.sequences, features[:, rows])
+        self._keep(accepted)
+        return torch.cat(expected, dim=1)
+
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        """Drafts of one block, whose own keys are overwritten by what is committed next."""
+        where = running.position, running.sequences
+        logits = self._block(running.bonus, *where, shape.depth)
+        places = running.position.unsqueeze(1) + numbers(1, shape.depth + 1, logits.device)
+        if shape.is_chain:
+            return Draft(self._choice(running.sampler, logits, places, running.sequences))
+        found = self._expanded(
+            running.sampler, logits, logits, places, running.sequences, shape.topk
+        )
+        depths = count()
+
+        def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
+            return at_depth(found, next(depths), rows.tokens.shape[1])
+
+        first = at_depth(found, next(depths), 1)
+        grow = grow_likely if shape.paths is None else grow_paths
+        return grow(shape, Trunk(*where, self.tail), first, expand)
+
+    def _store(self, positions: Tensor, sequences: Tensor, features: Tensor) -> None:
+        self.executor.run(DFLASH_CONTEXT, positions, sequences, features)
+
+    def _keep(self, accepted: Accepted) -> None:
+        where = torch.where(accepted.first < 0, self.sequences, accepted.sequences)
+        self._bonus.index_copy_(0, where, accepted.last_token)
+
+    def _block(self, bonus: Tensor, first: Tensor, sequences: Tensor, depth: int) -> Tensor:
+        """What may stand at the `depth` places behind `bonus` int64 [B, 1], which is at `first`
+        int64 [B]: logits float32 [B, depth, Vd]."""
+        rows = max(self._block_size, depth + 1)
+        step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail)
+        (logits,) = self.executor.run(DFLASH_BLOCK, *step.inputs)
+        return logits[:, 1 : depth + 1]
+
+
+def at_depth(found: Expanded, depth: int, nodes: int) -> Expanded:
+    """Of what was found at all depths [B, N, k] that behind each of so many nodes [B, F, k]."""
+    tokens, scores = (
+        x[:, depth : depth + 1].expand(-1, nodes, -1) for x in (found.tokens, found.scores)
+    )
+    return Expanded(tokens, scores, scores[..., :0])
