@@ -8,7 +8,15 @@ are left out: next to weights they are nothing.
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 
-from eagle_aot.artifact import DRAFT_DECODE, METHODS, MTP_DECODE, TARGET_VERIFY, Constants
+from eagle_aot.artifact import (
+    DFLASH_BLOCK,
+    DFLASH_CONTEXT,
+    DRAFT_DECODE,
+    METHODS,
+    MTP_DECODE,
+    TARGET_VERIFY,
+    Constants,
+)
 from eagle_aot.runtime_runner.bench.results import Floor
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
@@ -57,13 +65,20 @@ class BytesToRead:
         Without a head verification alone: what is looked up in a text is nothing next to weights.
         """
         verify = self.forward(TARGET_VERIFY, shape.nodes + 1, context)
+        return verify + (self._drafting(shape, context) if shape.nodes else 0)
+
+    def _drafting(self, shape: Shape, context: int) -> int:
+        """Of a round's drafts, and of what the drafter makes of what was accepted."""
+        rows = shape.depth + 1
+        if DFLASH_BLOCK in self._methods:
+            block = self.forward(DFLASH_BLOCK, rows, context)
+            return block + self.forward(DFLASH_CONTEXT, rows, 0)
         drafting = [method for method in (DRAFT_DECODE, MTP_DECODE) if method in self._methods]
-        if not shape.nodes or not drafting:
-            return verify
+        if not drafting:
+            return 0
+        rows = 1 if drafting[0] == MTP_DECODE else rows  # an assistant commits nothing
         step = self.forward(drafting[0], shape.topk, context)
-        rows = 1 if drafting[0] == MTP_DECODE else shape.depth + 1  # an assistant commits nothing
-        seed = self.forward(drafting[0], rows, context)
-        return verify + (shape.depth - 1) * step + seed
+        return (shape.depth - 1) * step + self.forward(drafting[0], rows, context)
 
     def _bytes_of(
         self, weight: Weight, rows: int, context: int, sequences: int, has_output_table: bool

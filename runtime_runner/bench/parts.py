@@ -1,14 +1,22 @@
 """The parts of a round, each as a step on tensors that stay where they are."""
 
-import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DRAFTERS, TARGET_VERIFY, Constants
-from eagle_aot.runtime_runner.bench.results import PLAIN, SEED, STEP, VERIFY
+from eagle_aot.artifact import (
+    DFLASH_BLOCK,
+    DFLASH_CONTEXT,
+    DRAFTERS,
+    MTP_DECODE,
+    TARGET_VERIFY,
+    Constants,
+)
+from eagle_aot.runtime_runner.bench.results import BLOCK, PLAIN, SEED, STEP, VERIFY
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import Timed
+from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.round import Round
 from eagle_aot.runtime_runner.rounds.shape import Shape
@@ -48,7 +56,9 @@ class RepeatedForward:
         """What the report calls it."""
         if self.method == TARGET_VERIFY:
             return PLAIN if self.rows == 1 else VERIFY
-        return STEP if self.rows == 1 else SEED
+        if self.method == DFLASH_BLOCK:
+            return BLOCK
+        return STEP if self.rows == 1 and self.method != DFLASH_CONTEXT else SEED
 
     def place(self, context: int) -> None:
         """Run at the positions behind the first `context` tokens from now on."""
@@ -62,7 +72,10 @@ class RepeatedForward:
         fill_randomly(self._step.tokens, self._vocab_size)
 
     def _run(self) -> Tensor:
-        return self._executor.run(self.method, *self._step.inputs, *self._more)[0]
+        inputs: tuple[Tensor, ...] = self._step.inputs
+        if self.method == DFLASH_CONTEXT:  # of a text that is decided
+            inputs = self._step.positions, self._step.sequences
+        return self._executor.run(self.method, *inputs, *self._more)[0]
 
 
 class WholeRound:
@@ -104,12 +117,7 @@ class Parts:
             RepeatedForward(*method, shape, no_moves(shape[0], constants.tail, executor.device))
             for shape in settings.shapes(constants.max_rows)
         ]
-        features = some_features(runner.target, constants, executor.device)
-        rows = {1, *(s.topk for s in settings.trees), *(s.depth + 1 for s in drafts)}
-        shapes = [(1, count) for count in sorted(rows)]
-        for drafting, shape in itertools.product(DRAFTERS[runner.drafter.kind], shapes):
-            own = features[:, : shape[1]].clone()
-            self.forwards.append(RepeatedForward(executor, constants, drafting, shape, own))
+        self.forwards += drafting_forwards(runner, drafts)
 
     def place(self, context: int) -> None:
         """Run everything at the end of the first `context` tokens, which are in the caches."""
@@ -117,6 +125,30 @@ class Parts:
             forward.place(context)
         for round_ in self.rounds:
             round_.place(context)
+
+
+def drafting_forwards(runner: Runner, drafts: Sequence[Shape]) -> Iterator[RepeatedForward]:
+    """Those of the drafter in rounds of these shapes, plain ones among them."""
+    constants, executor = runner.constants, runner.executor
+    methods = DRAFTERS[runner.drafter.kind]
+    features = some_features(runner.target, constants, executor.device) if methods else None
+    for method in methods:
+        for rows in rows_of(method, runner, drafts):
+            shape = executor, constants, method, (1, rows)
+            given = [] if method == DFLASH_BLOCK or features is None else [features[:, :rows]]
+            yield RepeatedForward(*shape, *(one.clone() for one in given))
+
+
+def rows_of(method: str, runner: Runner, drafts: Sequence[Shape]) -> list[int]:
+    """How many rows of a sequence a drafter's method runs in such rounds."""
+    committed = {shape.depth + 1 for shape in drafts}
+    branches = {1, *(shape.topk for shape in drafts if not shape.is_chain)}
+    if method == DFLASH_BLOCK:
+        assert isinstance(runner.drafter, DFlashDrafter)
+        return sorted({max(rows, runner.drafter.block_size) for rows in committed})
+    if method == DFLASH_CONTEXT:
+        return sorted(committed)
+    return sorted(branches if method == MTP_DECODE else branches | committed)
 
 
 def fill_randomly(tokens: Tensor, vocab_size: int) -> None:

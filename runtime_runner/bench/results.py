@@ -9,6 +9,7 @@ PLAIN = "plain decode"
 VERIFY = "verify"
 STEP = "draft step"
 SEED = "draft seed"
+BLOCK = "draft block"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,14 +123,25 @@ class AtContext:
         shape = round_.shape
         verify = (self.plain if round_.is_plain else self.part(VERIFY, shape.nodes + 1)).ms
         draft = reseed = 0.0
-        if not round_.is_plain and any(part.name == SEED for part in self.parts):
-            step = self.part(STEP if shape.is_chain else SEED, shape.topk)
-            draft = (shape.depth - 1) * step.ms  # the first drafts are the reseed's
-            reseed = self.part(SEED, shape.depth + 1).ms
+        if not round_.is_plain:
+            draft, reseed = self._drafting(shape)
         other = round_.device_ms - draft - verify - reseed
         return Breakdown(
             draft=draft, verify=verify, reseed=reseed, other=other, host=round_.host_ms or 0.0
         )
+
+    def _drafting(self, shape: Shape) -> tuple[float, float]:
+        """Milliseconds of a round's drafts, and of what the drafter makes of what was accepted."""
+        names, seeds = {part.name for part in self.parts}, (SEED, shape.depth + 1, 1)
+        if BLOCK in names:  # of the rows that the head was trained with, or of all that are needed
+            fitting = [p for p in self.parts if p.name == BLOCK and p.rows > shape.depth]
+            return min(fitting, key=lambda part: part.rows).ms, self.part(*seeds[:2]).ms
+        if STEP not in names:
+            return 0.0, 0.0
+        step = self.part(STEP if shape.is_chain else SEED, shape.topk)
+        reseeds = [p.ms for p in self.parts if (p.name, p.rows, p.sequences) == seeds]
+        # The first drafts are the reseed's, which is one row where nothing is committed.
+        return (shape.depth - 1) * step.ms, [*reseeds, self.part(STEP, 1).ms][0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,7 @@ class DFlashDrafter(HeadDrafter):
         self, executor: Executor, constants: Constants, target_ids: Tensor | None, block_size: int
     ) -> None:
         super().__init__(executor, constants, target_ids)
-        self._block_size = block_size
+        self.block_size = block_size
         size = self.sequences + 1, 1  # a row more for those who only fill a place
         self._bonus = torch.zeros(size, dtype=torch.int64, device=executor.device)
 
@@ -51,7 +51,7 @@ class DFlashDrafter(HeadDrafter):
         Returns bool [B, P]: which of its tokens blocks would have drafted of which each begins
         where the one before ends.
         """
-        tokens, drafts = accepted.tokens, self._block_size - 1
+        tokens, drafts = accepted.tokens, self.block_size - 1
         known = torch.cat((self._bonus.index_select(0, accepted.sequences), tokens), dim=1)
         expected = []
         for start in range(0, tokens.shape[1], drafts):
@@ -96,7 +96,7 @@ class DFlashDrafter(HeadDrafter):
     def _block(self, bonus: Tensor, first: Tensor, sequences: Tensor, depth: int) -> Tensor:
         """What may stand at the `depth` places behind `bonus` int64 [B, 1], which is at `first`
         int64 [B]: logits float32 [B, depth, Vd]."""
-        rows = max(self._block_size, depth + 1)
+        rows = max(self.block_size, depth + 1)
         step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail)
         (logits,) = self.executor.run(DFLASH_BLOCK, *step.inputs)
         return logits[:, 1 : depth + 1]

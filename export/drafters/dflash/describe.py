@@ -48,6 +48,7 @@ def sizes(config: DFlashConfig) -> Facts:
     found = asdict(config)
     layers = found.pop("layers")
     rope = layers.pop("rope")
+    del layers["tie_word_embeddings"], layers["qk_norm"]
     layers["layer_types"] = list(layers["layer_types"])
     del found["tap_layers"]
     return {**layers, **found, "rope_theta": rope["theta"], "rope_type": rope["rope_type"]}

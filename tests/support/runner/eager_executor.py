@@ -33,8 +33,8 @@ class EagerExecutor:
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         self.calls[method] = self.calls.get(method, 0) + 1
         with torch.no_grad():
-            outputs: tuple[Tensor, ...] = self.methods[method](*inputs)
-        return outputs
+            outputs: Tensor | tuple[Tensor, ...] = self.methods[method](*inputs)
+        return (outputs,) if isinstance(outputs, Tensor) else outputs
 
     def repeat(self, step: Call) -> Call:
         return step

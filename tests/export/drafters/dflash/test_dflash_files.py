@@ -1,0 +1,112 @@
+"""How a DFlash head's files are understood, and what is refused by name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from eagle_aot.common.errors import EagleError
+from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export.cli import main
+from eagle_aot.export.drafters.dflash import kind
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
+from eagle_aot.export.graph_checks import mutated_buffers
+from eagle_aot.export.graph_checks.nodes import calls, operator_name
+from support.checkpoint_edits import Tensors, edit_tensors
+from support.heads.dflash import CASE, as_speculators, copied_head, dflash_pair
+
+OWN = {"mask_token_id": 319, "target_layer_ids": [1, 3, 4]}
+
+
+def test_both_layouts_are_known(tmp_path: Path, random_pair: tuple[Path, Path]) -> None:
+    for head in (
+        CASE / "draft",
+        as_speculators(tmp_path),
+        copied_head(tmp_path / "x", architectures=None),
+    ):
+        assert kind_of_checkpoint(HeadCheckpoint(head)) is HEADS["dflash"]
+    assert not kind.claims(HeadCheckpoint(random_pair[1]))
+
+
+def test_it_is_described_with_what_decided() -> None:
+    arguments = ["--describe-draft", str(CASE / "draft"), "--target-dir", str(CASE / "target")]
+    found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    assert found["layout"] == {"value": "z-lab", "source": "architectures DFlashDraftModel"}
+    assert found["taps"]["value"] == [2, 4, 5] and "outputs are tapped" in found["taps"]["source"]
+    assert (found["block_size"], found["mask_token_id"], found["chain_len"]) == (6, 319, 5)
+    lines = CliRunner().invoke(main, arguments).stdout.splitlines()
+    assert any(line.split() == ["lm_head.weight", "the", "target's"] for line in lines)
+
+
+def put(name: str, *shape: int) -> Callable[[Tensors], Any]:
+    return lambda tensors: tensors.update({name: torch.zeros(shape)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dflash_config": {"mask_token_id": 319}}, "target_layer_ids: None is not a list"),
+        ({"dflash_config": OWN | {"target_layer_ids": [3, 1]}}, r"\[3, 1\] is not ascending"),
+        ({"dflash_config": OWN | {"mask_token_id": None}}, "mask_token_id is None"),
+        ({"dflash_config": OWN | {"mask_token_id": 320}}, "mask is token 320, the target has 320"),
+        ({"dflash_config": OWN | {"target_layer_ids": [1, 3, 6]}}, "taps boundary 7, the target"),
+        ({"dflash_config": OWN | {"selector_rank": 4}}, "a DFlash2 head"),
+        ({"dflash_config": OWN | {"attention_sink_bias": True}}, "attention sinks"),
+        ({"dflash_config": OWN | {"output_multiplier": 2.0}}, "output_multiplier"),
+        ({"dflash_config": OWN | {"use_aux_hidden_state": False}}, "without taps"),
+        ({"architectures": ["DFlash2DraftModel"]}, "a DFlash2 head"),
+        ({"markov_rank": 8}, "a DSpark head"),
+        ({"block_size": 17}, "blocks of 17: those of 2 to 16 rows are read"),
+        ({"attention_bias": True}, "attention_bias in a DFlash head"),
+        ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"layer_types": ["full_attention"]}, "for 2 layers"),
+        ({"draft_vocab_size": 100}, "draft_vocab_size is 100, and there is no lm_head.weight"),
+        ({"vocab_size": 321}, "the target's vocabulary is 320, the head was made for 321"),
+        ({"target_hidden_size": 32}, r"fc.weight is \[64, 192\], config.json says \[64, 96\]"),
+        ({"quantization_config": {"bits": 4}}, "the head is quantised"),
+    ],
+)  # fmt: skip
+def test_what_is_not_read_is_refused_by_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(EagleError, match=message):
+        dflash_pair(copied_head(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("aux_hidden_norms.0.weight", 64), "Laguna's form"),
+        (put("layers.0.attention_conv.base_kernel", 2, 3, 64), "with convolutions"),
+        (put("markov_head.markov_w1.weight", 320, 8), "a DSpark head"),
+        (put("mask_hidden", 1, 192), "a P-EAGLE head"),
+        (put("layers.2.self_attn.q_proj.weight", 64, 64), "unknown tensors layers.2"),
+        (lambda tensors: tensors.pop("norm.weight"), "'norm.weight' is missing"),
+        (put("norm.weight", 63), r"norm.weight is \[63\], config.json says \[64\]"),
+    ],
+)
+def test_so_are_tensors(change: Callable[[Tensors], Any], message: str, tmp_path: Path) -> None:
+    head = copied_head(tmp_path)
+    edit_tensors(head, change)
+    with pytest.raises(EagleError, match=message):
+        dflash_pair(head)
+
+
+def test_its_graphs_keep_the_contract_on_a_gpu() -> None:
+    source = Source.find("gemma4-tiny", None, None, "dummy", drafter="dflash", draft_quant="int4")
+    options = ExportOptions(max_seq_len=128, max_prefill=72, max_batch_size=2)
+    programs = run_check(source, options)
+    assert list(programs) == [
+        "prefill", "target_verify", "dflash_context", "dflash_block", "copy_rows",
+    ]  # fmt: skip
+    block, context = programs["dflash_block"], programs["dflash_context"]
+    assert mutated_buffers(block) == mutated_buffers(context)
+    assert all(name.startswith("draft.layers.") for name in mutated_buffers(block))
+    operators = {operator_name(node) for node in calls(block)}
+    assert {"eagle_aot::sdpa_splitk", "eagle_aot::int4_small_m"} <= operators
+    assert "eagle_aot::sdpa_splitk" not in {operator_name(node) for node in calls(context)}
