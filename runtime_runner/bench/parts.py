@@ -1,6 +1,7 @@
 """The parts of a round, each as a step on tensors that stay where they are."""
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,13 +17,19 @@ from eagle_aot.artifact import (
 from eagle_aot.runtime_runner.bench.results import BLOCK, PLAIN, SEED, STEP, VERIFY
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import Timed
-from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.round import Round
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from eagle_aot.runtime_runner.rounds.target import Target, no_moves
 from eagle_aot.runtime_runner.runner import Runner
+
+
+@runtime_checkable
+class Blockwise(Protocol):
+    """A drafter of blocks of at least so many rows."""
+
+    block_size: int
 
 
 class RepeatedForward:
@@ -144,7 +151,7 @@ def rows_of(method: str, runner: Runner, drafts: Sequence[Shape]) -> list[int]:
     committed = {shape.depth + 1 for shape in drafts}
     branches = {1, *(shape.topk for shape in drafts if not shape.is_chain)}
     if method == DFLASH_BLOCK:
-        assert isinstance(runner.drafter, DFlashDrafter)
+        assert isinstance(runner.drafter, Blockwise)
         return sorted({max(rows, runner.drafter.block_size) for rows in committed})
     if method == DFLASH_CONTEXT:
         return sorted(committed)

@@ -76,7 +76,11 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("export", "runtime_runner", "targets", "triton_kernels", "src/eagle_aot")
 KINDS = {
     "export.drafters.eagle3": "export/drafters/eagle3",
+    "export.drafters.gemma4_assistant": "export/drafters/gemma4_assistant",
+    "export.drafters.dflash": "export/drafters/dflash",
     "runtime_runner.drafters.eagle3": "runtime_runner/drafters/eagle3.py",
+    "runtime_runner.drafters.gemma4_assistant": "runtime_runner/drafters/gemma4_assistant.py",
+    "runtime_runner.drafters.dflash": "runtime_runner/drafters/dflash.py",
 }
 REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}
 

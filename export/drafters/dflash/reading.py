@@ -10,8 +10,8 @@ from pathlib import Path
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.export.drafters.dflash.config import DFlashConfig
-from eagle_aot.export.drafters.eagle3.reading.rope import read_head_rope
 from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.head_rope import read_head_rope
 from eagle_aot.export.drafters.taps import checked_tap_layers
 from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig
@@ -264,7 +264,8 @@ def draft_vocab_size(
                 f"{config.where}: draft_vocab_size is {stated}, and there is no {LM_HEAD}"
             )
         return vocab_size
-    rows: int = checkpoint.shape(names[LM_HEAD])[0]
+    shape = checkpoint.shape(names[LM_HEAD])
+    rows = shape[0] if len(shape) == 2 else 0
     if config.has("draft_vocab_size") and rows != stated:
         raise CheckpointError(
             f"{config.where}: draft_vocab_size is {stated}, {LM_HEAD} has {rows} rows"

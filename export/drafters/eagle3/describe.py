@@ -12,9 +12,9 @@ from eagle_aot.export.drafters.eagle3.load import TABLES, check_shapes
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry, tap_layers
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
-from eagle_aot.export.drafters.eagle3.reading.rope import describe_rope
 from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice
 from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.head_rope import describe_rope
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.drafters.report_lines import line, plain
 from eagle_aot.export.drafters.target_facts import TargetFacts

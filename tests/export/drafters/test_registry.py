@@ -48,7 +48,7 @@ def test_every_kind_answers_all_questions(name: str) -> None:
 def test_what_no_kind_reads_is_refused_by_name(tmp_path: Path) -> None:
     head = write_speculators(tmp_path, HeadShape())
     config = head / "config.json"
-    config.write_text(config.read_text().replace('"eagle3"', '"dflash"'))
+    config.write_text(config.read_text().replace('"eagle3"', '"medusa"'))
     checkpoint = HeadCheckpoint(head)
-    with pytest.raises(UnsupportedError, match="a DFlash head"):
+    with pytest.raises(UnsupportedError, match="a set of Medusa heads"):
         kind_of_checkpoint(checkpoint).describe(checkpoint, None, None)

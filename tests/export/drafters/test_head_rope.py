@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.export import load_draft
-from eagle_aot.export.drafters.eagle3.reading.rope import read_head_rope
+from eagle_aot.export.drafters.head_rope import read_head_rope
 from eagle_aot.targets.config_section import ConfigSection
 from support.golden_cases import relative_error
 from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
