@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.export.drafters.dflash.model import DFlashDraft
+from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.step import chain_step
 from support.golden_cases import golden_case
@@ -46,6 +47,15 @@ def test_so_it_is_as_speculators_stores_it(tmp_path: Path) -> None:
     _, target, draft = dflash_pair(as_speculators(tmp_path))
     assert draft.tap_layers == (2, 4, 5)
     assert (block(draft, target) - NUMBERS["expected.block_logits"]).abs().max() < TOLERANCE
+
+
+def test_in_fewer_bits_it_drafts_the_same_and_shares_its_tables() -> None:
+    _, target, draft = dflash_pair()
+    quantise_draft(draft, target, "int8")
+    assert [m for m in draft.modules() if isinstance(m, torch.nn.Linear)] == [draft.lm_head]
+    logits, wanted = block(draft, target), NUMBERS["expected.block_logits"]
+    assert logits.argmax(-1).tolist() == NUMBERS["expected.block_tokens"].tolist()
+    assert 0 < (logits - wanted).abs().max() < 0.1
 
 
 def test_a_reduced_vocabulary_is_a_part_of_it(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant.load import build_assistant
 from eagle_aot.export.drafters.gemma4_assistant.model import Gemma4Assistant
 from eagle_aot.export.drafters.gemma4_assistant.reading import read_files
+from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.targets.decoder.attention import MASKED
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
@@ -58,6 +59,23 @@ def test_a_chain_behind_our_own_target(name: str) -> None:
     for i, (_, logits, state) in enumerate(drafts):
         assert (logits - case["expected.chain_logits"][i]).abs().max() < TOLERANCE
         assert (state - case["expected.chain_states"][i]).abs().max() < TOLERANCE
+
+
+@torch.no_grad()
+def test_so_it_is_in_fewer_bits() -> None:
+    """All its linears; the target stays what it is."""
+    directory, case = golden_case("mtp/dense_k_eq_v")
+    _, target, draft = assistant_pair(directory)
+    quantise_draft(draft, target, "int8")
+    assert not [m for m in draft.modules() if isinstance(m, torch.nn.Linear)]
+    tokens = case["input.tokens"].unsqueeze(0)
+    for start in range(0, tokens.shape[1], CHUNK):
+        places = torch.arange(start, min(start + CHUNK, tokens.shape[1]))
+        _, taps = target.forward_logits_taps(tokens[:, places], places)
+    last = draft.fuse(taps)[0, -1]
+    drafts = chain(draft, target, case["expected.bonus"], last, tokens.shape[1] - 1)
+    assert [token for token, _, _ in drafts] == case["expected.chain_tokens"].tolist()
+    assert 0 < (drafts[0][1] - case["expected.chain_logits"][0]).abs().max() < 0.1
 
 
 @torch.no_grad()
