@@ -77,6 +77,12 @@ class Gemma4Layer(ResidualLayer):
         """Its attention: the target's own, which a drafter's layers have not."""
         return Gemma4Attention(config, layer, caches)
 
+    def join_packed(self) -> None:
+        """The scale gets a second dimension: one alone, of few numbers, Inductor writes into the
+        program's text, and has a kernel launched that makes it a tensor again."""
+        super().join_packed()
+        self.layer_scalar = self.layer_scalar.view(1, 1)
+
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm
     ) -> tuple[Tensor, Tensor]:

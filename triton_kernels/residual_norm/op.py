@@ -29,8 +29,8 @@ def residual_norm(
     """The stream with a branch added, and that normalised: both [1, T, H], in the stream's dtype.
 
     `parts` [S, 1, T, H] add up to the branch, in ascending order. The branch is RMS-normalised
-    with `post_weight` [H] where there is one, the sum multiplied with `scale` [1] where there is
-    one, and normalised with `next_weight` [H]. Every row by itself.
+    with `post_weight` [H] where there is one, the sum multiplied with `scale`, [1] or [1, 1], where
+    there is one, and normalised with `next_weight` [H]. Every row by itself.
     """
     from eagle_aot.triton_kernels.residual_norm.kernel import launch
 
