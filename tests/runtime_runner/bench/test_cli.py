@@ -27,6 +27,7 @@ OPTIONS = {
     "--repeats",
     "--executor",
     "--no-cuda-graph",
+    "--no-early-launch",
     "--plot",
     "--json",
 }
@@ -34,6 +35,7 @@ FIELDS = {
     "artifact",
     "executor",
     "cuda_graphs",
+    "early_launch",
     "device",
     "drafter",
     "versions",
@@ -92,6 +94,7 @@ def test_json_has_exactly_the_documented_fields(measured: tuple[dict[str, Any], 
     result, _ = measured
     assert set(result) == FIELDS
     assert (result["executor"], result["cuda_graphs"]) == ("executorch", False)
+    assert result["early_launch"] is False
     assert (result["repeats"], result["taus"]) == (1, [1.5, 4.0])
     assert set(result["peak_memory_bytes"]) == {"process"}
     assert result["peak_memory_bytes"]["process"] > 50e6
