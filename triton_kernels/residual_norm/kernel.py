@@ -53,7 +53,12 @@ def residual_norm_kernel(
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < H
+    # All that does not depend on a sum is on its way before the first of them.
     next_weight = tl.load(next_ptr + column, mask=inside, other=0.0)
+    post_weight = next_weight
+    if HAS_POST:
+        post_weight = tl.load(post_ptr + column, mask=inside, other=0.0)
+    scale = tl.load(scale_ptr).to(tl.float32)
     stream = tl.load(stream_ptr + row * H + column, mask=inside, other=0.0).to(tl.float32)
     branch = tl.zeros((BLOCK,), tl.float32)
     for split in tl.static_range(SPLITS):
@@ -61,11 +66,10 @@ def residual_norm_kernel(
         branch += tl.load(part, mask=inside, other=0.0).to(tl.float32)
     branch = branch.to(dtype).to(tl.float32)
     if HAS_POST:
-        post_weight = tl.load(post_ptr + column, mask=inside, other=0.0)
         branch = rms_norm(branch, post_weight, H, POST_EPS).to(dtype).to(tl.float32)
     stream = (stream + branch).to(dtype).to(tl.float32)
     if HAS_SCALE:
-        stream = (stream * tl.load(scale_ptr).to(tl.float32)).to(dtype).to(tl.float32)
+        stream = (stream * scale).to(dtype).to(tl.float32)
     tl.store(out_ptr + row * H + column, stream.to(dtype), mask=inside)
     normed = rms_norm(stream, next_weight, H, NEXT_EPS)
     tl.store(normed_ptr + row * H + column, normed.to(dtype), mask=inside)
