@@ -366,7 +366,7 @@ def load_artifact(
     executor: str = "auto",
     *,
     cuda_graphs: bool = True,
-    early_launch: bool = True,
+    early_launch: bool = False,
     drafter: str | None = None,
     prompt_share: float = PROMPT_SHARE,
     reuse: bool = True,

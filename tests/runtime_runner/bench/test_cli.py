@@ -27,7 +27,7 @@ OPTIONS = {
     "--repeats",
     "--executor",
     "--no-cuda-graph",
-    "--no-early-launch",
+    "--early-launch",
     "--plot",
     "--json",
 }
