@@ -57,6 +57,9 @@ def test_on_a_cpu_it_is_attention_over_what_a_row_sees(
     assert output.shape == (1, rows, heads[0], head_dim) and output.dtype == dtype
     error = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 6e-3}[dtype]
     assert relative_error(output, prompt.expected()) < error
+    with_picture = replace(prompt, pictures=((rows // 3, rows),))
+    output = sdpa_prompt(*with_picture.arguments(), with_picture.last)
+    assert relative_error(output, with_picture.expected()) < error
 
 
 @pytest.mark.parametrize("layer", [FLAT, RING], ids=str)
@@ -122,21 +125,23 @@ def test_interpreted_it_computes_attention_row_by_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window"),
+    ("heads", "kv_heads", "head_dim", "window", "ahead"),
     [
-        (32, 4, 512, 0),  # Gemma 4 31B, full
-        (32, 16, 256, 1024),  # Gemma 4 31B, sliding
-        (32, 8, 128, 0),  # Llama
-        (28, 4, 128, 0),
-        (4, 2, 64, 64),  # the shipped target
-        (4, 1, 128, 0),
-        (4, 2, 16, 16),
+        (32, 4, 512, 0, False),  # Gemma 4 31B, full
+        (32, 16, 256, 1024, False),  # Gemma 4 31B, sliding
+        (32, 16, 256, 1024, True),  # with pictures
+        (16, 16, 128, 0, True),  # its vision tower
+        (32, 8, 128, 0, False),  # Llama
+        (28, 4, 128, 0, False),
+        (4, 2, 64, 64, False),  # the shipped target
+        (4, 1, 128, 0, False),
+        (4, 2, 16, 16, False),
     ],
 )
 def test_it_fits_an_h100(
-    heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path
+    heads: int, kv_heads: int, head_dim: int, window: int, ahead: bool, tmp_path: Path
 ) -> None:
-    program = for_an_h100(heads, kv_heads, head_dim, window)
+    program = for_an_h100(heads, kv_heads, head_dim, window, ahead)
     assert program.metadata.shared <= SHARED_MEMORY
     spilled = local_memory(program.asm["cubin"], tmp_path)
     assert spilled <= (SPILLED if head_dim == HEAD_DIMS[-1] else 0)
@@ -152,7 +157,9 @@ def test_sizes_may_be_wide_or_one(window: int, kind: str) -> None:
     assert program.asm["ttgir"].count("x64xi64") == narrow.asm["ttgir"].count("x64xi64")
 
 
-def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: str) -> Any:
+def for_an_h100(
+    heads: int, kv_heads: int, head_dim: int, window: int, ahead: bool = False, **sizes: str
+) -> Any:
     """The kernel as it is compiled there; `sizes` says of what kind a size is."""
     triton = pytest.importorskip("triton", reason="triton is not installed")
     from triton.backends.compiler import GPUTarget
@@ -165,12 +172,12 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: 
         **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim},
         **{"VALUES": head_dim // tiles.parts},
         **{"WINDOW": window, "RING": 2 * window, "ROWS": tiles.row_tile // group},
-        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
+        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile, "AHEAD": ahead},
         **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
     }
     names = sdpa_prompt_kernel.arg_names
     kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), "*bf16")
-    kinds |= dict.fromkeys(("input_pos_ptr", "sequence_ptr"), "*i64")
+    kinds |= dict.fromkeys(("input_pos_ptr", "sequence_ptr", "last_ptr"), "*i64")
     kinds |= dict.fromkeys(("rows", "caches", "slots"), "i32") | sizes
     source = ASTSource(
         fn=sdpa_prompt_kernel,

@@ -29,6 +29,7 @@ def sdpa_prompt_kernel(
     v_ptr: tl.tensor,
     input_pos_ptr: tl.tensor,
     sequence_ptr: tl.tensor,
+    last_ptr: tl.tensor,
     out_ptr: tl.tensor,
     rows: tl.tensor,
     caches: tl.tensor,
@@ -43,10 +44,11 @@ def sdpa_prompt_kernel(
     ROWS: tl.constexpr,
     ROW_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
     """ROWS rows of all heads of a key head: q [rows, HEADS, D] -> out, the same.
 
-    k and v [HEADS / GROUP, caches, slots, D], of whose columns of values a program takes VALUES.
+    With AHEAD a row sees on to `last`, where that is behind its own position. k and v [HEADS / GROUP, caches, slots, D], of whose columns of values a program takes VALUES.
     Programs of one head are neighbours, which find its keys in L2; those of the last rows, which
     see most, come first.
     """
@@ -65,6 +67,11 @@ def sdpa_prompt_kernel(
     position = text + row
     low = text + first_row
     high = text + tl.minimum(first_row + ROWS, rows) - 1
+    last, end = position, high
+    if AHEAD:
+        told = tl.load(last_ptr + row, mask=used, other=-1).to(tl.int32)
+        last = tl.maximum(position, told)
+        end = tl.maximum(high, tl.max(told, 0))
     d, columns = tl.arange(0, D), first_column + tl.arange(0, VALUES)
     item = row * HEADS + kv_head * GROUP + tile_row % GROUP  # 32 bits reach 131,072 rows of 16,384
     q = tl.load(q_ptr + item[:, None] * D + d[None, :], mask=used[:, None], other=0.0)
@@ -74,18 +81,18 @@ def sdpa_prompt_kernel(
     l_i = tl.zeros((ROW_TILE,), tl.float32)
     acc = tl.zeros((ROW_TILE, VALUES), tl.float32)
     least = tl.maximum(low - WINDOW + 1, 0) if WINDOW else 0
-    for tile in range(least // KEY_TILE * KEY_TILE, high + 1, KEY_TILE):
+    for tile in range(least // KEY_TILE * KEY_TILE, end + 1, KEY_TILE):
         key = tile + tl.arange(0, KEY_TILE)
         slot = key % RING if WINDOW else key
         # What no row sees may be anything, NaN included.
-        present = ((key <= high) & (key >= least))[:, None]
+        present = ((key <= end) & (key >= least))[:, None]
         k = tl.load(k_ptr + slot[:, None] * D + d[None, :], mask=present, other=0.0)
         score = tl.dot(q, tl.trans(k), input_precision="ieee")
         seen_by_all = tile + KEY_TILE <= low + 1
         if WINDOW:
             seen_by_all &= tile > high - WINDOW
         if not seen_by_all:
-            visible = key[None, :] <= position[:, None]
+            visible = key[None, :] <= last[:, None]
             if WINDOW:
                 visible = visible & (key[None, :] > position[:, None] - WINDOW)
             score = tl.where(visible, score, float("-inf"))
@@ -114,6 +121,7 @@ def launch(
     window: int,
     ring: int,
     tiling: PromptTiling | None = None,
+    last_visible: Tensor | None = None,
 ) -> Tensor:
     """Attention as a call of the kernel: arguments and result as for `op.sdpa_prompt`.
 
@@ -132,6 +140,7 @@ def launch(
         v.contiguous(),
         input_pos.contiguous(),
         sequence.contiguous(),
+        input_pos if last_visible is None else last_visible.contiguous(),
         out,
         rows,
         caches,
@@ -146,6 +155,7 @@ def launch(
         ROWS=rows_of_tile,
         ROW_TILE=tiles.row_tile,
         KEY_TILE=tiles.key_tile,
+        AHEAD=last_visible is not None,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
     )

@@ -30,6 +30,7 @@ def sdpa_prompt(
     scale: float,
     window: int,
     ring: int,
+    last_visible: Tensor | None = None,
 ) -> Tensor:
     """`q` [1, T, heads, D] of `DTYPES`, T consecutive rows of a sequence -> the same, contiguous.
 
@@ -38,6 +39,8 @@ def sdpa_prompt(
     which is above 0. A row sees all positions up to its own, or the last `window` of them. With a
     window slots are positions modulo `ring`, else `window` and `ring` are 0. `input_pos` int64 [T]
     counts up by one, and `sequence` int64 [1] says which cache is read; both on the device.
+    `last_visible` int64 [T] is the last position that each row sees, where that is behind its own
+    and in the chunk: rows of a picture see all of it.
 
     Softmax and sums are float32. A row's bits depend on its position and on the entries that it
     sees: not on the chunk it is run in, the other rows and slots, or how long the cache is. Raises
@@ -46,7 +49,8 @@ def sdpa_prompt(
     _check(q, k, window, ring)
     from eagle_aot.triton_kernels.sdpa_prompt.kernel import launch
 
-    return launch(q, k, v, input_pos, sequence, scale, window, ring)
+    rows = input_pos, sequence
+    return launch(q, k, v, *rows, scale, window, ring, last_visible=last_visible)
 
 
 @sdpa_prompt.register_kernel("cpu")
@@ -59,9 +63,12 @@ def _cpu(
     scale: float,
     window: int,
     ring: int,
+    last_visible: Tensor | None = None,
 ) -> Tensor:
     _check(q, k, window, ring)
-    return sdpa_prompt_reference(q, k, v, input_pos, sequence, scale, window, ring)
+    return sdpa_prompt_reference(
+        q, k, v, input_pos, sequence, scale, window, ring, last_visible
+    )
 
 
 @sdpa_prompt.register_fake
@@ -74,6 +81,7 @@ def _shape(
     scale: float,
     window: int,
     ring: int,
+    last_visible: Tensor | None = None,
 ) -> Tensor:
     _check(q, k, window, ring)
     return q.new_empty(q.shape)

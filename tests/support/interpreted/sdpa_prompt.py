@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,7 +43,8 @@ def as_on_a_gpu() -> Iterator[None]:
 
 
 def attend(prompt: Prompt, tiles: PromptTiling = TILES) -> Tensor:
-    return kernel.launch(*prompt.arguments(), tiles)
+    last = prompt.last if prompt.pictures else None
+    return kernel.launch(*prompt.arguments(), tiles, last)
 
 
 @pytest.mark.parametrize("behind", BEHIND)
@@ -52,6 +54,33 @@ def test_it_is_attention(layer: Layer, behind: int) -> None:
     output = attend(prompt)
     assert output.shape == prompt.arguments()[0].shape and output.dtype == layer.dtype
     assert relative_error(output, prompt.expected()) < ERROR[layer.dtype]
+
+
+PICTURES = ((3, 5), (9, 36))
+"""Within a tile of keys, and over more than a window and several tiles of rows."""
+
+
+@pytest.mark.parametrize("behind", [0, 16, 200])
+@pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[5], LAYERS[7], LAYERS[8]], ids=str)
+def test_rows_of_a_picture_see_all_of_it(layer: Layer, behind: int) -> None:
+    prompt = Prompt(layer, behind, 37, pictures=PICTURES)
+    output = attend(prompt)
+    assert relative_error(output, prompt.expected()) < ERROR[layer.dtype]
+    for pictures in (PICTURES[1:], ()):
+        other = attend(replace(prompt, pictures=pictures))
+        same = (output == other).flatten(2).all(-1)[0]
+        changed = torch.zeros(37, dtype=torch.bool)
+        for first, after in set(PICTURES) - set(pictures):
+            changed[first : after - 1] = True  # the last row of a picture has none behind it
+        assert torch.equal(same, ~changed)
+
+
+@pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[5]], ids=str)
+def test_the_rest_of_a_picture_has_the_bits_of_the_whole(layer: Layer) -> None:
+    """Where all of it is in the cache."""
+    whole = attend(Prompt(layer, 40, 60, pictures=((10, 50),)))
+    rest = attend(Prompt(layer, 70, 30, pictures=((0, 20),)))
+    assert torch.equal(rest, whole[:, 30:])
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)

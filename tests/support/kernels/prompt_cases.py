@@ -17,7 +17,8 @@ Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float, int, int]
 class Prompt:
     """`rows` tokens behind `behind` others; slots that they do not see hold `hidden`.
 
-    A ring has room for `rows`, as for a window at least.
+    A ring has room for `rows`, as for a window at least. `pictures` are the rows of the chunk, from
+    the first up to behind the last of each, that see one another both ways.
     """
 
     layer: Layer
@@ -29,6 +30,15 @@ class Prompt:
     hidden: float = math.nan
     device: str = "cpu"
     ring: int = 0
+    pictures: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def last(self) -> Tensor:
+        """The last token that each row sees, -1 where that is its own."""
+        found = torch.full((self.rows,), -1, device=self.device)
+        for first, behind in self.pictures:
+            found[first:behind] = self.behind + behind - 1
+        return found
 
     @property
     def size(self) -> int:
@@ -62,8 +72,8 @@ class Prompt:
         layer, seen = self.layer, self.seen
         queries, *kv = entries(layer, TOKENS, self.device)
         rows = torch.arange(self.behind, self.behind + self.rows, every, device=self.device)
-        age = rows.unsqueeze(1) - seen
-        visible = (age >= 0) & (age < (layer.window or TOKENS))
+        sees_to = torch.maximum(rows, self.last[::every]).unsqueeze(1)
+        visible = (seen <= sees_to) & (rows.unsqueeze(1) - seen < (layer.window or TOKENS))
         group = layer.heads // layer.kv_heads
         q = queries[rows % QUERIES].double().transpose(0, 1)
         k, v = (x[seen].double().transpose(0, 1).repeat_interleave(group, dim=0) for x in kv)
