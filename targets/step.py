@@ -78,21 +78,45 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Rows of a chunk that are given as `embeddings` [1, T, H], in place of the scaled table's.
+
+    `last_visible` int64 [T] is the position up to which a given row sees in sliding layers, within
+    the chunk: a picture's last row, or its own. -1 for a token's row, which is not given.
+    """
+
+    embeddings: Tensor
+    last_visible: Tensor
+
+    def merged(self, stream: Tensor) -> Tensor:
+        """Into what was embedded of tokens [1, T, H]."""
+        is_given = (self.last_visible >= 0).view(1, -1, 1)
+        return torch.where(is_given, self.embeddings, stream)
+
+
+@dataclass(frozen=True, slots=True)
 class PromptChunk:
     """Consecutive positions of one sequence: `input_pos` int64 [T], `sequence` int64 [1].
 
     Slot and position are the same, and a row sees all before it. With `streams_keys` layers attend
-    through the operator that is made for prompts.
+    through the operator that is made for prompts. `given`, where any row is not a token's, says
+    which are not.
     """
 
     input_pos: Tensor
     sequence: Tensor
     streams_keys: bool = False
+    given: "GivenRows | None" = None
 
     @property
     def row_positions(self) -> Tensor:
         """As a step has them, int64 [1, T]."""
         return self.input_pos.unsqueeze(0)
+
+    @property
+    def last_visible(self) -> Tensor | None:
+        """Of `given` rows."""
+        return None if self.given is None else self.given.last_visible
 
 
 Rows = Step | PromptChunk

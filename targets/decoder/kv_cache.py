@@ -52,10 +52,13 @@ class KVCache(nn.Module):
         """Where slots, counted as positions are, lie in a sequence's share of the buffer."""
         raise NotImplementedError
 
-    def committed(self, newest: Tensor, positions: Tensor) -> Tensor:
+    def committed(
+        self, newest: Tensor, positions: Tensor, last_visible: Tensor | None = None
+    ) -> Tensor:
         """Which physical slots rows at `positions` int64 [...] see, bool [..., slots].
 
-        All positions up to `newest` int64 [...] are stored, and none behind it is looked at.
+        All positions up to `newest` int64 [...] are stored, and none behind it is looked at. Where
+        a window is all that is seen, a row sees on to `last_visible` int64 [...].
         """
         raise NotImplementedError
 
@@ -85,7 +88,9 @@ class FlatKVCache(KVCache):
     def physical(self, slots: Tensor) -> Tensor:
         return slots
 
-    def committed(self, newest: Tensor, positions: Tensor) -> Tensor:
+    def committed(
+        self, newest: Tensor, positions: Tensor, last_visible: Tensor | None = None
+    ) -> Tensor:
         slot = torch.arange(self.slots, device=newest.device)
         return slot <= torch.minimum(newest, positions).unsqueeze(-1)
 
@@ -113,13 +118,18 @@ class RingKVCache(KVCache):
     def physical(self, slots: Tensor) -> Tensor:
         return torch.remainder(slots, self.ring)
 
-    def committed(self, newest: Tensor, positions: Tensor) -> Tensor:
+    def committed(
+        self, newest: Tensor, positions: Tensor, last_visible: Tensor | None = None
+    ) -> Tensor:
         slot = torch.arange(self.slots, device=newest.device)
         newest = newest.unsqueeze(-1)
         # Two rings more, because ExecuTorch's remainder of a negative number is negative.
         stored = newest - torch.remainder(newest - slot + 2 * self.ring, self.ring)
         age = positions.unsqueeze(-1) - stored
-        return (age >= 0) & (age < self.window) & (stored >= 0) & (slot < self.ring)
+        seen = age >= 0
+        if last_visible is not None:
+            seen = seen | (stored <= last_visible.unsqueeze(-1))
+        return seen & (age < self.window) & (stored >= 0) & (slot < self.ring)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +273,8 @@ class PromptView:
     @cached_property
     def mask(self) -> Tensor:
         """Additive, float32 [T, 1, slots]."""
-        positions = self.chunk.input_pos
-        return additive(self._cache.committed(positions[-1:], positions)).unsqueeze(1)
+        positions, last = self.chunk.input_pos, self.chunk.last_visible
+        return additive(self._cache.committed(positions[-1:], positions, last)).unsqueeze(1)
 
     def store(self, cache: KVCache, k: Tensor, v: Tensor) -> None:
         """Store `k`, `v` [1, T, kv_heads, head_dim] of a cache of this kind."""
@@ -276,7 +286,8 @@ class PromptView:
         if self.attends_at_once(q.shape[2], cache):
             k, v = cache.by_sequence(cache.k), cache.by_sequence(cache.v)
             rows, sizes = (self.chunk.input_pos, self.chunk.sequence), (cache.window, cache.ring)
-            return sdpa_prompt.sdpa_prompt(q, k, v, *rows, scale, *sizes)
+            last = (self.chunk.last_visible,) if cache.window and self.chunk.given else ()
+            return sdpa_prompt.sdpa_prompt(q, k, v, *rows, scale, *sizes, *last)
         return attend(q, self._share(cache.k), self._share(cache.v), self.mask, scale)
 
     def attends_at_once(self, heads: int, cache: KVCache) -> bool:

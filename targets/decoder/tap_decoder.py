@@ -114,6 +114,8 @@ class TapDecoder(nn.Module):
         boundary first, [B, T, num_taps * H].
         """
         stream = self.embed(one_row_of_rows(tokens))
+        if isinstance(rows, PromptChunk) and rows.given is not None:
+            stream = rows.given.merged(stream)
         contexts = self._contexts(rows)
         taps = [stream] if 0 in self.tap_layers else []
         norms = [*(layer.get_submodule("input_layernorm") for layer in self.layers), self.norm]
