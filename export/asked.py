@@ -25,6 +25,8 @@ class Asked:
     max_seq_len: int | None
     max_prefill: int | None
     max_batch_size: int
+    inputs: str
+    image_tokens: tuple[int, ...] | None
     load_format: str
     dummy_layers: int | None
     quantize: str | None
@@ -83,6 +85,8 @@ class Asked:
             max_seq_len=self.max_seq_len,
             max_prefill=self.max_prefill,
             max_batch_size=self.max_batch_size,
+            inputs=self.inputs,
+            image_tokens=self.image_tokens,
             no_self_test=self.no_self_test,
             self_test_prompts=self.self_test_prompts,
             jobs=self.jobs,

@@ -23,10 +23,25 @@ SCHEMES = [f"int4-g{group}{method}" for method in ("", "-hqq") for group in (32,
 CPU_WEIGHTS = ["float32", "int8", "int4"]
 """The names in `prepare/cpu_weights/`."""
 
+INPUTS = ["text", "text,image"]
+"""The names in `options.py`, which imports torch."""
+
 QUANTS = ["none", "int8", "int4"]
 """The names in `targets/int4/quantisers.py`, which imports torch."""
 
 BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_json"}
+
+
+def numbers(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    """Whole numbers with commas between them: an option's callback."""
+    if value is None:
+        return None
+    try:
+        return tuple(int(part) for part in value.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not whole numbers and commas") from error
 
 
 @eagle_command
@@ -56,6 +71,11 @@ BESIDE_REPRODUCE = {"reproduce", "target_dir", "draft_dir", "output_dir", "as_js
               help="Longest prompt chunk, in tokens: 1536 for CUDA, 512 for XNNPACK.")  # fmt: skip
 @click.option("--max-batch-size", type=int, default=1, show_default=True, metavar="B",
               help="Sequences that the caches hold.")  # fmt: skip
+@click.option("--inputs", type=click.Choice(INPUTS), default="text", show_default=True,
+              help="What prompts may hold: text alone, or pictures as well.")  # fmt: skip
+@click.option("--image-tokens", callback=numbers, metavar="N,...",
+              help="Rows of a prompt that a picture takes at most: 70, 140, 280, 560 or 1120; "
+                   "several to choose from, the default first. Default: the checkpoint's.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",
               show_default=True, help="dummy: full geometry, random weights.")  # fmt: skip
 @click.option("--dummy-layers", type=click.IntRange(min=1), metavar="N",

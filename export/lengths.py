@@ -1,8 +1,10 @@
 """How many rows each method takes, checked before anything is loaded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.targets.pictures import SOFT_TOKENS
 from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_ROWS, MIN_PREFILL, longest_chunk
 
 
@@ -10,13 +12,15 @@ from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_ROWS, MIN_PREFILL, longest
 class MethodLengths:
     """Rows that each method accepts: inclusive ranges, none on both sides of the INT4 dispatch.
 
-    `max_batch_size` is the number of sequences that the caches hold.
+    `max_batch_size` is the number of sequences that the caches hold, `image_tokens` are the rows that
+    a picture may take, the default first, none where prompts have no pictures.
     """
 
     max_rows: int
     min_prefill: int
     max_prefill: int
     max_batch_size: int
+    image_tokens: tuple[int, ...] = ()
 
     @property
     def max_draft(self) -> int:
@@ -36,14 +40,29 @@ def check_max_batch_size(sequences: int) -> None:
         raise SettingError(f"--max-batch-size {sequences}: must be in [1, {MAX_ROWS}]")
 
 
+def check_image_tokens(image_tokens: Sequence[int]) -> None:
+    """Raise SettingError unless a picture may take so many rows, each number named once."""
+    unknown = [count for count in image_tokens if count not in SOFT_TOKENS]
+    if unknown or not image_tokens or len(set(image_tokens)) < len(image_tokens):
+        raise SettingError(
+            f"--image-tokens {','.join(map(str, image_tokens))}: name some of "
+            f"{', '.join(map(str, SOFT_TOKENS))}, each once"
+        )
+
+
 def method_lengths(
-    max_prefill: int, max_seq_len: int, sliding_window: int, max_batch_size: int = 1, chunk: int = 0
+    max_prefill: int,
+    max_seq_len: int,
+    sliding_window: int,
+    max_batch_size: int = 1,
+    chunk: int = 0,
+    image_tokens: tuple[int, ...] = (),
 ) -> MethodLengths:
     """The lengths to export for a target.
 
     A chunk of a prompt is no longer than what ring caches take at once, which is `chunk` rows where
     that is more than a window, and shorter than the context. Raises SettingError when no length is
-    left.
+    left, and where a picture does not fit into a chunk.
     """
     check_max_batch_size(max_batch_size)
     largest = min(max_prefill, max_seq_len - 1)
@@ -54,4 +73,9 @@ def method_lengths(
             f"the longest prefill chunk would be {largest}, the shortest is {MIN_PREFILL}: "
             "raise --max-prefill or --max-seq-len"
         )
-    return MethodLengths(MAX_ROWS, MIN_PREFILL, largest, max_batch_size)
+    if image_tokens and max(image_tokens) > largest:
+        raise SettingError(
+            f"a picture of {max(image_tokens)} rows lies whole in one prefill chunk, which has "
+            f"{largest} at most: raise --max-prefill or --max-seq-len, or lower --image-tokens"
+        )
+    return MethodLengths(MAX_ROWS, MIN_PREFILL, largest, max_batch_size, image_tokens)

@@ -1,10 +1,12 @@
 """What a method of an artifact is: a module, what it takes and returns, and what it may touch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 
 from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.targets.decoder.kv_cache import KVCache
@@ -48,7 +50,8 @@ class MethodSpec:
     `inputs` are by name, in the order of the module's signature, `outputs` by what they are.
     `writes` names the buffers that it writes, all of them. `min_rows` and `max_rows` bound the rows
     of a sequence, both inclusive. A method of `few_rows` reads each weight once for all of them;
-    one that `splits_keys` reads caches with the operator for as many rows, and nothing else.
+    one that `splits_keys` reads caches with the operator for as many rows, and nothing else. Once
+    traced, operators of `decompositions` are what those say instead.
     """
 
     module: nn.Module
@@ -59,6 +62,12 @@ class MethodSpec:
     max_rows: int
     few_rows: bool
     splits_keys: bool = False
+    decompositions: Mapping[OpOverload, Callable[..., Any]] = field(default_factory=dict)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the number of rows does."""
+        return any(ROWS in varies.values() for _, varies in self.inputs.values())
 
     @property
     def takes_batches(self) -> bool:
@@ -95,6 +104,14 @@ def prompt_inputs(rows: int) -> dict[str, Input]:
         "tokens": (torch.zeros(1, rows, dtype=torch.int64), {1: ROWS}),
         "input_pos": (torch.arange(rows), {0: ROWS}),
         "sequence": (torch.zeros(1, dtype=torch.int64), {}),
+    }
+
+
+def given_inputs(rows: int, width: int, dtype: torch.dtype) -> dict[str, Input]:
+    """Rows of such a chunk that are no tokens', and up to where they see."""
+    return {
+        "embeddings": (torch.zeros(1, rows, width, dtype=dtype), {1: ROWS}),
+        "last_visible": (torch.full((rows,), -1), {0: ROWS}),
     }
 
 

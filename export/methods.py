@@ -9,15 +9,18 @@ from torch.export import Dim, ExportedProgram
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
 from eagle_aot.export.drafters.registry import kind_of
+from eagle_aot.export.encode_image import encoding
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import (
     ALL_ROWS,
     BATCH,
     LAST_ROW,
     ROWS,
+    Input,
     MethodSpec,
     caches_of,
     copy_inputs,
+    given_inputs,
     moves_input,
     prompt_inputs,
     returned,
@@ -26,7 +29,13 @@ from eagle_aot.export.method_spec import (
 from eagle_aot.export.pair import Method, Pair
 from eagle_aot.targets.decoder.copied_rows import copy_rows
 from eagle_aot.targets.decoder.kv_cache import KVCache
-from eagle_aot.targets.step import PromptChunk, Step, one_row_of_rows, rows_of_sequences
+from eagle_aot.targets.step import (
+    GivenRows,
+    PromptChunk,
+    Step,
+    one_row_of_rows,
+    rows_of_sequences,
+)
 from eagle_aot.triton_kernels.int4_gemm import set_matvec_max_m
 
 
@@ -39,6 +48,24 @@ class Prefill(Method):
 
     def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> tuple[Tensor, ...]:
         chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys)
+        logits, taps = self.target.run(tokens, chunk, last_logits_only=True)
+        return logits, *self.features(taps)
+
+
+class PrefillGiven(Method):
+    """The same of a chunk whose rows may be given as `GivenRows` says: embeddings [1, T, H] and
+    last_visible int64 [T]."""
+
+    def forward(
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        embeddings: Tensor,
+        last_visible: Tensor,
+    ) -> tuple[Tensor, ...]:
+        given = GivenRows(embeddings, last_visible)
+        chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys, given=given)
         logits, taps = self.target.run(tokens, chunk, last_logits_only=True)
         return logits, *self.features(taps)
 
@@ -82,9 +109,10 @@ def method_specs(
     these serve a drafter's caches.
     """
     caches, batch = caches_of(pair, "target"), lengths.max_batch_size
+    reads_pictures = bool(lengths.image_tokens)
     prefill = MethodSpec(
-        module=Prefill(pair, splits_keys),
-        inputs=prompt_inputs(lengths.max_prefill),
+        module=(PrefillGiven if reads_pictures else Prefill)(pair, splits_keys),
+        inputs=prompt_inputs(lengths.max_prefill) | given_rows(pair, lengths),
         outputs=returned(LAST_ROW, pair.draft),
         writes=caches,
         min_rows=lengths.min_prefill,
@@ -108,7 +136,17 @@ def method_specs(
         TARGET_VERIFY: verify,
         **drafting,
         **copying(pair, lengths, splits_keys),
+        **encoding(pair, lengths, splits_keys),
     }
+
+
+def given_rows(pair: Pair, lengths: MethodLengths) -> dict[str, Input]:
+    """What a prompt's chunk takes besides where there may be pictures in it."""
+    if not lengths.image_tokens:
+        return {}
+    caches = (module for module in pair.modules() if isinstance(module, KVCache))
+    dtype = next(cache.k.dtype for cache in caches)
+    return given_inputs(lengths.max_prefill, pair.target.hidden_size, dtype)
 
 
 def copying(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
@@ -136,7 +174,7 @@ def export_methods(
 
 def trace_method(spec: MethodSpec, max_batch_size: int) -> ExportedProgram:
     """One method, with its rows, and its sequences if it takes several, as dynamic dimensions."""
-    dims = {ROWS: Dim("rows", min=spec.min_rows, max=spec.max_rows)}
+    dims = {ROWS: Dim("rows", min=spec.min_rows, max=spec.max_rows)} if spec.varies else {}
     if max_batch_size > 1:
         dims[BATCH] = Dim("batch", min=1, max=max_batch_size)
     shapes = tuple(
@@ -146,7 +184,8 @@ def trace_method(spec: MethodSpec, max_batch_size: int) -> ExportedProgram:
     examples = tuple(example for example, _ in spec.inputs.values())
     most = max_batch_size * spec.max_rows if spec.few_rows else spec.min_rows - 1
     with torch.no_grad(), matvec_max_m_raised(most):
-        return torch.export.export(spec.module, examples, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(spec.module, examples, dynamic_shapes=shapes, strict=False)
+        return program.run_decompositions(spec.decompositions) if spec.decompositions else program
 
 
 @contextmanager

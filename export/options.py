@@ -4,11 +4,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
-from eagle_aot.export.lengths import check_chain_len, check_max_batch_size
+from eagle_aot.export.lengths import check_chain_len, check_image_tokens, check_max_batch_size
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import AUTO
 from eagle_aot.export.prepare.cpu_weights import FLOAT32, check_cpu_weights
+
+TEXT, TEXT_AND_IMAGES = "text", "text,image"
+INPUTS = (TEXT, TEXT_AND_IMAGES)
+"""What prompts may hold."""
 
 UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "jobs", "progress")
 """Where a checkpoint lay says nothing about it, and prompts and processes decide nothing."""
@@ -29,6 +34,8 @@ class ExportOptions:
     max_seq_len: int | None = None
     max_prefill: int | None = None
     max_batch_size: int = 1
+    inputs: str = TEXT
+    image_tokens: tuple[int, ...] | None = None
     no_self_test: bool = False
     self_test_prompts: Path | None = None
     jobs: int = 1
@@ -39,6 +46,17 @@ class ExportOptions:
             check_chain_len(self.chain_len)
         check_max_batch_size(self.max_batch_size)
         check_cpu_weights(self.cpu_weights, self.backend)
+        if self.inputs not in INPUTS:
+            raise SettingError(f"--inputs {self.inputs}: must be {' or '.join(INPUTS)}")
+        if self.image_tokens is not None:
+            if not self.reads_pictures:
+                raise SettingError(f"--image-tokens goes with --inputs {TEXT_AND_IMAGES}")
+            check_image_tokens(self.image_tokens)
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether prompts may have pictures in them."""
+        return self.inputs == TEXT_AND_IMAGES
 
 
 SOURCE_OPTIONS = tuple(f.name for f in fields(Source) if f.name not in UNRECORDED)

@@ -6,12 +6,15 @@ from torch._subclasses import FakeTensor
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.gemma4 import Gemma4Target
+from eagle_aot.targets.pictures import Pictures
 
 
 class Pair(nn.Module):
-    """Modules that an artifact is made of; their tensors are called `target.*` and `draft.*`."""
+    """Modules that an artifact is made of; their tensors are called `target.*` and `draft.*`, and
+    `vision.*` where the target is to read `pictures`."""
 
-    def __init__(self, target: TapTarget, draft: Drafter) -> None:
+    def __init__(self, target: TapTarget, draft: Drafter, pictures: Pictures | None = None) -> None:
         """Raises PairingError when the drafter cannot read this target."""
         super().__init__()
         if not isinstance(target, TapTarget) or not isinstance(target, nn.Module):
@@ -21,6 +24,12 @@ class Pair(nn.Module):
         target.set_eagle_tap_layers(draft.tap_layers)
         self.target: TapTarget = target
         self.draft: Drafter = draft
+        self.vision = pictures and pictures.encoder
+        self.picture_tokens = pictures and pictures.tokens
+        self.sees_whole = pictures is not None and pictures.sees_whole
+        if pictures is not None:
+            assert isinstance(target, Gemma4Target)
+            target.suppress(pictures.tokens.never)
 
     def reset_cache(self) -> None:
         """Forget all sequences."""

@@ -35,7 +35,7 @@ from eagle_aot.export.prepare.cpu_weights.lighten import lighten
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
-from eagle_aot.export.publish.describe import describe, publish, write_draft_ids
+from eagle_aot.export.publish.describe import describe, image_inputs, publish, write_draft_ids
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.export.stated import stated
@@ -62,7 +62,8 @@ def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Mani
         check_head(source)
     source.provenance.check_tokenizer()  # before the minutes of work, not after
     with options.progress.stage("load"):
-        loaded = load_by_gpu(source, _caches(source, options, backend))
+        sizes = _caches(source, options, backend)
+        loaded = load_by_gpu(source, sizes, pictures=options.reads_pictures)
     return export_pair(loaded, output_dir, options=options)
 
 
@@ -77,7 +78,9 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
     attention = choose_attention(options.attention, backend)
     with FakeTensorMode(allow_non_fake_inputs=True) if source.is_dummy else nullcontext():
         with options.progress.stage("load"):
-            loaded = load_pair(source, _caches(source, options, backend))
+            sizes = _caches(source, options, backend)
+            loaded = load_pair(source, sizes, pictures=options.reads_pictures)
+        options = replace(options, image_tokens=_image_tokens(source, options))
         loaded = lightened(loaded, options)
         lengths = _lengths(loaded.pair, options)
         prepared = prepare(loaded.pair, backend, options.progress)
@@ -124,6 +127,8 @@ def export_pair(
                 compiler = lowering(backend)
             write_program(compiler, programs, constants, directory, progress)
         provenance.copy_tokenizer(directory)
+        if lengths.image_tokens:
+            provenance.copy_processor(directory)
         write_draft_ids(pair.draft, directory)
         manifest = describe(
             loaded.source,
@@ -136,6 +141,7 @@ def export_pair(
             device=compiler.device_record(),
             stages=progress.stages,
             self_test=found,
+            images=image_inputs(pair, lengths),
         )
         manifest.write(directory)
     return manifest
@@ -153,6 +159,7 @@ def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
         chain_len=chain_len,
         max_prefill=_max_prefill(options, backend),
         max_seq_len=pair.target.max_seq_len,
+        image_tokens=_image_tokens(loaded.source, options),
     )
 
 
@@ -232,15 +239,23 @@ def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:
     caches = (module for module in pair.modules() if isinstance(module, KVCache))
     room = min((cache.ring - cache.window for cache in caches if cache.window), default=0)
     longest = _max_prefill(options, options.backend), target.max_seq_len, target.sliding_window
-    return method_lengths(*longest, target.sequences, room)
+    return method_lengths(*longest, target.sequences, room, options.image_tokens or ())
+
+
+def _image_tokens(source: Source, options: ExportOptions) -> tuple[int, ...] | None:
+    """Rows that a picture may take: those asked for, or what the checkpoint says."""
+    if not options.reads_pictures:
+        return None
+    return options.image_tokens or (source.provenance.image_tokens,)
 
 
 def _caches(source: Source, options: ExportOptions, backend: str) -> CacheSizes:
     max_seq_len = options.max_seq_len or get_target(source.target_model).default_max_seq_len
     # On a CPU a row is reduced over all of a ring, and long chunks are no faster.
     chunk = min(_max_prefill(options, backend), max_seq_len) if backend == CUDA else 0
+    chunk = max(chunk, *_image_tokens(source, options) or (0,))  # a picture lies in one
     return CacheSizes(max_seq_len, DTYPES[backend], options.max_batch_size, chunk)
 
 
 def _max_prefill(options: ExportOptions, backend: str) -> int:
-    return options.max_prefill or DEFAULT_MAX_PREFILL[backend]
+    return options.max_prefill or max(DEFAULT_MAX_PREFILL[backend], *options.image_tokens or (0,))

@@ -58,7 +58,9 @@ def _features(program: ExportedProgram, method: MethodSpec) -> Iterator[Tensor]:
 
 
 def _rows(nodes: Mapping[str, Node], method: MethodSpec) -> str:
-    """How the graph calls the number of rows, of which every method has some."""
+    """How the graph calls the number of rows; empty where that does not vary."""
+    if not method.varies:
+        return ""
     name, at = next(
         (name, at)
         for name, (_, varies) in method.inputs.items()

@@ -24,6 +24,7 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
+from eagle_aot.targets.pictures import Pictures, dummy_pictures, load_pictures
 
 DUMMY_SEED = 0  # the same command gives the same weights
 DENSE, INT8_ROWS = "dense", "int8-rows"
@@ -45,33 +46,35 @@ class LoadedPair:
     linears: Formats
 
 
-def load_pair(source: Source, caches: CacheSizes) -> LoadedPair:
-    """Target and drafter on the host, checked against each other."""
+def load_pair(source: Source, caches: CacheSizes, *, pictures: bool = False) -> LoadedPair:
+    """Target and drafter on the host, checked against each other; with `pictures` the target reads
+    those, too."""
     load_target = _dummy_target if source.is_dummy else _target
     try:
         target = load_target(source, caches)
         draft, reading = _load_draft(source, target, caches)
+        seen = _load_pictures(source, target, caches) if pictures else None
         quantise_table(target, cast(nn.Module, draft), source.table_quant)
         quantise_draft(cast(nn.Module, draft), target, source.draft_quant)
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error
-    pair = Pair(target, draft)
+    pair = Pair(target, draft, seen)
     return LoadedPair(pair, source, reading, linear_formats(pair))
 
 
-def load_by_gpu(source: Source, caches: CacheSizes) -> LoadedPair:
+def load_by_gpu(source: Source, caches: CacheSizes, *, pictures: bool = False) -> LoadedPair:
     """The same for an export, which hardly writes to caches: for a GPU they take no memory before.
 
     A GPU draws a dummy's numbers: a host takes minutes for 30 billion.
     """
     if caches.dtype != DTYPES[CUDA]:
-        return load_pair(source, caches)
+        return load_pair(source, caches, pictures=pictures)
     caches = replace(caches, on_host=True)
     if not source.is_dummy:
-        return load_pair(source, caches)
+        return load_pair(source, caches, pictures=pictures)
     with torch.device(CUDA):
-        loaded = load_pair(source, caches)
+        loaded = load_pair(source, caches, pictures=pictures)
     loaded.pair.cpu()
     torch.cuda.empty_cache()  # compilers may take room in processes of their own
     return loaded
@@ -89,6 +92,16 @@ def _target(source: Source, caches: CacheSizes) -> TapTarget:
     scheme = None if source.quantize is None else SCHEMES[source.quantize]
     checkpoint = Checkpoint(source.target_dir, scheme)
     return get_target(source.target_model).load(checkpoint, caches)
+
+
+def _load_pictures(source: Source, target: TapTarget, caches: CacheSizes) -> Pictures:
+    if source.is_dummy:
+        return dummy_pictures(source.target_model, target, caches.dtype)
+    assert source.target_dir is not None
+    pictures = load_pictures(Checkpoint(source.target_dir), target, caches.dtype)
+    sizes = pictures.encoder.config.patch_size, pictures.encoder.config.pooling_kernel_size
+    source.provenance.check_processor(*sizes)
+    return pictures
 
 
 def _load_draft(source: Source, target: TapTarget, caches: CacheSizes) -> tuple[Drafter, Facts]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, CheckpointError
+from eagle_aot.common.image_settings import processor_file, read_settings
 from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
 from eagle_aot.export.drafters.files import BIN_INDEX, head_files
 from eagle_aot.targets.checkpoint import INDEX, read_config, read_json, side_directory
@@ -45,6 +46,29 @@ class Provenance:
         return find_tokenizer(self._beside)
 
     @cached_property
+    def processor_file(self) -> Path | None:
+        """What says how pictures are made ready; None where transformers' defaults do."""
+        return None if self._beside is None else processor_file(self._beside)
+
+    @cached_property
+    def image_tokens(self) -> int:
+        """Rows that a picture takes at most, where nobody says otherwise."""
+        return read_settings(self.processor_file).max_soft_tokens
+
+    def check_processor(self, patch_size: int, pooling: int) -> None:
+        """Raise CheckpointError unless it makes patches for such a tower."""
+        try:
+            settings = read_settings(self.processor_file)
+        except ArtifactError as error:
+            raise CheckpointError(str(error)) from error
+        found = settings.patch_size, settings.pooling_kernel_size
+        if found != (patch_size, pooling):
+            raise CheckpointError(
+                f"{self.processor_file}: patches of {found[0]} pixels, pooled by {found[1]}, but "
+                f"config.json says {patch_size} and {pooling}"
+            )
+
+    @cached_property
     def tokenizer(self) -> Tokenizer:
         """The target's, as a runner will load it. Raises ArtifactError when there is none."""
         if self._beside is None:
@@ -69,6 +93,11 @@ class Provenance:
             _ = self.tokenizer
         except ArtifactError as error:
             raise CheckpointError(str(error)) from error
+
+    def copy_processor(self, directory: Path) -> None:
+        """Put what makes pictures ready into an artifact, if anything says how."""
+        if (path := self.processor_file) is not None:
+            shutil.copyfile(path, directory / path.name)
 
     def copy_tokenizer(self, directory: Path) -> None:
         """Put the target's tokenizer into an artifact."""

@@ -14,6 +14,7 @@ from eagle_aot.artifact import (
     SCHEMA_VERSION,
     Constants,
     Device,
+    ImageInputs,
     Manifest,
     RowRange,
     Stage,
@@ -70,6 +71,7 @@ def describe(
     device: Device | None,
     stages: list[Stage],
     self_test: dict[str, Any] | None = None,
+    images: ImageInputs | None = None,
 ) -> Manifest:
     """The manifest of the files that are in `directory`; `options` as they were chosen.
 
@@ -97,6 +99,25 @@ def describe(
         stages=stages,
         self_test=self_test,
         files=file_records(sorted(directory.iterdir())),
+        images=images,
+    )
+
+
+def image_inputs(pair: Pair, lengths: MethodLengths) -> ImageInputs | None:
+    """What stands for pictures in prompts; None where there are none."""
+    if pair.vision is None or pair.picture_tokens is None:
+        return None
+    config, tokens = pair.vision.config, pair.picture_tokens
+    return ImageInputs(
+        rows=list(lengths.image_tokens),
+        hidden_size=pair.target.hidden_size,
+        patch_size=config.patch_size,
+        pooling=config.pooling_kernel_size,
+        image_token=tokens.image,
+        begin_token=tokens.begin,
+        end_token=tokens.end,
+        never=list(tokens.never),
+        sees_whole=pair.sees_whole,
     )
 
 

@@ -5,6 +5,8 @@ q/k/v norms per head, keys that double as values on full layers, no attention sc
 each layer's whole stream, and a soft cap on the logits.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -98,6 +100,7 @@ class Gemma4Target(TapDecoder):
     """A Gemma 4 text decoder with caches as `caches` says."""
 
     embed_scale: Tensor
+    never: Tensor | None
 
     def __init__(self, config: Gemma4Config, caches: CacheSizes) -> None:
         super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)
@@ -120,6 +123,7 @@ class Gemma4Target(TapDecoder):
         # transformers rounds the scale to the embedding's dtype; so must we, in bfloat16.
         scale = torch.full((1,), config.hidden_size**0.5, dtype=dtype)
         self.register_buffer("embed_scale", scale, persistent=False)
+        self.register_buffer("never", None, persistent=False)
         self.rotary = nn.ModuleDict(
             {
                 SLIDING: config.sliding_rope.embedding(config.head_dim),
@@ -135,10 +139,17 @@ class Gemma4Target(TapDecoder):
         assert isinstance(embedding, RotaryEmbedding)
         return embedding
 
+    def suppress(self, tokens: Sequence[int]) -> None:
+        """Let none of these ids be likely at all from now on."""
+        never = torch.zeros(self.vocab_size)
+        never[list(tokens)] = float("-inf")
+        self.register_buffer("never", never, persistent=False)
+
     def logits(self, normed: Tensor) -> Tensor:
         logits = cast(self.products(normed), torch.float32)
-        cap = self.config.final_logit_softcapping
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        if (cap := self.config.final_logit_softcapping) is not None:
+            logits = cap * torch.tanh(logits / cap)
+        return logits if self.never is None else logits + self.never
 
 
 def _linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:

@@ -12,6 +12,7 @@ from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
 
 OUTPUT_TABLE = "lm_head"
+VISION = "vision."
 
 
 class Quantised:
@@ -45,12 +46,14 @@ def lighten(model: Model, kind: str) -> Model:
     """The model with linears and tables of that kind; as it is for float32.
 
     Tables stay INT8 by rows for int4, too, and so do linears whose columns are no whole groups.
-    Tensors that share memory share codes.
+    Tensors that share memory share codes. What reads pictures keeps its weights.
     """
     if kind == FLOAT32:
         return model
     light, quantised = renewed(model), Quantised(kind)
     for name, module in list(light.named_modules()):
+        if name.startswith(VISION):
+            continue
         if isinstance(module, TapDecoder) and module.lm_head is None:
             module.lm_head = DynamicLinear(quantised.table(module.embed_weight))
         if isinstance(module, nn.Embedding):

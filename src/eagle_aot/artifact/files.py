@@ -34,7 +34,9 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "generation_config.json",
 )
-ARTIFACT_FILES = (*TOKENIZER_FILES, WEIGHTS, DRAFT_IDS, PROGRAM)
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+"""How pictures are made ready, where prompts may have some: the first that there is."""
+ARTIFACT_FILES = (*TOKENIZER_FILES, *PROCESSOR_FILES, WEIGHTS, DRAFT_IDS, PROGRAM)
 """All that an artifact may hold beside its manifest: no other file is read."""
 
 PART = 64 << 20  # bytes

@@ -6,10 +6,10 @@ Damage and mix-ups are found here, by the types and by the hashes of all other f
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from eagle_aot.artifact.files import (
     ARTIFACT_FILES,
@@ -61,6 +61,26 @@ class RowRange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_rows: int
 
 
+class ImageInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stands for pictures in prompts: of each up to so many rows as one of `rows`, of which
+    the first is taken where nobody says, of `hidden_size` numbers.
+
+    A picture has patches of `patch_size` pixels square, `pooling` squared of them to a row. Of the
+    ids, `image_token` stands for each of its rows, `begin_token` and `end_token` around them, and
+    the program generates none of `never`. With `sees_whole` its rows see one another both ways.
+    """
+
+    rows: list[Annotated[int, Meta(gt=0)]]
+    hidden_size: Annotated[int, Meta(gt=0)]
+    patch_size: Annotated[int, Meta(gt=0)]
+    pooling: Annotated[int, Meta(gt=0)]
+    image_token: int
+    begin_token: int
+    end_token: int
+    never: list[int]
+    sees_whole: bool
+
+
 class Stage(Struct, frozen=True, forbid_unknown_fields=True):
     """Time, the peak of host memory up to its end, and the peak of GPU memory within it.
 
@@ -81,7 +101,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     order of their use, and `caches` the buffers that they may write. `options` repeat the export,
     `decisions` are what followed from them. `constants` are what the program publishes, by method.
     `stages` is what the export cost. `self_test` is what the export found about the pair on text,
-    None where it was not asked. `files` are the records of every other file of the artifact; the
+    None where it was not asked. `images` is None, and not written, where prompts are text. `files` are the records of every other file of the artifact; the
     tokenizer's are the target's own files, unchanged.
     """
 
@@ -102,6 +122,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stages: list[Stage]
     self_test: dict[str, Any] | None
     files: dict[str, FileRecord]
+    images: ImageInputs | None = None
 
     @property
     def max_batch_size(self) -> int:
@@ -128,6 +149,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """As JSON reads it back, with lists for tuples. Raises ValueError for NaN and infinity."""
         text = json.dumps(self, default=structs.asdict, allow_nan=False)
         values: dict[str, Any] = json.loads(text)
+        if self.images is None:
+            del values["images"]
         return values
 
     @classmethod

@@ -36,12 +36,22 @@ COPY_ROWS = "copy_rows"
 """What a program for several sequences may have besides: one takes over rows of another."""
 
 
+ENCODE_IMAGE = "encode_image_"
+"""How methods are called that a program has besides where prompts may have pictures."""
+
+
+def encode_image(rows: int) -> str:
+    """The one for pictures of so many rows at most."""
+    return f"{ENCODE_IMAGE}{rows}"
+
+
 def methods_of(drafter: str, listed: Collection[str] = ()) -> tuple[str, ...]:
     """Of a program whose drafter is called so; the target's alone where it is not known here.
 
     Of those that it may have besides, the ones that a manifest has `listed`.
     """
     brought = [name for name in (DRAFT_PREFILL, COPY_ROWS) if name in listed]
+    brought += [name for name in listed if name.startswith(ENCODE_IMAGE)]
     return (*TARGET_METHODS, *DRAFTERS.get(drafter, ()), *brought)
 
 
