@@ -74,8 +74,8 @@ def numbers(
 @click.option("--inputs", type=click.Choice(INPUTS), default="text", show_default=True,
               help="What prompts may hold: text alone, or pictures as well.")  # fmt: skip
 @click.option("--image-tokens", callback=numbers, metavar="N,...",
-              help="Rows of a prompt that a picture takes at most: 70, 140, 280, 560 or 1120; "
-                   "several to choose from, the default first. Default: the checkpoint's.")  # fmt: skip
+              help="Rows of a prompt that a picture takes at most: 70, 140, 280, 560 or 1120, or "
+                   "several, the default first; default: the checkpoint's.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",
               show_default=True, help="dummy: full geometry, random weights.")  # fmt: skip
 @click.option("--dummy-layers", type=click.IntRange(min=1), metavar="N",

@@ -12,8 +12,8 @@ from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_ROWS, MIN_PREFILL, longest
 class MethodLengths:
     """Rows that each method accepts: inclusive ranges, none on both sides of the INT4 dispatch.
 
-    `max_batch_size` is the number of sequences that the caches hold, `image_tokens` are the rows that
-    a picture may take, the default first, none where prompts have no pictures.
+    `max_batch_size` is the number of sequences that the caches hold, `image_tokens` are the rows
+    that a picture may take, the default first, none where prompts have no pictures.
     """
 
     max_rows: int

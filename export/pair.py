@@ -24,8 +24,8 @@ class Pair(nn.Module):
         target.set_eagle_tap_layers(draft.tap_layers)
         self.target: TapTarget = target
         self.draft: Drafter = draft
-        self.vision = pictures and pictures.encoder
-        self.picture_tokens = pictures and pictures.tokens
+        self.vision = None if pictures is None else pictures.encoder
+        self.picture_tokens = None if pictures is None else pictures.tokens
         self.sees_whole = pictures is not None and pictures.sees_whole
         if pictures is not None:
             assert isinstance(target, Gemma4Target)

@@ -7,9 +7,15 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from eagle_aot.artifact import COPY_ROWS, DRAFTERS, Constants, Manifest, tokenizer_files
-from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
-from eagle_aot.common.prompts import Message, check_messages, is_ids
+from eagle_aot.artifact import (
+    COPY_ROWS,
+    DRAFTERS,
+    Constants,
+    ImageInputs,
+    Manifest,
+    tokenizer_files,
+)
+from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import (
     Backlog,
@@ -40,7 +46,10 @@ from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import generate, generate_in_order
 from eagle_aot.runtime_runner.generation import Generation, Watch
+from eagle_aot.runtime_runner.images.picture import PlacedPrompt
+from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, Parameters
+from eagle_aot.runtime_runner.prompts.reader import AnyPrompt, PromptReader
 from eagle_aot.runtime_runner.prompts.run import PromptRun
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.rounds.round import Round, Running
@@ -69,12 +78,15 @@ class Runner:
         *,
         copies: bool = False,
         reuse: bool = True,
+        images: ImageInputs | None = None,
     ) -> None:
-        """With `copies` the program has `copy_rows`."""
+        """With `copies` the program has `copy_rows`; it takes `images` in prompts where that is not
+        None."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
-        self.target = TargetMethods(executor, constants, copies=copies)
+        self.target = TargetMethods(executor, constants, copies=copies, images=images)
+        self.reader = PromptReader(directory, images, constants.max_prefill_chunk)
         self.drafter = drafter
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
@@ -86,18 +98,20 @@ class Runner:
         schedule = SharedRounds(self._rounds, self.adaptive_schedule)
         self.engine = Engine(schedule, prompt_share, reuse=reuse)
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer:
         """Loaded when text is first needed. Raises ArtifactError when there is none."""
-        return Tokenizer(self.directory)
+        return self.reader.tokenizer
 
     def generate(
         self,
-        prompt: str | Sequence[int] | Sequence[Message],
+        prompt: AnyPrompt,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         chain_len: ChainLen | None = None,
         speculate: bool = True,
         *,
+        images: Sequence[Source] = (),
+        image_tokens: int | None = None,
         on_tokens: Callable[[list[int]], None] = lambda run: None,
         on_text: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
@@ -105,6 +119,9 @@ class Runner:
     ) -> Result:
         """Continue a prompt: text, which is one user turn unless `raw_prompt`, token ids, or a
         conversation, `[{"role": "user", "content": "..."}, ...]`, whose last turn is the user's.
+        `images` are pictures in it, each of `image_tokens` rows at most, as `PromptReader.read`
+        says: files, their bytes, `data:` URLs, PIL images, or rows [count, H] that another encoder
+        made.
 
         What is asked for is in `Parameters`, of which `options` are the others. `on_tokens` is
         handed every run of new tokens as it is decided, `on_text` the text as it is known: whole
@@ -117,11 +134,24 @@ class Runner:
         asked = Parameters(
             max_new_tokens=max_new_tokens, chain_len=chain_len, speculate=speculate, **options
         )
-        return self.answer(prompt, asked, on_tokens, on_text, cancelled)
+        read = self.read(prompt, asked, images, image_tokens)
+        return self.answer(read, asked, on_tokens, on_text, cancelled)
+
+    def read(
+        self,
+        prompt: AnyPrompt,
+        asked: Parameters,
+        images: Sequence[Source] = (),
+        image_tokens: int | None = None,
+    ) -> PlacedPrompt:
+        """A prompt with its pictures, to be answered as it is. Raises as `generate` does."""
+        return self.reader.read(
+            prompt, asked.system, raw=asked.raw_prompt, images=images, rows=image_tokens
+        )
 
     def answer(
         self,
-        prompt: str | Sequence[int] | Sequence[Message],
+        prompt: AnyPrompt,
         asked: Parameters,
         on_tokens: Callable[[list[int]], None] = lambda run: None,
         on_text: Callable[[str], None] | None = None,
@@ -136,7 +166,7 @@ class Runner:
 
     def generate_many(
         self,
-        prompts: Iterable[str | Sequence[int] | Sequence[Message]],
+        prompts: Iterable[AnyPrompt],
         batch_size: int | None = None,
         **options: Any,
     ) -> Iterator[Result | Failed]:
@@ -154,22 +184,16 @@ class Runner:
         )
         return generate_in_order(self.engine, generations, at_once)
 
-    def request(
-        self, prompt: str | Sequence[int] | Sequence[Message], asked: Parameters
-    ) -> Request:
+    def request(self, prompt: AnyPrompt, asked: Parameters) -> Request:
         """What the engine is to be asked for such an answer; its events are the caller's. Raises as
         `generate` does."""
         return self.generation(prompt, asked.drawn(), Watch()).request
 
-    def generation(
-        self,
-        prompt: str | Sequence[int] | Sequence[Message],
-        asked: Parameters,
-        watch: Watch,
-    ) -> Generation:
+    def generation(self, prompt: AnyPrompt, asked: Parameters, watch: Watch) -> Generation:
         """One for the engine, checked before anything is run. Raises as `generate` does."""
         chain_len, tree = self._drafts(asked.chain_len, asked.tree)
-        ids = self.encode(prompt, asked.system, raw=asked.raw_prompt)
+        placed = self.read(prompt, asked)
+        ids = list(placed.tokens)
         check_prompt(ids, self.constants)
         room = min(asked.max_new_tokens, self.constants.max_seq_len - len(ids))
         before = self._decode(ids) or "" if asked.echo else ""
@@ -185,7 +209,8 @@ class Runner:
         asked.check_vocabulary(self.constants.vocab_size, limits.stop_ids)
         return Generation(
             request=Request(
-                prompt=tuple(ids),
+                prompt=placed.tokens,
+                pictures=placed.pictures,
                 limits=limits,
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,
@@ -233,21 +258,10 @@ class Runner:
         return chosen
 
     def encode(
-        self,
-        prompt: str | Sequence[int] | Sequence[Message],
-        system: str | None = None,
-        *,
-        raw: bool = False,
+        self, prompt: AnyPrompt, system: str | None = None, *, raw: bool = False
     ) -> list[int]:
         """The token ids that `generate` continues. Raises as it does."""
-        if is_ids(prompt):
-            if system is not None:
-                raise PromptError("token ids take no system text: leave it out, or give messages")
-            return list(prompt)
-        if raw and (system is not None or not isinstance(prompt, str)):
-            raise SettingError("a raw prompt is text alone: leave out messages and system text")
-        text = prompt if isinstance(prompt, str) else check_messages(prompt)
-        return self.tokenizer.encode(text, raw, system)
+        return list(self.reader.read(prompt, system, raw=raw).tokens)
 
     def verify(self, step: StepRows, moves: Tensor | None = None) -> Forward:
         """Run rows of your own making through the target, as `target_verify` takes them.
@@ -398,5 +412,13 @@ def load_artifact(
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
     made = make_drafter(opened, constants, directory, manifest)
-    copies = COPY_ROWS in manifest.methods
-    return Runner(directory, opened, constants, made, prompt_share, copies=copies, reuse=reuse)
+    return Runner(
+        directory,
+        opened,
+        constants,
+        made,
+        prompt_share,
+        copies=COPY_ROWS in manifest.methods,
+        reuse=reuse,
+        images=manifest.images,
+    )

@@ -122,7 +122,9 @@ class Engine:
         while self.waiting and self.sequences.free:
             text = self.waiting.popleft()
             request = text.request
-            text.start(*self.sequences.take(request.prompt, request.reuse, text.left))
+            placed = request.placed
+            how = request.reuse, text.left, placed.spans
+            text.start(*self.sequences.take(placed.keys, *how))
             self.prompts.append(text)
             try:
                 text.run = self._prompt_run(text)
@@ -139,7 +141,8 @@ class Engine:
         how = request.sampling, request.prompt, limits.room, limits.stop_ids
         sampler.begin(text.sequence, *how)
         where = self.sequences.cache(text.sequence)
-        return PromptRun(schedule.target, drafter, request.prompt, where, text.kept, sampler)
+        how_far = where, text.kept, sampler, request.pictures
+        return PromptRun(schedule.target, drafter, request.prompt, *how_far)
 
     def _run_chunk(self) -> list[Event]:
         text = self._prefixes.ahead(self._turns.next(self.prompts), self.prompts)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from eagle_aot.runtime_runner.engine.schedule import Schedule
 from eagle_aot.runtime_runner.engine.sequences import Sequences
 from eagle_aot.runtime_runner.engine.text import Text
+from eagle_aot.runtime_runner.images.picture import Span
 from eagle_aot.runtime_runner.rounds.round import Remembering
 
 
@@ -23,7 +24,7 @@ class Prefixes:
         sequence = text.sequence
         if not self._may(text) or sequence is None:
             return
-        source, rows = self._sequences.richest(sequence, text.request.prompt)
+        source, rows = self._sequences.richest(sequence, *_keys(text))
         if rows - text.rows < self._sequences.copy_least:
             return
         drafter, cache = self._schedule.drafter, self._sequences.cache
@@ -38,7 +39,7 @@ class Prefixes:
         further = [other for other in prompts if other.rows > text.rows]
         if text.sequence is None or not further or not self._may(text):
             return text
-        there = self._sequences.richest(text.sequence, text.request.prompt)[1]
+        there = self._sequences.richest(text.sequence, *_keys(text))[1]
         found = next((o for o in further if self._leads(o, text, max(there, text.rows))), None)
         return text if found is None else self.ahead(found, prompts)
 
@@ -47,8 +48,15 @@ class Prefixes:
         assert other.run is not None and other.sequence is not None
         chunk = other.run.next_chunk
         then = self._sequences.with_text(other.sequence, other.left(chunk.stop))
-        spared = self._sequences.shared(text.request.prompt, then) - rows
+        prompt, pictures = _keys(text)
+        spared = self._sequences.shared(prompt, then, pictures) - rows
         return spared >= self._sequences.copy_least and 2 * spared >= len(chunk)
 
     def _may(self, text: Text) -> bool:
         return text.request.reuse and self._schedule.target.copies
+
+
+def _keys(text: Text) -> tuple[Sequence[int], Sequence[Span]]:
+    """By which its prompt is told from others', and where its pictures are."""
+    placed = text.request.placed
+    return placed.keys, placed.spans

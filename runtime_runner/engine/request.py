@@ -1,7 +1,7 @@
 """What is asked of the engine, and what it answers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from eagle_aot.common.errors import SettingError
@@ -9,6 +9,7 @@ from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
+from eagle_aot.runtime_runner.images.picture import Placed, PlacedPrompt
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
@@ -41,7 +42,7 @@ class Request:
     """Token ids to continue within `limits`, with `chain_len` drafts a round at most, or "auto" for
     as many as pay; 0 decodes plainly. A `tree` takes the chain's place, "auto" for whichever pays,
     chains and plain decoding among them. With `reuse`, rows that a cache holds of a text that began
-    alike are not run again.
+    alike are not run again. `pictures` stand where the prompt has ids for their rows.
 
     Its tokens depend on the prompt, the limits and the sampling alone, and not on whoever else is
     served. Raises SettingError for sampling without a seed.
@@ -53,8 +54,12 @@ class Request:
     tree: Shape | Literal["auto"] | None = None
     reuse: bool = False
     sampling: Sampling = GREEDY
+    pictures: tuple[Placed, ...] = ()
+    placed: PlacedPrompt = field(init=False, compare=False, repr=False)
+    """The prompt and its pictures."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "placed", PlacedPrompt(self.prompt, self.pictures))
         if self.sampling.temperature and self.sampling.seed is None:
             raise SettingError("sampling: a request needs a seed: draw one with `Sampling.drawn`")
 

@@ -6,6 +6,8 @@ from functools import partial
 
 from torch import Tensor
 
+from eagle_aot.runtime_runner.images.picture import Span
+from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.prompts.kept import KeptText
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.target import Target
@@ -18,14 +20,15 @@ than they are run."""
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Left:
     """What a text of `length` tokens leaves in its cache: rows of all of `tokens` but the last, the
-    first `kept` of which were there before. `prompt_tokens` of them were read. `scratch` slots
-    behind a tail's may be written."""
+    first `kept` of which were there before. `prompt_tokens` of them were read, with `pictures`
+    among them. `scratch` slots behind a tail's may be written."""
 
     tokens: Sequence[int]
     prompt_tokens: int
     kept: int
     length: int
     scratch: int
+    pictures: Sequence[Span] = ()
 
 
 class Sequences:
@@ -41,10 +44,17 @@ class Sequences:
         self._kept: dict[int, KeptText] = {}
         self._users: dict[int, Callable[[], Left]] = {}
 
-    def take(self, prompt: Sequence[int], reuse: bool, left: Callable[[], Left]) -> tuple[int, int]:
+    def take(
+        self,
+        prompt: Sequence[int],
+        reuse: bool,
+        left: Callable[[], Left],
+        pictures: Sequence[Span] = (),
+    ) -> tuple[int, int]:
         """A free one for a prompt, and how many of its rows are there, which is 0 unless rows may
-        be reused. `left` tells what its text would leave there, whenever that is asked."""
-        shared = {s: self.shared(prompt, self.held(s)) for s in self.free if reuse}
+        be reused. `left` tells what its text would leave there, whenever that is asked. Of
+        `pictures` the prompt has the keys, as all texts here."""
+        shared = {s: self.shared(prompt, self.held(s), pictures) for s in self.free if reuse}
         sequence = self._least_worth(shared)
         self.free.remove(sequence)
         self._users[sequence] = left
@@ -92,20 +102,29 @@ class Sequences:
     def with_text(self, sequence: int, left: Left) -> KeptText:
         """What it would hold if its text had left that."""
         before = self._kept.get(sequence, KeptText())
-        plan = self._target.plan_prompt(left.prompt_tokens)
+        plan = self._plan(left.prompt_tokens, left.pictures)
         written = left.length + self._target.tail + left.scratch  # with drafts, at most
         return before.followed_by(left.tokens, plan, left.kept, written)
 
-    def shared(self, prompt: Sequence[int], text: KeptText) -> int:
+    def shared(self, prompt: Sequence[int], text: KeptText, pictures: Sequence[Span] = ()) -> int:
         """How many rows of a prompt are those of a text."""
         target = self._target
-        plan = partial(target.plan_prompt, len(prompt))
+        plan = partial(self._plan, len(prompt), pictures)
         return text.shared(prompt, plan, target.rewind, target.window)
 
-    def richest(self, sequence: int, prompt: Sequence[int]) -> tuple[int, int]:
+    def _plan(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
+        target = self._target
+        if not pictures:
+            return target.plan_prompt(length, kept)
+        return target.plan_around(length, pictures, kept)
+
+    def richest(
+        self, sequence: int, prompt: Sequence[int], pictures: Sequence[Span] = ()
+    ) -> tuple[int, int]:
         """Which of the others has most rows of a prompt, and how many; itself and 0 where there are
         none."""
-        shared = {s: self.shared(prompt, self.held(s)) for s in self.order if s != sequence}
+        others = (s for s in self.order if s != sequence)
+        shared = {s: self.shared(prompt, self.held(s), pictures) for s in others}
         most = max(shared, key=lambda s: shared[s], default=sequence)
         return most, shared.get(most, 0)
 

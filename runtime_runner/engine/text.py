@@ -62,6 +62,7 @@ class Text:
     def read(self) -> Tensor:
         """Run the next chunk of the prompt. Returns the token behind it, int64 [1, 1]."""
         assert self.run is not None
+        self.scratch = max(self.scratch, self.run.next_chunk.padding)
         bonus = self.run.run_chunk()
         self.stats.prefill_chunks += 1
         self.rows = max(self.kept, len(self.request.prompt) - self.run.left)
@@ -102,7 +103,8 @@ class Text:
 
     def left(self, rows: int | None = None) -> Left:
         """What its cache holds, or will hold with so many of its prompt's rows."""
-        whole = [*self.request.prompt, *self.output]
+        placed = self.request.placed
+        whole = [*placed.keys, *self.output]
         rows = self.rows if rows is None else rows
         return Left(
             tokens=whole[: rows + 1],
@@ -110,6 +112,7 @@ class Text:
             kept=self.kept,
             length=len(whole) if self.output else rows,
             scratch=self.scratch,
+            pictures=placed.spans,
         )
 
     def finished(self, reason: Reason) -> Finished:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.images.picture import Placed
 from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.acceptance import committed
@@ -29,15 +30,18 @@ class PromptRun:
         sequence: Tensor,
         kept: int = 0,
         sampler: Sampler | None = None,
+        pictures: Sequence[Placed] = (),
     ) -> None:
         """Of the sequence int64 [1], whose first `kept` rows are there. What a drafter is shown of
         a chunk ends with the token after the chunk. `sampler` chooses that behind the last chunk,
-        the likeliest where it is None."""
+        the likeliest where it is None. `pictures` stand where the prompt has ids for their rows,
+        which is what a drafter is shown of them."""
         self._target, self._drafter = target, drafter
         self._sampler = sampler or Sampler(1, sequence.device)
         self._sequence = sequence.clone()
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
-        self._chunks = target.plan_prompt(len(prompt), kept)[::-1]
+        self._pictures = pictures
+        self._chunks = self._planned(kept)
         self._told: Tensor | None = None
 
     @property
@@ -52,7 +56,14 @@ class PromptRun:
 
     def skip(self, rows: int) -> None:
         """The first rows are there by now, all but the last at most."""
-        self._chunks = self._target.plan_prompt(self._text.shape[1], rows)[::-1]
+        self._chunks = self._planned(rows)
+
+    def _planned(self, kept: int) -> list[Chunk]:
+        """Chunks to go, the next one last."""
+        target, length = self._target, self._text.shape[1]
+        if not self._pictures:
+            return target.plan_prompt(length, kept)[::-1]
+        return target.plan_around(length, [one.span for one in self._pictures], kept)[::-1]
 
     @property
     def logprobs(self) -> list[TokenLogprobs]:
@@ -64,7 +75,11 @@ class PromptRun:
         chunk = self._chunks.pop()
         positions = torch.arange(chunk.start, chunk.stop, device=self._text.device)
         tokens = self._text[:, chunk.start : chunk.stop]
-        logits, features = self._target.run_prompt(tokens, positions, self._sequence, chunk)
+        rows = tokens, positions, self._sequence, chunk
+        if self._pictures:
+            logits, features = self._target.run_pictures(*rows, self._pictures)
+        else:
+            logits, features = self._target.run_prompt(*rows)
         bonus = self._choose(logits[:, -1:], chunk.stop)
         if self._drafter:
             following = torch.cat((self._text, bonus), dim=1)[:, chunk.start + 1 : chunk.stop + 1]

@@ -1,13 +1,16 @@
 """The target behind `prefill` and `target_verify`, which share its caches."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants
+from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants, ImageInputs
 from eagle_aot.runtime_runner.executors import Executor
-from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.images.picture import Placed, Span
+from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_around, plan_chunks
+from eagle_aot.runtime_runner.prompts.given import GivenRows
 from eagle_aot.runtime_runner.rounds.step import StepRows, chain_rows
 
 CPU_CHUNK = 128
@@ -50,6 +53,19 @@ class Target(Protocol):
         Logits are the last row's alone, or all rows'.
         """
 
+    def plan_around(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
+        """As `plan_prompt`, of a prompt with pictures."""
+
+    def run_pictures(
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        pictures: Sequence[Placed],
+    ) -> Forward:
+        """As `run_prompt`, where pictures of the prompt may lie in the chunk."""
+
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         """A step, before which `moves` int64 [B, D] say where the D tokens before it lie."""
 
@@ -59,12 +75,21 @@ class Target(Protocol):
 
 
 class TargetMethods:
-    """Of an opened artifact, which has `copy_rows` where it `copies`."""
+    """Of an opened artifact, which has `copy_rows` where it `copies`, and takes `images` in prompts
+    where that is not None."""
 
-    def __init__(self, executor: Executor, constants: Constants, *, copies: bool = False) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        constants: Constants,
+        *,
+        copies: bool = False,
+        images: ImageInputs | None = None,
+    ) -> None:
         self._executor = executor
         self._constants = constants
         self.tail, self.copies = constants.tail, copies
+        self._given = None if images is None else GivenRows(executor, images)
 
     def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
         constants = self._constants
@@ -93,10 +118,34 @@ class TargetMethods:
     def run_prompt(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
     ) -> Forward:
+        return self.run_pictures(tokens, input_pos, sequence, chunk, ())
+
+    def plan_around(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
+        constants = self._constants
+        longest, least = constants.max_prefill_chunk, constants.min_prefill_chunk
+        room = longest
+        if self._executor.device.type == "cpu":
+            longest = min(longest, CPU_CHUNK)
+        sizes = longest, room
+        return plan_around(length, pictures, sizes, least, constants.max_rows, kept)
+
+    def run_pictures(
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        pictures: Sequence[Placed],
+    ) -> Forward:
         if chunk.few_rows:
             step = chain_rows(tokens, input_pos[:1], sequence, self.tail)
             return self.verify(step, no_moves(1, self.tail, tokens.device))
-        return self._run(PREFILL, tokens, input_pos, sequence)
+        if self._given is None:
+            return self._run(PREFILL, tokens, input_pos, sequence)
+        rows = padded(tokens, input_pos, chunk.padding)
+        given = self._given.of(chunk, pictures)
+        found = self._run(PREFILL, *rows, sequence, *given)
+        return Forward(found.logits, found.features[:, : len(chunk)])
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         return self._run(TARGET_VERIFY, *step.inputs, moves)
@@ -108,6 +157,14 @@ class TargetMethods:
     def _run(self, method: str, tokens: Tensor, *more: Tensor) -> Forward:
         logits, *features = self._executor.run(method, tokens, *more)
         return Forward(logits, *features or [logits.new_empty(*tokens.shape, 0)])
+
+
+def padded(tokens: Tensor, input_pos: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """tokens int64 [1, T] at input_pos int64 [T], and `count` rows behind them."""
+    if not count:
+        return tokens, input_pos
+    behind = input_pos[-1] + torch.arange(1, count + 1, device=input_pos.device)
+    return torch.cat((tokens, tokens.new_zeros(1, count)), dim=1), torch.cat((input_pos, behind))
 
 
 def no_moves(batch: int, tail: int, device: torch.device | str) -> Tensor:

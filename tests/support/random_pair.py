@@ -85,7 +85,7 @@ def add_tokenizer(directory: Path) -> None:
     (directory / "generation_config.json").write_text("{}")
 
 
-def write_head(directory: Path) -> None:
+def write_head(directory: Path, vocab: int = VOCAB) -> None:
     """Random weights, unsorted draft vocabulary, no embedding of its own."""
     directory.mkdir(parents=True)
     config = {
@@ -97,7 +97,7 @@ def write_head(directory: Path) -> None:
         "num_key_value_heads": 2,
         "num_hidden_layers": 1,
         "rms_norm_eps": 1e-6,
-        "vocab_size": VOCAB,
+        "vocab_size": vocab,
         "draft_vocab_size": DRAFT_VOCAB,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": TAP_LAYERS},
     }
@@ -117,5 +117,5 @@ def write_head(directory: Path) -> None:
     for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         tensors[f"midlayer.{norm}.weight"] = torch.ones(HIDDEN)
     tensors["norm.weight"] = torch.ones(HIDDEN)
-    tensors["d2t"] = torch.randperm(VOCAB)[:DRAFT_VOCAB] - torch.arange(DRAFT_VOCAB)
+    tensors["d2t"] = torch.randperm(vocab)[:DRAFT_VOCAB] - torch.arange(DRAFT_VOCAB)
     save_file(tensors, directory / "model.safetensors")

@@ -48,7 +48,8 @@ def sdpa_prompt_kernel(
 ) -> None:
     """ROWS rows of all heads of a key head: q [rows, HEADS, D] -> out, the same.
 
-    With AHEAD a row sees on to `last`, where that is behind its own position. k and v [HEADS / GROUP, caches, slots, D], of whose columns of values a program takes VALUES.
+    With AHEAD a row sees on to `last`, where that is behind its own position.
+    k and v [HEADS / GROUP, caches, slots, D], of whose columns of values a program takes VALUES.
     Programs of one head are neighbours, which find its keys in L2; those of the last rows, which
     see most, come first.
     """

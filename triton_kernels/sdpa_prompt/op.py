@@ -66,9 +66,7 @@ def _cpu(
     last_visible: Tensor | None = None,
 ) -> Tensor:
     _check(q, k, window, ring)
-    return sdpa_prompt_reference(
-        q, k, v, input_pos, sequence, scale, window, ring, last_visible
-    )
+    return sdpa_prompt_reference(q, k, v, input_pos, sequence, scale, window, ring, last_visible)
 
 
 @sdpa_prompt.register_fake

@@ -101,8 +101,9 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     order of their use, and `caches` the buffers that they may write. `options` repeat the export,
     `decisions` are what followed from them. `constants` are what the program publishes, by method.
     `stages` is what the export cost. `self_test` is what the export found about the pair on text,
-    None where it was not asked. `images` is None, and not written, where prompts are text. `files` are the records of every other file of the artifact; the
-    tokenizer's are the target's own files, unchanged.
+    None where it was not asked. `files` are the records of every other file of the artifact; the
+    tokenizer's are the target's own files, unchanged. `images` is None, and not written, where
+    prompts are text alone.
     """
 
     schema_version: int

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
 import msgspec
 
@@ -21,11 +21,28 @@ NOT_SUCH = (msgspec.ValidationError, UnicodeEncodeError)
 """What msgspec raises for another type, and for half a character where it expects a name."""
 
 
+class ImageUrl(TypedDict):
+    """As OpenAI's API names a picture; the URL holds it."""
+
+    url: str
+
+
+class Part(TypedDict, total=False):
+    """Of a message: text, or a picture: an `image` is a file's name, or in Python whatever
+    `Runner.generate` takes for one, of at most `rows` rows of the prompt."""
+
+    type: Required[Literal["text", "image", "image_url"]]
+    text: str
+    image: Any
+    image_url: ImageUrl
+    rows: int | None
+
+
 class Message(TypedDict):
     """A turn of a conversation, or the system's instructions in front of it."""
 
     role: Literal["system", "user", "assistant"]
-    content: str
+    content: str | list[Part]
 
 
 Prompt = str | list[int] | list[Message]
@@ -36,6 +53,7 @@ class Line(msgspec.Struct):
     """Of a file of prompts: one of these, and what is no prompt's."""
 
     prompt: str | None = None
+    images: list[str] = []
     token_ids: list[int] | None = None
     messages: list[Message] | None = None
 
@@ -60,8 +78,8 @@ def read_prompts(
 
 
 def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
-    """`{"prompt": "..."}`, `{"token_ids": [...]}` or `{"messages": [{"role": "user", "content":
-    "..."}]}` per line; blank lines are skipped.
+    """`{"prompt": "..."}`, with `"images": ["FILE"]` or without, `{"token_ids": [...]}` or
+    `{"messages": [{"role": "user", "content": "..."}]}` per line; blank lines are skipped.
 
     Raises PromptError naming the line.
     """
@@ -88,12 +106,29 @@ def check_messages(messages: object) -> list[Message]:
         raise PromptError(f"messages: {error}") from error
     if not found or found[-1]["role"] != "user":
         raise PromptError("messages: the last one must be the user's")
+    for message in found:
+        _check_parts(message)
     return found
 
 
-def user(text: str) -> Message:
+def _check_parts(message: Message) -> None:
+    """Raise PromptError for a part that lacks what its type says, and pictures of the system."""
+    for part in message["content"] if isinstance(message["content"], list) else []:
+        if part["type"] not in part:
+            raise PromptError(f"messages: a part of type {part['type']} has no {part['type']}")
+        if part["type"] != "text" and message["role"] != "user":
+            raise PromptError(f"messages: a picture in a turn of the {message['role']}")
+
+
+def user(content: str | list[Part]) -> Message:
     """The user's turn."""
-    return {"role": "user", "content": text}
+    return {"role": "user", "content": content}
+
+
+def behind_images(images: Sequence[Any], text: str) -> Message:
+    """The user's turn of text behind pictures."""
+    parts: list[Part] = [{"type": "image", "image": one} for one in images]
+    return user([*parts, {"type": "text", "text": text}])
 
 
 def with_system(prompt: str | Sequence[Message], system: str | None) -> list[Message]:
@@ -115,6 +150,10 @@ def _prompt_of(entry: object, where: str) -> Prompt:
     except NOT_SUCH as error:
         raise PromptError(f"{where}: {EXPECTED} ({error})") from error
     given: list[Prompt] = [one for one in (line.prompt, line.token_ids) if one is not None]
+    if line.images and line.prompt is None:
+        raise PromptError(f"{where}: images go with a prompt: messages hold theirs as parts")
+    if line.images:
+        given = [[behind_images(line.images, line.prompt or "")]]
     if line.messages is not None:
         given.append(_messages_of(line.messages, where))
     if len(given) != 1:

@@ -116,7 +116,8 @@ class Tokenizer:
             text = self._apply(messages)
         except ArtifactError as error:
             raise PromptError(f"{NO_SYSTEM} ({error.__cause__})") from error
-        if text == without and system[0]["content"].strip() not in text:
+        said = system[0]["content"]
+        if text == without and isinstance(said, str) and said.strip() not in text:
             raise PromptError(NO_SYSTEM)
         return text
 

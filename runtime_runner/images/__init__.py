@@ -1,0 +1,1 @@
+"""Pictures in prompts: how they are read, made ready and placed."""

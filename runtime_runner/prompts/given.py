@@ -1,0 +1,47 @@
+"""Rows of a prompt's chunk that are a picture's: what the program is given in place of tokens."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eagle_aot.artifact import ImageInputs, encode_image
+from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.images.picture import Patches, Picture, Placed
+from eagle_aot.runtime_runner.prompts.chunks import Chunk
+
+
+class GivenRows:
+    """Of an artifact that takes pictures. One is encoded when its chunk is run, and then forgotten:
+    rows that a cache holds need none of it."""
+
+    def __init__(self, executor: Executor, images: ImageInputs) -> None:
+        self._executor, self._images = executor, images
+        self._dtype = torch.bfloat16 if executor.device.type == "cuda" else torch.float32
+
+    def of(self, chunk: Chunk, pictures: Sequence[Placed]) -> tuple[Tensor, Tensor]:
+        """`embeddings` [1, T, H] and `last_visible` int64 [T] of a chunk, padding included."""
+        count, device = len(chunk) + chunk.padding, self._executor.device
+        hidden = self._images.hidden_size
+        embeddings = torch.zeros(1, count, hidden, dtype=self._dtype, device=device)
+        last = torch.full((count,), -1, dtype=torch.int64, device=device)
+        for placed in pictures:
+            start, stop = placed.span
+            here = slice(max(start, chunk.start), min(stop, chunk.stop))
+            if here.start >= here.stop:
+                continue
+            rows = self._rows(placed.picture)[here.start - start : here.stop - start]
+            inside = slice(here.start - chunk.start, here.stop - chunk.start)
+            embeddings[0, inside] = rows.to(device, self._dtype)
+            own = torch.arange(here.start, here.stop, device=device)
+            last[inside] = stop - 1 if self._images.sees_whole else own
+        return embeddings, last
+
+    def _rows(self, picture: Picture) -> Tensor:
+        """All of a picture's, [count, H]."""
+        content, device = picture.content, self._executor.device
+        if not isinstance(content, Patches):
+            return content
+        given = content.pixels.to(device), content.places.to(device)
+        (rows,) = self._executor.run(encode_image(content.limit), *given)
+        return rows[0, : picture.count]
