@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 BESIDE_VERIFY = {"verify", "as_json"}
 BESIDE_CHAT = {
-    "chat", "system", "max_new_tokens", "chain_len", "tree", "drafter", "no_speculation",
-    "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet", "reuse",
+    "chat", "images", "image_tokens", "system", "max_new_tokens", "chain_len", "tree", "drafter",
+    "no_speculation", "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet", "reuse",
     *SAMPLING, "logit_bias", "allow_id", "recommended_sampling", "ignore_eos",
 }  # fmt: skip
 BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
@@ -56,6 +56,11 @@ def chain_length(
 @click.option("--prompts-jsonl", type=click.Path(path_type=Path), metavar="FILE|-",
               help='One {"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or '
                    '{"token_ids": [...]} per line.')  # fmt: skip
+@click.option("--image", "images", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="A picture in the prompt, or in a chat's first turn; may be given more than "
+                   "once.")  # fmt: skip
+@click.option("--image-tokens", type=int, metavar="N",
+              help="Of a picture in the prompt, at most; default: the artifact's.")  # fmt: skip
 @click.option("--chat", is_flag=True, help="A conversation: every line of input is a turn.")
 @click.option("--system", metavar="TEXT", help="What the model is told before all else.")
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap the prompt in the chat template.")
@@ -117,6 +122,8 @@ class Options:
     prompt: str | None
     prompt_file: Path | None
     prompts_jsonl: Path | None
+    images: tuple[Path, ...]
+    image_tokens: int | None
     raw_prompt: bool
     system: str | None
     batch_size: int | None
@@ -262,6 +269,8 @@ def converse(options: Options) -> None:
     chat = Chat(
         runner,
         options.system,
+        images=options.images,
+        image_tokens=options.image_tokens,
         quiet=options.quiet,
         as_json=options.as_json,
         **options.generation(runner),
@@ -314,6 +323,9 @@ def prompts_of(options: Options) -> list[Prompt]:
     sources = options.prompt, options.prompt_file, options.prompts_jsonl
     if options.logprobs is not None and not options.as_json:
         raise click.UsageError("--logprobs goes with --json")
+    if (options.images or options.image_tokens) and options.prompts_jsonl is not None:
+        raise click.UsageError("--image goes with --prompt, --prompt-file and --chat: the lines of "
+                               "--prompts-jsonl name pictures of their own")  # fmt: skip
     if sum(source is not None for source in sources) != 1:
         raise click.UsageError("give one of --prompt, --prompt-file, --prompts-jsonl and --chat")
     return read_prompts(*sources)
@@ -322,7 +334,8 @@ def prompts_of(options: Options) -> list[Prompt]:
 def answer(runner: "Runner", prompt: Prompt, asked: Parameters, options: Options) -> "Result":
     """Generate from one prompt and print it: as JSON, as it comes, or as ids."""
     streams = not options.as_json and not is_ids(prompt)
-    result = runner.answer(prompt, asked, on_text=write if streams else None)
+    placed = runner.read(prompt, asked, options.images, options.image_tokens)
+    result = runner.answer(placed, asked, on_text=write if streams else None)
     if options.as_json:
         click.echo(json.dumps(result.to_json()))
     else:

@@ -93,6 +93,13 @@ def assistant_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path
     return write_assistant_pair(tmp_path_factory.mktemp("assistant_pair"))
 
 
+@pytest.fixture(scope="session")
+def picture_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from support.picture_pair import write_picture_pair  # slow
+
+    return write_picture_pair(tmp_path_factory.mktemp("picture_pair"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -141,6 +148,14 @@ def exports(
         started["assistant"] = Export(
             directory / "assistant",
             *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
+            *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
+            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
+        )
+    if "picture_artifact" in needed:
+        target_dir, head_dir = request.getfixturevalue("picture_pair")
+        started["picture"] = Export(
+            directory / "picture",
+            *("--target-model", "auto", "--max-seq-len", "320", "--inputs", "text,image"),
             *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )
@@ -208,6 +223,12 @@ def assistant_artifact(exports: dict[str, Export], one_thread: None) -> Path:
 
 
 @pytest.fixture(scope="session")
+def picture_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+    """A random Gemma 4 that reads pictures, with caches for two sequences."""
+    return exports["picture"].wait()
+
+
+@pytest.fixture(scope="session")
 def cuda_artifact(exports: dict[str, Export]) -> Path:
     """The shipped pair for the GPU of this machine, with a context of 4608 tokens.
 
@@ -248,6 +269,11 @@ def int4_runner(int4_artifact: Path) -> Runner:
 @pytest.fixture(scope="session")
 def assistant_runner(assistant_artifact: Path) -> Runner:
     return load_artifact(assistant_artifact)
+
+
+@pytest.fixture(scope="session")
+def picture_runner(picture_artifact: Path) -> Runner:
+    return load_artifact(picture_artifact)
 
 
 @pytest.fixture(scope="session")

@@ -14,15 +14,15 @@ def _names(text: str) -> frozenset[str]:
 
 # Halves are taken by slicing: `split`, `chunk` and `unbind` have no kernel in the CUDA backend.
 VIEWS = _names(
-    "_unsafe_view alias clone contiguous detach expand expand_as flatten lift_fresh_copy movedim "
-    "mT narrow numpy_T permute reshape select slice squeeze swapaxes t transpose unflatten unsqueeze view "
+    "alias clone contiguous detach expand expand_as flatten lift_fresh_copy movedim mT narrow "
+    "numpy_T permute reshape select slice squeeze swapaxes t transpose unflatten unsqueeze view "
     "view_as"
 )
 
 POINTWISE = _names(
-    "__and__ __lshift__ __or__ __rshift__ __xor__ _to_copy abs add bitwise_and "
-    "bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min copy "
-    "cos div eq erf exp exp2 fill floor floor_divide ge gelu gt le log logical_and logical_not logical_or lt "
+    "__and__ __lshift__ __or__ __rshift__ __xor__ abs add bitwise_and bitwise_left_shift "
+    "bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min copy "
+    "cos div eq erf exp exp2 fill floor ge gelu gt le log logical_and logical_not logical_or lt "
     "masked_fill maximum minimum mul ne neg pow reciprocal relu remainder round rsqrt rsub sigmoid "
     "sign silu sin softplus sqrt square sub tanh to type_as where"
 )
@@ -48,10 +48,15 @@ CREATION = _names(
     "zeros_like"
 )
 
+DECOMPOSED = _names("_to_copy _unsafe_view floor_divide")
+"""What a tower is written in once others of its operators are replaced."""
+
 # Statements about shapes, for which no code is generated.
 STATEMENTS = _names("_assert_tensor_metadata sym_size")
 
-ALLOWED = VIEWS | POINTWISE | REDUCTIONS | set(FACTORS) | INDEXING | CREATION | STATEMENTS
+ALLOWED = (
+    VIEWS | POINTWISE | REDUCTIONS | set(FACTORS) | INDEXING | CREATION | DECOMPOSED | STATEMENTS
+)
 
 ROUNDING = frozenset(
     f"quantized_decomposed::{name}"

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_aot.common.prompts import Message, user
+from eagle_aot.common.prompts import Message, behind_images, user
+from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.runner import Runner
 
@@ -42,14 +43,25 @@ class Conversation:
         self.messages = [*self._start]
         self.forgotten = 0
 
-    def say(self, text: str, max_new_tokens: int = MAX_NEW_TOKENS, **options: Any) -> Result:
-        """Answer a turn; `options` are those of `Runner.generate`.
+    def say(
+        self,
+        text: str,
+        max_new_tokens: int = MAX_NEW_TOKENS,
+        *,
+        images: Sequence[Source] = (),
+        image_tokens: int | None = None,
+        **options: Any,
+    ) -> Result:
+        """Answer a turn, whose text stands behind its `images`; `options` are those of
+        `Runner.generate`.
 
         An answer that was cancelled or cut short is part of the conversation as far as it came.
         Raises what `generate` raises, and then the conversation is as before: PromptError for a
         turn that does not fit the context even alone.
         """
-        messages, forgotten = self._fitting([*self.messages, user(text)], max_new_tokens)
+        read = [self.runner.reader.picture(image, image_tokens) for image in images]
+        turn = behind_images(read, text) if read else user(text)
+        messages, forgotten = self._fitting([*self.messages, turn], max_new_tokens)
         result = self.runner.generate(messages, max_new_tokens, reuse=True, **options)
         self.messages = [*messages, {"role": "assistant", "content": result.text or ""}]
         self.forgotten += forgotten

@@ -54,11 +54,11 @@ class PromptReader:
         if is_ids(prompt):
             if system is not None:
                 raise PromptError("token ids take no system text: leave it out, or give messages")
-            return self._placed(list(prompt), [self._read(one, rows) for one in images])
+            return self._placed(list(prompt), [self.picture(one, rows) for one in images])
         if raw and (system is not None or not isinstance(prompt, str)):
             raise SettingError("a raw prompt is text alone: leave out messages and system text")
         if raw and isinstance(prompt, str):
-            read = [self._read(one, rows) for one in images]
+            read = [self.picture(one, rows) for one in images]
             text = "".join(one["text"] or self._word for one in self._spread(prompt, read))
             return self._placed(self.tokenizer.encode(text, raw), read)
         return self._read_turns(prompt, system, images, rows)
@@ -68,13 +68,13 @@ class PromptReader:
     ) -> PlacedPrompt:
         """Text as a user's turn, or messages."""
         if isinstance(prompt, str):
-            read = [self._read(one, rows) for one in images]
+            read = [self.picture(one, rows) for one in images]
             if not read:
                 return self._placed(self.tokenizer.encode(prompt, system=system), [])
             parts = self._spread(prompt, read)
             return self._placed(self._encoded([user(parts)], system, len(read)), read)
         messages = check_messages(prompt)
-        found = [self._read(source_of(part), part.get("rows", rows)) for part in of(messages)]
+        found = [self._picture_of(part, rows) for part in of(messages)]
         if not found:
             flat = [self._flat(message) for message in messages]
             return self._placed(self.tokenizer.encode(flat, system=system), [])
@@ -82,12 +82,20 @@ class PromptReader:
             raise PromptError(f"a message says {self._word} itself: pictures are parts of it")
         return self._placed(self._encoded(messages, system, len(found)), found)
 
-    def _read(self, source: Source, rows: int | None) -> Picture:
+    def picture(self, source: Source, rows: int | None) -> Picture:
+        """One of at most so many rows of a prompt. Raises PromptError as `read` does."""
         if self.pictures is None:
             raise PromptError(
                 f"{self._directory}: reads text alone: export with --inputs text,image"
             )
         return self.pictures.read(source, rows)
+
+    def _picture_of(self, part: Part, rows: int | None) -> Picture:
+        """That of a message, with as much detail as it says."""
+        choices = {"low": min, "high": max}
+        if self._images is not None and (choose := choices.get(part.get("detail", "auto"))):
+            rows = choose(self._images.rows)
+        return self.picture(source_of(part), rows)
 
     def _placed(self, ids: Sequence[int], pictures: Sequence[Picture]) -> PlacedPrompt:
         if self._images is None:

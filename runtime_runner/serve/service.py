@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from eagle_aot.artifact import MANIFEST, Manifest
+from eagle_aot.artifact import MANIFEST, PREFILL, Manifest
 from eagle_aot.artifact.files import file_record
-from eagle_aot.common.prompts import Prompt, is_ids
+from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.token_bytes import TokenBytes
-from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.generation import Watch
+from eagle_aot.runtime_runner.images.picture import PlacedPrompt
 from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.prompts.reader import PromptReader
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answers import Answers, Writer
 from eagle_aot.runtime_runner.serve.metrics import Metrics
@@ -36,10 +37,10 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """Answers to give, each to a prompt's token ids; requests of one `conversation` begin alike.
+    """Answers to give, each to a prompt that is read; requests of one `conversation` begin alike.
     With `trace`, their pieces say which tokens were drafted."""
 
-    asked: Sequence[tuple[list[int], Parameters]]
+    asked: Sequence[tuple[PlacedPrompt, Parameters]]
     trace: bool = False
     conversation: str | None = None
 
@@ -66,10 +67,13 @@ class Model:
         """Raises ArtifactError where there is no tokenizer."""
         self.settings = settings
         self.created = int(time.time())
-        self.context = Manifest.read(directory).max_seq_len
+        manifest = Manifest.read(directory)
+        self.context = manifest.max_seq_len
         self.fingerprint = "eagle-" + file_record(directory / MANIFEST).sha256[:12]
         """With it, prompt, parameters and seed a text is determined."""
-        self._tokenizer = Tokenizer(directory)
+        longest = manifest.shapes[PREFILL].max_rows
+        self._reader = PromptReader(directory, manifest.images, longest)
+        self._tokenizer = self._reader.tokenizer
         self._tokenizing = asyncio.Lock()
 
     @property
@@ -77,12 +81,10 @@ class Model:
         """What each token stands for by itself."""
         return self._tokenizer.bytes_of
 
-    async def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
-        """Token ids of a prompt. Raises PromptError as `Tokenizer.encode` does."""
-        if is_ids(prompt):
-            return list(prompt)
+    async def read(self, prompt: Prompt, *, raw: bool) -> PlacedPrompt:
+        """Token ids of a prompt, and its pictures. Raises as `PromptReader.read` does."""
         async with self._tokenizing:  # its state is no two threads'
-            return await asyncio.to_thread(self._tokenizer.encode, prompt, raw)
+            return await asyncio.to_thread(self._reader.read, prompt, raw=raw)
 
 
 class LocalService:

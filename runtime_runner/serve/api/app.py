@@ -87,7 +87,7 @@ def endpoints(service: Service) -> APIRouter:
         check_model(name, asked.model)
         messages = check_messages(asked.conversation())
         answers = asked.parameters(asked.most_tokens(model.context))
-        prompt = await model.encode(messages, raw=False)
+        prompt = await model.read(messages, raw=False)
         begun = service.begin(
             Work(
                 asked=[(prompt, answer) for answer in answers],
@@ -101,7 +101,7 @@ def endpoints(service: Service) -> APIRouter:
     async def completions(asked: CompletionAsked, request: Request) -> Response:
         check_model(name, asked.model)
         answers = asked.parameters(asked.max_tokens, echo=asked.echo)
-        prompts = [await model.encode(prompt, raw=True) for prompt in asked.prompts()]
+        prompts = [await model.read(prompt, raw=True) for prompt in asked.prompts()]
         every = [(prompt, answer) for prompt in prompts for answer in answers]
         begun = service.begin(Work(asked=every, trace=asked.trace))
         return await respond(request, asked, begun, wording(CompletionWording, model, asked, begun))

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from eagle_aot.common.errors import PromptError, SettingError
-from eagle_aot.common.prompts import Message
+from eagle_aot.common.prompts import Message, Part
 from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, LogprobsOf
 
@@ -17,6 +17,8 @@ MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS = 1024, 64, 16
 MOST_OF_A_COMPLETION = 5
 """Likeliest tokens that OpenAI's API tells of there."""
 MOST_CHARACTERS = 4_000_000
+MOST_URL = 48 << 20
+"""Characters: of the largest file that is read, in base64."""
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 AS_THEY_ARE = (
     "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
@@ -40,19 +42,52 @@ class TextPart(Strict):
     text: Text
 
 
+class ImageUrl(Strict):
+    """A picture in a `data:` URL; with `low` or `high` detail it takes as few or as many tokens as
+    the artifact's pictures may."""
+
+    url: Annotated[str, Field(max_length=MOST_URL)]
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class ImagePart(Strict):
+    """A picture of a message that comes in parts."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+    def part(self) -> Part:
+        """As prompts have it."""
+        return {
+            "type": "image_url",
+            "image_url": {"url": self.image_url.url},
+            "detail": self.image_url.detail,
+        }
+
+
 class Turn(Strict):
     """Of a conversation; `developer` is OpenAI's newer name for the system."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(max_length=MOST_MESSAGES)]
+    content: Text | Annotated[list[TextPart | ImagePart], Field(max_length=MOST_MESSAGES)]
     name: None = None
 
     def message(self) -> Message:
-        """As a chat template reads it."""
-        parts = self.content
-        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        """As prompts have it: parts where there are pictures."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": text}
+        parts = self.content
+        if isinstance(parts, str):
+            return {"role": role, "content": parts}
+        texts = [part.text for part in parts if isinstance(part, TextPart)]
+        if len(texts) == len(parts):
+            return {"role": role, "content": "".join(texts)}
+        return {"role": role, "content": [_part(part) for part in parts]}
+
+
+def _part(part: TextPart | ImagePart) -> Part:
+    if isinstance(part, ImagePart):
+        return part.part()
+    return {"type": "text", "text": part.text}
 
 
 class StreamOptions(Strict):

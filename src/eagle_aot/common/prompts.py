@@ -29,13 +29,14 @@ class ImageUrl(TypedDict):
 
 class Part(TypedDict, total=False):
     """Of a message: text, or a picture: an `image` is a file's name, or in Python whatever
-    `Runner.generate` takes for one, of at most `rows` rows of the prompt."""
+    `Runner.generate` takes for one; with `low` or `high` detail it takes as few or as many tokens
+    as pictures of the artifact may."""
 
     type: Required[Literal["text", "image", "image_url"]]
     text: str
     image: Any
     image_url: ImageUrl
-    rows: int | None
+    detail: Literal["auto", "low", "high"]
 
 
 class Message(TypedDict):

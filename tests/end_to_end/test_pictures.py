@@ -1,0 +1,188 @@
+"""Pictures in prompts, from files to tokens through a real `.pte`."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from eagle_aot.artifact import Manifest
+from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.chat import Conversation
+from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.images.picture import Patches
+from support.picture_pair import BEGIN, END, IMAGE, NEVER, PLACEHOLDER, ROWS
+from support.pictures import drawn, stored, transformers_text
+from support.refusals import refuses
+
+TEXT = "What is this?"
+TWO = f"Is {PLACEHOLDER} older than {PLACEHOLDER}, or not? Say it in a few words, and why."
+COUNT = 20
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Of as many rows as pictures here have, and of fewer; longer than a window all."""
+    directory = tmp_path_factory.mktemp("pictures")
+    found = []
+    for i, (size, kind) in enumerate([((100, 80), "PNG"), ((60, 150), "WEBP")]):
+        found.append(directory / f"{i}.{kind.lower()}")
+        options = {"lossless": True} if kind == "WEBP" else {}
+        found[-1].write_bytes(stored(drawn(*size, seed=i), kind, **options))
+    return found
+
+
+def test_a_picture_is_answered_as_transformers_does(
+    picture_runner: Runner, picture_pair: tuple[Path, Path], files: list[Path]
+) -> None:
+    """One, which is all of the text that `prefill` runs, and two, which lie in two chunks."""
+    for prompt, images in ((TEXT, files[:1]), (TEXT, files[1:]), (TWO, files)):
+        read = picture_runner.reader.read(prompt, images=images)
+        wanted = transformers_text(picture_pair[0], read, COUNT)
+        result = picture_runner.generate(prompt, COUNT, speculate=False, images=images)
+        assert result.token_ids == wanted
+        assert result.prompt_tokens == len(read.tokens)
+    other = picture_runner.generate(TEXT, COUNT, speculate=False, images=files[1:])
+    assert other.token_ids != picture_runner.generate(TEXT, COUNT, images=files[:1]).token_ids
+
+
+def test_drafts_chunks_and_neighbours_change_no_token(
+    picture_runner: Runner, files: list[Path]
+) -> None:
+    runner = picture_runner
+    for prompt, images in ((TEXT, files[:1]), (TWO, files)):
+        read = runner.reader.read(prompt, images=images)
+        plain = runner.generate(read, COUNT, speculate=False).token_ids
+        assert not set(plain) & set(NEVER)
+        for chain_len in (1, 4, 7):
+            assert runner.generate(read, COUNT, chain_len).token_ids == plain
+        for tree in ((3, 2, 6), (6, 4, 24)):
+            assert runner.generate(read, COUNT, tree=tree).token_ids == plain
+        sampled = {"temperature": 1.0, "top_p": 0.9, "seed": 3}
+        wanted = runner.generate(read, COUNT, speculate=False, **sampled).token_ids
+        assert runner.generate(read, COUNT, 5, **sampled).token_ids == wanted != plain
+    prompts = [runner.reader.read(TWO, images=files), runner.reader.read("Tom has 3 pens. " * 9)]
+    prompts.append(runner.reader.read(TEXT, images=files[:1]))
+    alone = [runner.generate(one, COUNT, speculate=False).token_ids for one in prompts]
+    together = runner.generate_many(prompts * 2, max_new_tokens=COUNT, reuse=True)
+    assert [getattr(one, "token_ids", one) for one in together] == alone * 2
+
+
+def test_rows_are_kept_where_the_picture_is_the_same_and_not_where_it_is_another(
+    picture_runner: Runner, files: list[Path]
+) -> None:
+    runner = picture_runner
+    first = runner.reader.read(TEXT, images=files[:1])
+    longer = runner.reader.read(f"{TEXT} And what is it for, do you think?", images=files[:1])
+    another = runner.reader.read(TEXT, images=[stored(drawn(100, 80, seed=9))])
+    assert first.tokens == another.tokens
+    wanted = {one: runner.generate(one, COUNT, speculate=False) for one in (first, longer, another)}
+    runner.generate(first, COUNT)
+    again = runner.generate(longer, COUNT, reuse=True)
+    assert again.cached_tokens >= first.spans[0][1]
+    assert again.token_ids == wanted[longer].token_ids
+    runner.generate(first, COUNT)
+    changed = runner.generate(another, COUNT, reuse=True)
+    assert changed.cached_tokens < first.spans[0][0]
+    assert changed.token_ids == wanted[another].token_ids != wanted[first].token_ids
+
+
+def test_a_conversation_shows_pictures(picture_runner: Runner, files: list[Path]) -> None:
+    conversation = Conversation(picture_runner)
+    conversation.say("See here.", COUNT, images=files[:1])
+    answer = conversation.say("And this one?", COUNT, images=files[1:])
+    assert answer.cached_tokens > ROWS // 2
+    whole = picture_runner.generate(conversation.messages[:-1], COUNT, speculate=False)
+    assert whole.token_ids == answer.token_ids
+
+
+def test_rows_of_another_encoder_stand_for_a_picture(
+    picture_runner: Runner, files: list[Path]
+) -> None:
+    runner = picture_runner
+    read = runner.reader.read(TEXT, images=files[:1])
+    (placed,) = read.pictures
+    content = placed.picture.content
+    assert isinstance(content, Patches)
+    (rows,) = runner.executor.run(f"encode_image_{ROWS}", content.pixels, content.places)
+    given = rows[0, : placed.picture.count]
+    plain = runner.generate(read, COUNT, speculate=False).token_ids
+    assert runner.generate(TEXT, COUNT, images=[given]).token_ids == plain
+    for wrong in (given[:, 1:], given * float("nan"), given.long(), given[:0], given[0]):
+        with pytest.raises(PromptError, match="embeddings of a picture"):
+            runner.generate(TEXT, images=[wrong])
+    with pytest.raises(PromptError, match="97 rows: 96 at most lie in one chunk"):
+        runner.generate(TEXT, images=[torch.zeros(97, 64)])
+
+
+def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None:
+    reader = picture_runner.reader
+    read = reader.read(TWO, images=files)
+    for start, behind in read.spans:
+        assert read.tokens[start - 1] == BEGIN and read.tokens[behind] == END
+        assert set(read.tokens[start:behind]) == {IMAGE}
+    turn = [{"type": "image", "image": files[0]}, {"type": "text", "text": TEXT}]
+    of_messages = reader.read([{"role": "user", "content": turn}])
+    assert of_messages.keys == reader.read(TEXT, images=files[:1]).keys
+    raw = reader.read(TEXT, raw=True, images=files[:1])
+    ids = [*raw.tokens[:1], IMAGE, *raw.tokens[raw.spans[0][1] + 1 :]]
+    assert reader.read(ids, images=files[:1]).keys[1:] == raw.keys[1:]
+    for prompt in (f"{PLACEHOLDER} {TWO}", f"{TEXT} {PLACEHOLDER}"):
+        with pytest.raises(PromptError, match="places for pictures, and 2 pictures are given"):
+            reader.read(prompt, images=files)
+    with pytest.raises(PromptError, match="1 places for pictures, and 0 pictures are given"):
+        reader.read(f"{TEXT} {PLACEHOLDER}")
+    turn[1] = {"type": "text", "text": PLACEHOLDER}
+    with pytest.raises(PromptError, match="pictures are parts of it"):
+        reader.read([{"role": "user", "content": turn}])
+    with pytest.raises(PromptError, match="stands for video or audio"):
+        reader.read("a <|video|>")
+    with pytest.raises(SettingError, match="--image-tokens 280: this artifact's pictures have 70"):
+        reader.read(TEXT, images=files, rows=280)
+
+
+def test_commands_take_pictures(
+    picture_runner: Runner, picture_artifact: Path, files: list[Path], tmp_path: Path
+) -> None:
+    plain = [picture_runner.generate(TEXT, COUNT, images=[one]).token_ids for one in files]
+    options = ["--prompt", TEXT, "--max-new-tokens", str(COUNT), "--json", "--image"]
+    one = run(picture_artifact, *options, files[0])
+    assert one.exit_code == 0, one.output
+    assert json.loads(one.stdout)["token_ids"] == plain[0]
+    lines = [
+        {"prompt": TEXT, "images": [str(files[0])]},
+        {"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": data_url(files[1])}},
+            {"type": "text", "text": TEXT},
+        ]}]},
+    ]  # fmt: skip
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    both = run(picture_artifact, "--prompts-jsonl", prompts, *options[2:-1], "--batch-size", "2")
+    assert both.exit_code == 0, both.output
+    assert [json.loads(x)["token_ids"] for x in both.stdout.splitlines()[:2]] == plain
+    turns = f"/image {files[0]}\n{TEXT}\n/image nowhere.png\n/exit\n"
+    chat = CliRunner().invoke(main, [str(picture_artifact), "--chat", *options[2:-1]], input=turns)
+    assert json.loads(chat.stdout.splitlines()[0])["token_ids"] == plain[0]
+    assert "nowhere.png: cannot be read" in chat.stderr
+    refuses(run(picture_artifact, *options, prompts), "not a picture in PNG, JPEG, WEBP")
+
+
+def test_an_artifact_of_text_refuses_them_in_one_line(
+    batch_artifact: Path, files: list[Path]
+) -> None:
+    refused = run(batch_artifact, "--prompt", TEXT, "--image", files[0])
+    refuses(refused, "reads text alone: export with --inputs text,image")
+    assert "images" not in Manifest.read(batch_artifact).to_json()
+
+
+def data_url(file: Path) -> str:
+    """With a file's content."""
+    return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"

@@ -1,0 +1,56 @@
+"""Pictures that are made up, and what transformers says behind them."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from eagle_aot.runtime_runner.images.picture import Patches, PlacedPrompt
+from support.picture_pair import IMAGE, NEVER
+
+
+def drawn(height: int, width: int, seed: int = 0) -> Image.Image:
+    """With structure at several scales."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    waves = (rng.uniform(0.02, 0.3, 2) for _ in range(3))
+    planes = [127.5 + 100 * np.sin(a * x + b * y + rng.uniform(0, 6)) for a, b in waves]
+    noise = rng.normal(0, 15, (height, width, 3))
+    return Image.fromarray(np.clip(np.stack(planes, -1) + noise, 0, 255).astype(np.uint8))
+
+
+def stored(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """As a file of that kind."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@torch.no_grad()
+def transformers_text(target_dir: Path, prompt: PlacedPrompt, count: int) -> list[int]:
+    """The greedy text of `count` tokens behind a prompt."""
+    from transformers import Gemma4ForConditionalGeneration
+
+    model = Gemma4ForConditionalGeneration.from_pretrained(
+        target_dir, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    ids = torch.tensor([prompt.tokens])
+    contents = [placed.picture.content for placed in prompt.pictures]
+    patches = [content for content in contents if isinstance(content, Patches)]
+    whole = model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        mm_token_type_ids=(ids == IMAGE).long(),
+        pixel_values=torch.cat([one.pixels for one in patches]),
+        image_position_ids=torch.cat([one.places for one in patches]),
+        do_sample=False,
+        max_new_tokens=count,
+        min_new_tokens=count,
+        suppress_tokens=NEVER,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return whole[0, ids.shape[1] :].tolist()
