@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 BESIDE_VERIFY = {"verify", "as_json"}
 BESIDE_CHAT = {
     "chat", "images", "image_tokens", "system", "max_new_tokens", "chain_len", "tree", "drafter",
-    "no_speculation", "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet", "reuse",
-    *SAMPLING, "logit_bias", "allow_id", "recommended_sampling", "ignore_eos",
+    "no_speculation", "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet",
+    "reuse", *SAMPLING, "logit_bias", "allow_id", "recommended_sampling", "ignore_eos",
 }  # fmt: skip
 BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
 

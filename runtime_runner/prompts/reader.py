@@ -13,6 +13,7 @@ from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.images.picture import Picture, PlacedPrompt
 from eagle_aot.runtime_runner.images.placing import place
 from eagle_aot.runtime_runner.images.reader import PictureReader, Source
+from eagle_aot.runtime_runner.images.urls import content_of
 
 AnyPrompt = str | Sequence[int] | Sequence[Message] | PlacedPrompt
 
@@ -171,5 +172,6 @@ def of(messages: Sequence[Message], *kinds: str) -> Iterator[Part]:
 
 
 def source_of(part: Part) -> Source:
-    """What a part of a message names as its picture."""
-    return part["image"] if part["type"] == "image" else part["image_url"]["url"]
+    """What a part of a message names as its picture: an `image_url` holds it, and no file's name
+    is looked at, since clients of a server send those."""
+    return part["image"] if part["type"] == "image" else content_of(part["image_url"]["url"])

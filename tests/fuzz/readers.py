@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS
+from eagle_aot.artifact import PROGRAM, WEIGHTS, ImageInputs
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.cli import main as eagle_export
 from eagle_aot.export.drafters.eagle3.describe import describe_draft
@@ -16,6 +16,7 @@ from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.reproduce import recorded_arguments
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
+from eagle_aot.runtime_runner.images.reader import PictureReader
 from eagle_aot.runtime_runner.program.flatbuffer import opened
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, check_weights
@@ -24,6 +25,17 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.formats import format_of
 
+PICTURES = ImageInputs(
+    rows=[70],
+    hidden_size=8,
+    patch_size=4,
+    pooling=3,
+    image_token=5,
+    begin_token=6,
+    end_token=7,
+    never=[5],
+    sees_whole=True,
+)
 CONTEXT = 32  # tokens
 CACHES = ("target.kv_cache.k", "target.kv_cache.v", "draft.kv_cache.k")
 TOKENS = torch.tensor([[3, 1, 4, 1]])
@@ -102,6 +114,14 @@ def read_manifest(directory: Path) -> None:
     found.manifest.verify(directory)
 
 
+def read_pictures(directory: Path) -> None:
+    """All pictures of a folder, made ready as the settings beside them say."""
+    reader = PictureReader(directory, PICTURES)
+    for path in sorted(directory.iterdir()):
+        if path.suffix != ".json":
+            reader.read(path)
+
+
 READERS: dict[str, Callable[[Path], None]] = {
     "artifact": read_manifest,
     "cuda": read_cuda_program,
@@ -109,6 +129,7 @@ READERS: dict[str, Callable[[Path], None]] = {
     **dict.fromkeys(("gemma4", "llama", "qwen3"), read_target),
     **dict.fromkeys(("head", "head_pickled", "head_speculators"), read_head),
     **dict.fromkeys(("awq", "compressed_tensors", "gguf", "gptq", "torchao"), read_weights),
+    "pictures": read_pictures,
     "tokenizer": read_tokenizer,
 }
 """By the folder of seeds that they read."""

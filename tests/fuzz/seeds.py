@@ -31,6 +31,8 @@ from support.heads.files import (
     target_mask,
     write_head,
 )
+from support.picture_pair import PROCESSOR
+from support.pictures import drawn, stored
 from support.pre_norm_oracle import LLAMA3_ROPE, YARN_ROPE, random_pre_norm
 
 SMALL = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16}
@@ -47,6 +49,7 @@ def write_seeds(root: Path) -> None:
     write_heads(root)
     write_int4(root)
     write_tokenizer(root / "tokenizer")
+    write_pictures(root / "pictures")
     write_artifact(root)
 
 
@@ -159,6 +162,18 @@ def write_tokenizer(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     (directory / "chat_template.jinja").write_text(TEMPLATE)
     (directory / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
+
+
+def write_pictures(directory: Path) -> None:
+    """One of each format, a photo with data beside it, and how they are made ready."""
+    directory.mkdir(parents=True)
+    image = drawn(20, 30)
+    exif = image.getexif()
+    exif[0x112] = 6
+    (directory / "photo.jpg").write_bytes(stored(image, "JPEG", exif=exif))
+    (directory / "drawing.png").write_bytes(stored(image.convert("P")))
+    (directory / "picture.webp").write_bytes(stored(image, "WEBP"))
+    (directory / "processor_config.json").write_text(json.dumps(PROCESSOR))
 
 
 def write_artifact(root: Path) -> None:

@@ -1,0 +1,76 @@
+"""Pictures in requests to a server: as OpenAI's clients send them, and refused in words."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.serve.api.app import make_app
+from eagle_aot.runtime_runner.serve.service import LocalService, Settings
+from support.pictures import drawn, stored
+
+TEXT, COUNT = "What is this?", 12
+FILE = stored(drawn(100, 80))
+
+
+@pytest.fixture(scope="module")
+def client(picture_runner: Runner) -> Iterator[TestClient]:
+    service = LocalService(picture_runner, Settings(model="tiny"))
+    service.worker.start()
+    with TestClient(make_app(service)) as client:
+        yield client
+    service.worker.close()
+
+
+def asked(url: str, **image: Any) -> dict[str, Any]:
+    """A request whose turn is a picture and a text behind it."""
+    parts = [
+        {"type": "image_url", "image_url": {"url": url, **image}},
+        {"type": "text", "text": TEXT},
+    ]
+    turns = [{"role": "user", "content": parts}]
+    return {"model": "tiny", "messages": turns, "temperature": 0, "max_tokens": COUNT}
+
+
+def data_url(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def test_a_picture_in_a_request_is_answered(client: TestClient, picture_runner: Runner) -> None:
+    wanted = picture_runner.generate(TEXT, COUNT, speculate=False, images=[FILE])
+    for detail in ("auto", "low", "high"):
+        answer = client.post("/v1/chat/completions", json=asked(data_url(FILE), detail=detail))
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert found["choices"][0]["message"]["content"] == wanted.text
+        assert found["usage"]["prompt_tokens"] == wanted.prompt_tokens
+    streamed = client.post(
+        "/v1/chat/completions", json={**asked(data_url(FILE)), "stream": True, "n": 2}
+    )
+    assert streamed.status_code == 200 and streamed.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://example.org/a.png", "nothing is fetched"),
+        ("/etc/passwd", "nothing is fetched"),
+        ("data:image/png;base64,AAAA", "not a picture in PNG, JPEG, WEBP"),
+        (data_url(FILE[:500]), "cannot be read"),
+    ],
+)
+def test_what_is_no_picture_is_refused(client: TestClient, url: str, words: str) -> None:
+    answer = client.post("/v1/chat/completions", json=asked(url))
+    assert answer.status_code == 400, answer.text
+    message = answer.json()["error"]["message"]
+    assert words in message and "\n" not in message
+
+
+def test_only_users_show_pictures(client: TestClient) -> None:
+    body = asked(data_url(FILE))
+    body["messages"] = [{**body["messages"][0], "role": "system"}, {"role": "user", "content": "?"}]
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400 and "a picture in a turn of the system" in answer.text
