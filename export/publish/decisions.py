@@ -9,8 +9,10 @@ from eagle_aot.artifact import CacheBytes
 from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.method_spec import MethodSpec
+from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import PROMPT, SPLITK, STOCK
 from eagle_aot.export.publish.kernel_choices import kernel_choices
+from eagle_aot.targets.pictures import SOFT_TOKENS
 
 
 def describe_decisions(
@@ -29,7 +31,17 @@ def describe_decisions(
         "attention": {name: attention(method) for name, method in methods.items()},
         "caches": cache_bytes(methods, sequences).to_json(),
         "kernels": {name: kernel_choices(program) for name, program in programs.items()},
+        **tower(loaded.pair),
     }
+
+
+def tower(pair: Pair) -> dict[str, Any]:
+    """What reading a picture costs, where the target reads some."""
+    if pair.vision is None:
+        return {}
+    operations = {str(rows): pair.vision.config.operations(rows) for rows in SOFT_TOKENS}
+    parameters = sum(tensor.numel() for tensor in pair.vision.parameters())
+    return {"tower": {"parameters": parameters, "operations": operations}}
 
 
 def attention(method: MethodSpec) -> str:

@@ -14,8 +14,8 @@ from eagle_aot.common.text import printable
 OK = "ok"
 ANYWHERE = "xnnpack"
 """The backend without native code of an artifact's own."""
-SHOWN = ("target", "draft", "options", "decisions", "self_test")
-"""Fields of a manifest that are told as they are."""
+SHOWN = ("target", "draft", "options", "decisions", "images", "self_test")
+"""Fields of a manifest that are told as they are, if they are there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +115,8 @@ def report(found: Integrity) -> Iterator[str]:
     for name, recorded in manifest.versions.items():
         yield row(f"  {name}", version_row(name, recorded, found))
     for what in SHOWN:
-        yield from outline(what, stored[what])
+        if what in stored:
+            yield from outline(what, stored[what])
 
 
 def version_row(name: str, recorded: str, found: Integrity) -> str:

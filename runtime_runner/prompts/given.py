@@ -30,14 +30,14 @@ class GivenRows:
             here = slice(max(start, chunk.start), min(stop, chunk.stop))
             if here.start >= here.stop:
                 continue
-            rows = self._rows(placed.picture)[here.start - start : here.stop - start]
+            rows = self.rows(placed.picture)[here.start - start : here.stop - start]
             inside = slice(here.start - chunk.start, here.stop - chunk.start)
             embeddings[0, inside] = rows.to(device, self._dtype)
             own = torch.arange(here.start, here.stop, device=device)
             last[inside] = stop - 1 if self._images.sees_whole else own
         return embeddings, last
 
-    def _rows(self, picture: Picture) -> Tensor:
+    def rows(self, picture: Picture) -> Tensor:
         """All of a picture's, [count, H]."""
         content, device = picture.content, self._executor.device
         if not isinstance(content, Patches):

@@ -40,6 +40,13 @@ class VisionConfig:
         """Numbers of a patch."""
         return 3 * self.patch_size**2
 
+    def operations(self, soft_tokens: int) -> float:
+        """Multiplications and additions for such a picture: of linears, and of attention among all
+        patches; padding costs as much as pixels do."""
+        patches, heads = self.patches(soft_tokens), self.num_attention_heads * self.head_dim
+        linears = 4 * self.hidden_size * heads + 3 * self.hidden_size * self.intermediate_size
+        return self.num_hidden_layers * (2.0 * patches * linears + 4.0 * patches**2 * heads)
+
     def library(self) -> Any:
         """transformers' own config."""
         from transformers import Gemma4VisionConfig  # slow to import

@@ -1,0 +1,200 @@
+"""The methods of a target that reads pictures: their graphs, and what is refused before them."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.export import ExportedProgram
+
+from eagle_aot.artifact import PREFILL, TARGET_VERIFY
+from eagle_aot.common.errors import CheckpointError, EagleError, SettingError, UnsupportedError
+from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export.encode_image import DECOMPOSITIONS
+from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.publish.decisions import tower
+from eagle_aot.targets import load_target, pictures
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.gemma4.vision import GEMMA4_VISION
+from eagle_aot.targets.pictures import load_pictures
+from support.golden_cases import GOLDEN
+from support.picture_pair import PROCESSOR
+
+BOTH = "text,image"
+LAYERS = 6
+"""Of the target, five sliding ones and a full one."""
+TOWER = 2
+"""Layers of a tower that is like the real one otherwise."""
+OPERATOR = "eagle_aot.sdpa_prompt.default"
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[dict[str, ExportedProgram]]:
+    """For a GPU, of the geometry of the 31B and its tower."""
+    short = replace(GEMMA4_VISION, num_hidden_layers=TOWER)
+    with pytest.MonkeyPatch.context() as patch:
+        tokens = pictures.DUMMIES["gemma4-31b"][1]
+        patch.setitem(pictures.DUMMIES, "gemma4-31b", (short, tokens))
+        source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=LAYERS)
+        yield run_check(source, ExportOptions(inputs=BOTH, image_tokens=(280, 1120)))
+
+
+def operators(program: ExportedProgram) -> Counter[str]:
+    return Counter(str(n.target) for n in program.graph.nodes if n.op == "call_function")
+
+
+def test_a_prompt_of_the_31b_may_hold_pictures(programs: dict[str, ExportedProgram]) -> None:
+    prefill = programs[PREFILL]
+    assert list(prefill.graph_signature.user_inputs)[3:] == ["embeddings", "last_visible"]
+    calls = [n for n in prefill.graph.nodes if str(n.target) == OPERATOR]
+    told = [str(call.args[8]) for call in calls if len(call.args) > 8]
+    windows = [call.args[6] for call in calls]
+    assert windows == [1024] * 5 + [0] and told == ["last_visible"] * 5
+
+
+def test_patches_attend_by_the_operator_for_prompts(programs: dict[str, ExportedProgram]) -> None:
+    for rows in (280, 1120):
+        found = operators(programs[f"encode_image_{rows}"])
+        assert found[OPERATOR] == TOWER and not found["aten.bmm.default"]
+        assert not set(found) & {str(operator) for operator in DECOMPOSITIONS}
+
+
+def test_no_method_says_what_stands_for_a_picture(programs: dict[str, ExportedProgram]) -> None:
+    for name in (PREFILL, TARGET_VERIFY):
+        assert "target.never" in programs[name].graph_signature.inputs_to_buffers.values()
+
+
+def test_what_reaches_the_compiler_for_a_gpu(
+    programs: dict[str, ExportedProgram], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it, but for values: those of a graph check are not there."""
+    pytest.importorskip("triton", reason="needs triton to import")
+    from executorch.backends.cuda.cuda_backend import CudaBackend
+
+    from eagle_aot.export.lowering.cuda import lower
+
+    reached: dict[str, ExportedProgram] = {}
+
+    class CompilerReachedError(Exception):
+        """Raised in the compiler's place."""
+
+    def compile_nothing(given: dict[str, list[ExportedProgram]], specs: Any) -> None:
+        reached.update({name: program for name, (program,) in given.items()})
+        raise CompilerReachedError
+
+    monkeypatch.setattr(CudaBackend, "preprocess_multimethod", compile_nothing)
+    name = "encode_image_280"
+    with pytest.raises(CompilerReachedError):
+        lower({name: programs[name]}, {}, lambda stage: None)
+    found = operators(reached[name])
+    assert sum(count for one, count in found.items() if "sdpa_prompt" in one) == TOWER
+    assert not [one for one in found if "split" in one or "one_hot" in one]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"inputs": "image"}, "--inputs image: must be text or text,image"),
+        ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
+        ({"inputs": BOTH, "image_tokens": (281,)}, "--image-tokens 281: name some of 70, 140"),
+        ({"inputs": BOTH, "image_tokens": (280, 280)}, "each once"),
+        ({"inputs": BOTH, "max_prefill": 200}, "280 rows lies whole in one prefill chunk"),
+    ],
+)
+def test_options_that_say_nothing_together(options: dict[str, Any], words: str) -> None:
+    source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=3)
+    with pytest.raises(SettingError, match=words):
+        run_check(source, ExportOptions(max_seq_len=512, **options))
+
+
+@pytest.mark.parametrize("name", ["gemma4-12b", "qwen3-0.6b"])
+def test_a_target_without_a_tower_is_refused(name: str) -> None:
+    source = Source.find(name, None, None, "dummy", dummy_layers=3)
+    with pytest.raises(UnsupportedError, match=f"no tower of {name} is known"):
+        run_check(source, ExportOptions(inputs=BOTH, max_seq_len=512))
+
+
+def changed(directory: Path, **changes: Any) -> Path:
+    """The golden checkpoint with other values in its config.json; those of None are left out."""
+    source = GOLDEN / "images" / "one_image"
+    config = json.loads((source / "config.json").read_text())
+    for path, value in changes.items():
+        section, _, key = path.rpartition("__")
+        home = config[section] if section else config
+        home[key] = value
+        if value is None:
+            del home[key]
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "model.safetensors").symlink_to(source / "model.safetensors")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vision_config": None}, "there is no vision_config"),
+        ({"model_type": "gemma4_unified"}, "without a tower"),
+        ({"vision_config__num_key_value_heads": 2}, "fewer key heads"),
+        ({"vision_config__attention_bias": True}, "attention biases"),
+        ({"vision_config__hidden_activation": "relu"}, "activation 'relu'"),
+        ({"vision_config__rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn'"),
+        ({"vision_config__head_dim": 18}, "has no quarters"),
+        ({"vision_config__hidden_size": 65}, "config.json says"),
+        ({"vision_config__num_hidden_layers": 4}, "is missing"),
+        ({"image_token_id": None}, "'image_token_id' is missing"),
+        ({"image_token_id": 320}, "320 is outside of the vocabulary"),
+        ({"boi_token_id": 301}, "are not three ids"),
+    ],
+)
+def test_a_tower_that_is_not_read_is_refused_by_name(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    directory = changed(tmp_path, **changes)
+    target = load_target(GOLDEN / "images" / "one_image", 32)
+    with pytest.raises(EagleError, match=words):
+        load_pictures(Checkpoint(directory), target, torch.float32)
+
+
+def test_damage_to_a_tower_is_found(tmp_path: Path) -> None:
+    directory = changed(tmp_path)
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    target = load_target(GOLDEN / "images" / "one_image", 32)
+    name = "model.vision_tower.std_bias"
+    for wrong, words in (
+        (tensors | {name: tensors[name] * float("nan")}, "NaN"),
+        (tensors | {f"{name}2": tensors[name].clone()}, "unknown tensors"),
+    ):
+        save_file(wrong, directory / "model.safetensors")
+        with pytest.raises(CheckpointError, match=words):
+            load_pictures(Checkpoint(directory), target, torch.float32)
+    save_file(
+        tensors | {"model.embed_vision.embedding.weight": tensors[name].clone()},
+        directory / "model.safetensors",
+    )
+    load_pictures(Checkpoint(directory), target, torch.float32)
+
+
+def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]) -> None:
+    target_dir, head_dir = picture_pair
+    settings = target_dir / "processor_config.json"
+    source = Source.find("auto", target_dir, head_dir, "auto")
+    caches = CacheSizes(96, torch.float32, chunk=70)
+    pair = load_pair(source, caches, pictures=True).pair
+    told = tower(pair)["tower"]
+    assert told["parameters"] == sum(p.numel() for p in pair.vision.parameters())
+    assert tower(load_pair(source, caches).pair) == {}
+    before = settings.read_text()
+    try:
+        wrong = {**PROCESSOR["image_processor"], "patch_size": 16}
+        settings.write_text(json.dumps({"image_processor": wrong}))
+        with pytest.raises(CheckpointError, match="patches of 16 pixels"):
+            load_pair(Source.find("auto", *picture_pair, "auto"), caches, pictures=True)
+    finally:
+        settings.write_text(before)
