@@ -7,6 +7,7 @@ so that a round can be recorded once and replayed at any position of the texts.
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -214,6 +215,7 @@ class Round:
         if self.drafter and self.shape.nodes:
             draft = self.drafter.propose(running, self.shape)
             assert (draft.parents is None) == self.shape.is_chain, "another kind of draft"
+            draft = self._possible(draft)
         where = running.position, running.sequences
         wanted = Wanted(running.depth, running.topk) if len(running) > 1 else None
         step = rows_behind(running.bonus, *where, draft, self.target.tail, wanted)
@@ -232,6 +234,14 @@ class Round:
         if self._foreseeing:
             found.append(self._foreseeing.outlook(running.sequences))
         return torch.cat((*found, *told), dim=1)
+
+    def _possible(self, draft: Draft) -> Draft:
+        """With the bonus token in place of what stands for no token of a text."""
+        never = self.target.never
+        if never is None:
+            return draft
+        stands = (draft.tokens.unsqueeze(-1) == never).any(dim=-1)
+        return replace(draft, tokens=torch.where(stands, self.running.bonus, draft.tokens))
 
     def _count(self, accepted: Accepted) -> None:
         if self.running.sampler.kind < Choice.PROCESSED:

@@ -29,10 +29,12 @@ class Forward(NamedTuple):
 
 
 class Target(Protocol):
-    """Runs rows through its caches. `copies` says whether a sequence can take over another's."""
+    """Runs rows through its caches. `copies` says whether a sequence can take over another's.
+    `never` int64 [N] are ids that it never chooses, None where there are none."""
 
     tail: int
     copies: bool
+    never: Tensor | None
 
     @property
     def window(self) -> int:
@@ -90,6 +92,9 @@ class TargetMethods:
         self._constants = constants
         self.tail, self.copies = constants.tail, copies
         self._given = None if images is None else GivenRows(executor, images)
+        self.never: Tensor | None = None
+        if images is not None:
+            self.never = torch.tensor(images.never, dtype=torch.int64, device=executor.device)
 
     def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
         constants = self._constants

@@ -24,8 +24,9 @@ class WatchedTarget:
 
     def __init__(self, target: Target) -> None:
         self._target, self.tail, self.copies = target, target.tail, target.copies
-        self.rewind, self.window = target.rewind, target.window
+        self.rewind, self.window, self.never = target.rewind, target.window, target.never
         self.plan_prompt, self.run_prompt = target.plan_prompt, target.run_prompt
+        self.plan_around, self.run_pictures = target.plan_around, target.run_pictures
         self.copy_rows = target.copy_rows
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:

@@ -45,6 +45,7 @@ class ToyTarget:
 
     tail = TAIL
     copies = True
+    never = None
     window = 0
     rewind = 10**6
 

@@ -1,0 +1,46 @@
+"""Ids that stand for pictures are in prompts, and in no draft, whoever drafts."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows
+from eagle_aot.runtime_runner.rounds.target import Forward
+from support.picture_pair import NEVER, PLACEHOLDER
+from support.pictures import drawn
+
+
+class OfPlaceholders:
+    """Drafts nothing but ids that stand for something else."""
+
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        return Draft(torch.tensor([NEVER * 2])[:, : shape.depth])
+
+    def observe(self, accepted: Accepted, features: Tensor) -> None:
+        """Nothing is learned."""
+
+
+def test_a_round_verifies_none(picture_runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, seen = picture_runner.target, list[Tensor]()
+    verify = target.verify
+
+    def watched(step: StepRows, moves: Tensor) -> Forward:
+        seen.append(step.tokens)
+        return verify(step, moves)
+
+    monkeypatch.setattr(target, "verify", watched)
+    running = Running([0], 16, "cpu")
+    running.place(torch.tensor([[9]]), 0)
+    Round(target, OfPlaceholders(), 4, running).step()
+    assert [tokens.tolist() for tokens in seen] == [[[9, 9, 9, 9, 9]]]
+
+
+def test_prompt_lookup_behind_a_picture_changes_no_token(picture_runner: Runner) -> None:
+    runner = load_artifact(picture_runner.directory, drafter="ngram")
+    read = runner.reader.read(f"See {PLACEHOLDER} here. See", images=[drawn(90, 90)])
+    plain = runner.generate(read, 16, speculate=False)
+    assert runner.generate(read, 16, 7).token_ids == plain.token_ids
