@@ -150,6 +150,7 @@ def export_pair(
 def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
     """The options with everything named that was left to backend, target or drafter."""
     backend, pair = choose_backend(options.backend), loaded.pair
+    options = replace(options, image_tokens=_image_tokens(loaded.source, options))
     chain_len = options.chain_len or pair.draft.default_chain_len or DEFAULT_CHAIN_LEN
     check_chain_len(chain_len)
     return replace(
@@ -159,7 +160,6 @@ def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
         chain_len=chain_len,
         max_prefill=_max_prefill(options, backend),
         max_seq_len=pair.target.max_seq_len,
-        image_tokens=_image_tokens(loaded.source, options),
     )
 
 

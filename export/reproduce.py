@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from eagle_aot.artifact import TOKENIZER_FILES, Manifest, file_records
+from eagle_aot.artifact import PROCESSOR_FILES, TOKENIZER_FILES, Manifest, file_records
 from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
 from eagle_aot.export.differences import (
     SAME,
@@ -73,15 +73,18 @@ def recorded_arguments(manifest: Manifest, command: click.Command, where: Path) 
 
 
 def check_checkpoints(manifest: Manifest, source: Source) -> None:
-    """Raise CheckpointError unless target, drafter and tokenizer are the recorded ones, by hash."""
+    """Raise CheckpointError unless target, drafter, tokenizer and image processor are the recorded
+    ones, by hash."""
     if source.is_dummy:
         return
     provenance, kept = source.provenance, manifest.files
-    tokenizer = {name: kept[name] for name in TOKENIZER_FILES if name in kept}
+    beside = {name: kept[name] for name in (*TOKENIZER_FILES, *PROCESSOR_FILES) if name in kept}
+    processor = provenance.processor_file if manifest.images is not None else None
+    found_beside = [*provenance.tokenizer_files, *([processor] if processor else [])]
     for flag, directory, recorded, found in (
         ("--target-dir", source.target_dir, manifest.target.files, provenance.target.files),
         ("--draft-dir", source.draft_dir, manifest.draft.files, provenance.draft.files),
-        ("--target-dir", source.target_dir, tokenizer, file_records(provenance.tokenizer_files)),
+        ("--target-dir", source.target_dir, beside, file_records(found_beside)),
     ):
         states = compare(recorded, found)
         changed = [f"{name} is {state}" for name, state in states.items() if state != SAME]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, CheckpointError
-from eagle_aot.common.image_settings import processor_file, read_settings
+from eagle_aot.common.image_settings import ImageSettings, processor_file, read_settings
 from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
 from eagle_aot.export.drafters.files import BIN_INDEX, head_files
 from eagle_aot.targets.checkpoint import INDEX, read_config, read_json, side_directory
 from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.pictures import SOFT_TOKENS
 from eagle_aot.targets.place import bare_gguf, is_checkpoint
 
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
@@ -52,16 +53,24 @@ class Provenance:
 
     @cached_property
     def image_tokens(self) -> int:
-        """Rows that a picture takes at most, where nobody says otherwise."""
-        return read_settings(self.processor_file).max_soft_tokens
+        """Rows that a picture takes at most, where nobody says otherwise. Raises CheckpointError
+        for a number that no model is made for."""
+        found = self._processor.max_soft_tokens
+        if found not in SOFT_TOKENS:
+            known = ", ".join(map(str, SOFT_TOKENS))
+            raise CheckpointError(f"{self.processor_file}: max_soft_tokens {found}, not {known}")
+        return found
+
+    @cached_property
+    def _processor(self) -> ImageSettings:
+        try:
+            return read_settings(self.processor_file)
+        except ArtifactError as error:
+            raise CheckpointError(str(error)) from error
 
     def check_processor(self, patch_size: int, pooling: int) -> None:
         """Raise CheckpointError unless it makes patches for such a tower."""
-        try:
-            settings = read_settings(self.processor_file)
-        except ArtifactError as error:
-            raise CheckpointError(str(error)) from error
-        found = settings.patch_size, settings.pooling_kernel_size
+        found = self._processor.patch_size, self._processor.pooling_kernel_size
         if found != (patch_size, pooling):
             raise CheckpointError(
                 f"{self.processor_file}: patches of {found[0]} pixels, pooled by {found[1]}, but "

@@ -38,6 +38,7 @@ class VisionTower(nn.Module):
 
     def forward(self, pixel_values: Tensor, position_ids: Tensor, streams_keys: bool) -> Tensor:
         """As `Gemma4Vision` takes them -> [1, S, hidden_size]."""
+        registered()  # a process that was handed the tower has not made it
         padding = (position_ids == -1).all(dim=-1)
         states = self.patch_embedder(pixel_values, position_ids, padding)
         patches = Patches(~padding[0], streams_keys)
