@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, ImageInputs
+from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.cli import main as eagle_export
 from eagle_aot.export.drafters.eagle3.describe import describe_draft
@@ -24,18 +24,8 @@ from eagle_aot.runtime_runner.program.weight_table import read_weight_table
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.formats import format_of
+from support.pictures import INPUTS
 
-PICTURES = ImageInputs(
-    rows=[70],
-    hidden_size=8,
-    patch_size=4,
-    pooling=3,
-    image_token=5,
-    begin_token=6,
-    end_token=7,
-    never=[5],
-    sees_whole=True,
-)
 CONTEXT = 32  # tokens
 CACHES = ("target.kv_cache.k", "target.kv_cache.v", "draft.kv_cache.k")
 TOKENS = torch.tensor([[3, 1, 4, 1]])
@@ -116,7 +106,7 @@ def read_manifest(directory: Path) -> None:
 
 def read_pictures(directory: Path) -> None:
     """All pictures of a folder, made ready as the settings beside them say."""
-    reader = PictureReader(directory, PICTURES)
+    reader = PictureReader(directory, INPUTS)
     for path in sorted(directory.iterdir()):
         if path.suffix != ".json":
             reader.read(path)

@@ -8,8 +8,22 @@ import numpy as np
 import torch
 from PIL import Image
 
+from eagle_aot.artifact import ImageInputs
 from eagle_aot.runtime_runner.images.picture import Patches, PlacedPrompt
 from support.picture_pair import IMAGE, NEVER
+
+INPUTS = ImageInputs(
+    rows=[70, 140],
+    hidden_size=8,
+    patch_size=4,
+    pooling=3,
+    image_token=5,
+    begin_token=6,
+    end_token=7,
+    never=[5],
+    sees_whole=True,
+)
+"""Of a program that nobody has."""
 
 
 def drawn(height: int, width: int, seed: int = 0) -> Image.Image:

@@ -10,31 +10,19 @@ import torch
 from PIL import Image, ImageOps
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import ArtifactError, PromptError
 from eagle_aot.runtime_runner.images import files
 from eagle_aot.runtime_runner.images.picture import Patches
 from eagle_aot.runtime_runner.images.reader import PictureReader, Source
-from support.pictures import drawn, stored
+from support.pictures import INPUTS, drawn, stored
 
-IMAGES = ImageInputs(
-    rows=[70, 140],
-    hidden_size=8,
-    patch_size=4,
-    pooling=3,
-    image_token=5,
-    begin_token=6,
-    end_token=7,
-    never=[5],
-    sees_whole=True,
-)
 ROTATED = 6
 """As EXIF says that a camera was held."""
 
 
 @pytest.fixture
 def reader(tmp_path: Path) -> PictureReader:
-    return PictureReader(tmp_path, IMAGES)
+    return PictureReader(tmp_path, INPUTS)
 
 
 def rotated() -> bytes:
@@ -152,4 +140,4 @@ def test_a_processor_of_another_tower_is_refused(reader: PictureReader, tmp_path
     ):
         settings.write_text(text)
         with pytest.raises(ArtifactError, match=words):
-            PictureReader(tmp_path, IMAGES).read(FRAMES[0])
+            PictureReader(tmp_path, INPUTS).read(FRAMES[0])

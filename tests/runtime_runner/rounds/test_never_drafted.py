@@ -8,7 +8,7 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows
 from eagle_aot.runtime_runner.rounds.target import Forward
 from support.picture_pair import NEVER, PLACEHOLDER
 from support.pictures import drawn
@@ -37,6 +37,13 @@ def test_a_round_verifies_none(picture_runner: Runner, monkeypatch: pytest.Monke
     running.place(torch.tensor([[9]]), 0)
     Round(target, OfPlaceholders(), 4, running).step()
     assert [tokens.tolist() for tokens in seen] == [[[9, 9, 9, 9, 9]]]
+
+
+def test_the_program_never_chooses_them(picture_runner: Runner) -> None:
+    where = torch.tensor([[9]]), torch.zeros(1).long(), torch.zeros(1).long()
+    logits, _ = picture_runner.verify(chain_rows(*where, 16))
+    (impossible,) = logits[0, 0].isneginf().nonzero(as_tuple=True)
+    assert impossible.tolist() == NEVER
 
 
 def test_prompt_lookup_behind_a_picture_changes_no_token(picture_runner: Runner) -> None:
