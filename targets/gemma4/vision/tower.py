@@ -34,7 +34,8 @@ class VisionTower(nn.Module):
             if config.standardize:
                 for name in ("std_bias", "std_scale"):
                     self.register_buffer(name, torch.empty(config.hidden_size))
-        self.encoder.rotary_emb = gemma4.Gemma4VisionRotaryEmbedding(library)
+        kind = gemma4.Gemma4VisionRotaryEmbedding
+        self.encoder.rotary_emb = AxialRotary(kind.compute_axial_rope_parameters(library)[0])
 
     def forward(self, pixel_values: Tensor, position_ids: Tensor, streams_keys: bool) -> Tensor:
         """As `Gemma4Vision` takes them -> [1, S, hidden_size]."""
@@ -42,7 +43,7 @@ class VisionTower(nn.Module):
         padding = (position_ids == -1).all(dim=-1)
         states = self.patch_embedder(pixel_values, position_ids, padding)
         patches = Patches(~padding[0], streams_keys)
-        rotary = self.encoder.rotary_emb(states, position_ids)
+        rotary = self.encoder.rotary_emb(position_ids, states.dtype)
         for layer in self.encoder.layers:
             states = layer(
                 states,
@@ -55,6 +56,26 @@ class VisionTower(nn.Module):
         if self.config.standardize:
             pooled = (pooled - self.std_bias.float()) * self.std_scale.float()
         return pooled.to(states.dtype)
+
+
+class AxialRotary(nn.Module):
+    """As transformers' `Gemma4VisionRotaryEmbedding`, in operators that every backend has: some
+    versions multiply matrices of four dimensions there."""
+
+    inv_freq: Tensor
+
+    def __init__(self, inv_freq: Tensor) -> None:
+        """`inv_freq` float32 [D / 4], the frequencies of half of a head's pairs."""
+        super().__init__()
+        self.register_buffer("inv_freq", inv_freq, persistent=False)
+
+    def forward(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """position_ids int64 [1, N, 2] -> cosines and sines [1, N, D]: of x in the first half of a
+        head, of y in the second."""
+        angles = position_ids.unsqueeze(-1).float() * self.inv_freq
+        x, y = angles[:, :, 0], angles[:, :, 1]
+        angles = torch.cat((x, x, y, y), dim=-1)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 class Gemma4Vision(nn.Module):
