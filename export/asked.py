@@ -27,6 +27,7 @@ class Asked:
     max_batch_size: int
     inputs: str
     image_tokens: tuple[int, ...] | None
+    image_seed: str
     load_format: str
     dummy_layers: int | None
     quantize: str | None
@@ -87,6 +88,7 @@ class Asked:
             max_batch_size=self.max_batch_size,
             inputs=self.inputs,
             image_tokens=self.image_tokens,
+            image_seed=self.image_seed,
             no_self_test=self.no_self_test,
             self_test_prompts=self.self_test_prompts,
             jobs=self.jobs,

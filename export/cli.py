@@ -26,6 +26,9 @@ CPU_WEIGHTS = ["float32", "int8", "int4"]
 INPUTS = ["text", "text,image"]
 """The names in `options.py`, which imports torch."""
 
+SEEDS = ["token", "picture"]
+"""The names in `options.py`."""
+
 QUANTS = ["none", "int8", "int4"]
 """The names in `targets/int4/quantisers.py`, which imports torch."""
 
@@ -76,6 +79,9 @@ def numbers(
 @click.option("--image-tokens", callback=numbers, metavar="N,...",
               help="Rows of a prompt that a picture takes at most: 70, 140, 280, 560 or 1120, or "
                    "several, the default first; default: the checkpoint's.")  # fmt: skip
+@click.option("--image-seed", type=click.Choice(SEEDS), default="token", show_default=True,
+              help="What a head is shown where a picture is: the token that stands for it, or its "
+                   "rows; the text stays the same.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",
               show_default=True, help="dummy: full geometry, random weights.")  # fmt: skip
 @click.option("--dummy-layers", type=click.IntRange(min=1), metavar="N",

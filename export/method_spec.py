@@ -148,6 +148,15 @@ def features_input(batch: int, width: int, dtype: torch.dtype) -> dict[str, Inpu
     return {"features": (features, {0: BATCH, 1: ROWS})}
 
 
+def seeds_input(batch: int, width: int, dtype: torch.dtype) -> dict[str, Input]:
+    """What rows of such a step may hold in place of tokens' embeddings, and which do."""
+    shape, by_row = typical_shape(batch), {0: BATCH, 1: ROWS}
+    return {
+        "embeddings": (torch.zeros(*shape, width, dtype=dtype), by_row),
+        "given": (torch.zeros(shape, dtype=torch.int64), by_row),
+    }
+
+
 def typical_shape(batch: int) -> tuple[int, int]:
     """Sequences and rows of each of a typical step where there may be `batch` sequences.
 

@@ -15,6 +15,11 @@ TEXT, TEXT_AND_IMAGES = "text", "text,image"
 INPUTS = (TEXT, TEXT_AND_IMAGES)
 """What prompts may hold."""
 
+SEED_TOKEN, SEED_PICTURE = "token", "picture"
+SEEDS = (SEED_TOKEN, SEED_PICTURE)
+"""What a head is shown where a prompt has a picture: the embedding of what stands for its rows, or
+the rows."""
+
 UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "jobs", "progress")
 """Where a checkpoint lay says nothing about it, and prompts and processes decide nothing."""
 
@@ -36,6 +41,7 @@ class ExportOptions:
     max_batch_size: int = 1
     inputs: str = TEXT
     image_tokens: tuple[int, ...] | None = None
+    image_seed: str = SEED_TOKEN
     no_self_test: bool = False
     self_test_prompts: Path | None = None
     jobs: int = 1
@@ -52,6 +58,10 @@ class ExportOptions:
             if not self.reads_pictures:
                 raise SettingError(f"--image-tokens goes with --inputs {TEXT_AND_IMAGES}")
             check_image_tokens(self.image_tokens)
+        if self.image_seed not in SEEDS:
+            raise SettingError(f"--image-seed {self.image_seed}: must be {' or '.join(SEEDS)}")
+        if self.image_seed != SEED_TOKEN and not self.reads_pictures:
+            raise SettingError(f"--image-seed goes with --inputs {TEXT_AND_IMAGES}")
 
     @property
     def reads_pictures(self) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import Constants, Manifest
+from eagle_aot.artifact import EAGLE3, Constants, Manifest
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
@@ -27,7 +28,7 @@ from eagle_aot.export.lowering.backend import (
 )
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.methods import method_specs
-from eagle_aot.export.options import ExportOptions
+from eagle_aot.export.options import SEED_TOKEN, ExportOptions
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import SPLITK, choose_attention
 from eagle_aot.export.prepare.cpu_weights import FLOAT32
@@ -239,7 +240,12 @@ def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:
     caches = (module for module in pair.modules() if isinstance(module, KVCache))
     room = min((cache.ring - cache.window for cache in caches if cache.window), default=0)
     longest = _max_prefill(options, options.backend), target.max_seq_len, target.sliding_window
-    return method_lengths(*longest, target.sequences, room, options.image_tokens or ())
+    lengths = method_lengths(*longest, target.sequences, room, options.image_tokens or ())
+    if options.image_seed == SEED_TOKEN:
+        return lengths
+    if pair.draft.kind != EAGLE3:
+        raise SettingError(f"--image-seed: drafter {pair.draft.kind!r} is shown no embeddings")
+    return replace(lengths, seeds_pictures=True)
 
 
 def _image_tokens(source: Source, options: ExportOptions) -> tuple[int, ...] | None:

@@ -51,6 +51,7 @@ from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, Parameters
 from eagle_aot.runtime_runner.prompts.reader import AnyPrompt, PromptReader
 from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape, Tree
@@ -79,13 +80,14 @@ class Runner:
         copies: bool = False,
         reuse: bool = True,
         images: ImageInputs | None = None,
+        seeds: HeadSeeds | None = None,
     ) -> None:
         """With `copies` the program has `copy_rows`; it takes `images` in prompts where that is not
-        None."""
+        None, and shows them to the drafter through `seeds`, if through anything."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
-        self.target = TargetMethods(executor, constants, copies=copies, images=images)
+        self.target = TargetMethods(executor, constants, copies=copies, images=images, seeds=seeds)
         self.reader = PromptReader(directory, images, constants.max_prefill_chunk)
         self.drafter = drafter
         batch, device = constants.max_batch_size, executor.device
@@ -411,7 +413,9 @@ def load_artifact(
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
-    made = make_drafter(opened, constants, directory, manifest)
+    images = manifest.images
+    seeds = HeadSeeds(opened, images) if images is not None and images.seeds_head else None
+    made = make_drafter(seeds or opened, constants, directory, manifest)
     return Runner(
         directory,
         opened,
@@ -420,5 +424,6 @@ def load_artifact(
         prompt_share,
         copies=COPY_ROWS in manifest.methods,
         reuse=reuse,
-        images=manifest.images,
+        images=images,
+        seeds=seeds,
     )

@@ -156,6 +156,7 @@ def exports(
         started["picture"] = Export(
             directory / "picture",
             *("--target-model", "auto", "--max-seq-len", "320", "--inputs", "text,image"),
+            *("--image-seed", "picture"),
             *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )

@@ -118,6 +118,7 @@ def image_inputs(pair: Pair, lengths: MethodLengths) -> ImageInputs | None:
         end_token=tokens.end,
         never=list(tokens.never),
         sees_whole=pair.sees_whole,
+        seeds_head=lengths.seeds_pictures,
     )
 
 

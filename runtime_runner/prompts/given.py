@@ -1,6 +1,7 @@
 """Rows of a prompt's chunk that are a picture's: what the program is given in place of tokens."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,14 @@ from eagle_aot.runtime_runner.images.picture import Patches, Picture, Placed
 from eagle_aot.runtime_runner.prompts.chunks import Chunk
 
 
+class Given(NamedTuple):
+    """Rows of a chunk: `embeddings` [1, T, H], and `last_visible` int64 [T], the position up to
+    which a picture's row sees, -1 for a token's."""
+
+    embeddings: Tensor
+    last_visible: Tensor
+
+
 class GivenRows:
     """Of an artifact that takes pictures. One is encoded when its chunk is run, and then forgotten:
     rows that a cache holds need none of it."""
@@ -19,8 +28,8 @@ class GivenRows:
         self._executor, self._images = executor, images
         self._dtype = torch.bfloat16 if executor.device.type == "cuda" else torch.float32
 
-    def of(self, chunk: Chunk, pictures: Sequence[Placed]) -> tuple[Tensor, Tensor]:
-        """`embeddings` [1, T, H] and `last_visible` int64 [T] of a chunk, padding included."""
+    def of(self, chunk: Chunk, pictures: Sequence[Placed]) -> Given:
+        """The rows of a chunk, padding included."""
         count, device = len(chunk) + chunk.padding, self._executor.device
         hidden = self._images.hidden_size
         embeddings = torch.zeros(1, count, hidden, dtype=self._dtype, device=device)
@@ -35,7 +44,7 @@ class GivenRows:
             embeddings[0, inside] = rows.to(device, self._dtype)
             own = torch.arange(here.start, here.stop, device=device)
             last[inside] = stop - 1 if self._images.sees_whole else own
-        return embeddings, last
+        return Given(embeddings, last)
 
     def rows(self, picture: Picture) -> Tensor:
         """All of a picture's, [count, H]."""

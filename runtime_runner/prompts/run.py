@@ -1,6 +1,7 @@
 """A prompt on its way through target and drafter."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -34,8 +35,8 @@ class PromptRun:
     ) -> None:
         """Of the sequence int64 [1], whose first `kept` rows are there. What a drafter is shown of
         a chunk ends with the token after the chunk. `sampler` chooses that behind the last chunk,
-        the likeliest where it is None. `pictures` stand where the prompt has ids for their rows,
-        which is what a drafter is shown of them."""
+        the likeliest where it is None. `pictures` stand where the prompt has ids for their
+        rows."""
         self._target, self._drafter = target, drafter
         self._sampler = sampler or Sampler(1, sequence.device)
         self._sequence = sequence.clone()
@@ -75,15 +76,19 @@ class PromptRun:
         chunk = self._chunks.pop()
         positions = torch.arange(chunk.start, chunk.stop, device=self._text.device)
         tokens = self._text[:, chunk.start : chunk.stop]
-        rows = tokens, positions, self._sequence, chunk
-        if self._pictures:
-            logits, features = self._target.run_pictures(*rows, self._pictures)
+        rows, target = (tokens, positions, self._sequence, chunk), self._target
+        shown: AbstractContextManager[None] = nullcontext()
+        if self._pictures and not chunk.few_rows:
+            given = target.given_rows(chunk, self._pictures)
+            logits, features = target.run_given(*rows, given)
+            shown = target.showing(given)
         else:
-            logits, features = self._target.run_prompt(*rows)
+            logits, features = target.run_prompt(*rows)
         bonus = self._choose(logits[:, -1:], chunk.stop)
         if self._drafter:
             following = torch.cat((self._text, bonus), dim=1)[:, chunk.start + 1 : chunk.stop + 1]
-            self._drafter.observe(committed(following, positions, self._sequence), features)
+            with shown:
+                self._drafter.observe(committed(following, positions, self._sequence), features)
         return bonus
 
     def _choose(self, logits: Tensor, position: int) -> Tensor:

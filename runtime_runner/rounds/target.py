@@ -1,6 +1,7 @@
 """The target behind `prefill` and `target_verify`, which share its caches."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
@@ -10,7 +11,8 @@ from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants, Ima
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.images.picture import Placed, Span
 from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_around, plan_chunks
-from eagle_aot.runtime_runner.prompts.given import GivenRows
+from eagle_aot.runtime_runner.prompts.given import Given, GivenRows
+from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 from eagle_aot.runtime_runner.rounds.step import StepRows, chain_rows
 
 CPU_CHUNK = 128
@@ -58,15 +60,16 @@ class Target(Protocol):
     def plan_around(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
         """As `plan_prompt`, of a prompt with pictures."""
 
-    def run_pictures(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        sequence: Tensor,
-        chunk: Chunk,
-        pictures: Sequence[Placed],
+    def given_rows(self, chunk: Chunk, pictures: Sequence[Placed]) -> Given:
+        """What the rows of a chunk are in which pictures may lie."""
+
+    def run_given(
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: Given
     ) -> Forward:
-        """As `run_prompt`, where pictures of the prompt may lie in the chunk."""
+        """As `run_prompt`, of a chunk with such rows."""
+
+    def showing(self, given: Given) -> AbstractContextManager[None]:
+        """While a drafter is shown the chunk: what it may see of its rows."""
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         """A step, before which `moves` int64 [B, D] say where the D tokens before it lie."""
@@ -87,8 +90,10 @@ class TargetMethods:
         *,
         copies: bool = False,
         images: ImageInputs | None = None,
+        seeds: HeadSeeds | None = None,
     ) -> None:
-        self._executor = executor
+        """Rows of pictures are shown to what drafts through `seeds`, if through anything."""
+        self._executor, self._seeds = executor, seeds
         self._constants = constants
         self.tail, self.copies = constants.tail, copies
         self._given = None if images is None else GivenRows(executor, images)
@@ -123,7 +128,12 @@ class TargetMethods:
     def run_prompt(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
     ) -> Forward:
-        return self.run_pictures(tokens, input_pos, sequence, chunk, ())
+        if chunk.few_rows:
+            step = chain_rows(tokens, input_pos[:1], sequence, self.tail)
+            return self.verify(step, no_moves(1, self.tail, tokens.device))
+        if self._given is None:
+            return self._run(PREFILL, tokens, input_pos, sequence)
+        return self.run_given(tokens, input_pos, sequence, chunk, self.given_rows(chunk, ()))
 
     def plan_around(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
         constants = self._constants
@@ -134,23 +144,19 @@ class TargetMethods:
         sizes = longest, room
         return plan_around(length, pictures, sizes, least, constants.max_rows, kept)
 
-    def run_pictures(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        sequence: Tensor,
-        chunk: Chunk,
-        pictures: Sequence[Placed],
+    def given_rows(self, chunk: Chunk, pictures: Sequence[Placed]) -> Given:
+        assert self._given is not None, "an artifact of text"
+        return self._given.of(chunk, pictures)
+
+    def run_given(
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: Given
     ) -> Forward:
-        if chunk.few_rows:
-            step = chain_rows(tokens, input_pos[:1], sequence, self.tail)
-            return self.verify(step, no_moves(1, self.tail, tokens.device))
-        if self._given is None:
-            return self._run(PREFILL, tokens, input_pos, sequence)
         rows = padded(tokens, input_pos, chunk.padding)
-        given = self._given.of(chunk, pictures)
         found = self._run(PREFILL, *rows, sequence, *given)
         return Forward(found.logits, found.features[:, : len(chunk)])
+
+    def showing(self, given: Given) -> AbstractContextManager[None]:
+        return nullcontext() if self._seeds is None else self._seeds.showing(given)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         return self._run(TARGET_VERIFY, *step.inputs, moves)

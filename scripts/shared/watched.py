@@ -26,7 +26,8 @@ class WatchedTarget:
         self._target, self.tail, self.copies = target, target.tail, target.copies
         self.rewind, self.window, self.never = target.rewind, target.window, target.never
         self.plan_prompt, self.run_prompt = target.plan_prompt, target.run_prompt
-        self.plan_around, self.run_pictures = target.plan_around, target.run_pictures
+        self.plan_around, self.given_rows = target.plan_around, target.given_rows
+        self.run_given, self.showing = target.run_given, target.showing
         self.copy_rows = target.copy_rows
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:

@@ -10,10 +10,15 @@ from click.testing import CliRunner, Result
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.export import Source, load_pair
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.chat import Conversation
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.images.picture import Patches
+from eagle_aot.runtime_runner.prompts.chunks import Chunk
+from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.step import GivenRows, PromptChunk
 from support.picture_pair import BEGIN, END, IMAGE, NEVER, PLACEHOLDER, ROWS
 from support.pictures import drawn, stored, transformers_text
 from support.refusals import refuses
@@ -120,6 +125,32 @@ def test_rows_of_another_encoder_stand_for_a_picture(
             runner.generate(TEXT, images=[wrong])
     with pytest.raises(PromptError, match="97 rows: 96 at most lie in one chunk"):
         runner.generate(TEXT, images=[torch.zeros(97, 64)])
+
+
+def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
+    picture_runner: Runner, picture_pair: tuple[Path, Path], files: list[Path]
+) -> None:
+    """As this artifact was exported to: against the modules themselves, in one chunk."""
+    runner, read = picture_runner, picture_runner.reader.read(TEXT, images=files[:1])
+    where = torch.zeros(1, dtype=torch.int64)
+    run = PromptRun(runner.target, runner.drafter, read.tokens, where, pictures=read.pictures)
+    while run.left:
+        bonus = run.run_chunk()
+    found = runner.drafter.logits(where)
+    source = Source.find("auto", *picture_pair, "auto")
+    pair = load_pair(source, CacheSizes(320, torch.float32, chunk=96), pictures=True).pair
+    given = runner.target.given_rows(Chunk(0, len(read.tokens), False), read.pictures)
+    tokens, places = torch.tensor([read.tokens]), torch.arange(len(read.tokens))
+    following = torch.cat((tokens, bonus), dim=1)[:, 1:]
+    with torch.no_grad():
+        _, taps = pair.target.run(tokens, PromptChunk(places, where, given=GivenRows(*given)))
+        plain = pair.draft.embed(following)
+        rows = torch.cat((given.embeddings[:, 1:], plain[:, -1:]), dim=1)
+        shown = torch.cat((given.last_visible[1:] >= 0, torch.tensor([False])))
+        for seeds, near in ((torch.where(shown[:, None], rows, plain), True), (plain, False)):
+            pair.draft.reset_cache()
+            wanted, _ = pair.draft.forward_cached(seeds, pair.draft.fuse(taps), places)
+            assert ((found - wanted[:, -1:]).abs().max() < 1e-3) == near
 
 
 def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import PREFILL, TARGET_VERIFY
+from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import CheckpointError, EagleError, SettingError, UnsupportedError
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.encode_image import DECOMPOSITIONS
@@ -42,7 +42,8 @@ def programs() -> Iterator[dict[str, ExportedProgram]]:
         tokens = pictures.DUMMIES["gemma4-31b"][1]
         patch.setitem(pictures.DUMMIES, "gemma4-31b", (short, tokens))
         source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=LAYERS)
-        yield run_check(source, ExportOptions(inputs=BOTH, image_tokens=(280, 1120)))
+        options = ExportOptions(inputs=BOTH, image_tokens=(280, 1120), image_seed="picture")
+        yield run_check(source, options)
 
 
 def operators(program: ExportedProgram) -> Counter[str]:
@@ -63,6 +64,15 @@ def test_patches_attend_by_the_operator_for_prompts(programs: dict[str, Exported
         found = operators(programs[f"encode_image_{rows}"])
         assert found[OPERATOR] == TOWER and not found["aten.bmm.default"]
         assert not set(found) & {str(operator) for operator in DECOMPOSITIONS}
+
+
+def test_a_head_may_be_shown_pictures(programs: dict[str, ExportedProgram]) -> None:
+    for name in (DRAFT_DECODE, DRAFT_PREFILL):
+        found = programs[name].graph_signature.user_inputs
+        assert list(found)[-2:] == ["embeddings", "given"]
+    source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=3, drafter="ngram")
+    with pytest.raises(SettingError, match="drafter 'ngram' is shown no embeddings"):
+        run_check(source, ExportOptions(inputs=BOTH, image_seed="picture"))
 
 
 def test_no_method_says_what_stands_for_a_picture(programs: dict[str, ExportedProgram]) -> None:
@@ -104,6 +114,8 @@ def test_what_reaches_the_compiler_for_a_gpu(
         ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
         ({"inputs": BOTH, "image_tokens": (281,)}, "--image-tokens 281: name some of 70, 140"),
         ({"inputs": BOTH, "image_tokens": (280, 280)}, "each once"),
+        ({"image_seed": "picture"}, "--image-seed goes with --inputs text,image"),
+        ({"inputs": BOTH, "image_seed": "x"}, "--image-seed x: must be token or picture"),
         ({"inputs": BOTH, "max_prefill": 200}, "280 rows lies whole in one prefill chunk"),
     ],
 )

@@ -22,6 +22,7 @@ INPUTS = ImageInputs(
     end_token=7,
     never=[5],
     sees_whole=True,
+    seeds_head=False,
 )
 """Of a program that nobody has."""
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL
+from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import (
@@ -14,9 +15,11 @@ from eagle_aot.export.method_spec import (
     caches_of,
     features_input,
     prompt_inputs,
+    seeds_input,
     step_inputs,
 )
 from eagle_aot.export.pair import Method, Pair
+from eagle_aot.targets import TapTarget
 from eagle_aot.targets.step import PromptChunk, Step
 from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
@@ -38,6 +41,24 @@ class DraftDecode(Method):
         return self.draft.run(self.draft.embed(tokens), features, step)
 
 
+class DraftDecodeSeeded(DraftDecode):
+    """The same, where a slot may hold a row of a picture in place of a token's embedding:
+    `embeddings` [B, T, H] where `given` int64 [B, T] is 1, and not 0."""
+
+    def forward(  # type: ignore[override]
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        sequences: Tensor,
+        tail: Tensor,
+        features: Tensor,
+        embeddings: Tensor,
+        given: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        return self.draft.run(seeds(self.draft, tokens, embeddings, given), features, step)
+
+
 class DraftPrefill(Method):
     """A prompt's slots, which are stored: tokens int64 [1, T], input_pos int64 [T], sequence
     int64 [1] and fused features [1, T, H].
@@ -56,6 +77,37 @@ class DraftPrefill(Method):
         return input_pos[-1:] + 1
 
 
+class DraftPrefillSeeded(DraftPrefill):
+    """The same of a prompt's slots: embeddings [1, T, H], given int64 [1, T]."""
+
+    def forward(  # type: ignore[override]
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        features: Tensor,
+        embeddings: Tensor,
+        given: Tensor,
+    ) -> Tensor:
+        chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys)
+        self.draft.store(seeds(self.draft, tokens, embeddings, given), features, chunk)
+        return input_pos[-1:] + 1
+
+
+def seeds(draft: Eagle3Draft, tokens: Tensor, embeddings: Tensor, given: Tensor) -> Tensor:
+    """What slots hold beside their features, [B, T, H]."""
+    return torch.where((given > 0).unsqueeze(-1), embeddings, draft.embed(tokens))
+
+
+def check_seeds(draft: Eagle3Draft, target: TapTarget) -> None:
+    """Raise PairingError unless a picture's rows are as wide as what the head embeds."""
+    if (width := draft.config.hidden_size) != target.hidden_size:
+        raise PairingError(
+            f"--image-seed picture: a picture's rows have {target.hidden_size} numbers, the head "
+            f"embeds {width}: use --image-seed token"
+        )
+
+
 def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
     """`draft_decode`, through which a round's slots go, and `draft_prefill` for a prompt's.
 
@@ -66,9 +118,13 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
     assert isinstance(draft, Eagle3Draft)
     served = splits_keys and is_served(draft)
     dtype = draft.kv_cache.k.dtype
+    inputs = step_inputs(batch) | features_input(batch, draft.hidden_size, dtype)
+    if lengths.seeds_pictures:
+        check_seeds(draft, pair.target)
+        inputs |= seeds_input(batch, draft.hidden_size, dtype)
     spec = MethodSpec(
-        module=DraftDecode(pair, served),
-        inputs=step_inputs(batch) | features_input(batch, draft.hidden_size, dtype),
+        module=(DraftDecodeSeeded if lengths.seeds_pictures else DraftDecode)(pair, served),
+        inputs=inputs,
         outputs=ALL_ROWS,
         writes=caches_of(pair, "draft"),
         min_rows=1,
@@ -84,9 +140,14 @@ def prompt_spec(pair: Pair, lengths: MethodLengths) -> MethodSpec:
     draft, rows = pair.draft, lengths.max_prefill
     assert isinstance(draft, Eagle3Draft)
     features = torch.zeros(1, rows, draft.hidden_size, dtype=draft.kv_cache.k.dtype)
+    inputs = prompt_inputs(rows) | {FEATURES: (features, {1: ROWS})}
+    if lengths.seeds_pictures:
+        given = torch.zeros(1, rows, dtype=torch.int64)
+        by_row = {1: ROWS}
+        inputs |= {"embeddings": (torch.zeros_like(features), by_row), "given": (given, by_row)}
     return MethodSpec(
-        module=DraftPrefill(pair, splits_keys=True),
-        inputs=prompt_inputs(rows) | {FEATURES: (features, {1: ROWS})},
+        module=(DraftPrefillSeeded if lengths.seeds_pictures else DraftPrefill)(pair, True),
+        inputs=inputs,
         outputs={"stored": ("int64", (1,))},
         writes=caches_of(pair, "draft"),
         min_rows=lengths.min_prefill,
