@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import PromptError
 from eagle_aot.runtime_runner.images.picture import Picture, Placed, PlacedPrompt
-from eagle_aot.runtime_runner.images.reader import MOST_PICTURES
+
+MOST_PICTURES = 64
+"""Of a prompt."""
 
 
 def place(
@@ -33,10 +35,14 @@ def place(
     return PlacedPrompt(tuple(tokens), tuple(placed))
 
 
-def check_ids(ids: Sequence[int], pictures: int, images: ImageInputs) -> None:
-    """Raise PromptError for ids that stand for what is not there."""
+def check_count(pictures: int) -> None:
+    """Raise PromptError for more than a prompt takes, before any is read."""
     if pictures > MOST_PICTURES:
         raise PromptError(f"{pictures} pictures: a prompt takes {MOST_PICTURES} at most")
+
+
+def check_ids(ids: Sequence[int], pictures: int, images: ImageInputs) -> None:
+    """Raise PromptError for ids that stand for what is not there."""
     if (found := list(ids).count(images.image_token)) != pictures:
         raise PromptError(
             f"the prompt has {found} places for pictures, and {pictures} pictures are given"

@@ -15,9 +15,6 @@ from eagle_aot.runtime_runner.images.files import decoded, read_file, upright
 from eagle_aot.runtime_runner.images.picture import Patches, Picture
 from eagle_aot.runtime_runner.images.urls import content_of, is_url
 
-MOST_PICTURES = 64
-"""Of a prompt."""
-
 Source = str | Path | bytes | Tensor | Picture | Any
 """A file, its bytes, a `data:` URL, a PIL image, or rows [count, H] that another encoder made."""
 

@@ -11,7 +11,7 @@ from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.prompts import Message, Part, check_messages, is_ids, user
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.images.picture import Picture, PlacedPrompt
-from eagle_aot.runtime_runner.images.placing import place
+from eagle_aot.runtime_runner.images.placing import check_count, place
 from eagle_aot.runtime_runner.images.reader import PictureReader, Source
 from eagle_aot.runtime_runner.images.urls import content_of
 
@@ -55,11 +55,11 @@ class PromptReader:
         if is_ids(prompt):
             if system is not None:
                 raise PromptError("token ids take no system text: leave it out, or give messages")
-            return self._placed(list(prompt), [self.picture(one, rows) for one in images])
+            return self._placed(list(prompt), self._all(images, rows))
         if raw and (system is not None or not isinstance(prompt, str)):
             raise SettingError("a raw prompt is text alone: leave out messages and system text")
         if raw and isinstance(prompt, str):
-            read = [self.picture(one, rows) for one in images]
+            read = self._all(images, rows)
             text = "".join(one["text"] or self._word for one in self._spread(prompt, read))
             return self._placed(self.tokenizer.encode(text, raw), read)
         return self._read_turns(prompt, system, images, rows)
@@ -69,13 +69,15 @@ class PromptReader:
     ) -> PlacedPrompt:
         """Text as a user's turn, or messages."""
         if isinstance(prompt, str):
-            read = [self.picture(one, rows) for one in images]
+            read = self._all(images, rows)
             if not read:
                 return self._placed(self.tokenizer.encode(prompt, system=system), [])
-            parts = self._spread(prompt, read)
-            return self._placed(self._encoded([user(parts)], system, len(read)), read)
+            turn = user(self._spread(prompt, read))
+            return self._placed(self._encoded([turn], system, len(read)), read)
         messages = check_messages(prompt)
-        found = [self._picture_of(part, rows) for part in of(messages)]
+        parts = list(of(messages))
+        check_count(len(parts))
+        found = [self._picture_of(part, rows) for part in parts]
         if not found:
             flat = [self._flat(message) for message in messages]
             return self._placed(self.tokenizer.encode(flat, system=system), [])
@@ -90,6 +92,10 @@ class PromptReader:
                 f"{self._directory}: reads text alone: export with --inputs text,image"
             )
         return self.pictures.read(source, rows)
+
+    def _all(self, sources: Sequence[Source], rows: int | None) -> list[Picture]:
+        check_count(len(sources))
+        return [self.picture(source, rows) for source in sources]
 
     def _picture_of(self, part: Part, rows: int | None) -> Picture:
         """That of a message, with as much detail as it says."""
