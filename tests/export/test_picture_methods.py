@@ -29,8 +29,8 @@ from support.picture_pair import PROCESSOR
 BOTH = "text,image"
 LAYERS = 6
 """Of the target, five sliding ones and a full one."""
-TOWER = 2
-"""Layers of a tower that is like the real one otherwise."""
+TOWER = 1
+"""Layers of a tower that is as the real one otherwise."""
 OPERATOR = "eagle_aot.sdpa_prompt.default"
 
 
