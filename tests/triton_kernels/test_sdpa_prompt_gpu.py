@@ -41,6 +41,17 @@ def test_it_is_attention(layer: Layer, behind: int) -> None:
     assert relative_error(output, case.expected(every=7)) < ERROR[layer.dtype]
 
 
+@pytest.mark.parametrize("behind", [0, 17, 1024, 4096])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_rows_of_a_picture_see_all_of_it(layer: Layer, behind: int) -> None:
+    case = replace(prompt(layer, behind, 300), pictures=((3, 9), (14, 294)))
+    output = sdpa_prompt(*case.arguments(), case.last)[:, ::7]
+    assert relative_error(output, case.expected(every=7)) < ERROR[layer.dtype]
+    rest = replace(prompt(layer, behind + 200, 100), pictures=((0, 94),))
+    whole = sdpa_prompt(*case.arguments(), case.last)[:, 200:]
+    assert torch.equal(sdpa_prompt(*rest.arguments(), rest.last), whole)
+
+
 @pytest.mark.parametrize("behind", [0, 100, 1500, 20000])
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_a_rows_bits_do_not_depend_on_its_chunk(layer: Layer, behind: int) -> None:

@@ -1,0 +1,61 @@
+"""Pictures on a GPU: the tower against its modules, and drafts that change no token."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_aot.export import Source, load_pair
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.images.picture import Patches
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from support.golden_cases import relative_error
+from support.picture_pair import NEVER, PLACEHOLDER, ROWS
+from support.pictures import drawn
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+IMAGES = [drawn(100, 80), drawn(60, 150, seed=1)]
+PROMPTS = [("What is this?", 1), (f"Is {PLACEHOLDER} older than {PLACEHOLDER}, or not?", 2)]
+
+
+@pytest.fixture(scope="module")
+def runner(picture_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    directory = tmp_path_factory.mktemp("pictures") / "artifact"
+    target_dir, head_dir = picture_pair
+    beside = Path(sys.executable).with_name("eagle-export")
+    command = [beside if beside.exists() else "eagle-export", "--target-model", "auto"]
+    options = ["--backend", "cuda", "--inputs", "text,image", "--max-seq-len", "320"]
+    places = ["--target-dir", target_dir, "--draft-dir", head_dir, "--output-dir", directory]
+    subprocess.run([*command, *options, "--no-self-test", *places], check=True)
+    return load_artifact(directory)
+
+
+def test_the_tower_is_the_one_of_its_modules(
+    runner: Runner, picture_pair: tuple[Path, Path]
+) -> None:
+    source = Source.find("auto", *picture_pair, "auto")
+    pair = load_pair(source, CacheSizes(96, torch.float32, chunk=ROWS), pictures=True).pair
+    for image in IMAGES:
+        picture = runner.reader.picture(image, None)
+        assert isinstance(picture.content, Patches)
+        given = picture.content.pixels, picture.content.places
+        (found,) = runner.executor.run(f"encode_image_{ROWS}", *(x.cuda() for x in given))
+        with torch.no_grad():
+            wanted = pair.vision(*given)
+        rows = found[0, : picture.count].float().cpu()
+        assert relative_error(rows, wanted[0, : picture.count]) < 5e-2
+
+
+def test_drafts_change_no_token(runner: Runner) -> None:
+    for prompt, count in PROMPTS:
+        read = runner.reader.read(prompt, images=IMAGES[:count])
+        plain = runner.generate(read, 20, speculate=False).token_ids
+        assert not set(plain) & set(NEVER)
+        for chain_len in (1, 4, 7):
+            assert runner.generate(read, 20, chain_len).token_ids == plain
+        assert runner.generate(read, 20, tree=(4, 4, 16)).token_ids == plain
+        runner.generate(read, 4)
+        assert runner.generate(read, 20, reuse=True).token_ids == plain
