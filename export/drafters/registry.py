@@ -1,6 +1,6 @@
 """The kinds of drafters this version exports, as one plain table."""
 
-from eagle_aot.artifact import DFLASH, GEMMA4_ASSISTANT, NGRAM
+from eagle_aot.artifact import DFLASH, GEMMA4_ASSISTANT, NGRAM, P_EAGLE
 from eagle_aot.export.drafters import ngram
 from eagle_aot.export.drafters.dflash import kind as dflash
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
@@ -8,6 +8,7 @@ from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.eagle3.model import KIND as EAGLE3
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind as gemma4_assistant
+from eagle_aot.export.drafters.peagle import kind as peagle
 from eagle_aot.export.drafters.protocol import Drafter, DrafterKind, HeadKind
 
 __all__ = ["HEADS", "KINDS", "OF_DUMMIES", "kind_of", "kind_of_checkpoint", "load_draft"]
@@ -15,6 +16,7 @@ __all__ = ["HEADS", "KINDS", "OF_DUMMIES", "kind_of", "kind_of_checkpoint", "loa
 HEADS: dict[str, HeadKind] = {
     GEMMA4_ASSISTANT: gemma4_assistant,
     DFLASH: dflash,
+    P_EAGLE: peagle,
     EAGLE3: eagle3,
 }
 """By the name in a manifest; asked in this order. The last one takes whatever is left, and refuses

@@ -14,6 +14,7 @@ from eagle_aot.artifact import (
     DRAFT_DECODE,
     METHODS,
     MTP_DECODE,
+    PEAGLE_DECODE,
     TARGET_VERIFY,
     Constants,
 )
@@ -73,6 +74,9 @@ class BytesToRead:
         if DFLASH_BLOCK in self._methods:
             block = self.forward(DFLASH_BLOCK, rows, context)
             return block + self.forward(DFLASH_CONTEXT, rows, 0)
+        if PEAGLE_DECODE in self._methods:
+            masks = self.forward(PEAGLE_DECODE, rows - 2, context) if rows > 2 else 0
+            return masks + self.forward(PEAGLE_DECODE, rows, context)
         drafting = [method for method in (DRAFT_DECODE, MTP_DECODE) if method in self._methods]
         if not drafting:
             return 0

@@ -11,6 +11,7 @@ from eagle_aot.artifact import (
     DFLASH_CONTEXT,
     DRAFTERS,
     MTP_DECODE,
+    PEAGLE_DECODE,
     TARGET_VERIFY,
     Constants,
 )
@@ -155,6 +156,8 @@ def rows_of(method: str, runner: Runner, drafts: Sequence[Shape]) -> list[int]:
         return sorted({max(rows, runner.drafter.block_size) for rows in committed})
     if method == DFLASH_CONTEXT:
         return sorted(committed)
+    if method == PEAGLE_DECODE:  # masks behind the first draft
+        return sorted(committed | {shape.depth - 1 for shape in drafts if shape.depth > 1})
     return sorted(branches if method == MTP_DECODE else branches | committed)
 
 

@@ -13,6 +13,7 @@ from eagle_aot.artifact import (
     EAGLE3,
     GEMMA4_ASSISTANT,
     NGRAM,
+    P_EAGLE,
     Constants,
     Manifest,
 )
@@ -23,6 +24,7 @@ from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
+from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
 from eagle_aot.runtime_runner.executors import Executor
 
 Make = Callable[[Executor, Constants, Path, Manifest], LateDrafter]
@@ -35,6 +37,14 @@ def eagle3(
     """The artifact's draft head."""
     ids = read_draft_ids(directory, executor.device)
     return Eagle3Drafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
+
+
+def peagle(
+    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+) -> LateDrafter:
+    """The artifact's head, which drafts in parallel."""
+    ids = read_draft_ids(directory, executor.device)
+    return PEagleDrafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
 
 
 def gemma4_assistant(
@@ -61,6 +71,7 @@ def ngram(
 
 KINDS: dict[str, Make] = {
     EAGLE3: eagle3,
+    P_EAGLE: peagle,
     GEMMA4_ASSISTANT: gemma4_assistant,
     DFLASH: dflash,
     NGRAM: ngram,

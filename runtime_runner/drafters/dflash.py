@@ -4,19 +4,16 @@ What it says of a place does not depend on the drafts before it, so a tree has t
 behind each of its nodes at a depth.
 """
 
-from itertools import count
-
 import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DFLASH, DFLASH_BLOCK, DFLASH_CONTEXT, Constants
-from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.drafters.head import HeadDrafter
 from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows, numbers
+from eagle_aot.runtime_runner.rounds.step import Draft, chain_rows, numbers
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -71,20 +68,7 @@ class DFlashDrafter(HeadDrafter):
         """Drafts of one block, whose own keys are overwritten by what is committed next."""
         where = running.position, running.sequences
         logits = self._block(running.bonus, *where, shape.depth)
-        places = running.position.unsqueeze(1) + numbers(1, shape.depth + 1, logits.device)
-        if shape.is_chain:
-            return Draft(self._choice(running.sampler, logits, places, running.sequences))
-        found = self._expanded(
-            running.sampler, logits, logits, places, running.sequences, shape.topk
-        )
-        depths = count()
-
-        def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
-            return at_depth(found, next(depths), rows.tokens.shape[1])
-
-        first = at_depth(found, next(depths), 1)
-        grow = grow_likely if shape.paths is None else grow_paths
-        return grow(shape, Trunk(*where, self.tail), first, expand)
+        return self._at_once(running, shape, logits)
 
     def _store(self, positions: Tensor, sequences: Tensor, features: Tensor) -> None:
         self.executor.run(DFLASH_CONTEXT, positions, sequences, features)
@@ -100,11 +84,3 @@ class DFlashDrafter(HeadDrafter):
         step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail)
         (logits,) = self.executor.run(DFLASH_BLOCK, *step.inputs)
         return logits[:, 1 : depth + 1]
-
-
-def at_depth(found: Expanded, depth: int, nodes: int) -> Expanded:
-    """Of what was found at all depths [B, N, k] that behind each of so many nodes [B, F, k]."""
-    tokens, scores = (
-        x[:, depth : depth + 1].expand(-1, nodes, -1) for x in (found.tokens, found.scores)
-    )
-    return Expanded(tokens, scores, scores[..., :0])

@@ -1,11 +1,16 @@
 """What every drafter has that is a model: its vocabulary, and how it chooses from its logits."""
 
+from itertools import count
+
 from torch import Tensor
 
 from eagle_aot.artifact import Constants
 from eagle_aot.common.threads import one_on_a_cpu
-from eagle_aot.runtime_runner.drafters.growth import Expanded
+from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, numbers
 from eagle_aot.runtime_runner.sampling.parameters import Choice
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
@@ -38,6 +43,26 @@ class HeadDrafter:
             logits = sampler.perturbed(logits, positions, sequences, self._noise_ids)
         return self._likeliest_of(logits, features, topk)
 
+    def _at_once(self, running: Running, shape: Shape, logits: Tensor) -> Draft:
+        """Drafts where what stands at a place does not depend on the drafts before it: `logits`
+        [B, depth, Vd] are about the places behind the bonus tokens. A tree has the same tokens
+        behind each of its nodes at a depth."""
+        places = running.position.unsqueeze(1) + numbers(1, shape.depth + 1, logits.device)
+        where = running.sampler, logits
+        if shape.is_chain:
+            return Draft(self._choice(*where, places, running.sequences))
+        none = logits[..., :0]
+        found = self._expanded(*where, none, places, running.sequences, shape.topk)
+        depths = count()
+
+        def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
+            return at_depth(found, next(depths), rows.tokens.shape[1])
+
+        first = at_depth(found, next(depths), 1)
+        grow = grow_likely if shape.paths is None else grow_paths
+        trunk = Trunk(running.position, running.sequences, self.tail)
+        return grow(shape, trunk, first, expand)
+
     def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
         with one_on_a_cpu(logits):
             largest, ids = logits.topk(topk, dim=-1)
@@ -53,3 +78,11 @@ class HeadDrafter:
 
     def _in_target(self, ids: Tensor) -> Tensor:
         return ids if self.target_ids is None else self.target_ids[ids]
+
+
+def at_depth(found: Expanded, depth: int, nodes: int) -> Expanded:
+    """Of what was found at all depths [B, N, k] that behind each of so many nodes [B, F, k]."""
+    tokens, scores = (
+        x[:, depth : depth + 1].expand(-1, nodes, -1) for x in (found.tokens, found.scores)
+    )
+    return Expanded(tokens, scores, scores[..., :0])

@@ -50,6 +50,7 @@ class DraftConfig:
     fc_bias: bool = False
     tap_layers: tuple[int, ...] = ()
     default_chain_len: int | None = None
+    mask_token_id: int | None = None  # of a head that drafts in parallel
 
     @property
     def wiring(self) -> Wiring:

@@ -10,6 +10,7 @@ from eagle_aot.export.drafters.draft_vocabulary import read_target_ids
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.load import TABLES, check_shapes
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.parallel import new_draft
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry, tap_layers
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
 from eagle_aot.export.drafters.eagle3.reading.taps import TapChoice
@@ -32,29 +33,34 @@ SIZES = (
     "rms_norm_eps",
     "hidden_act",
 )
+MASKED = ("mask_token_id",)
 
 
 def describe_draft(
-    checkpoint: HeadCheckpoint, target: TargetFacts | None, override: Sequence[int] | None = None
+    checkpoint: HeadCheckpoint,
+    target: TargetFacts | None,
+    override: Sequence[int] | None = None,
+    parallel: bool = False,
 ) -> Facts:
-    """A head as one JSON object; `target` and `override` (tap layers) where they are known.
+    """A head as one JSON object; `target` and `override` (tap layers) where they are known,
+    `parallel` as for `read_layout`.
 
     Reads the maps and, beside a target, the tables; of other tensors only names and shapes. Raises
     what loading the head would raise for those.
     """
     num_layers = None if target is None else target.num_layers
-    head = read_layout(checkpoint, num_layers, override)
+    head = read_layout(checkpoint, num_layers, override, parallel)
     if target is not None:
         plain_config = read_geometry(head, None)
         target.check_made_for(plain_config.target_hidden_size, plain_config.vocab_size)
     config = read_geometry(head, num_layers)
     with torch.device("meta"):
-        check_shapes(Eagle3Draft(config, CacheSizes(1, torch.float32)), head)
+        check_shapes(new_draft(config, CacheSizes(1, torch.float32)), head)
     return {
         "directory": str(checkpoint.directory),
         "layout": {"value": head.trainer, "source": head.recognised_by},
         "files": [path.name for path in head.checkpoint.files()],
-        "sizes": {name: getattr(config, name) for name in SIZES},
+        "sizes": {name: getattr(config, name) for name in SIZES + (MASKED if parallel else ())},
         "taps": _taps(tap_layers(head, config.num_taps, num_layers)),
         "options": {name: asdict(found) for name, found in sorted(head.flags.items())},
         "rope": describe_rope(config.rope, head.layer),
@@ -73,6 +79,12 @@ def decisions(config: DraftConfig, head: HeadLayout, num_layers: int) -> Facts:
         "flags": {name: asdict(found) for name, found in sorted(head.flags.items())},
         "head": {n: value for n, value in sizes(config).items() if n not in head.flags},
     }
+
+
+def of_dummy(draft: Eagle3Draft) -> Facts:
+    """The same of a random head."""
+    taps = {"value": list(draft.tap_layers), "source": "a dummy taps where public heads do"}
+    return {"taps": taps, "layout": None, "flags": {}, "head": sizes(draft.config)}
 
 
 def sizes(config: DraftConfig) -> Facts:

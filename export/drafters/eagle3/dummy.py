@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft, new_draft
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.targets import TapTarget, TargetSpec
@@ -18,6 +20,7 @@ from eagle_aot.targets.pre_norm.model import PreNormDecoder
 MIN_LAYERS = 3
 
 PUBLIC_DRAFT_VOCAB = 32000
+PARALLEL_LAYERS = 4
 
 
 def dummy_draft(spec: TargetSpec, target: TapTarget, caches: CacheSizes) -> Eagle3Draft:
@@ -25,7 +28,20 @@ def dummy_draft(spec: TargetSpec, target: TapTarget, caches: CacheSizes) -> Eagl
 
     It shares the target's embedding where the widths agree, as the public heads do.
     """
-    draft = Eagle3Draft(_config(spec, target), caches).eval()
+    return _random(_config(spec, target), target, caches)
+
+
+def dummy_parallel(spec: TargetSpec, target: TapTarget, caches: CacheSizes) -> Eagle3Draft:
+    """The same, of as many layers as heads have that draft in parallel."""
+    mask = target.vocab_size - 1
+    config = replace(_config(spec, target), num_layers=PARALLEL_LAYERS, mask_token_id=mask)
+    return _random(config, target, caches)
+
+
+def _random(config: DraftConfig, target: TapTarget, caches: CacheSizes) -> Eagle3Draft:
+    draft = new_draft(config, caches).eval()
+    if isinstance(draft, ParallelDraft):
+        draft.set_mask(torch.randn(draft.fc.in_features, dtype=caches.dtype))
     table = target.embed_weight
     if draft.embed_tokens.weight.shape == table.shape:
         assert isinstance(table, nn.Parameter)  # the same one, or it would be moved twice

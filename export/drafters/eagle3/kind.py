@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from eagle_aot.export.drafters.eagle3.describe import decisions, describe_draft, report, sizes
+from eagle_aot.export.drafters.eagle3.describe import decisions, describe_draft, of_dummy, report
 from eagle_aot.export.drafters.eagle3.dummy import dummy_draft
 from eagle_aot.export.drafters.eagle3.load import build_draft
 from eagle_aot.export.drafters.eagle3.methods import methods
@@ -49,5 +49,4 @@ def without_checkpoint(
 ) -> tuple[Eagle3Draft, Facts]:
     """A random head; no checkpoint gives reasons."""
     draft = dummy_draft(spec, target, caches)
-    taps = {"value": list(draft.tap_layers), "source": "a dummy taps where public heads do"}
-    return draft, {"taps": taps, "layout": None, "flags": {}, "head": sizes(draft.config)}
+    return draft, of_dummy(draft)

@@ -13,8 +13,10 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, PairingError
 from eagle_aot.export.drafters.draft_vocabulary import read_target_ids
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft, new_draft
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout, read_layout
+from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN
 from eagle_aot.export.drafters.eagle3.reading.names import MAPS
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget
@@ -22,6 +24,8 @@ from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.weights import assign, checked
 
 EMBEDDING, OUTPUT_TABLE = "embed_tokens.weight", "lm_head.weight"
+MADE = ("target_ids", "mask_feature")
+"""What is computed from other tensors of a head."""
 TABLES = (EMBEDDING, OUTPUT_TABLE)
 """What a head may leave to its target."""
 
@@ -53,13 +57,17 @@ def build_draft(head: HeadLayout, target: TapTarget | None, caches: CacheSizes) 
     """The head of a layout that has been read; `target` and errors as for `load_draft`."""
     config = read_geometry(head, None if target is None else target.num_hidden_layers)
     with torch.device("meta"):  # sizes that a config.json makes up are refused before they cost
-        plan = Eagle3Draft(config, caches)
+        plan = new_draft(config, caches)
     check_shapes(plan, head)
     tables = _tables_of_target(plan, head, target, caches.dtype)
-    draft = Eagle3Draft(config, caches)
+    draft = new_draft(config, caches)
     draft.has_embedding = plan.has_embedding
     _fill(draft, head, tables, caches.dtype)
     draft.target_ids = read_target_ids(draft.config, head)
+    if isinstance(draft, ParallelDraft):
+        stored = head.stored(MASK_HIDDEN)
+        shape = head.checkpoint.shape(stored)
+        draft.set_mask(checked(head.checkpoint, stored, shape, caches.dtype))
     return draft.eval()
 
 
@@ -103,8 +111,8 @@ def _fill(
 
 def parameter_shapes(draft: Eagle3Draft, head: HeadLayout) -> dict[str, torch.Size]:
     """Every parameter's shape. Raises CheckpointError for a tensor that is not one of them."""
-    wanted = {name: t.shape for name, t in draft.state_dict().items() if name != "target_ids"}
-    unknown = sorted(set(head.names) - set(wanted) - MAPS)
+    wanted = {name: t.shape for name, t in draft.state_dict().items() if name not in MADE}
+    unknown = sorted(set(head.names) - set(wanted) - MAPS - {MASK_HIDDEN})
     if unknown:
         raise CheckpointError(f"{head.directory}: unknown tensors {', '.join(unknown[:5])}")
     return wanted
@@ -112,6 +120,8 @@ def parameter_shapes(draft: Eagle3Draft, head: HeadLayout) -> dict[str, torch.Si
 
 def check_shapes(draft: Eagle3Draft, head: HeadLayout) -> None:
     """What loading refuses by names and shapes; no tensor is read, and `draft` may be meta."""
+    if isinstance(draft, ParallelDraft):
+        check_mask(draft, head)
     for name, shape in parameter_shapes(draft, head).items():
         if name in TABLES and name not in head.names:
             continue
@@ -120,6 +130,15 @@ def check_shapes(draft: Eagle3Draft, head: HeadLayout) -> None:
             raise CheckpointError(
                 f"{head.directory}: {name} is {list(found)}, config.json says {list(shape)}"
             )
+
+
+def check_mask(draft: Eagle3Draft, head: HeadLayout) -> None:
+    """Raise CheckpointError unless the mask is one row of taps, however many ones its shape has."""
+    if MASK_HIDDEN not in head.names:
+        raise CheckpointError(f"{head.directory}: a P-EAGLE head without {MASK_HIDDEN}")
+    shape, width = head.checkpoint.shape(head.stored(MASK_HIDDEN)), draft.fc.in_features
+    if shape.numel() != width:
+        raise CheckpointError(f"{head.directory}: {MASK_HIDDEN} is {list(shape)}, fc reads {width}")
 
 
 def _tensor(

@@ -201,6 +201,11 @@ class Eagle3Draft(nn.Module):
 
         return attend
 
+    def further(self, embedding: Tensor, feature: Tensor) -> tuple[Tensor, Tensor]:
+        """What the slots of drafts behind the first one are handed, [B, T, H] each: the embedding
+        of the draft before and the recurrent feature of the slot before, as given."""
+        return embedding, feature
+
     def draft_to_target(self, draft_ids: Tensor) -> Tensor:
         """Draft vocabulary ids -> target ids, same shape, int64."""
         return self.target_ids[draft_ids]

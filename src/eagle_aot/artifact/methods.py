@@ -14,14 +14,19 @@ TARGET_METHODS = (PREFILL, TARGET_VERIFY)
 METHODS = (*TARGET_METHODS, DRAFT_DECODE)
 """Those of a program with an EAGLE-3 head."""
 MTP_DECODE = "mtp_decode"
+PEAGLE_DECODE = "peagle_decode"
+MASK = -1
+"""A token of `peagle_decode` that is not known yet."""
 DFLASH_CONTEXT, DFLASH_BLOCK = "dflash_context", "dflash_block"
 
 EAGLE3 = "eagle3"
+P_EAGLE = "p-eagle"
 GEMMA4_ASSISTANT = "gemma4-assistant"
 DFLASH = "dflash"
 NGRAM = "ngram"
 DRAFTERS = {
     EAGLE3: (DRAFT_DECODE,),
+    P_EAGLE: (PEAGLE_DECODE,),
     GEMMA4_ASSISTANT: (MTP_DECODE,),
     DFLASH: (DFLASH_CONTEXT, DFLASH_BLOCK),
     NGRAM: (),

@@ -12,7 +12,7 @@ from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.drafters import KINDS, kind_of, read_draft_ids
 from support.files.artifact import write_artifact
 
-KNOWN = "eagle3, gemma4-assistant, dflash, ngram"
+KNOWN = "eagle3, p-eagle, gemma4-assistant, dflash, ngram"
 
 
 def test_the_manifest_says_which(tmp_path: Path) -> None:

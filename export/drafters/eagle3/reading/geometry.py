@@ -4,6 +4,7 @@ from eagle_aot.common.errors import CheckpointError, PairingError, UnsupportedEr
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.layer import ACTIVATIONS
 from eagle_aot.export.drafters.eagle3.reading.layout import HeadLayout
+from eagle_aot.export.drafters.eagle3.reading.mask import read_mask_token
 from eagle_aot.export.drafters.eagle3.reading.taps import WAY_OUT, TapChoice, default_tap_layers
 from eagle_aot.export.drafters.eagle3.reading.trainer import SPECULATORS
 from eagle_aot.export.drafters.head_rope import read_head_rope
@@ -51,6 +52,7 @@ def read_geometry(head: HeadLayout, num_layers: int | None) -> DraftConfig:
         fc_bias=flags["fc_bias"],
         tap_layers=tap_layers(head, num_taps, num_layers).boundaries,
         default_chain_len=chain_len(head),
+        mask_token_id=read_mask_token(head.options, vocab_size) if head.parallel else None,
     )
     check_agreement(config, head)
     return config

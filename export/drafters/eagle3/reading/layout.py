@@ -28,7 +28,7 @@ class HeadLayout:
     """What a head's files say.
 
     `layer` and `options` are views of config.json; `names` maps canonical tensor names to those of
-    the checkpoint; `flags` are those of `DraftConfig`.
+    the checkpoint; `flags` are those of `DraftConfig`; `parallel` as for `read_layout`.
     """
 
     checkpoint: Checkpoint
@@ -39,6 +39,7 @@ class HeadLayout:
     flags: Mapping[str, Found[bool]]
     taps: TapChoice
     names: Mapping[str, str]
+    parallel: bool = False
 
     @property
     def directory(self) -> Path:
@@ -65,21 +66,25 @@ class HeadLayout:
 
 
 def read_layout(
-    checkpoint: Checkpoint, num_layers: int | None, tap_layers: Sequence[int] | None = None
+    checkpoint: Checkpoint,
+    num_layers: int | None,
+    tap_layers: Sequence[int] | None = None,
+    parallel: bool = False,
 ) -> HeadLayout:
     """Recognise the layout of a head.
 
     `num_layers` is the target's, where it is known; `tap_layers` are boundaries that overrule the
-    config. Raises UnsupportedError for another algorithm's head and CheckpointError for a config
+    config; `parallel` asks for a head that drafts in parallel, whose files are EAGLE-3's with a
+    mask. Raises UnsupportedError for another algorithm's head and CheckpointError for a config
     that contradicts itself.
     """
     config, where = checkpoint.config, checkpoint.directory
-    refuse_other_configs(config)
+    refuse_other_configs(config, parallel)
     if (where / "hf_quant_config.json").is_file():
         raise UnsupportedError(f"{where}: the head is quantised; only plain weights load")
     stored = list(checkpoint.names())
     names = canonical_names(stored, where)
-    refuse_other_tensors(config, names)
+    refuse_other_tensors(config, names, parallel)
     trainer, recognised_by = find_trainer(config, stored)
     return HeadLayout(
         checkpoint=checkpoint,
@@ -90,6 +95,7 @@ def read_layout(
         flags=read_options(config, names, trainer),
         taps=choose_tap_layers(config, num_layers, tap_layers),
         names=names,
+        parallel=parallel,
     )
 
 

@@ -4,11 +4,13 @@ import re
 from collections.abc import Collection
 
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN, OWN_IDS
 from eagle_aot.export.drafters.eagle3.reading.names import count_layers
 from eagle_aot.targets.config_section import ConfigSection
 
+P_EAGLE = "a P-EAGLE head, which drafts in parallel"
 SPECULATORS = {
-    "peagle": "a P-EAGLE head, which drafts in parallel",
+    "peagle": P_EAGLE,
     "dflash": "a DFlash head, which denoises a block at once",
     "dspark": "a DSpark head, which denoises a block at once",
     "mtp": "an MTP head, the target's own next-token layers",
@@ -24,7 +26,8 @@ MLA = "a head with MLA attention"
 ARCHITECTURES = (
     (re.compile("dflash", re.IGNORECASE), SPECULATORS["dflash"]),
     (re.compile("dspark", re.IGNORECASE), SPECULATORS["dspark"]),
-    (re.compile("PEagle|^Pard"), SPECULATORS["peagle"]),
+    (re.compile("PEagle"), P_EAGLE),
+    (re.compile("^Pard"), "a PARD model, a draft model of its own that drafts in parallel"),
     (re.compile("medusa", re.IGNORECASE), SPECULATORS["medusa"]),
     (re.compile("mtp|nextn", re.IGNORECASE), SPECULATORS["mtp"]),
     (re.compile("Eagle3Deepseek"), MLA),
@@ -33,7 +36,7 @@ ARCHITECTURES = (
 """Class names; only EAGLE-3's carry a 3 behind Eagle."""
 
 TENSORS = (
-    (re.compile(r"^mask_hidden$"), SPECULATORS["peagle"]),
+    (re.compile(rf"^{MASK_HIDDEN}$"), P_EAGLE),
     (re.compile(r"\.kv_[ab]_proj"), MLA),
     (re.compile(r"(^|\.)mtp\.|(^|\.)eh_proj\."), SPECULATORS["mtp"]),
     (re.compile(r"medusa"), SPECULATORS["medusa"]),
@@ -41,18 +44,22 @@ TENSORS = (
 )
 
 
-def refuse_other_configs(config: ConfigSection) -> None:
-    """Raise UnsupportedError for a config.json that names another algorithm or other math."""
+def refuse_other_configs(config: ConfigSection, parallel: bool) -> None:
+    """Raise UnsupportedError for a config.json that names another algorithm or other math.
+
+    P-EAGLE is another one unless the head is to be read as one that drafts in `parallel`.
+    """
     kind = config.text("speculators_model_type", "eagle3")
-    if kind != "eagle3":
+    if kind != "eagle3" and not (parallel and kind == "peagle"):
         raise _other(config, SPECULATORS.get(kind, f"a {kind!r} speculator"))
     for architecture in config.texts("architectures") if config.has("architectures") else ():
         for pattern, name in ARCHITECTURES:
-            if pattern.search(architecture):
+            if pattern.search(architecture) and not (parallel and name == P_EAGLE):
                 raise _other(config, name)
-    for key in ("dflash_config", "pard_token"):
-        if config.has(key):
-            raise _other(config, SPECULATORS["dflash" if key.startswith("d") else "peagle"])
+    if config.has("dflash_config"):
+        raise _other(config, SPECULATORS["dflash"])
+    if not parallel and any(config.has(key) for key in OWN_IDS):
+        raise _other(config, P_EAGLE)
     if config.has("quantization_config"):
         raise UnsupportedError(f"{config.where}: the head is quantised; only plain weights load")
     refuse_engine_options(config)
@@ -73,12 +80,14 @@ def refuse_engine_options(config: ConfigSection) -> None:
         if not nested.flag(key, True):
             raise UnsupportedError(f"{config.where}: eagle_config.{key} false is not supported")
     if nested.values.get("parallel_draft_step", 1) not in (None, 0, 1):
-        raise _other(config, SPECULATORS["peagle"])
+        raise _other(config, "a head with layers of its own for drafts in parallel")
 
 
-def refuse_other_tensors(config: ConfigSection, names: Collection[str]) -> None:
+def refuse_other_tensors(config: ConfigSection, names: Collection[str], parallel: bool) -> None:
     """Raise UnsupportedError where canonical tensor names are not those of an EAGLE-3 head."""
     for pattern, algorithm in TENSORS:
+        if parallel and algorithm == P_EAGLE:
+            continue
         if any(pattern.search(name) for name in names):
             raise _other(config, algorithm)
     fused = "layers.0.hidden_norm.weight" in names

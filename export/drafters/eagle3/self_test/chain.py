@@ -3,7 +3,8 @@
 As EAGLE-3 trains (its training-time test): from an anchor e, step 0 is the committed slot e; step s
 is the s-th slot of the chain behind it, which sees the committed slots up to e and the steps of its
 own chain. Every step is handed the token that the target chose, so a chain is what drafting would
-give up to its first wrong draft, and that is all that acceptance asks. Shapes: S slots, A anchors,
+give up to its first wrong draft, and that is all that acceptance asks; a head that drafts in
+parallel is handed its mask. Shapes: S slots, A anchors,
 H draft hidden, Vd draft vocabulary, D head width.
 """
 
@@ -35,6 +36,8 @@ def chain_logits(draft: Eagle3Draft, reading: Reading, text: Text, steps: int) -
     positions = seen = slots
     for step in range(steps):
         embedding = draft.embed(text.tokens[:, (positions + 1).clamp(max=last)])
+        if step > 0:
+            embedding, feature = draft.further(embedding, feature)
         attends = [partial(chain.attend, seen) for chain in chains]
         stream = draft.stream(embedding, feature, positions, attends, reading.wiring)
         if step == 0:

@@ -44,7 +44,7 @@ def other_readings(draft: Eagle3Draft, num_layers: int) -> Iterator[Reading]:
     chosen = chosen_reading(draft)
     yield from other_taps(chosen, num_layers)
     yield from other_vocabularies(chosen, draft.config.vocab_size)
-    if draft.config.final_norm:
+    if draft.config.final_norm and draft.config.mask_token_id is None:
         post = not chosen.norm_output
         side = "after" if post else "before"
         remedy = f'"return_hidden_post_norm": {_json(post)} in the head\'s config.json'

@@ -1,0 +1,51 @@
+"""The methods that a head brings that drafts in parallel."""
+
+import torch
+from torch import Tensor
+
+from eagle_aot.artifact import PEAGLE_DECODE
+from eagle_aot.export.drafters.eagle3.methods import methods_of_slots
+from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
+from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.method_spec import MethodSpec
+from eagle_aot.export.pair import Method, Pair
+from eagle_aot.targets.step import Step
+
+
+class PEagleDecode(Method):
+    """Draft slots as `DraftDecode` takes and answers them; a token of -1 is one that is not known
+    yet, and the feature given for it does not count."""
+
+    draft: ParallelDraft
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        return self.draft.run(*self.draft.unmasked(tokens, features), step)
+
+
+class PEagleDecodeSeeded(PEagleDecode):
+    """The same, where a slot may hold a row of a picture, as `DraftDecodeSeeded` takes it."""
+
+    def forward(  # type: ignore[override]
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        sequences: Tensor,
+        tail: Tensor,
+        features: Tensor,
+        embeddings: Tensor,
+        given: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
+        embedding, feature = self.draft.unmasked(tokens, features)
+        seeds = torch.where((given > 0).unsqueeze(-1), embeddings, embedding)
+        return self.draft.run(seeds, feature, step)
+
+
+def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+    """`peagle_decode`, and `draft_prefill` where an EAGLE-3 head has it."""
+    return methods_of_slots(
+        PEAGLE_DECODE, (PEagleDecode, PEagleDecodeSeeded), pair, lengths, splits_keys
+    )

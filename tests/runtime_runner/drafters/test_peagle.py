@@ -1,0 +1,101 @@
+"""Rounds with a P-EAGLE head, against the formulas in float64."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_aot.artifact import PEAGLE_DECODE, Constants
+from eagle_aot.export import Pair
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.peagle import kind
+from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
+from eagle_aot.runtime_runner.engine.request import Limits
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.rounds.step import Draft
+from eagle_aot.runtime_runner.rounds.target import TargetMethods
+from eagle_aot.targets import load_target
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
+from support.heads.files import HeadShape
+from support.heads.peagle import MaskedText, peagle_tensors, write_peagle
+from support.heads.reference import ReferenceHead
+from support.runner.eager_executor import EagerExecutor
+from support.runner.one_text import decode
+
+HEAD = HeadShape(vocab=VOCAB, draft_vocab=VOCAB, num_layers=2, norm_before_fc=True)
+TAPS = [0, 1, 3]
+PROMPT, ROOM = 20, 12
+SHAPES = [
+    Shape.chain(1),
+    Shape.chain(2),
+    Shape.chain(7),
+    Shape(1, 4, 4),
+    Shape(6, 8, 32),
+    Shape.of_paths(((0,), (1,), (2,), (0, 0), (0, 3), (1, 1), (0, 3, 0), (1, 1, 2))),
+]
+
+
+class Watched(PEagleDrafter):
+    """Keeps the drafts of each round, as paths of tokens, and what was accepted of them."""
+
+    rounds: list[tuple[set[tuple[int, ...]], tuple[int, ...]]]
+
+    def propose(self, running: Running, shape: Shape) -> Draft:
+        draft = super().propose(running, shape)
+        tokens = draft.tokens[0].tolist()
+        parents = [*range(len(tokens))] if draft.parents is None else draft.parents[0].tolist()
+        paths: list[tuple[int, ...]] = [()]
+        for token, parent in zip(tokens, parents, strict=True):
+            paths.append((*paths[parent], token))
+        self.rounds.append((set(paths[1:]), ()))
+        return draft
+
+    def observe(self, accepted: Accepted, features: torch.Tensor) -> None:
+        super().observe(accepted, features)
+        if self.rounds:
+            taken = accepted.tokens[0, : int(accepted.count)].tolist()
+            self.rounds[-1] = (self.rounds[-1][0], tuple(taken))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_drafts_acceptance_and_text_are_those_of_the_formulas(shape: Shape, tmp_path: Path) -> None:
+    accepted, calls, rounds = compare(shape, HEAD, tmp_path)
+    assert shape.nodes < 32 or accepted, "nothing is accepted"
+    assert calls == rounds * min(shape.depth, 2) + 1, "one forward commits, one has all masks"
+
+
+def test_a_head_of_fewer_tokens_drafts_the_targets(tmp_path: Path) -> None:
+    compare(SHAPES[4], replace(HEAD, draft_vocab=VOCAB // 2), tmp_path)
+
+
+def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, int, int]:
+    """Drafts that were accepted, the head's forwards and the rounds, once all is as the formulas
+    say."""
+    model = random_gemma()
+    target = load_target(save_text_layout(model, tmp_path / "target"), 64)
+    head = HeadCheckpoint(write_peagle(tmp_path / "head", head_shape, TAPS))
+    draft, _ = kind.load(head, target, CacheSizes(64, torch.float32), None)
+    constants = Constants(
+        max_seq_len=64, vocab_size=VOCAB, n_layers=4, min_prefill_chunk=65, max_prefill_chunk=96,
+        sliding_window=8, chain_len=4, max_rows=64, max_batch_size=1, tail=16, flat_slots=160,
+        draft_vocab_size=head_shape.draft_vocab, hidden_size=32, eos_ids=(),
+    )  # fmt: skip
+    executor = EagerExecutor(Pair(target, draft))
+    drafter = Watched(executor, constants, draft.target_ids)
+    drafter.rounds = []
+    round_ = Round(TargetMethods(executor, constants), drafter, shape, Running([0], 16, "cpu"))
+    prompt = random_tokens(PROMPT)[0].tolist()
+    output, stats = decode(round_, prompt, Limits(room=ROOM, stop_ids=frozenset()))
+
+    reference = ReferenceHead(peagle_tensors(head_shape), head_shape)
+    slow = MaskedText(model.double(), reference, TAPS, list(prompt))
+    slow.text.append(slow.greedy(slow.text))
+    while len(slow.text) < PROMPT + ROOM:
+        slow.grow(shape)
+    assert output == slow.text[PROMPT : PROMPT + ROOM]
+    assert drafter.rounds == slow.rounds
+    return stats.accepted, executor.calls[PEAGLE_DECODE], stats.rounds
