@@ -25,7 +25,7 @@ ARTIFACT = "_artifact"
 
 
 RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner", "int4_runner",
-           "assistant_runner"]  # fmt: skip
+           "assistant_runner", "dflash_runner"]  # fmt: skip
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -100,6 +100,13 @@ def picture_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_picture_pair(tmp_path_factory.mktemp("picture_pair"))
 
 
+@pytest.fixture(scope="session")
+def dflash_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from support.heads.dflash import write_dflash_pair  # slow
+
+    return write_dflash_pair(tmp_path_factory.mktemp("dflash_pair"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -157,6 +164,14 @@ def exports(
             directory / "picture",
             *("--target-model", "auto", "--max-seq-len", "320", "--inputs", "text,image"),
             *("--image-seed", "picture"),
+            *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
+            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
+        )
+    if "dflash_artifact" in needed:
+        target_dir, head_dir = request.getfixturevalue("dflash_pair")
+        started["dflash"] = Export(
+            directory / "dflash",
+            *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
             *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
             *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
         )
@@ -230,6 +245,12 @@ def picture_artifact(exports: dict[str, Export], one_thread: None) -> Path:
 
 
 @pytest.fixture(scope="session")
+def dflash_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+    """Six layers of a Qwen3 and a DFlash head, with caches for two sequences."""
+    return exports["dflash"].wait()
+
+
+@pytest.fixture(scope="session")
 def cuda_artifact(exports: dict[str, Export]) -> Path:
     """The shipped pair for the GPU of this machine, with a context of 4608 tokens.
 
@@ -275,6 +296,11 @@ def assistant_runner(assistant_artifact: Path) -> Runner:
 @pytest.fixture(scope="session")
 def picture_runner(picture_artifact: Path) -> Runner:
     return load_artifact(picture_artifact)
+
+
+@pytest.fixture(scope="session")
+def dflash_runner(dflash_artifact: Path) -> Runner:
+    return load_artifact(dflash_artifact)
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,8 @@ PROMPT, TEXT = CASE["input.tokens"].tolist(), CASE["expected.text"].tolist()
 ROOM = len(TEXT) - len(PROMPT)
 SAMPLED = {"temperature": 1.0, "seed": 7, "top_k": 50}
 DRAFTS: list[dict[str, Any]] = [
-    *({"chain_len": length} for length in (1, 4, 15, "auto")),
-    *({"tree": tree} for tree in ((1, 16, 16), (3, 3, 9), (6, 8, 32), (15, 2, 30), "auto")),
+    *({"chain_len": length} for length in (1, 4, 15)),
+    *({"tree": tree} for tree in ((1, 16, 16), (3, 3, 9), (15, 2, 30), (6, 8, 32), "auto")),
 ]
 
 
@@ -46,9 +46,9 @@ def test_rounds_are_those_of_transformers(assistant_runner: Runner) -> None:
 def test_no_draft_changes_a_token(assistant_runner: Runner) -> None:
     for i, prompt in enumerate(prompts(assistant_runner)):
         plain = assistant_runner.generate(prompt, 24, speculate=False)
-        for drafts in (DRAFTS[i % len(DRAFTS)], DRAFTS[(i + 4) % len(DRAFTS)]):
-            found = assistant_runner.generate(prompt, 24, **drafts)
-            assert found.token_ids == plain.token_ids, (len(prompt), drafts)
+        drafts = DRAFTS[i % len(DRAFTS)]
+        found = assistant_runner.generate(prompt, 24, **drafts)
+        assert found.token_ids == plain.token_ids, (len(prompt), drafts)
 
 
 @pytest.mark.parametrize("drafts", [DRAFTS[1], DRAFTS[6]], ids=str)

@@ -12,7 +12,9 @@ import torch
 
 from eagle_aot.artifact import PROGRAM, TARGET_VERIFY
 from eagle_aot.artifact.manifest import Manifest
-from eagle_aot.export import Pair, load_draft
+from eagle_aot.export import Pair
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.registry import kind_of_checkpoint
 from eagle_aot.export.prepare.cpu_weights.lighten import eager, lighten
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
@@ -20,6 +22,7 @@ from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from eagle_aot.runtime_runner.rounds.target import no_moves
 from eagle_aot.targets import load_target
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from support.runner.eager_executor import EagerExecutor
 from support.runner.mixed_prompts import mixed_prompts
 
@@ -57,7 +60,9 @@ def test_the_program_computes_what_eager_code_computes(
     runner: Runner = request.getfixturevalue(fixture)
     target_dir, head_dir = request.getfixturevalue(PAIRS[fixture])
     target = load_target(target_dir, runner.constants.max_seq_len)
-    light = lighten(Pair(target, load_draft(head_dir, target, 192)), KINDS[fixture])
+    files, caches = HeadCheckpoint(head_dir), CacheSizes(192, torch.float32)
+    draft, _ = kind_of_checkpoint(files).load(files, target, caches, None)
+    light = lighten(Pair(target, draft), KINDS[fixture])
     tokens = torch.arange(40, 80).unsqueeze(0)
     first, tail = torch.zeros(1, dtype=torch.int64), runner.constants.tail
     step = chain_rows(tokens, first, first, tail).inputs

@@ -6,6 +6,7 @@ No tolerance: token for token, whatever the drafter proposes.
 import itertools
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -23,6 +24,8 @@ from support.runner.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
 from support.runner.one_text import decode
 from support.runner.shuffled_shapes import Shuffled
 from tiny_pair.stories import stories
+
+PARALLEL: list[dict[str, Any]] = [{"chain_len": 1}, {"chain_len": 7}, {"tree": (5, 4, 16)}]
 
 
 @pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
@@ -115,11 +118,13 @@ def test_nor_does_it_with_an_output_table_in_int8(batch_runner: Runner) -> None:
 
 
 def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -> None:
-    """Full and sliding layers, scaled frequencies, an output table that is no embedding."""
+    """Full and sliding layers, scaled frequencies, an output table that is no embedding; and a head
+    that drafts in parallel."""
     for prompt in mixed_prompts(qwen3_runner)[:60]:  # lengths around every boundary come first
         plain = qwen3_runner.generate(prompt, 20, speculate=False)
-        for chain_len in (1, 4, 7):
-            assert qwen3_runner.generate(prompt, 20, chain_len).token_ids == plain.token_ids
+        for drafts in PARALLEL:
+            found = qwen3_runner.generate(prompt, 20, **drafts)
+            assert found.drafter == "p-eagle" and found.token_ids == plain.token_ids
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,17 @@ from eagle_aot.targets import TARGETS
 
 HIDDEN, LAYERS, WINDOW, VOCAB, DRAFT_VOCAB = 64, 3, 16, 1024, 256
 TAP_LAYERS = [0, 1, 3]
+MASK_TOKEN = 5
 
 
 def write_random_pair(directory: Path, seed: int = 0, family: str = "gemma4") -> tuple[Path, Path]:
-    """Write `directory`/target and `directory`/head; returns both."""
+    """Write `directory`/target and `directory`/head; returns both. Qwen3's head is P-EAGLE's."""
     torch.manual_seed(seed)
     target_dir, head_dir = directory / "target", directory / "head"
     model = {"gemma4": gemma4, "qwen3": qwen3}[family]()
     model.to(torch.float32).save_pretrained(target_dir)
     add_tokenizer(target_dir)
-    write_head(head_dir)
+    write_head(head_dir, parallel=family == "qwen3")
     return target_dir, head_dir
 
 
@@ -85,8 +86,8 @@ def add_tokenizer(directory: Path) -> None:
     (directory / "generation_config.json").write_text("{}")
 
 
-def write_head(directory: Path, vocab: int = VOCAB) -> None:
-    """Random weights, unsorted draft vocabulary, no embedding of its own."""
+def write_head(directory: Path, vocab: int = VOCAB, parallel: bool = False) -> None:
+    """Random weights, unsorted draft vocabulary, no embedding of its own; a mask if `parallel`."""
     directory.mkdir(parents=True)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -101,6 +102,7 @@ def write_head(directory: Path, vocab: int = VOCAB) -> None:
         "draft_vocab_size": DRAFT_VOCAB,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": TAP_LAYERS},
     }
+    config |= {"ptd_token_id": MASK_TOKEN} if parallel else {}
     (directory / "config.json").write_text(json.dumps(config))
     shapes = {
         "fc.weight": (HIDDEN, len(TAP_LAYERS) * HIDDEN),
@@ -118,4 +120,6 @@ def write_head(directory: Path, vocab: int = VOCAB) -> None:
         tensors[f"midlayer.{norm}.weight"] = torch.ones(HIDDEN)
     tensors["norm.weight"] = torch.ones(HIDDEN)
     tensors["d2t"] = torch.randperm(vocab)[:DRAFT_VOCAB] - torch.arange(DRAFT_VOCAB)
+    if parallel:
+        tensors["mask_hidden"] = torch.randn(1, len(TAP_LAYERS) * HIDDEN)
     save_file(tensors, directory / "model.safetensors")

@@ -114,18 +114,14 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
     A head of a shape that the operator for few rows has no kernel for keeps the stock attention.
     It has no `draft_prefill`, nor has one on a CPU: the other takes a prompt's slots as well.
     """
-    return methods_of_slots(DRAFT_DECODE, (DraftDecode, DraftDecodeSeeded), pair, lengths, splits_keys)
+    method = DraftDecodeSeeded if lengths.seeds_pictures else DraftDecode
+    return methods_of_slots(DRAFT_DECODE, method, pair, lengths, splits_keys)
 
 
 def methods_of_slots(
-    name: str,
-    method: tuple[type[Method], type[Method]],
-    pair: Pair,
-    lengths: MethodLengths,
-    splits_keys: bool,
+    name: str, method: type[Method], pair: Pair, lengths: MethodLengths, splits_keys: bool
 ) -> dict[str, MethodSpec]:
-    """The same with a `method` of another `name` for a round's slots, the second one where they may
-    hold rows of pictures."""
+    """The same with a `method` of another `name` for a round's slots."""
     draft, batch = pair.draft, lengths.max_batch_size
     assert isinstance(draft, Eagle3Draft)
     served = splits_keys and is_served(draft)
@@ -135,7 +131,7 @@ def methods_of_slots(
         check_seeds(draft, pair.target)
         inputs |= seeds_input(batch, draft.hidden_size, dtype)
     spec = MethodSpec(
-        module=(method[1] if lengths.seeds_pictures else method[0])(pair, served),
+        module=method(pair, served),
         inputs=inputs,
         outputs=ALL_ROWS,
         writes=caches_of(pair, "draft"),

@@ -1,6 +1,5 @@
 """The methods that a head brings that drafts in parallel."""
 
-import torch
 from torch import Tensor
 
 from eagle_aot.artifact import PEAGLE_DECODE
@@ -25,27 +24,6 @@ class PEagleDecode(Method):
         return self.draft.run(*self.draft.unmasked(tokens, features), step)
 
 
-class PEagleDecodeSeeded(PEagleDecode):
-    """The same, where a slot may hold a row of a picture, as `DraftDecodeSeeded` takes it."""
-
-    def forward(  # type: ignore[override]
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        sequences: Tensor,
-        tail: Tensor,
-        features: Tensor,
-        embeddings: Tensor,
-        given: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        step = Step(positions, sequences, tail, splits_keys=self.splits_keys)
-        embedding, feature = self.draft.unmasked(tokens, features)
-        seeds = torch.where((given > 0).unsqueeze(-1), embeddings, embedding)
-        return self.draft.run(seeds, feature, step)
-
-
 def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
     """`peagle_decode`, and `draft_prefill` where an EAGLE-3 head has it."""
-    return methods_of_slots(
-        PEAGLE_DECODE, (PEagleDecode, PEagleDecodeSeeded), pair, lengths, splits_keys
-    )
+    return methods_of_slots(PEAGLE_DECODE, PEagleDecode, pair, lengths, splits_keys)

@@ -17,6 +17,7 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from support.golden_cases import GOLDEN
+from support.random_pair import add_tokenizer
 
 CASE = GOLDEN / "dflash" / "qwen3_full"
 SEQ_LEN = 256
@@ -28,6 +29,13 @@ def dflash_pair(head: Path = CASE / "draft") -> tuple[Pair, TapTarget, DFlashDra
     target = load_target(CASE / "target", SEQ_LEN)
     draft, _ = kind.load(HeadCheckpoint(head), target, CacheSizes(SEQ_LEN, torch.float32), None)
     return Pair(target, draft), target, draft
+
+
+def write_dflash_pair(directory: Path) -> tuple[Path, Path]:
+    """The case with a tokenizer, which knows more tokens than it; returns both parts."""
+    shutil.copytree(CASE, directory, dirs_exist_ok=True)
+    add_tokenizer(directory / "target")
+    return directory / "target", directory / "draft"
 
 
 def copied_head(directory: Path, **changes: Any) -> Path:
