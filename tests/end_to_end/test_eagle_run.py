@@ -24,6 +24,8 @@ OPTIONS = {
     "artifact",
     "--prompt",
     "--prompt-file",
+    "--image",
+    "--image-tokens",
     "--prompts-jsonl",
     "--chat",
     "--system",
