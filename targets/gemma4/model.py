@@ -83,7 +83,8 @@ class Gemma4Layer(ResidualLayer):
         """The scale gets a second dimension: one alone, of few numbers, Inductor writes into the
         program's text, and has a kernel launched that makes it a tensor again."""
         super().join_packed()
-        self.layer_scalar = self.layer_scalar.view(1, 1)
+        if self.layer_scalar.ndim == 1:  # not packed before
+            self.layer_scalar = self.layer_scalar.view(1, 1)
 
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm

@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx import Node
 
+from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
 from eagle_aot.triton_kernels.int4_gemm import (
     api,
     int4_gated_linear,
@@ -128,8 +129,11 @@ def test_a_raised_limit_serves_any_range_by_the_operator_for_few(
 
 
 @pytest.fixture
-def h100(monkeypatch: pytest.MonkeyPatch) -> None:
+def h100(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As lowering does, which tells torch what it cannot read off a kernel."""
     analyse_for_h100(monkeypatch)
+    with mutations_memoised():
+        yield
 
 
 def kernel_calls(program: ExportedProgram) -> list[Node]:
