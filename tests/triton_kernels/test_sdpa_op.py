@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
+from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
 from eagle_aot.triton_kernels.sdpa_splitk import (
     is_servable,
     sdpa_reference,
@@ -207,7 +208,8 @@ def test_lowered_for_a_gpu_it_is_two_kernels_that_copy_no_cache(
     """Whatever a kernel is believed to write is copied before each call."""
     analyse_for_h100(monkeypatch)
     program = traced(Layer(8, 2, 64, window, torch.bfloat16), most)
-    opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
+    with mutations_memoised():  # as lowering does
+        opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
     kernels = [node for node in calls(opened) if node.target is wrapper]
     written = [node.kwargs["tensors_to_clone"] for node in kernels]
