@@ -107,6 +107,31 @@ def dflash_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_dflash_pair(tmp_path_factory.mktemp("dflash_pair"))
 
 
+LENGTH = "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)
+QUICK = *LENGTH, "--no-self-test"
+OF_PAIRS = {
+    "random": ("random_pair", "gemma4-31b", *QUICK),
+    "batch": (
+        "random_pair",
+        "gemma4-31b",
+        *QUICK,
+        "--max-batch-size",
+        "4",
+        "--table-quant",
+        "int8",
+    ),
+    "qwen3": ("qwen3_pair", "auto", *LENGTH, "--cpu-weights", "int8"),
+    "assistant": ("assistant_pair", "auto", *QUICK, "--max-batch-size", "2"),
+    "picture": (
+        *("picture_pair", "auto", "--max-seq-len", "320", "--no-self-test"),
+        *("--inputs", "text,image", "--image-seed", "picture", "--max-batch-size", "2"),
+    ),
+    "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),
+    "int4": ("random_pair", "gemma4-31b", *QUICK, "--cpu-weights", "int4"),
+}
+"""Exports of pairs that tests write: the fixture of the pair, `--target-model`, and options."""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -125,64 +150,14 @@ def exports(
     if "cuda_artifact" in needed and torch.cuda.is_available() and CUDA_ARTIFACT not in os.environ:
         arguments = ("--target-model", "gemma4-tiny", "--backend", "cuda", "--max-seq-len", "4608")
         started["cuda"] = Export(directory / "cuda", *arguments)
-    if "random_artifact" in needed:
-        target_dir, head_dir = request.getfixturevalue("random_pair")
-        started["random"] = Export(
-            directory / "random",
-            *("--target-model", "gemma4-31b", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
-            *("--backend", "xnnpack", "--no-self-test"),
-            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
-        )
-    if "batch_artifact" in needed:
-        target_dir, head_dir = request.getfixturevalue("random_pair")
-        started["batch"] = Export(
-            directory / "batch",
-            *("--target-model", "gemma4-31b", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
-            *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "4"),
-            *("--table-quant", "int8"),
-            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
-        )
-    if "qwen3_artifact" in needed:
-        target_dir, head_dir = request.getfixturevalue("qwen3_pair")
-        started["qwen3"] = Export(
-            directory / "qwen3",
-            *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
-            *("--backend", "xnnpack", "--cpu-weights", "int8"),
-            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
-        )
-    if "assistant_artifact" in needed:
-        target_dir, head_dir = request.getfixturevalue("assistant_pair")
-        started["assistant"] = Export(
-            directory / "assistant",
-            *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
-            *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
-            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
-        )
-    if "picture_artifact" in needed:
-        target_dir, head_dir = request.getfixturevalue("picture_pair")
-        started["picture"] = Export(
-            directory / "picture",
-            *("--target-model", "auto", "--max-seq-len", "320", "--inputs", "text,image"),
-            *("--image-seed", "picture"),
-            *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
-            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
-        )
-    if "dflash_artifact" in needed:
-        target_dir, head_dir = request.getfixturevalue("dflash_pair")
-        started["dflash"] = Export(
-            directory / "dflash",
-            *("--target-model", "auto", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
-            *("--backend", "xnnpack", "--no-self-test", "--max-batch-size", "2"),
-            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
-        )
-    if "int4_artifact" in needed:
-        target_dir, head_dir = request.getfixturevalue("random_pair")
-        started["int4"] = Export(
-            directory / "int4",
-            *("--target-model", "gemma4-31b", "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)),
-            *("--backend", "xnnpack", "--no-self-test", "--cpu-weights", "int4"),
-            *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
-        )
+    for name, (pair, target, *options) in OF_PAIRS.items():
+        if name + ARTIFACT in needed:
+            target_dir, head_dir = request.getfixturevalue(pair)
+            started[name] = Export(
+                directory / name,
+                *("--target-model", target, "--backend", "xnnpack", *options),
+                *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
+            )
     yield started
     for export in started.values():
         export.process.kill()

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from eagle_aot.targets.decoder.kv_cache import KVCache, PromptView
 from eagle_aot.targets.step import PromptChunk
-from eagle_aot.triton_kernels import copy_rows as operator
+from eagle_aot.triton_kernels import copy_rows as operators
 
 
 def copy_rows(caches: Iterable[KVCache], source: PromptChunk, to: PromptChunk) -> None:
@@ -14,14 +14,11 @@ def copy_rows(caches: Iterable[KVCache], source: PromptChunk, to: PromptChunk) -
 
     Of a ring that is what lies in the positions' slots: of those that it has forgotten, later ones.
     """
+    copy = operators.copy_rows if to.streams_keys else operators.copy_rows_reference
     places: dict[tuple[int, int], tuple[PromptView, PromptView]] = {}
     for cache in caches:
         kind = cache.slots, cache.window
         if kind not in places:
             places[kind] = PromptView(source, cache), PromptView(to, cache)
         here, there = places[kind]
-        if to.streams_keys:
-            operator.copy_rows(cache.k, cache.v, here.own, there.own)
-            continue
-        for buffer in (cache.k, cache.v):
-            buffer.index_copy_(1, there.own, buffer.index_select(1, here.own))
+        copy(cache.k, cache.v, here.own, there.own)

@@ -1,5 +1,5 @@
 """Rows of a cache that are copied to others of it, keys and values in one kernel."""
 
-from eagle_aot.triton_kernels.copy_rows.op import copy_rows
+from eagle_aot.triton_kernels.copy_rows.op import copy_rows, copy_rows_reference
 
-__all__ = ["copy_rows"]
+__all__ = ["copy_rows", "copy_rows_reference"]

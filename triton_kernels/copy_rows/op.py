@@ -26,7 +26,8 @@ def copy_rows(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor
 
 
 @copy_rows.register_kernel("cpu")
-def _cpu(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -> None:
+def copy_rows_reference(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -> None:
+    """The same in stock operators, for backends that have no other."""
     for cache in (k_cache, v_cache):
         cache.index_copy_(1, targets, cache.index_select(1, sources))
 

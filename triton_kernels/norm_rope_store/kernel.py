@@ -151,7 +151,7 @@ def store_head(
         move(cache_ptr, own_ptr + part * count, sources_ptr + entries, targets_ptr + entries, tile,
              count, D, MOVES, TILE)  # fmt: skip
     row = part * count + tile * TILE + step
-    here = (tile * TILE + step < count) & (row < rows)
+    here = tile * TILE + step < count
     inside = here & (column < D)
     slot = tl.load(own_ptr + row, mask=here, other=0)
     if IS_KEY:

@@ -4,16 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from eagle_aot.artifact import Constants
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.engine.request import Limits
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
 from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import load_target
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
@@ -22,6 +19,7 @@ from support.heads.reference import ReferenceHead
 from support.heads.reference_trees import ReferenceText
 from support.runner.eager_executor import EagerExecutor
 from support.runner.one_text import decode
+from support.runner.watched import watch
 
 HEAD = HeadShape(vocab=VOCAB, draft_vocab=VOCAB, own_embedding=True)
 TAPS = [0, 1, 3]
@@ -35,28 +33,6 @@ SHAPES = [
     Shape.chain(4),
     Shape.of_paths(((0,), (1,), (2,), (0, 0), (0, 3), (1, 1), (0, 3, 0), (1, 1, 2))),
 ]
-
-
-class Watched(Eagle3Drafter):
-    """Keeps the tree of each round, as paths of tokens, and what was accepted of it."""
-
-    rounds: list[tuple[set[tuple[int, ...]], tuple[int, ...]]]
-
-    def propose(self, running: Running, shape: Shape) -> Draft:
-        draft = super().propose(running, shape)
-        tokens = draft.tokens[0].tolist()
-        parents = [*range(len(tokens))] if draft.parents is None else draft.parents[0].tolist()
-        paths: list[tuple[int, ...]] = [()]
-        for token, parent in zip(tokens, parents, strict=True):
-            paths.append((*paths[parent], token))
-        self.rounds.append((set(paths[1:]), ()))
-        return draft
-
-    def observe(self, accepted: Accepted, features: torch.Tensor) -> None:
-        super().observe(accepted, features)
-        if self.rounds:
-            taken = accepted.tokens[0, : int(accepted.count)].tolist()
-            self.rounds[-1] = (self.rounds[-1][0], tuple(taken))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -83,8 +59,8 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> int:
         draft_vocab_size=head_shape.draft_vocab, hidden_size=32, eos_ids=(),
     )  # fmt: skip
     executor = EagerExecutor(pair)
-    drafter = Watched(executor, constants, pair.draft.target_ids)
-    drafter.rounds = []
+    drafter = Eagle3Drafter(executor, constants, pair.draft.target_ids)
+    drafted = watch(drafter)
     round_ = Round(TargetMethods(executor, constants), drafter, shape, Running([0], 16, "cpu"))
     prompt = random_tokens(PROMPT)[0].tolist()
     output, stats = decode(round_, prompt, Limits(room=ROOM, stop_ids=frozenset()))
@@ -95,5 +71,5 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> int:
     while len(slow.text) < PROMPT + ROOM:
         slow.grow(shape)
     assert output == slow.text[PROMPT : PROMPT + ROOM]
-    assert drafter.rounds == slow.rounds
+    assert drafted == slow.rounds
     return stats.accepted

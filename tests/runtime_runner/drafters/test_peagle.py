@@ -12,10 +12,8 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
 from eagle_aot.runtime_runner.engine.request import Limits
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
 from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -25,6 +23,7 @@ from support.heads.peagle import MaskedText, peagle_tensors, write_peagle
 from support.heads.reference import ReferenceHead
 from support.runner.eager_executor import EagerExecutor
 from support.runner.one_text import decode
+from support.runner.watched import watch
 
 HEAD = HeadShape(vocab=VOCAB, draft_vocab=VOCAB, num_layers=2, norm_before_fc=True)
 TAPS = [0, 1, 3]
@@ -37,28 +36,6 @@ SHAPES = [
     Shape(6, 8, 32),
     Shape.of_paths(((0,), (1,), (2,), (0, 0), (0, 3), (1, 1), (0, 3, 0), (1, 1, 2))),
 ]
-
-
-class Watched(PEagleDrafter):
-    """Keeps the drafts of each round, as paths of tokens, and what was accepted of them."""
-
-    rounds: list[tuple[set[tuple[int, ...]], tuple[int, ...]]]
-
-    def propose(self, running: Running, shape: Shape) -> Draft:
-        draft = super().propose(running, shape)
-        tokens = draft.tokens[0].tolist()
-        parents = [*range(len(tokens))] if draft.parents is None else draft.parents[0].tolist()
-        paths: list[tuple[int, ...]] = [()]
-        for token, parent in zip(tokens, parents, strict=True):
-            paths.append((*paths[parent], token))
-        self.rounds.append((set(paths[1:]), ()))
-        return draft
-
-    def observe(self, accepted: Accepted, features: torch.Tensor) -> None:
-        super().observe(accepted, features)
-        if self.rounds:
-            taken = accepted.tokens[0, : int(accepted.count)].tolist()
-            self.rounds[-1] = (self.rounds[-1][0], tuple(taken))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -85,8 +62,8 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, i
         draft_vocab_size=head_shape.draft_vocab, hidden_size=32, eos_ids=(),
     )  # fmt: skip
     executor = EagerExecutor(Pair(target, draft))
-    drafter = Watched(executor, constants, draft.target_ids)
-    drafter.rounds = []
+    drafter = PEagleDrafter(executor, constants, draft.target_ids)
+    drafted = watch(drafter)
     round_ = Round(TargetMethods(executor, constants), drafter, shape, Running([0], 16, "cpu"))
     prompt = random_tokens(PROMPT)[0].tolist()
     output, stats = decode(round_, prompt, Limits(room=ROOM, stop_ids=frozenset()))
@@ -97,5 +74,5 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, i
     while len(slow.text) < PROMPT + ROOM:
         slow.grow(shape)
     assert output == slow.text[PROMPT : PROMPT + ROOM]
-    assert drafter.rounds == slow.rounds
+    assert drafted == slow.rounds
     return stats.accepted, executor.calls[PEAGLE_DECODE], stats.rounds
