@@ -29,14 +29,14 @@ ROW_TILES = {
         RowTile(8, warps=4, stages=4),
         RowTile(16, warps=4, stages=4, whole=True),
         RowTile(32, warps=4, stages=4, whole=True),
-        RowTile(32, warps=4, stages=3, more=16),
+        RowTile(32, warps=4, stages=3, more=16, whole=True),
         RowTile(64, warps=8, stages=3, pairs=True),
     ),
     2: (
         RowTile(8, warps=4, stages=3),
         RowTile(16, warps=4, stages=3, pairs=True, whole=True),
         RowTile(32, warps=8, stages=3, pairs=True, whole=True),
-        RowTile(32, warps=8, stages=3, more=16, pairs=True),
+        RowTile(32, warps=4, stages=3, more=16, whole=True),
         RowTile(64, warps=8, stages=3, pairs=True),
     ),
 }

@@ -69,7 +69,7 @@ def loaded(
 
 
 @triton.jit
-def by_quarters(
+def with_block(
     acc: tl.tensor,
     more: tl.tensor,
     words: tl.tensor,
@@ -82,6 +82,7 @@ def by_quarters(
     MORE: tl.constexpr,
     ZEROS: tl.constexpr,
     PTX: tl.constexpr,
+    WHOLE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """acc [128, m] and more [128, MORE] + the product of a block: words, scales and zero points.
 
@@ -90,9 +91,12 @@ def by_quarters(
     m = tl.arange(0, acc.shape[1])
     behind = acc.shape[1] + tl.arange(0, more.shape[1])
     part, other = tl.zeros_like(acc), tl.zeros_like(more)
-    for i in tl.static_range(4):
-        weight = dense(words, scales[i], zeros[i], i, ZEROS, PTX)
-        column = k + 32 * i + tl.arange(0, 32)
+    for i in tl.static_range(1 if WHOLE else 4):
+        if WHOLE:
+            weight = whole(words, scales, zeros, ZEROS, PTX)
+        else:
+            weight = dense(words, scales[i], zeros[i], i, ZEROS, PTX)
+        column = k + 32 * i + tl.arange(0, weight.shape[1])
         part = tl.dot(weight, columns(x_ptr, m, rows, column, K), part)
         if MORE:
             other = tl.dot(weight, columns(x_ptr, behind, rows, column, K), other)
@@ -180,12 +184,8 @@ def int4_small_m_kernel(
             s, z = quarters(scales, block, BLOCKS), quarters(zeros, block, BLOCKS)
             words = operand(tl.load(codes_ptr + (here * BLOCKS + block) * 4096 + word))
             k = (step * BLOCKS + block) * 128
-            if WHOLE:
-                x = columns(x_ptr, m, rows, k + tl.arange(0, 128), K)
-                acc = added(acc, tl.dot(whole(words, s, z, ZEROS, PTX), x), PTX)
-            else:
-                acc, more = by_quarters(acc, more, words, s, z, x_ptr, rows, k,
-                                        K, MORE, ZEROS, PTX)  # fmt: skip
+            acc, more = with_block(acc, more, words, s, z, x_ptr, rows, k,
+                                   K, MORE, ZEROS, PTX, WHOLE)  # fmt: skip
     stored(acc, out_ptr, tl.program_id(2), m, rows, WIDTH, ACTIVATION)
     if MORE:
         behind = ROWS + tl.arange(0, MORE)

@@ -21,7 +21,7 @@ from eagle_aot.triton_kernels.early_launch import (
 TILE = 8
 """Rows that a program has in hand at a time."""
 
-WARPS = 4
+WARPS = 8
 
 MOST = tl.constexpr(64)
 """Rows of which a program looks at once where they are stored."""

@@ -14,7 +14,7 @@ from eagle_aot.triton_kernels.early_launch import (
     wait_for_earlier,
 )
 
-WARPS = 16
+WARPS = 8
 
 
 @triton.jit

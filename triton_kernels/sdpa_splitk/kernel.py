@@ -44,12 +44,14 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
 
 LOG2_E = math.log2(math.e)
 
-COMBINE_D = {512: 512}
-"""Elements of a head per program of the second kernel, as measured on an H100: the whole of a wide
-one, whose programs are many."""
+COMBINE_D = {512: 256}
+"""Elements of a head per program of the second kernel, as measured on an H100."""
 
 NARROW_COMBINE_D = 128
 """Of other heads, if they have as many."""
+
+COMBINE_WARPS = 1
+"""Of its programs, so that what they add up lies in one thread's hands as far as it can."""
 
 
 @triton.jit(do_not_specialize=["batch", "rows", "caches", "slots"])
@@ -216,7 +218,7 @@ def launch(
         items,
         SPLIT_TILE=triton.next_power_of_2(tiles.splits),
         D_TILE=width,
-        num_warps=4,
+        num_warps=COMBINE_WARPS,
         **layer,
     )
     return out
