@@ -382,7 +382,7 @@ def load_artifact(
     executor: str = "auto",
     *,
     cuda_graphs: bool = True,
-    early_launch: bool = False,
+    early_launch: bool = True,
     drafter: str | None = None,
     prompt_share: float = PROMPT_SHARE,
     reuse: bool = True,

@@ -5,15 +5,13 @@ edge between them in a CUDA graph says so. Its programs take the places that are
 and wait. Launched in any other way the same kernels compute the same: there the wait is over at
 once, and to let the next begin does nothing.
 
-A kernel of `KERNELS` does two things, in this order, before all others:
+A kernel of `KERNELS` does three things, in this order, before all others:
 
+- `let_next_begin`: the kernel behind may be started once every program of this one runs;
 - `fetch_ahead`: first bytes of its weights go to the L2 cache, while DRAM has little else to do.
   No program receives them here, and L2 is where all programs of a GPU meet, so whatever lies there
   may as well be written meanwhile;
-- `wait_for_earlier`: until the kernel before has ended, and what it wrote can be read. From then on
-  the kernel behind may be started, as soon as every program of this one came so far. Were that said
-  sooner, a row of kernels would take places one behind the other, and the programs of the next
-  product would crowd wherever a few were left.
+- `wait_for_earlier`: until the kernel before has ended, and what it wrote can be read.
 
 All programs wait before they read or write anything. So a kernel ends behind the one before it,
 and by induction behind all before that; whoever waits for it waits for all of them. That covers
@@ -67,6 +65,13 @@ AHEAD = tl.constexpr(32768)
 
 
 @triton.jit
+def let_next_begin(EARLY: tl.constexpr) -> None:
+    """Let the kernel behind be started, as soon as all programs of this one came here."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def fetch_ahead(values_ptr: tl.tensor, count: tl.tensor, EARLY: tl.constexpr) -> None:
     """Fetch `count` values to L2, from one address or from each of several."""
     if EARLY:
@@ -86,7 +91,6 @@ def fetch_ahead(values_ptr: tl.tensor, count: tl.tensor, EARLY: tl.constexpr) ->
 
 @triton.jit
 def wait_for_earlier(EARLY: tl.constexpr) -> None:
-    """Return when the kernel before has ended, and let the one behind be started."""
+    """Return when the kernel before has ended."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()

@@ -35,8 +35,8 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wra
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
 @click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
-@click.option("--early-launch", is_flag=True,
-              help="Let kernels of a round begin while the one before ends.")  # fmt: skip
+@click.option("--no-early-launch", is_flag=True,
+              help="Let every kernel of a round begin when the one before has ended.")  # fmt: skip
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
               help="Draw where a round's time goes.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -52,7 +52,7 @@ def main(
     repeats: int,
     executor: str,
     no_cuda_graph: bool,
-    early_launch: bool,
+    no_early_launch: bool,
     picture: Path | None,
     as_json: bool,
 ) -> None:
@@ -81,7 +81,7 @@ def main(
             artifact,
             executor,
             cuda_graphs=settings.cuda_graphs,
-            early_launch=early_launch,
+            early_launch=not no_early_launch,
             drafter=drafter,
         )
     results = Bench(runner, settings, progress, in_use_before).run()

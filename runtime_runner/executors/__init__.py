@@ -43,7 +43,7 @@ def open_program(
     executor: str,
     *,
     cuda_graphs: bool = True,
-    early_launch: bool = False,
+    early_launch: bool = True,
 ) -> Executor:
     """The program in `directory`, opened by the executor asked for or its backend's default.
 

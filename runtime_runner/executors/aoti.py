@@ -36,7 +36,7 @@ class AotiExecutor:
         manifest: Manifest,
         *,
         cuda_graphs: bool = True,
-        early_launch: bool = False,
+        early_launch: bool = True,
     ) -> None:
         """Kernels of recorded steps begin early where the artifact's can, with `early_launch`.
 

@@ -142,12 +142,14 @@ def test_recording_changes_no_token(recorded: Runner, launched: Runner) -> None:
     reason="kernels wait for those before them from compute capability 9.0 on",
 )
 def test_beginning_early_changes_no_bit(cuda_artifact: Path, recorded: Runner) -> None:
-    hasty = load_artifact(cuda_artifact, early_launch=True)
+    waiting = load_artifact(cuda_artifact, early_launch=False)
     for prompt in mixed_prompts(recorded)[::4]:
         for shape in ({"speculate": False}, {"chain_len": 4}, {"tree": (6, 8, 32)}):
-            early, late = (r.generate(prompt, 40, logprobs=20, **shape) for r in (hasty, recorded))
+            early, late = (
+                r.generate(prompt, 40, logprobs=20, **shape) for r in (recorded, waiting)
+            )
             assert (early.token_ids, early.logprobs) == (late.token_ids, late.logprobs)
-    for runner, begins_early in ((hasty, True), (recorded, False)):
+    for runner, begins_early in ((recorded, True), (waiting, False)):
         assert isinstance(runner.executor, AotiExecutor)
         found = runner.executor.early_launch
         assert (found is not None and found.edges > 0) == begins_early

@@ -20,6 +20,7 @@ from eagle_aot.triton_kernels.early_launch import (
     AHEAD,
     fetch_ahead,
     launches_early,
+    let_next_begin,
     wait_for_earlier,
 )
 from eagle_aot.triton_kernels.tiles_of_rows import numbers_of_tiles
@@ -46,6 +47,7 @@ def dense_small_m_kernel(
 
     A part is PART columns, a multiple of COLUMNS.
     """
+    let_next_begin(EARLY)
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     x_ptr += first_row * K
     out_ptr += (tl.program_id(1).to(tl.int64) * rows + first_row) * N

@@ -22,6 +22,7 @@ from eagle_aot.triton_kernels.early_launch import (
     AHEAD,
     fetch_ahead,
     launches_early,
+    let_next_begin,
     wait_for_earlier,
 )
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
@@ -155,6 +156,7 @@ def int4_small_m_kernel(
     With an activation (and no split) out is [1, rows, N / 2]. A step is BLOCKS x 128 columns; this
     program takes STEPS of the TOTAL. WHOLE as in `row_tiles.RowTile`.
     """
+    let_next_begin(EARLY)
     GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
     WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
     TAKEN: tl.constexpr = ROWS + MORE

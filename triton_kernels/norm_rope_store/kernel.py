@@ -15,6 +15,7 @@ from torch.library import wrap_triton
 from eagle_aot.triton_kernels.early_launch import (
     fetch_ahead,
     launches_early,
+    let_next_begin,
     wait_for_earlier,
 )
 
@@ -194,6 +195,7 @@ def norm_rope_store_kernel(
 ) -> None:
     """Programs in turn: queries by head and tile, then keys and values by head, sequence and
     tile. Where nothing is moved, all rows are as of one sequence."""
+    let_next_begin(EARLY)
     if HAS_NORM:
         fetch_ahead(q_weight_ptr, D, EARLY)
         fetch_ahead(k_weight_ptr, D, EARLY)

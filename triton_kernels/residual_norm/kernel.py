@@ -11,6 +11,7 @@ from torch.library import wrap_triton
 from eagle_aot.triton_kernels.early_launch import (
     fetch_ahead,
     launches_early,
+    let_next_begin,
     wait_for_earlier,
 )
 
@@ -43,6 +44,7 @@ def residual_norm_kernel(
     EARLY: tl.constexpr,
 ) -> None:
     """One row. Rounds to the stream's dtype after each step, as separate modules do."""
+    let_next_begin(EARLY)
     fetch_ahead(next_ptr, H, EARLY)
     if HAS_POST:
         fetch_ahead(post_ptr, H, EARLY)

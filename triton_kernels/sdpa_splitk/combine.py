@@ -6,7 +6,7 @@ Importing this module needs triton.
 import triton
 import triton.language as tl
 
-from eagle_aot.triton_kernels.early_launch import wait_for_earlier
+from eagle_aot.triton_kernels.early_launch import let_next_begin, wait_for_earlier
 from eagle_aot.triton_kernels.sdpa_splitk.steps import chunk_length, first_chunk
 
 
@@ -32,6 +32,7 @@ def sdpa_combine_kernel(
     All chunks are added in one tile: in an order that is fixed by their distance from the row's
     first one, with zeros for those behind its last one. The tail is added to their sum.
     """
+    let_next_begin(EARLY)
     wait_for_earlier(EARLY)
     item = tl.program_id(0)
     d = tl.program_id(1) * D_TILE + tl.arange(0, D_TILE)

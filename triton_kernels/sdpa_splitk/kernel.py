@@ -23,6 +23,7 @@ from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.early_launch import (
     launches_early,
+    let_next_begin,
     wait_for_earlier,
 )
 from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel
@@ -95,6 +96,7 @@ def sdpa_splitk_kernel(
     flat cache twice, for neighbours whose chunks differ in length: the second time serves those
     with the longer chunks, and mostly there are none.
     """
+    let_next_begin(EARLY)
     wait_for_earlier(EARLY)
     KV_HEADS: tl.constexpr = HEADS // GROUP
     program = tl.program_id(0)

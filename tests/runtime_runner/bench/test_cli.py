@@ -27,7 +27,7 @@ OPTIONS = {
     "--repeats",
     "--executor",
     "--no-cuda-graph",
-    "--early-launch",
+    "--no-early-launch",
     "--plot",
     "--json",
 }

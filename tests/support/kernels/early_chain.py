@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle_aot.triton_kernels.early_launch import wait_for_earlier
+from eagle_aot.triton_kernels.early_launch import let_next_begin, wait_for_earlier
 
 LATE = tl.constexpr(20_000)
 """Nanoseconds from a kernel's beginning to its write."""
@@ -16,7 +16,7 @@ LATE = tl.constexpr(20_000)
 @triton.jit
 def late_kernel(x_ptr: tl.tensor, out_ptr: tl.tensor, COUNT: tl.constexpr) -> None:
     """out = x + 1, late."""
-    tl.extra.cuda.gdc_launch_dependents()
+    let_next_begin(True)
     place = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
     start = tl.extra.cuda.globaltimer()
     while tl.extra.cuda.globaltimer() < start + LATE:
@@ -27,6 +27,7 @@ def late_kernel(x_ptr: tl.tensor, out_ptr: tl.tensor, COUNT: tl.constexpr) -> No
 @triton.jit
 def waiting_kernel(x_ptr: tl.tensor, out_ptr: tl.tensor, COUNT: tl.constexpr) -> None:
     """out = x, when the kernel before has ended."""
+    let_next_begin(True)
     wait_for_earlier(True)
     place = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
     tl.store(out_ptr + place, tl.load(x_ptr + place))
