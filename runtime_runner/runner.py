@@ -382,7 +382,6 @@ def load_artifact(
     executor: str = "auto",
     *,
     cuda_graphs: bool = True,
-    early_launch: bool = True,
     drafter: str | None = None,
     prompt_share: float = PROMPT_SHARE,
     reuse: bool = True,
@@ -390,8 +389,7 @@ def load_artifact(
 ) -> Runner:
     """Open an artifact directory for running.
 
-    With `cuda_graphs`, an executor on a GPU records rounds and replays them; with `early_launch`
-    their kernels begin while the one before ends, if the artifact's can. `drafter` is one of
+    With `cuda_graphs`, an executor on a GPU records rounds and replays them. `drafter` is one of
     `DRAFTERS`, the artifact's own where it is None. `prompt_share` is how much of the time prompts
     may take from texts that run beside them. Without `reuse` no prompt goes on from rows that a
     cache holds, whatever is asked for.
@@ -407,9 +405,7 @@ def load_artifact(
     manifest = Manifest.read(directory)
     verify(manifest, directory)
     make_drafter = kind_of(manifest, directory, drafter)
-    opened = open_program(
-        directory, manifest, executor, cuda_graphs=cuda_graphs, early_launch=early_launch
-    )
+    opened = open_program(directory, manifest, executor, cuda_graphs=cuda_graphs)
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")

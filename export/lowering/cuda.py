@@ -150,15 +150,12 @@ def write(program: ExecutorchProgramManager, directory: Path) -> None:
 
 def device_record() -> Device:
     """What a program compiled here is for."""
-    from eagle_aot.triton_kernels.early_launch import KERNELS, launches_early
-
     major, minor = torch.cuda.get_device_capability()
     return Device(
         name=torch.cuda.get_device_name(),
         compute_capability=f"{major}.{minor}",
         multiprocessors=multiprocessors(),  # for which products are split
         cuda=torch.version.cuda or "",
-        early_launch=KERNELS if launches_early() else (),
     )
 
 

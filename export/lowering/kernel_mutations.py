@@ -13,9 +13,6 @@ from torch._subclasses import FakeTensor
 ANALYSES = ("identify_mutated_tensors", "identify_accessed_tensors")
 """What the function is called: in torch 2.11, and in 2.13."""
 
-EARLY = "EARLY"
-"""The constexpr of kernels that begin early (`triton_kernels/early_launch.py`)."""
-
 Analysis = Callable[[Any, dict[str, Any], Mapping[str, Any]], Any]
 
 
@@ -45,15 +42,13 @@ def memoised(analyse: Analysis) -> Analysis:
     """`analyse(kernel, arguments, tma_descriptors)`, each result a copy of its own.
 
     A call with descriptors, or with an argument that is not known to count by its kind or value
-    alone, is analysed anew. A kernel that begins early is analysed as one that does not: it writes
-    the same, and of the instructions for that torch would not know what they write.
+    alone, is analysed anew.
     """
     results: dict[Hashable, Any] = {}
 
     def analyse_once(
         kernel: Any, kwargs: dict[str, Any], tma_descriptor_metadata: Mapping[str, Any]
     ) -> Any:
-        kwargs = {k: False if k == EARLY else value for k, value in kwargs.items()}
         key = None if tma_descriptor_metadata else _key(kernel, kwargs)
         if key is None:
             return analyse(kernel, kwargs, tma_descriptor_metadata)

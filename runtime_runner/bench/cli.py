@@ -35,8 +35,6 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wra
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
 @click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
-@click.option("--no-early-launch", is_flag=True,
-              help="Let every kernel of a round begin when the one before has ended.")  # fmt: skip
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
               help="Draw where a round's time goes.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -52,7 +50,6 @@ def main(
     repeats: int,
     executor: str,
     no_cuda_graph: bool,
-    no_early_launch: bool,
     picture: Path | None,
     as_json: bool,
 ) -> None:
@@ -77,13 +74,8 @@ def main(
     in_use_before = bytes_in_use()
     progress = Progress()
     with progress.stage("load"):
-        runner = load_artifact(
-            artifact,
-            executor,
-            cuda_graphs=settings.cuda_graphs,
-            early_launch=not no_early_launch,
-            drafter=drafter,
-        )
+        graphs = settings.cuda_graphs
+        runner = load_artifact(artifact, executor, cuda_graphs=graphs, drafter=drafter)
     results = Bench(runner, settings, progress, in_use_before).run()
     show(results, as_json)
     if picture is not None:

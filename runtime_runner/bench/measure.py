@@ -16,7 +16,6 @@ from eagle_aot.runtime_runner.bench.results import Results, Setup
 from eagle_aot.runtime_runner.bench.samples import Samples, host_copies
 from eagle_aot.runtime_runner.bench.settings import Settings
 from eagle_aot.runtime_runner.bench.timing import clock_for
-from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.runner import Runner
 
@@ -73,7 +72,6 @@ class Bench:
             artifact=self._runner.directory.resolve().name,
             executor=executor.name,
             cuda_graphs=settings.cuda_graphs and isinstance(executor, AotiExecutor),
-            early_launch=begins_early(executor),
             device=device_name(executor.device),
             drafter=self._runner.drafter.kind,
             versions={"eagle-aot": __version__, "torch": torch.__version__},
@@ -99,12 +97,6 @@ class Bench:
                 round_.shape.label: None if self._clock.is_host else host_copies(round_.timed)
                 for round_ in parts.rounds
             }
-
-
-def begins_early(executor: Executor) -> bool:
-    """Whether kernels of what was recorded begin while the one before them ends."""
-    early = executor.early_launch if isinstance(executor, AotiExecutor) else None
-    return early is not None and early.edges > 0
 
 
 def device_name(device: torch.device) -> str:

@@ -33,7 +33,6 @@ def headlines(results: Results) -> Iterator[str]:
     """Artifact, machine, memory and prefill, a line each."""
     setup = results.setup
     graphs = " with CUDA graphs" if setup.cuda_graphs else ""
-    graphs += ", kernels begin early" if setup.early_launch else ""
     where = f"{setup.executor}{graphs}, {setup.device}, {setup.drafter}"
     yield f"[bold]{escape(setup.artifact)}[/bold], {where}"
     yield f"reads {results.read_bandwidth / 1e9:,.1f} GB/s; medians of {setup.repeats} samples"

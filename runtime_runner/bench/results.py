@@ -147,13 +147,12 @@ class AtContext:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
     """What was measured, where and how: rounds that `drafter` drafts for, `repeats` samples per
-    figure, on recorded steps where `cuda_graphs`, whose kernels begin while the one before ends
-    where `early_launch`, with speeds projected for rounds of `taus` tokens."""
+    figure, on recorded steps where `cuda_graphs`, with speeds projected for rounds of `taus`
+    tokens."""
 
     artifact: str
     executor: str
     cuda_graphs: bool
-    early_launch: bool
     device: str
     drafter: str
     versions: dict[str, str]

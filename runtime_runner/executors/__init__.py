@@ -38,12 +38,7 @@ EXECUTORS = {"xnnpack": ("executorch",), "cuda": ("aoti", "executorch")}
 
 
 def open_program(
-    directory: Path,
-    manifest: Manifest,
-    executor: str,
-    *,
-    cuda_graphs: bool = True,
-    early_launch: bool = True,
+    directory: Path, manifest: Manifest, executor: str, *, cuda_graphs: bool = True
 ) -> Executor:
     """The program in `directory`, opened by the executor asked for or its backend's default.
 
@@ -63,7 +58,7 @@ def open_program(
     if chosen == "aoti":
         from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 
-        return AotiExecutor(directory, manifest, cuda_graphs=cuda_graphs, early_launch=early_launch)
+        return AotiExecutor(directory, manifest, cuda_graphs=cuda_graphs)
     from eagle_aot.runtime_runner.executors.executorch import ExecuTorchExecutor
 
     return ExecuTorchExecutor(directory, manifest)

@@ -18,7 +18,6 @@ from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.executors.cuda_graph import record
 from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
-from eagle_aot.runtime_runner.executors.early_launch import EarlyLaunch
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import CudaMethod, Program, check_caches, check_weights
 
@@ -30,17 +29,8 @@ class AotiExecutor:
 
     name = "aoti"
 
-    def __init__(
-        self,
-        directory: Path,
-        manifest: Manifest,
-        *,
-        cuda_graphs: bool = True,
-        early_launch: bool = True,
-    ) -> None:
-        """Kernels of recorded steps begin early where the artifact's can, with `early_launch`.
-
-        Raises UnsupportedError on a machine that the artifact was not compiled for and
+    def __init__(self, directory: Path, manifest: Manifest, *, cuda_graphs: bool = True) -> None:
+        """Raises UnsupportedError on a machine that the artifact was not compiled for and
         ArtifactError when its files cannot be used."""
         check_machine(directory, manifest)
         if WEIGHTS not in manifest.files:
@@ -58,8 +48,6 @@ class AotiExecutor:
         )
         self._compiled = {m.name: self._load(directory, m) for m in self.methods.values()}
         self._cuda_graphs = cuda_graphs
-        waiting = manifest.device.early_launch if manifest.device and early_launch else ()
-        self.early_launch = EarlyLaunch(waiting) if waiting else None
         self._graph_pool: Any = torch.cuda.graph_pool_handle()
 
     def constants(self) -> Mapping[str, Sequence[Any]]:
@@ -70,9 +58,7 @@ class AotiExecutor:
 
     def repeat(self, step: Call) -> Call:
         """`step` as a CUDA graph; it runs once here, before it is recorded."""
-        if not self._cuda_graphs:
-            return step
-        return record(step, self._graph_pool, self.early_launch)
+        return record(step, self._graph_pool) if self._cuda_graphs else step
 
     def _find(self, directory: Path, name: str) -> CudaMethod:
         if name not in self._program.methods:

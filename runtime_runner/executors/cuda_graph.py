@@ -6,21 +6,17 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.executors import Call
-from eagle_aot.runtime_runner.executors.early_launch import EarlyLaunch
 
 
-def record(step: Call, pool: Any, early: EarlyLaunch | None = None) -> Call:
+def record(step: Call, pool: Any) -> Call:
     """Run `step` once, so that everything it loads lazily is there; then record it for replay.
 
-    `pool` is memory that several recordings share, because no two of them run at once. With `early`
-    kernels begin while the one before them ends, where they can.
+    `pool` is memory that several recordings share, because no two of them run at once.
     """
     step()
-    graph = torch.cuda.CUDAGraph(keep_graph=early is not None)
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         result = step()
-    if early is not None:
-        early.instantiate(graph)
 
     def replay() -> Tensor:
         graph.replay()

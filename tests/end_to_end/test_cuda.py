@@ -137,24 +137,6 @@ def test_recording_changes_no_token(recorded: Runner, launched: Runner) -> None:
         assert (first.token_ids, first.stats.rounds) == (second.token_ids, second.stats.rounds)
 
 
-@pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0),
-    reason="kernels wait for those before them from compute capability 9.0 on",
-)
-def test_beginning_early_changes_no_bit(cuda_artifact: Path, recorded: Runner) -> None:
-    waiting = load_artifact(cuda_artifact, early_launch=False)
-    for prompt in mixed_prompts(recorded)[::4]:
-        for shape in ({"speculate": False}, {"chain_len": 4}, {"tree": (6, 8, 32)}):
-            early, late = (
-                r.generate(prompt, 40, logprobs=20, **shape) for r in (recorded, waiting)
-            )
-            assert (early.token_ids, early.logprobs) == (late.token_ids, late.logprobs)
-    for runner, begins_early in ((recorded, True), (waiting, False)):
-        assert isinstance(runner.executor, AotiExecutor)
-        found = runner.executor.early_launch
-        assert (found is not None and found.edges > 0) == begins_early
-
-
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])
 @pytest.mark.parametrize(
     "how", [{}, {"temperature": 3.0, "seed": 5, "top_p": 0.9, "logprobs_of": "sampling"}]

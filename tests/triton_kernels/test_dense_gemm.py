@@ -38,7 +38,7 @@ def test_it_is_compiled_into_tensor_cores(tile: RowTile) -> None:
     kinds = {"x_ptr": "*bf16", "weight_ptr": "*bf16", "out_ptr": "*fp32", "rows": "i32"}
     constants = {
         **{"N": 5376, "K": 21504, "PART": 3584, "ROWS": tile.rows, "FEATURES": tile.features},
-        **{"COLUMNS": tile.columns, "STAGES": tile.stages, "EARLY": True},
+        **{"COLUMNS": tile.columns, "STAGES": tile.stages},
     }
     ptx = ptx_for_h100(kernel.dense_small_m_kernel, kinds, constants, {"num_warps": kernel.WARPS})
     products = set(re.findall(r"(?:mma\.sync|wgmma\.mma_async)\S*\.m\d+n(\d+)k16\S*bf16", ptx))

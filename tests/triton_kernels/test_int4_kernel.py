@@ -85,7 +85,6 @@ def test_few_rows_go_from_memory_to_the_tensor_cores(
         MORE=tile.more,
         PAIRS=tile.pairs,
         WHOLE=tile.whole,
-        EARLY=True,
     )
     if not activation:
         assert_read_as_it_lies(program)

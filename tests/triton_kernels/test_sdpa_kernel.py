@@ -84,7 +84,7 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: 
         **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim, "TAIL": TAIL},
         **{"WINDOW": window, "RING": 2 * window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
         **{"ROWS": tile_rows(tiles, group), "TAIL_ROWS": tail_rows(tiles, group)},
-        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile, "EARLY": True},
+        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
         **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
     }
     kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16")

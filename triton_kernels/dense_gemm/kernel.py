@@ -16,13 +16,6 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.dense_gemm.tiling import ROW_TILES, STEP
-from eagle_aot.triton_kernels.early_launch import (
-    AHEAD,
-    fetch_ahead,
-    launches_early,
-    let_next_begin,
-    wait_for_earlier,
-)
 from eagle_aot.triton_kernels.tiles_of_rows import numbers_of_tiles
 
 WARPS = 4
@@ -41,13 +34,11 @@ def dense_small_m_kernel(
     FEATURES: tl.constexpr,
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
-    EARLY: tl.constexpr,
 ) -> None:
     """One part of K of one tile of outputs: x [rows, K], weight [N, K] -> out [splits, rows, N].
 
     A part is PART columns, a multiple of COLUMNS.
     """
-    let_next_begin(EARLY)
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     x_ptr += first_row * K
     out_ptr += (tl.program_id(1).to(tl.int64) * rows + first_row) * N
@@ -55,14 +46,9 @@ def dense_small_m_kernel(
     m = tl.arange(0, ROWS)
     n = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
     column = tl.arange(0, COLUMNS)
-    first = tl.program_id(1) * PART
-    width: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
-    ahead = tl.minimum(tl.minimum(PART, AHEAD // (FEATURES * width)), K - first)
-    place = weight_ptr + n.to(tl.int64) * K + first
-    fetch_ahead(place, tl.where(n < N, ahead, 0), EARLY)
-    wait_for_earlier(EARLY)
     weight_ptr += n.to(tl.int64)[:, None] * K + column[None, :]
     x_ptr += m[None, :] * K + column[:, None]
+    first = tl.program_id(1) * PART
     acc = tl.zeros((FEATURES, ROWS), tl.float32)
     for k in tl.range(first, tl.minimum(first + PART, K), COLUMNS, num_stages=STAGES):
         inside = k + column < K
@@ -99,7 +85,6 @@ def launch(x: Tensor, weight: Tensor, splits: int) -> Tensor:
             FEATURES=tile.features,
             COLUMNS=tile.columns,
             STAGES=tile.stages,
-            EARLY=launches_early(),
             num_warps=WARPS,
         )
     return out

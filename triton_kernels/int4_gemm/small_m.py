@@ -18,13 +18,6 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from eagle_aot.triton_kernels.device import capability
-from eagle_aot.triton_kernels.early_launch import (
-    AHEAD,
-    fetch_ahead,
-    launches_early,
-    let_next_begin,
-    wait_for_earlier,
-)
 from eagle_aot.triton_kernels.int4_gemm.fragments import (
     activated,
     columns,
@@ -148,7 +141,6 @@ def int4_small_m_kernel(
     MORE: tl.constexpr,
     PAIRS: tl.constexpr,
     WHOLE: tl.constexpr,
-    EARLY: tl.constexpr,
 ) -> None:
     """One part of K of one tile of outputs, ROWS + MORE of its rows: x [rows, K] -> out [splits,
     rows, N].
@@ -156,7 +148,6 @@ def int4_small_m_kernel(
     With an activation (and no split) out is [1, rows, N / 2]. A step is BLOCKS x 128 columns; this
     program takes STEPS of the TOTAL. WHOLE as in `row_tiles.RowTile`.
     """
-    let_next_begin(EARLY)
     GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
     WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
     TAKEN: tl.constexpr = ROWS + MORE
@@ -168,12 +159,6 @@ def int4_small_m_kernel(
     word = tl.arange(0, 4096)[None, :]
     tile = tl.program_id(2).to(tl.int64) * TOTAL
     first = tl.program_id(1) * STEPS
-    ahead = tl.minimum(tl.minimum(STEPS, AHEAD // (BLOCKS * 8192)), TOTAL - first)
-    fetch_ahead(codes_ptr + (tile + first) * (BLOCKS * 4096), ahead * (BLOCKS * 4096), EARLY)
-    fetch_ahead(scales_ptr + (tile + first) * (128 * GROUPS), ahead * (128 * GROUPS), EARLY)
-    if ZEROS:
-        fetch_ahead(zeros_ptr + (tile + first) * (128 * GROUPS), ahead * (128 * GROUPS), EARLY)
-    wait_for_earlier(EARLY)
     acc = tl.zeros((128, ROWS), tl.float32)
     more = tl.zeros((128, MORE if MORE else 16), tl.float32)
     for step in tl.range(first, tl.minimum(first + STEPS, TOTAL), num_stages=STAGES):
@@ -237,7 +222,6 @@ def launch(
             MORE=tile.more,
             PAIRS=tile.pairs,
             WHOLE=tile.whole,
-            EARLY=launches_early(),
             num_warps=tile.warps,
         )
     return out

@@ -12,13 +12,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.early_launch import (
-    fetch_ahead,
-    launches_early,
-    let_next_begin,
-    wait_for_earlier,
-)
-
 TILE = 8
 """Rows that a program has in hand at a time."""
 
@@ -191,15 +184,9 @@ def norm_rope_store_kernel(
     NORM_VALUES: tl.constexpr,
     EPS: tl.constexpr,
     TILE: tl.constexpr,
-    EARLY: tl.constexpr,
 ) -> None:
     """Programs in turn: queries by head and tile, then keys and values by head, sequence and
     tile. Where nothing is moved, all rows are as of one sequence."""
-    let_next_begin(EARLY)
-    if HAS_NORM:
-        fetch_ahead(q_weight_ptr, D, EARLY)
-        fetch_ahead(k_weight_ptr, D, EARLY)
-    wait_for_earlier(EARLY)
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     program = tl.program_id(0)
     queries = tl.cdiv(rows, TILE) * HEADS
@@ -275,7 +262,6 @@ def launch(
         NORM_VALUES=norm_values,
         EPS=eps,
         TILE=TILE,
-        EARLY=launches_early(),
         num_warps=WARPS,
     )
     return q

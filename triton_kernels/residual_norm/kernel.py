@@ -8,13 +8,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.early_launch import (
-    fetch_ahead,
-    launches_early,
-    let_next_begin,
-    wait_for_earlier,
-)
-
 WARPS = 8
 
 
@@ -41,14 +34,8 @@ def residual_norm_kernel(
     HAS_SCALE: tl.constexpr,
     POST_EPS: tl.constexpr,
     NEXT_EPS: tl.constexpr,
-    EARLY: tl.constexpr,
 ) -> None:
     """One row. Rounds to the stream's dtype after each step, as separate modules do."""
-    let_next_begin(EARLY)
-    fetch_ahead(next_ptr, H, EARLY)
-    if HAS_POST:
-        fetch_ahead(post_ptr, H, EARLY)
-    wait_for_earlier(EARLY)
     dtype = out_ptr.dtype.element_ty
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
@@ -104,7 +91,6 @@ def launch(
         HAS_SCALE=scale is not None,
         POST_EPS=post_eps,
         NEXT_EPS=next_eps,
-        EARLY=launches_early(),
         num_warps=WARPS,
     )
     return out, normed

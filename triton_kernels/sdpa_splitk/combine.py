@@ -6,7 +6,6 @@ Importing this module needs triton.
 import triton
 import triton.language as tl
 
-from eagle_aot.triton_kernels.early_launch import let_next_begin, wait_for_earlier
 from eagle_aot.triton_kernels.sdpa_splitk.steps import chunk_length, first_chunk
 
 
@@ -25,15 +24,12 @@ def sdpa_combine_kernel(
     SPLITS: tl.constexpr,
     SPLIT_TILE: tl.constexpr,
     D_TILE: tl.constexpr,
-    EARLY: tl.constexpr,
 ) -> None:
     """A stretch of one row and head of out [items, D], from what `sdpa_splitk_kernel` left.
 
     All chunks are added in one tile: in an order that is fixed by their distance from the row's
     first one, with zeros for those behind its last one. The tail is added to their sum.
     """
-    let_next_begin(EARLY)
-    wait_for_earlier(EARLY)
     item = tl.program_id(0)
     d = tl.program_id(1) * D_TILE + tl.arange(0, D_TILE)
     split = tl.arange(0, SPLIT_TILE)

@@ -21,11 +21,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.early_launch import (
-    launches_early,
-    let_next_begin,
-    wait_for_earlier,
-)
 from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel
 from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     attend,
@@ -82,7 +77,6 @@ def sdpa_splitk_kernel(
     TAIL_ROWS: tl.constexpr,
     ROW_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
-    EARLY: tl.constexpr,
 ) -> None:
     """What one chunk of one key/value head contributes to each of ROWS rows of a sequence.
 
@@ -96,8 +90,6 @@ def sdpa_splitk_kernel(
     flat cache twice, for neighbours whose chunks differ in length: the second time serves those
     with the longer chunks, and mostly there are none.
     """
-    let_next_begin(EARLY)
-    wait_for_earlier(EARLY)
     KV_HEADS: tl.constexpr = HEADS // GROUP
     program = tl.program_id(0)
     tails = batch * tl.cdiv(rows, TAIL_ROWS) * KV_HEADS
@@ -183,7 +175,7 @@ def launch(
     stats = q.new_empty((3, tiles.splits + 1, items), dtype=torch.float32)
     out = q.new_empty(q.shape)
     layer = {"HEADS": heads, "D": head_dim, "TAIL": tail.shape[2], "WINDOW": window}
-    layer |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits, "EARLY": launches_early()}
+    layer |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits}
     of_tile, of_tails = tile_rows(tiles, group), tail_rows(tiles, group)
     chunks = triton.cdiv(rows, of_tile) * tiles.splits * (1 if window else 2)
     tails = triton.cdiv(rows, of_tails)

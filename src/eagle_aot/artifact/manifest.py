@@ -28,17 +28,12 @@ SCHEMA_VERSION = 4
 
 
 class Device(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The GPU that native code was compiled for; `cuda` is the version it was compiled with.
-
-    `early_launch` names the kernels that wait for the one before them to end, and so may be
-    launched while it runs.
-    """
+    """The GPU that native code was compiled for; `cuda` is the version it was compiled with."""
 
     name: str
     compute_capability: str
     multiprocessors: int
     cuda: str
-    early_launch: tuple[str, ...] = ()
 
 
 class CheckpointIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from msgspec.structs import replace
 from torch.utils import cpp_extension
 
 from eagle_aot.artifact import Device
@@ -119,17 +118,12 @@ def test_a_program_records_the_gpu_it_is_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", Gpu)
-    record = device_record()
-    assert record == Device(
+    assert device_record() == Device(
         name="a GPU",
         compute_capability="8.9",
         multiprocessors=78,
         cuda=torch.version.cuda or "",
     )
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    early = device_record()
-    assert early == replace(record, compute_capability="9.0", early_launch=early.early_launch)
-    assert {"int4_small_m_kernel", "sdpa_combine_kernel"} < set(early.early_launch)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")

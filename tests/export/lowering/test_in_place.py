@@ -18,7 +18,6 @@ if not find_spec("triton"):
 from torch._inductor import compile_fx
 
 from eagle_aot.export.lowering.in_place import writes_unwrapped, written_in_place
-from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
 from eagle_aot.triton_kernels.copy_rows import copy_rows
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
@@ -114,12 +113,7 @@ def last_graph(program: ExportedProgram, monkeypatch: pytest.MonkeyPatch) -> tor
         for node in program.graph.nodes
         if node.name in program.graph_signature.user_inputs
     ]
-    with (
-        pytest.raises(Exception, match="needs a GPU"),
-        torch.no_grad(),
-        mutations_memoised(),
-        writes_unwrapped(),
-    ):
+    with pytest.raises(Exception, match="needs a GPU"), torch.no_grad(), writes_unwrapped():
         torch._inductor.aot_compile(program.module(), tuple(fake))
     (graph,) = graphs
     return graph

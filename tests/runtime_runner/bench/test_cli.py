@@ -27,7 +27,6 @@ OPTIONS = {
     "--repeats",
     "--executor",
     "--no-cuda-graph",
-    "--no-early-launch",
     "--plot",
     "--json",
 }
@@ -35,7 +34,6 @@ FIELDS = {
     "artifact",
     "executor",
     "cuda_graphs",
-    "early_launch",
     "device",
     "drafter",
     "versions",
@@ -94,7 +92,6 @@ def test_json_has_exactly_the_documented_fields(measured: tuple[dict[str, Any], 
     result, _ = measured
     assert set(result) == FIELDS
     assert (result["executor"], result["cuda_graphs"]) == ("executorch", False)
-    assert result["early_launch"] is False
     assert (result["repeats"], result["taus"]) == (1, [1.5, 4.0])
     assert set(result["peak_memory_bytes"]) == {"process"}
     assert result["peak_memory_bytes"]["process"] > 50e6

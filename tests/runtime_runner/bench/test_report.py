@@ -26,7 +26,7 @@ def cells(text: str, first: str) -> list[str]:
 def test_the_head_says_what_was_measured_where() -> None:
     lines = rendered(made_up_results()).splitlines()
     assert lines[:5] == [
-        "made-[up]-$pair$, aoti with CUDA graphs, kernels begin early, a GPU, eagle3",
+        "made-[up]-$pair$, aoti with CUDA graphs, a GPU, eagle3",
         "reads 2.0 GB/s; medians of 20 samples",
         "peak memory: target weights 8.00 GB, workspace 500.0 MB",
         "a sequence takes 4.90 GB of caches (target 4.60 GB, drafter 300.0 MB), all 2 of this "

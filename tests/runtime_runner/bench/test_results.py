@@ -80,7 +80,6 @@ def test_where_the_host_is_the_device_all_time_is_the_devices() -> None:
 def test_json_holds_figures_and_ratios() -> None:
     result = json.loads(json.dumps(to_json(made_up_results())))
     assert (result["read_gb_per_second"], result["cuda_graphs"]) == (2.0, True)
-    assert result["early_launch"] is True
     assert result["prefill_chunk"] == {"tokens": 128, "ms": 32.0, "tokens_per_second": 4000.0}
     (at,) = result["contexts"]
     assert at["parts"][2] == {

@@ -57,7 +57,6 @@ def made_up_results(*contexts: AtContext) -> Results:
             artifact="made-[up]-$pair$",
             executor="aoti",
             cuda_graphs=True,
-            early_launch=True,
             device="a GPU",
             drafter="eagle3",
             versions={"torch": "2.11.0"},
