@@ -117,7 +117,8 @@ def export_pair(
     lengths = _lengths(loaded.pair, options)
     constants = publish(loaded.pair, lengths, options.chain_len, provenance.eos_ids)
     found = pairing_record(loaded, backend, options)
-    pair = prepare(loaded.pair, backend, progress)
+    loaded = replace(loaded, pair=prepare(loaded.pair, backend, progress))
+    pair = loaded.pair
     methods = method_specs(pair, lengths, options.attention == SPLITK)
     with appearing(Path(output_dir)) as directory:
         with beside(list(methods), pair, lengths, directory / BESIDE, options):

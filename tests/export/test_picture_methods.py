@@ -14,10 +14,10 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import CheckpointError, EagleError, SettingError, UnsupportedError
-from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export import ExportOptions, Source, pipeline, run_check
 from eagle_aot.export.encode_image import DECOMPOSITIONS
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.publish.decisions import tower
+from eagle_aot.export.publish.decisions import describe_decisions, tower
 from eagle_aot.targets import load_target, pictures
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -191,6 +191,31 @@ def test_damage_to_a_tower_is_found(tmp_path: Path) -> None:
         directory / "model.safetensors",
     )
     load_pictures(Checkpoint(directory), target, torch.float32)
+
+
+class Reached(Exception):
+    """What comes before lowering is done."""
+
+
+def test_an_export_for_a_gpu_tells_of_the_tower_that_it_took_over(
+    picture_pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, Any] = {}
+
+    def decisions(*given: Any) -> dict[str, Any]:
+        found.update(describe_decisions(*given))
+        raise Reached
+
+    monkeypatch.setattr(pipeline, "describe_decisions", decisions)
+    monkeypatch.setattr(pipeline, "pairing_record", lambda *given: None)
+    monkeypatch.setattr(pipeline, "choose_backend", lambda asked: asked)
+    source = Source.find("auto", *picture_pair, "auto")
+    loaded = load_pair(source, CacheSizes(96, torch.bfloat16, chunk=70), pictures=True)
+    parameters = sum(p.numel() for p in loaded.pair.vision.parameters())
+    options = ExportOptions(backend="cuda", inputs=BOTH, max_seq_len=96)
+    with pytest.raises(Reached):
+        pipeline.export_pair(loaded, tmp_path / "artifact", options=options)
+    assert found["tower"]["parameters"] == parameters
 
 
 def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]) -> None:
