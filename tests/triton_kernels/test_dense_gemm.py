@@ -1,4 +1,4 @@
-"""The dense linear of few rows without a GPU: its operator, its kernel interpreted and compiled."""
+"""The dense linear of few rows without a GPU: its operator, its kernel compiled."""
 
 import re
 
@@ -7,7 +7,6 @@ import torch
 
 from eagle_aot.triton_kernels.dense_gemm.op import dense_small_m
 from eagle_aot.triton_kernels.dense_gemm.tiling import ROW_TILES, STEP, RowTile, choose_splits
-from support.interpreted import run_interpreted
 from support.kernels.dense_cases import assert_product, factors
 from support.kernels.h100 import ptx_for_h100
 
@@ -24,12 +23,6 @@ def test_on_a_cpu_it_is_the_product(splits: int) -> None:
     torch.library.opcheck(
         dense_small_m, (x, weight, splits), test_utils=("test_schema", "test_faketensor")
     )
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
-def test_interpreted_it_computes_the_product_row_by_row() -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    run_interpreted("dense_gemm")
 
 
 @pytest.mark.parametrize("tile", ROW_TILES, ids=str)

@@ -1,10 +1,9 @@
-"""The INT4 kernels without a GPU: interpreted, and compiled for one."""
+"""The INT4 kernels without a GPU, compiled for one."""
 
 import re
 from typing import Any
 
 import pytest
-import torch
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 
@@ -18,17 +17,10 @@ from eagle_aot.triton_kernels.int4_gemm.product_tiles import (  # noqa: E402
     ProductTile,
 )
 from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES  # noqa: E402
-from support.interpreted import run_interpreted  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
 """Bytes that one program can have on an H100."""
-
-
-# Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
-def test_interpreted_they_compute_the_product_row_by_row() -> None:
-    run_interpreted("int4_gemm")
 
 
 def compiled(

@@ -1,21 +1,11 @@
-"""Processing logits without a GPU: the kernels interpreted, and what they compile to."""
+"""Processing logits without a GPU: what the kernels compile to."""
 
 from typing import Any
 
 import pytest
-import torch
 
 from eagle_aot.runtime_runner.sampling.thresholds import EXP2, LOG2E, SCALE_BITS
-from support.interpreted import run_interpreted
 from support.kernels.h100 import ptx_for_h100
-
-
-# Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernels")
-def test_interpreted_they_have_the_bits_of_their_twin() -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    run_interpreted("process_logits")
-
 
 FUSED = "fma.", "mad.rn.f32", "mul.f32", "add.f32"
 """What has other bits than a product and a sum, or may be made into it by an assembler."""

@@ -1,4 +1,4 @@
-"""The residual norm without a GPU: its reference, its operator, its kernel interpreted."""
+"""The residual norm without a GPU: its reference and its operator."""
 
 import pytest
 import torch
@@ -8,7 +8,6 @@ from torch.export import Dim
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.residual import join
 from eagle_aot.triton_kernels.residual_norm import residual_norm, residual_norm_reference
-from support.interpreted import run_interpreted
 from support.kernels.residual_cases import CASES, EPS, Case, assert_close
 
 OPERATOR = torch.ops.eagle_aot.residual_norm.default
@@ -66,10 +65,3 @@ def test_traced_it_is_one_node_for_any_number_of_rows() -> None:
     assert targets.count(OPERATOR) == 1
     (bounds,) = program.range_constraints.values()
     assert (int(bounds.lower), int(bounds.upper)) == (1, 8)
-
-
-# Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
-def test_interpreted_it_computes_row_by_row() -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    run_interpreted("residual_norm")

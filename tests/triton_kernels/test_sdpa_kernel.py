@@ -1,10 +1,9 @@
-"""The attention kernels without a GPU: interpreted, compiled, and how keys are dealt out."""
+"""The attention kernels without a GPU: compiled, and how keys are dealt out."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +27,6 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     tail_rows,
     tile_rows,
 )
-from support.interpreted import run_interpreted  # noqa: E402
 from support.kernels.h100 import local_memory  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
@@ -36,12 +34,6 @@ SHARED_MEMORY = 227 << 10
 """Bytes that one program may have there."""
 
 SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=None)
-
-
-# Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernels")
-def test_interpreted_they_compute_attention_row_by_row() -> None:
-    run_interpreted("sdpa_splitk")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Attention of prompts without a GPU: reference, operator, interpreted and compiled kernel."""
+"""Attention of prompts without a GPU: reference, operator and compiled kernel."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,6 @@ from torch.export import Dim, ExportedProgram
 from eagle_aot.export.lowering.kernel_mutations import ANALYSES
 from eagle_aot.triton_kernels.sdpa_prompt import is_servable, sdpa_prompt
 from eagle_aot.triton_kernels.sdpa_prompt.tiling import HEAD_DIMS, choose_tiling, is_tileable
-from support.interpreted import run_interpreted
 from support.kernels.h100 import analyse_for_h100, local_memory
 from support.kernels.prompt_cases import Prompt
 from support.kernels.sdpa_cases import Layer, relative_error
@@ -115,13 +114,6 @@ def test_which_layers_the_kernel_holds(
     assert is_tileable(heads, kv_heads, head_dim) == held
     assert is_servable(heads, torch.empty(kv_heads, 1, head_dim, dtype=torch.bfloat16)) == held
     assert not is_servable(heads, torch.empty(kv_heads, 1, head_dim))
-
-
-# Triton 3.6 does not interpret with numpy 2.4 and later, which a GPU machine may have.
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run the compiled kernel")
-def test_interpreted_it_computes_attention_row_by_row() -> None:
-    pytest.importorskip("triton", reason="triton is not installed")
-    run_interpreted("sdpa_prompt")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Copied rows in Triton's interpreter, on a CPU: run by `test_copy_rows.py`."""
+"""Copied rows in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The dense kernel in Triton's interpreter, on a CPU: run by `test_dense_gemm.py`."""
+"""The dense kernel in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The choice under noise in Triton's interpreter, on a CPU: run by `test_gumbel_argmax.py`."""
+"""The choice under noise in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 import pytest
 import torch

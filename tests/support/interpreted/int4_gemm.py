@@ -1,4 +1,4 @@
-"""The INT4 kernels in Triton's interpreter, on a CPU: run by `test_int4_kernel.py`."""
+"""The INT4 kernels in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Norms, rotation and storing in Triton's interpreter: run by `test_norm_rope_store.py`."""
+"""Norms, rotation and storing in Triton's interpreter: run by `test_interpreted.py`."""
 
 from collections.abc import Iterator
 from typing import Any

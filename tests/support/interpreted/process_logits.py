@@ -1,4 +1,4 @@
-"""Processing logits in Triton's interpreter, on a CPU: run by `test_process_logits.py`."""
+"""Processing logits in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The residual norm in Triton's interpreter, on a CPU: run by `test_residual_norm.py`."""
+"""The residual norm in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Attention of prompts in Triton's interpreter, on a CPU: run by `test_sdpa_prompt.py`."""
+"""Attention of prompts in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 import math
 from collections.abc import Iterator

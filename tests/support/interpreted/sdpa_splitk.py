@@ -1,4 +1,4 @@
-"""The attention kernels in Triton's interpreter, on a CPU: run by `test_sdpa_kernel.py`."""
+"""The attention kernels in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 import math
 from collections.abc import Iterator
