@@ -1,8 +1,6 @@
 """Real artifacts, exported once per test run beside the faster tests."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +9,12 @@ import pytest
 import torch
 
 from eagle_aot.runtime_runner import Runner, load_artifact
+from support.exports import CUDA, OF_PAIRS, SHIPPED, Exports
 
 if TYPE_CHECKING:
     from support.server import Server
 
 torch.set_num_threads(1)
-RANDOM_MAX_SEQ_LEN = 192
 CUDA_ARTIFACT = "CUDA_ARTIFACT"
 
 
@@ -50,26 +48,6 @@ def needs_artifact(item: pytest.Item) -> bool:
 def fixtures(item: pytest.Item) -> Sequence[str]:
     """The names of all fixtures that a test needs."""
     return getattr(item, "fixturenames", ())
-
-
-class Export:
-    """One `eagle-export` in a process of its own."""
-
-    def __init__(self, output_dir: Path, *arguments: str) -> None:
-        self.output_dir = output_dir
-        beside = Path(sys.executable).with_name("eagle-export")
-        program = beside if beside.exists() else "eagle-export"
-        command = [program, "--output-dir", output_dir]
-        self.process = subprocess.Popen(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def wait(self) -> Path:
-        """The artifact's directory, once it is there."""
-        output, errors = self.process.communicate()
-        assert self.process.returncode == 0, errors
-        assert output.startswith(str(self.output_dir))
-        return self.output_dir
 
 
 @pytest.fixture(scope="session")
@@ -107,60 +85,31 @@ def dflash_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_dflash_pair(tmp_path_factory.mktemp("dflash_pair"))
 
 
-LENGTH = "--max-seq-len", str(RANDOM_MAX_SEQ_LEN)
-QUICK = *LENGTH, "--no-self-test"
-OF_PAIRS = {
-    "random": ("random_pair", "gemma4-31b", *QUICK),
-    "batch": (
-        "random_pair",
-        "gemma4-31b",
-        *QUICK,
-        "--max-batch-size",
-        "4",
-        "--table-quant",
-        "int8",
-    ),
-    "qwen3": ("qwen3_pair", "auto", *LENGTH, "--cpu-weights", "int8"),
-    "assistant": ("assistant_pair", "auto", *QUICK, "--max-batch-size", "2"),
-    "picture": (
-        *("picture_pair", "auto", "--max-seq-len", "320", "--no-self-test"),
-        *("--inputs", "text,image", "--image-seed", "picture", "--max-batch-size", "2"),
-    ),
-    "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),
-    "int4": ("random_pair", "gemma4-31b", *QUICK, "--cpu-weights", "int4"),
-}
-"""Exports of pairs that tests write: the fixture of the pair, `--target-model`, and options."""
-
-
 @pytest.fixture(scope="session", autouse=True)
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Export]]:
-    """The exports that the selected tests need, started at once."""
-    needed = {name for item in request.session.items for name in fixtures(item)}
-    started: dict[str, Export] = {}
-    directory = tmp_path_factory.mktemp("artifacts")
-    if "tiny_artifact" in needed:
-        arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
-        started["tiny"] = Export(directory / "tiny", *arguments)
-    if "int4_head_artifact" in needed:
-        arguments = ("--target-model", "gemma4-tiny", "--backend", "xnnpack", "--no-self-test")
-        more = "--draft-quant", "int4", "--max-batch-size", "4"
-        started["int4_head"] = Export(directory / "int4_head", *arguments, *more)
-    if "cuda_artifact" in needed and torch.cuda.is_available() and CUDA_ARTIFACT not in os.environ:
-        arguments = ("--target-model", "gemma4-tiny", "--backend", "cuda", "--max-seq-len", "4608")
-        started["cuda"] = Export(directory / "cuda", *arguments)
-    for name, (pair, target, *options) in OF_PAIRS.items():
-        if name + ARTIFACT in needed:
-            target_dir, head_dir = request.getfixturevalue(pair)
-            started[name] = Export(
-                directory / name,
-                *("--target-model", target, "--backend", "xnnpack", *options),
-                *("--target-dir", str(target_dir), "--draft-dir", str(head_dir)),
-            )
-    yield started
-    for export in started.values():
-        export.process.kill()
+) -> Iterator[Exports]:
+    """The exports that the selected tests need, begun in the order in which they do."""
+    needed = dict.fromkeys(name for item in request.session.items for name in fixtures(item))
+    names = [name.removesuffix(ARTIFACT) for name in needed if name.endswith(ARTIFACT)]
+    asked = {name: options for name in names if (options := options_of(name, request))}
+    begun = Exports(tmp_path_factory.mktemp("artifacts"), asked)
+    yield begun
+    begun.stop()
+
+
+def options_of(name: str, request: pytest.FixtureRequest) -> Sequence[str]:
+    """The options of an export; none where there is nothing to export."""
+    if name == "cuda":
+        return CUDA if torch.cuda.is_available() and CUDA_ARTIFACT not in os.environ else ()
+    if name in SHIPPED:
+        return *SHIPPED[name], "--backend", "xnnpack"
+    if name not in OF_PAIRS:  # one that a module makes for itself
+        return ()
+    pair, target, *options = OF_PAIRS[name]
+    target_dir, head_dir = request.getfixturevalue(pair)
+    places = "--target-dir", str(target_dir), "--draft-dir", str(head_dir)
+    return "--target-model", target, "--backend", "xnnpack", *options, *places
 
 
 @pytest.fixture(scope="session")
@@ -172,61 +121,61 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def tiny_artifact(exports: Exports, one_thread: None) -> Path:
     """The shipped pair: trained target, trained head."""
-    return exports["tiny"].wait()
+    return exports.wait("tiny")
 
 
 @pytest.fixture(scope="session")
-def int4_head_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def int4_head_artifact(exports: Exports, one_thread: None) -> Path:
     """The shipped pair, its head in INT4, with caches for four sequences."""
-    return exports["int4_head"].wait()
+    return exports.wait("int4_head")
 
 
 @pytest.fixture(scope="session")
-def random_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def random_artifact(exports: Exports, one_thread: None) -> Path:
     """A random target with a random head and a sliding window of 16."""
-    return exports["random"].wait()
+    return exports.wait("random")
 
 
 @pytest.fixture(scope="session")
-def qwen3_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def qwen3_artifact(exports: Exports, one_thread: None) -> Path:
     """A random target of another family, found by its config, with a random head, in INT8."""
-    return exports["qwen3"].wait()
+    return exports.wait("qwen3")
 
 
 @pytest.fixture(scope="session")
-def batch_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def batch_artifact(exports: Exports, one_thread: None) -> Path:
     """The random pair with caches for four sequences."""
-    return exports["batch"].wait()
+    return exports.wait("batch")
 
 
 @pytest.fixture(scope="session")
-def int4_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def int4_artifact(exports: Exports, one_thread: None) -> Path:
     """The random pair, its linears in INT4."""
-    return exports["int4"].wait()
+    return exports.wait("int4")
 
 
 @pytest.fixture(scope="session")
-def assistant_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def assistant_artifact(exports: Exports, one_thread: None) -> Path:
     """Two layers of a Gemma 4 and their assistant, with caches for two sequences."""
-    return exports["assistant"].wait()
+    return exports.wait("assistant")
 
 
 @pytest.fixture(scope="session")
-def picture_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def picture_artifact(exports: Exports, one_thread: None) -> Path:
     """A random Gemma 4 that reads pictures, with caches for two sequences."""
-    return exports["picture"].wait()
+    return exports.wait("picture")
 
 
 @pytest.fixture(scope="session")
-def dflash_artifact(exports: dict[str, Export], one_thread: None) -> Path:
+def dflash_artifact(exports: Exports, one_thread: None) -> Path:
     """Six layers of a Qwen3 and a DFlash head, with caches for two sequences."""
-    return exports["dflash"].wait()
+    return exports.wait("dflash")
 
 
 @pytest.fixture(scope="session")
-def cuda_artifact(exports: dict[str, Export]) -> Path:
+def cuda_artifact(exports: Exports) -> Path:
     """The shipped pair for the GPU of this machine, with a context of 4608 tokens.
 
     Exported, unless the environment names one that was exported before.
@@ -235,7 +184,7 @@ def cuda_artifact(exports: dict[str, Export]) -> Path:
         return Path(os.environ[CUDA_ARTIFACT])
     if "cuda" not in exports:
         pytest.skip("needs an NVIDIA GPU")
-    return exports["cuda"].wait()
+    return exports.wait("cuda")
 
 
 @pytest.fixture(scope="session")
