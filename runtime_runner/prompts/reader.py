@@ -113,7 +113,7 @@ class PromptReader:
     def _word(self) -> str:
         """What stands for a picture in text."""
         assert self._images is not None
-        word = self.tokenizer.hf.convert_ids_to_tokens(self._images.image_token)
+        word = self.tokenizer.word(self._images.image_token)
         if not isinstance(word, str) or not word:
             raise PromptError(f"{self._directory}: its tokenizer has no word for a picture")
         return word

@@ -16,6 +16,7 @@ from typing import Any
 
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError
+from eagle_aot.common.plain_tokenizer import is_plain_message, read_plain
 from eagle_aot.common.process import held_stderr
 from eagle_aot.common.prompts import Message, with_system
 from eagle_aot.common.strict_json import read_object
@@ -49,17 +50,31 @@ class Tokenizer:
             raise ArtifactError(f"{directory}: has no tokenizer: give token ids instead of text")
         if problem := tokenizer_problem(directory):
             raise ArtifactError(f"{problem} and export again")
-        from transformers import AutoTokenizer  # slow to import, and not needed for ids
+        self._directory = directory
+        with self._stated():
+            self._plain = read_plain(directory)
+        if self._plain is None:
+            _ = self.hf
 
+    @cached_property
+    def hf(self) -> Any:
+        """transformers' own, which takes a second to import."""
+        from transformers import AutoTokenizer
+
+        with self._stated(), alone(self._directory) as copies, held_stderr():
+            return AutoTokenizer.from_pretrained(
+                copies, local_files_only=True, trust_remote_code=False
+            )
+
+    @contextmanager
+    def _stated(self) -> Iterator[None]:
+        """Raise ArtifactError for what is wrong with a file."""
         try:
-            with alone(directory) as copies, held_stderr():
-                self.hf: Any = AutoTokenizer.from_pretrained(
-                    copies, local_files_only=True, trust_remote_code=False
-                )
+            yield
         except BaseException as error:  # a different type for every kind of damage
             if not isinstance(error, Exception) and type(error).__name__ != PANIC:
                 raise
-            raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error
+            raise ArtifactError(f"{self._directory}: tokenizer cannot be read ({error})") from error
 
     def encode(
         self, prompt: str | Sequence[Message], raw: bool = False, system: str | None = None
@@ -76,8 +91,8 @@ class Tokenizer:
         else:
             text = self._render(with_system(prompt, system))
             ids = self._ids(text, add_special_tokens=False)
-            if self.adds_bos and ids[:1] != [self.hf.bos_token_id]:
-                ids = [self.hf.bos_token_id, *ids]
+            if self.adds_bos and ids[:1] != [self._used.bos_token_id]:
+                ids = [self._used.bos_token_id, *ids]
         if not ids:
             raise PromptError("the prompt is empty")
         return ids
@@ -85,12 +100,12 @@ class Tokenizer:
     @property
     def has_template(self) -> bool:
         """Whether a prompt can be a turn of a conversation."""
-        return bool(self.hf.chat_template)
+        return bool(self._used.chat_template)
 
     @property
     def adds_bos(self) -> bool:
         """Whether the tokenizer itself begins every text with a beginning-of-sequence token."""
-        bos = self.hf.bos_token_id
+        bos = self._used.bos_token_id
         return bos is not None and self._ids("")[:1] == [bos]
 
     def _ids(self, text: str, **options: bool) -> list[int]:
@@ -99,6 +114,8 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise PromptError("the prompt is not valid Unicode text") from error
         try:
+            if self._plain is not None:
+                return self._plain.ids(text, **options)
             ids: list[int] = self.hf(text, **options).input_ids
         except Exception as error:  # tokenizers' own, which have no type
             raise ArtifactError(f"the tokenizer cannot encode the prompt ({error})") from error
@@ -123,6 +140,8 @@ class Tokenizer:
 
     def _apply(self, messages: Sequence[Message]) -> str:
         try:
+            if self._plain is not None and all(map(is_plain_message, messages)):
+                return self._plain.rendered(messages)
             text: str = self.hf.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=True
             )
@@ -132,13 +151,22 @@ class Tokenizer:
 
     def decode(self, ids: list[int]) -> str:
         """Text of generated ids, special tokens left out."""
-        text: str = self.hf.decode(ids, skip_special_tokens=True)
+        text: str = self._used.decode(ids, skip_special_tokens=True)
         return text
+
+    def word(self, token: int) -> str | None:
+        """What the vocabulary calls a token."""
+        name: str | None = self._used.convert_ids_to_tokens(token)
+        return name
+
+    @property
+    def _used(self) -> Any:
+        return self.hf if self._plain is None else self._plain
 
     @cached_property
     def bytes_of(self) -> TokenBytes:
         """What each token stands for by itself."""
-        return TokenBytes(self.hf)
+        return TokenBytes(self._used)
 
 
 def tokenizer_problem(directory: Path) -> str:
