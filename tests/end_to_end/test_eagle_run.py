@@ -99,6 +99,11 @@ FIELDS = {
     "acceptance_by_rank",
 }
 QUESTION = next(stories(8, "test")).question
+IMPORT = "import time:"
+"""How lines begin that `-X importtime` prints."""
+SLOW = {"transformers", "huggingface_hub", "torch._dynamo", "torch._inductor", "triton", "sympy",
+        "executorch.exir", "torchao", "matplotlib", "PIL"}  # fmt: skip
+"""What an answer can do without, and takes longer to import than many an answer takes."""
 
 
 def run(*arguments: str | Path) -> Result:
@@ -116,11 +121,14 @@ def test_the_options_are_frozen() -> None:
 
 
 def test_json_has_exactly_the_documented_fields(tiny_artifact: Path) -> None:
-    command = Path(sys.executable).with_name("eagle-run")
+    command = [sys.executable, "-X", "importtime", Path(sys.executable).with_name("eagle-run")]
     done = subprocess.run(
-        [command, tiny_artifact, "--prompt", QUESTION, "--json"], capture_output=True, text=True
+        [*command, tiny_artifact, "--prompt", QUESTION, "--json"], capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    told = done.stderr.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in told if line.startswith(IMPORT)}
+    assert done.returncode == 0 and all(line.startswith(IMPORT) for line in told)
+    assert "torch" in imported and not imported & SLOW
     result = json.loads(done.stdout)
     assert set(result) == FIELDS
     assert result["new_tokens"] == len(result["token_ids"])

@@ -20,20 +20,22 @@ from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from support.runner.mixed_prompts import CHAIN_LENS, NUM_PROMPTS, mixed_prompts
+from support.runner.mixed_prompts import BOUNDARIES, CHAIN_LENS, mixed_prompts
 from support.runner.one_text import decode
 from support.runner.shuffled_shapes import Shuffled
 from tiny_pair.stories import stories
 
 PARALLEL: list[dict[str, Any]] = [{"chain_len": 1}, {"chain_len": 7}, {"tree": (5, 4, 16)}]
 
+FEW = 80
+"""Prompts, of which each takes some of the ways to be decoded in turn."""
+
 
 @pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
 def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRequest) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    prompts, lengths = mixed_prompts(runner), itertools.cycle(CHAIN_LENS)
-    assert len(prompts) == NUM_PROMPTS
-    for prompt in prompts:
+    lengths = itertools.cycle(CHAIN_LENS)
+    for prompt in mixed_prompts(runner, FEW):
         plain = runner.generate(prompt, 20, speculate=False)
         for chain_len in itertools.islice(lengths, 3):
             result = runner.generate(prompt, 20, chain_len)
@@ -46,7 +48,7 @@ def test_nor_does_choosing_the_chain_length(fixture: str, request: pytest.Fixtur
     """What is chosen depends on time, the tokens do not."""
     runner: Runner = request.getfixturevalue(fixture)
     chosen = []
-    for prompt in mixed_prompts(runner)[::2]:
+    for prompt in mixed_prompts(runner, FEW)[::2]:
         plain = runner.generate(prompt, 40, speculate=False)
         result = runner.generate(prompt, 40, "auto")
         assert result.token_ids == plain.token_ids, len(prompt)
@@ -64,7 +66,7 @@ def test_nor_does_any_order_of_shapes(
     schedule = runner.adaptive_schedule(True)
     monkeypatch.setattr(schedule, "_chooser", Shuffled(schedule.costs))
     chosen = []
-    for prompt in mixed_prompts(runner)[1::4]:
+    for prompt in mixed_prompts(runner, FEW)[1::4]:
         plain = runner.generate(prompt, 40, speculate=False)
         result = runner.generate(prompt, 40, tree="auto")
         assert result.token_ids == plain.token_ids, len(prompt)
@@ -96,7 +98,7 @@ def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
 
 def test_nor_does_a_head_in_int4(int4_head: Runner, tiny: Runner) -> None:
     """Whose drafts are accepted about as often, and whose target is the same."""
-    for prompt in mixed_prompts(int4_head)[:60]:
+    for prompt in mixed_prompts(int4_head)[:20]:
         plain = int4_head.generate(prompt, 20, speculate=False)
         assert plain.token_ids == tiny.generate(prompt, 20, speculate=False).token_ids
         for chain_len in (1, 4, 7):
@@ -120,7 +122,7 @@ def test_nor_does_it_with_an_output_table_in_int8(batch_runner: Runner) -> None:
 def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -> None:
     """Full and sliding layers, scaled frequencies, an output table that is no embedding; and a head
     that drafts in parallel."""
-    for prompt in mixed_prompts(qwen3_runner)[:60]:  # lengths around every boundary come first
+    for prompt in mixed_prompts(qwen3_runner)[:30]:  # lengths around every boundary come first
         plain = qwen3_runner.generate(prompt, 20, speculate=False)
         for drafts in PARALLEL:
             found = qwen3_runner.generate(prompt, 20, **drafts)
@@ -139,10 +141,11 @@ def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -
 def test_forced_acceptance_never_changes_the_tokens(
     random_runner: Runner, right: Callable[[Tensor], Tensor], name: str
 ) -> None:
-    runner, new_tokens = random_runner, 18
-    for prompt in mixed_prompts(runner):
+    """Of all lengths around boundaries, and of two each elsewhere."""
+    runner, new_tokens, lengths = random_runner, 18, itertools.cycle(CHAIN_LENS)
+    for i, prompt in enumerate(mixed_prompts(runner, FEW)):
         plain = runner.generate(prompt, new_tokens, speculate=False).token_ids
-        for chain_len in CHAIN_LENS:
+        for chain_len in itertools.islice(lengths, len(CHAIN_LENS) if i < BOUNDARIES else 2):
             limits = Limits(room=new_tokens, stop_ids=frozenset())
             drafter = ScriptedDrafter(len(prompt), plain, right)
             round_ = Round(runner.target, drafter, chain_len, Running([0], 16, "cpu"))

@@ -5,7 +5,10 @@ from typing import Any, NoReturn
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Tokens that a template may name."""
 
-KNOWN = {"messages", "add_generation_prompt", "tools", "documents", "raise_exception", *NAMED}
+KNOWN = {
+    *("messages", "add_generation_prompt", "tools", "documents", "range", "raise_exception"),
+    *NAMED,
+}
 """All that a plain template reads: transformers has functions of its own behind other names."""
 
 OWN_FILTERS = {"tojson"}
@@ -16,8 +19,10 @@ def is_plain_template(text: str) -> bool:
     """Whether a template reads nothing but what is `KNOWN`; one that is none is not plain."""
     from jinja2 import TemplateError, meta, nodes
 
+    bare = environment()
+    bare.globals.clear()  # else their names count as declared
     try:
-        tree = environment().parse(text)
+        tree = bare.parse(text)
         names = meta.find_undeclared_variables(tree)
     except (TemplateError, RecursionError):  # for transformers to state
         return False
