@@ -84,7 +84,7 @@ def test_no_bit_depends_on_how_a_text_is_decoded(
     plain = [runner.generate(prompt, speculate=False, **asked) for prompt in prompts]
     expected = [told(result) for result in plain]
     assert [[one.id for one in text] for text in expected] == [r.token_ids for r in plain]
-    for shape in SHAPES:
+    for shape in SHAPES if how in ({}, EVERYTHING) else SHAPES[::2]:
         found = [told(runner.generate(prompt, **asked, **shape)) for prompt in prompts]
         assert found == expected, shape
     together = runner.generate_many(prompts, 4, chain_len=3, **asked)
