@@ -14,7 +14,7 @@ from eagle_aot.common.errors import ExportError
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.lowering.side_by_side.method import Lowered, Work, begin, lower_method
-from eagle_aot.export.lowering.side_by_side.shared_gpu import SharedGpu
+from eagle_aot.export.lowering.side_by_side.shared_gpu import SharedGpu, free_room
 from eagle_aot.export.lowering.side_by_side.shared_pair import SharedPair
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.stated import stated
@@ -51,7 +51,7 @@ def lowered_beside(
         shared,
         lengths,
         splits_keys,
-        SharedGpu(context),
+        SharedGpu(context, free_room(jobs)),
         directory,
         max(len(os.sched_getaffinity(0)) // jobs, 1),
         ends,

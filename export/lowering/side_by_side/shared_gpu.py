@@ -9,16 +9,24 @@ from unittest.mock import patch
 import torch
 from torch.export import ExportedProgram
 
-ROOM = 30 << 30
-"""Bytes of the GPU's memory that they share out: two methods that read a target of 20 GB, but not
-their contexts, stay below 32 GiB by compiling one after the other."""
+CONTEXT = 1 << 30
+"""Bytes of a GPU that a process takes beside what it allocates, roughly."""
+
+
+def free_room(jobs: int) -> int:
+    """Bytes of the GPU that `jobs` processes can share out: what is free, less their contexts."""
+    if not torch.cuda.is_available():
+        return 0
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    return max(free - jobs * CONTEXT, 0)
 
 
 class SharedGpu:
     """What processes take in turns: memory, and the quiet that timing needs."""
 
-    def __init__(self, context: SpawnContext, room: int = ROOM) -> None:
-        """To be handed to processes of the context as they are spawned."""
+    def __init__(self, context: SpawnContext, room: int) -> None:
+        """To be handed to processes of the context as they are spawned; `room` is in bytes."""
         self._changed = context.Condition()
         self._free = context.Value("q", room, lock=False)  # which the condition guards
         self._room = room

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.runtime.benchmarking import InductorBenchmarker, TritonBenchmarker
 
-from eagle_aot.export.lowering.side_by_side.shared_gpu import SharedGpu, gpu_bytes
+from eagle_aot.export.lowering.side_by_side.shared_gpu import SharedGpu, free_room, gpu_bytes
 
 CONTEXT = get_context("spawn")
 
@@ -43,6 +43,16 @@ def test_memory_is_shared_out() -> None:
     assert most_at_once(gpu, [25, 3, 3]) == 25, "what never fits runs alone"
 
 
+def test_what_is_free_is_shared_out_beside_what_every_process_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert torch.cuda.is_available() or free_room(4) == 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 << 30, 80 << 30))
+    assert free_room(4) == 66 << 30
+    assert free_room(100) == 0, "each waits for all others"
+
+
 def test_kernels_are_timed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = threading.Lock()
 
@@ -54,7 +64,7 @@ def test_kernels_are_timed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
     for kind in (TritonBenchmarker, InductorBenchmarker):
         monkeypatch.setattr(kind, "benchmark_gpu", measure)
-    with SharedGpu(CONTEXT).quiet_timing(), ThreadPoolExecutor(4) as pool:
+    with SharedGpu(CONTEXT, room=10).quiet_timing(), ThreadPoolExecutor(4) as pool:
         kinds = [TritonBenchmarker(), InductorBenchmarker()] * 4
         times = list(pool.map(lambda kind: kind.benchmark_gpu(0.01), kinds))
     assert times == [0.01] * 8
