@@ -14,6 +14,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from eagle_aot.common.errors import EagleError, SettingError
+from eagle_aot.runtime_runner.engine.forwards import Forwards
 from eagle_aot.runtime_runner.engine.prefixes import Prefixes
 from eagle_aot.runtime_runner.engine.request import (
     Event,
@@ -46,7 +47,7 @@ class Engine:
         SettingError unless the share is between 0 and 1."""
         if not 0 < prompt_share < 1:
             raise SettingError(f"prompt share {prompt_share}: must be between 0 and 1")
-        self.schedule, self._reuse = schedule, reuse
+        self.schedule, self._reuse, self.forwards = schedule, reuse, Forwards()
         self._begin_anew()
         self.waiting: deque[Text] = deque()
         self.prompts: list[Text] = []
@@ -150,8 +151,9 @@ class Engine:
 
     def _chunk(self, text: Text) -> list[Event]:
         self._prefixes.take_over(text)
-        bonus = text.read()
-        first = int(bonus)  # waits for the device: the chunk's time is its own
+        with self.forwards.chunk():
+            bonus = text.read()
+            first = int(bonus)  # waits for the device: the chunk's time is its own
         if text.prompt_left:
             return []
         assert text.run is not None
@@ -170,7 +172,8 @@ class Engine:
         texts = list(self.running)
         started = time.perf_counter()
         round_ = self.schedule.choose(texts)
-        outcomes = round_.outcomes(round_.play())
+        with self.forwards.round():
+            outcomes = round_.outcomes(round_.play())
         found, events = [], list[Event]()
         for text, outcome in zip(texts, outcomes, strict=False):
             try:

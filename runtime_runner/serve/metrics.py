@@ -10,6 +10,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.registry import Collector
 
 from eagle_aot.runtime_runner.results.result import Result
 
@@ -32,11 +33,13 @@ class Load(Protocol):
 
 
 class Metrics:
-    """Of one server; `content` is the page at /metrics."""
+    """Of one server; `content` is the page at /metrics, with what `more` collects."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, *more: Collector) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)  # its memory, open files and time on the CPU
+        for collector in more:
+            registry.register(collector)
         self._requests = Counter(
             "eagle_requests", "Answers by how they ended.", ["outcome"], registry=registry
         )

@@ -18,6 +18,7 @@ from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.prompts.reader import PromptReader
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answers import Answers, Writer
+from eagle_aot.runtime_runner.serve.host_time import HostTime
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.worker import Worker
 from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
@@ -93,7 +94,7 @@ class LocalService:
     def __init__(self, runner: Runner, settings: Settings) -> None:
         self.model = Model(runner.directory, settings)
         self.worker = Worker(runner.engine, settings.most_waiting)
-        self.metrics = Metrics(self.worker)
+        self.metrics = Metrics(self.worker, HostTime(self.worker))
         self._runner = runner
 
     @property

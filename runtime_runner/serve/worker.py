@@ -2,10 +2,12 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner.engine import Engine, Failed
+from eagle_aot.runtime_runner.engine.forwards import Forwards
 from eagle_aot.runtime_runner.engine.request import RequestId, reason
 from eagle_aot.runtime_runner.generate import Served
 from eagle_aot.runtime_runner.generation import Generation
@@ -48,6 +50,8 @@ class Worker:
         self._heard_by: dict[RequestId, Callable[[Heard], None]] = {}
         self._changed = threading.Condition()
         self._draining = self._closed = False
+        self.steps_seconds = 0.0
+        """Of all of them, with what is told of each."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -66,6 +70,11 @@ class Worker:
         """Take no more requests."""
         with self._changed:
             self._draining = True
+
+    @property
+    def forwards(self) -> Forwards:
+        """That steps have waited for."""
+        return self._engine.forwards
 
     @property
     def draining(self) -> bool:
@@ -105,11 +114,13 @@ class Worker:
                 self._changed.wait_for(lambda: self._closed or self._engine.busy)
                 if self._closed:
                     return
+            started = time.perf_counter()
             try:
                 self._step()
             except Exception as error:  # a bug; nobody else would tell those that wait
                 log.exception("a step of the engine failed")
                 self._give_up(error)
+            self.steps_seconds += time.perf_counter() - started
 
     def _step(self) -> None:
         for event in self._engine.step():

@@ -1,11 +1,7 @@
 """`eagle-serve` in a process of its own."""
 
-import os
 import signal
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +9,8 @@ from pathlib import Path
 import httpx
 from openai import OpenAI
 
-MODULE = "eagle_aot.runtime_runner.serve.cli"
+from shared.serving import serving
+
 SECONDS = 120.0
 
 
@@ -44,30 +41,10 @@ class Server:
 @contextmanager
 def served(artifact: Path, *arguments: str, key: str = "none") -> Iterator[Server]:
     """A server that has begun to listen; it is killed at the end if it still runs."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", MODULE, str(artifact), "--port", str(port), *arguments]
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | paths)
-    server = Server(process, f"http://127.0.0.1:{port}", key)
-    try:
-        wait_for(server)
-        yield server
-    finally:
-        server.http.close()
-        server.client.close()
-        process.kill()
-        process.wait()
-
-
-def wait_for(server: Server) -> None:
-    """Until it answers."""
-    ends = time.monotonic() + SECONDS
-    while time.monotonic() < ends:
-        assert server.process.poll() is None, server.process.communicate()[1]
+    with serving(artifact, *arguments) as (process, url):
+        server = Server(process, url, key)
         try:
-            if server.http.get("/health").status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
-    raise AssertionError("the server does not answer")
+            yield server
+        finally:
+            server.http.close()
+            server.client.close()

@@ -96,6 +96,17 @@ def test_each_hears_its_own_text(worker: Worker) -> None:
     assert worker.serving == 0
 
 
+def test_time_is_that_of_forwards_or_of_what_lies_between(worker: Worker) -> None:
+    started = time.perf_counter()
+    assert isinstance(submit(worker, [1, 2, 3])[0].wait(), Result)
+    worker.close()  # behind its step
+    forwards = worker.forwards
+    assert forwards.rounds == 5  # the prompt gave the first of six tokens
+    assert forwards.rounds_seconds > 0 and forwards.prompts_seconds > 0
+    waited = forwards.rounds_seconds + forwards.prompts_seconds
+    assert waited < worker.steps_seconds < time.perf_counter() - started
+
+
 def test_a_thread_that_idles_wakes_up(worker: Worker) -> None:
     for _ in range(3):
         assert isinstance(submit(worker, [1, 2])[0].wait(), Result)

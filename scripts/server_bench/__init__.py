@@ -1,0 +1,1 @@
+"""What a server makes of an engine's speed."""
