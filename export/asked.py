@@ -27,7 +27,7 @@ class Asked:
     max_batch_size: int
     inputs: str
     image_tokens: tuple[int, ...] | None
-    image_seed: str
+    image_seed: str | None
     load_format: str
     dummy_layers: int | None
     quantize: str | None

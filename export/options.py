@@ -6,6 +6,7 @@ from typing import Any
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
+from eagle_aot.export.drafters.verdict import SEED_PICTURE, SEEDS
 from eagle_aot.export.lengths import check_chain_len, check_image_tokens, check_max_batch_size
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import AUTO
@@ -15,18 +16,14 @@ TEXT, TEXT_AND_IMAGES = "text", "text,image"
 INPUTS = (TEXT, TEXT_AND_IMAGES)
 """What prompts may hold."""
 
-SEED_TOKEN, SEED_PICTURE = "token", "picture"
-SEEDS = (SEED_TOKEN, SEED_PICTURE)
-"""What a head is shown where a prompt has a picture: the embedding of what stands for its rows, or
-the rows."""
-
 UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "jobs", "progress")
 """Where a checkpoint lay says nothing about it, and prompts and processes decide nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportOptions:
-    """How to export a pair. None means the head's, the target's or the backend's own default.
+    """How to export a pair. None means the head's, the target's or the backend's own default, and
+    for `image_seed` what the self-test finds.
 
     With more `jobs` than one a CUDA program's methods are lowered by as many processes, which are
     spawned: a script that asks for it guards its own work by `if __name__ == "__main__"`.
@@ -41,7 +38,7 @@ class ExportOptions:
     max_batch_size: int = 1
     inputs: str = TEXT
     image_tokens: tuple[int, ...] | None = None
-    image_seed: str = SEED_TOKEN
+    image_seed: str | None = None
     no_self_test: bool = False
     self_test_prompts: Path | None = None
     jobs: int = 1
@@ -58,9 +55,9 @@ class ExportOptions:
             if not self.reads_pictures:
                 raise SettingError(f"--image-tokens goes with --inputs {TEXT_AND_IMAGES}")
             check_image_tokens(self.image_tokens)
-        if self.image_seed not in SEEDS:
+        if self.image_seed not in (None, *SEEDS):
             raise SettingError(f"--image-seed {self.image_seed}: must be {' or '.join(SEEDS)}")
-        if self.image_seed != SEED_TOKEN and not self.reads_pictures:
+        if self.image_seed == SEED_PICTURE and not self.reads_pictures:
             raise SettingError(f"--image-seed goes with --inputs {TEXT_AND_IMAGES}")
 
     @property

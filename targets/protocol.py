@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from eagle_aot.targets.step import Rows
+from eagle_aot.targets.step import GivenRows, Rows
 
 
 @runtime_checkable
@@ -35,7 +35,11 @@ class TapTarget(Protocol):
         """Choose the boundaries whose hidden states `forward_logits_taps` returns."""
 
     def forward_logits_taps(
-        self, tokens: Tensor, input_pos: Tensor, last_logits_only: bool = False
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        last_logits_only: bool = False,
+        given: GivenRows | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run one chunk through the cache: logits float32 [1, T, V], taps [1, T, n_taps * H]."""
 
