@@ -10,6 +10,7 @@ from eagle_aot.runtime_runner.engine import Failed, Tokens
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.serve.metrics import Metrics
+from eagle_aot.runtime_runner.serve.outbox import Outbox
 from eagle_aot.runtime_runner.serve.worker import Heard
 from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
 
@@ -37,9 +38,12 @@ Item = Piece | Heard | Exception
 class Answers:
     """Of one request, `count` of them, which `metrics` counts. Made in the loop that reads them."""
 
-    def __init__(self, count: int, seconds: float, metrics: Metrics) -> None:
-        """They fail unless all have ended within `seconds`."""
-        self._metrics = metrics
+    def __init__(
+        self, count: int, seconds: float, metrics: Metrics, outbox: Outbox | None = None
+    ) -> None:
+        """They fail unless all have ended within `seconds`. What is put goes through the `outbox`
+        of the one thread that puts, if there is one."""
+        self._metrics, self._outbox = metrics, outbox
         self._asked = time.perf_counter()
         self._first_tokens: dict[int, float] = {}
         self._loop = asyncio.get_running_loop()
@@ -58,7 +62,10 @@ class Answers:
     def put(self, index: int, item: Item) -> None:
         """From any thread, but from one for each index."""
         self._measure(index, item)
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, item))
+        if self._outbox is not None:
+            self._outbox.add(self._loop, self._queue.put_nowait, (index, item))
+        else:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, item))
 
     def _measure(self, index: int, item: Item) -> None:
         now = time.perf_counter() - self._asked

@@ -103,7 +103,8 @@ class LocalService:
 
     def begin(self, work: Work) -> Answers:
         count, decode = len(work.asked), self._runner.tokenizer.decode
-        answers = Answers(count, self.model.settings.request_seconds, self.metrics)
+        seconds = self.model.settings.request_seconds
+        answers = Answers(count, seconds, self.metrics, self.worker.outbox)
         traces = [Detokenizer(decode) if work.trace else None for _ in range(count)]
         writers = [Writer(answers, index, trace) for index, trace in enumerate(traces)]
         try:

@@ -12,6 +12,7 @@ from eagle_aot.runtime_runner.engine.request import RequestId, reason
 from eagle_aot.runtime_runner.generate import Served
 from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.serve.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class Worker:
         self._heard_by: dict[RequestId, Callable[[Heard], None]] = {}
         self._changed = threading.Condition()
         self._draining = self._closed = False
+        self.outbox = Outbox()
+        """For those who hear: what is in it is sent behind each step."""
         self.steps_seconds = 0.0
         """Of all of them, with what is told of each."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -120,6 +123,7 @@ class Worker:
             except Exception as error:  # a bug; nobody else would tell those that wait
                 log.exception("a step of the engine failed")
                 self._give_up(error)
+            self.outbox.send()
             self.steps_seconds += time.perf_counter() - started
 
     def _step(self) -> None:

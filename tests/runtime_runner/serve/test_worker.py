@@ -107,6 +107,37 @@ def test_time_is_that_of_forwards_or_of_what_lies_between(worker: Worker) -> Non
     assert waited < worker.steps_seconds < time.perf_counter() - started
 
 
+def test_what_a_step_has_to_tell_wakes_a_loop_once(worker: Worker, gate: Gate) -> None:
+    """And all of it is told in its order, also behind a step that breaks."""
+    woken, heard = list[object](), list[object]()
+
+    class Loop:
+        def call_soon_threadsafe(self, call: Callable[..., None], *arguments: object) -> None:
+            woken.append(len(heard))
+            call(*arguments)
+
+    def tell(word: object) -> None:
+        worker.outbox.add(loop, heard.append, word)  # type: ignore[arg-type]
+
+    loop, done = Loop(), [Ears(), Ears()]
+    gate.open.clear()
+    gate.error = KeyError("a bug")
+    for ears in done:
+
+        def hear(answer: Heard, ears: Ears = ears) -> None:
+            tell("a")
+            tell("b")
+            ears.hear(answer)
+
+        worker.submit((asked([1, 2], 5, tell), hear))
+    gate.open.set()
+    for ears in done:
+        ears.wait()
+    worker.close()
+    assert heard == ["a", "b", "a", "b"] and woken == [0]
+    assert all(isinstance(ears.heard, Failed) for ears in done)
+
+
 def test_a_thread_that_idles_wakes_up(worker: Worker) -> None:
     for _ in range(3):
         assert isinstance(submit(worker, [1, 2])[0].wait(), Result)
