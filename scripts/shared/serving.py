@@ -33,7 +33,9 @@ def serving(
     command = [sys.executable, "-m", MODULE, str(artifact), "--port", str(port), *arguments]
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     errors = subprocess.PIPE if log is None else log
-    process = subprocess.Popen(command, stderr=errors, text=True, env=os.environ | paths)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=errors, text=True, env=os.environ | paths
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         if not comes_up(process, url):

@@ -5,15 +5,20 @@
 takes the pictures that docs/ shows.
 """
 
+import base64
 import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.server import Server
+from eagle_aot.runtime_runner import Runner
+from support.pictures import drawn, stored
+from support.server import Server, served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -29,6 +34,13 @@ IMAGES = "PAGE_IMAGES"
 @pytest.fixture
 def page(server: Server) -> "Iterator[playwright.Page]":
     """On a phone, with two pixels for each of CSS's."""
+    with opened(server) as found:
+        yield found
+
+
+@contextmanager
+def opened(server: Server) -> "Iterator[playwright.Page]":
+    """The page of a server, whose model is called tiny; it asks nobody else for anything."""
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         found = browser.new_page(device_scale_factor=2)
@@ -43,7 +55,7 @@ def page(server: Server) -> "Iterator[playwright.Page]":
         found.get_by_role("heading", name="tiny").wait_for()
         yield found
         browser.close()
-    assert all(url.startswith(server.url) for url in asked)
+    assert all(url.startswith((server.url, "data:")) for url in asked)
     assert [problem for problem in problems if "status of 400" not in problem] == []
 
 
@@ -133,3 +145,61 @@ def test_what_the_server_refuses_is_shown(page: "playwright.Page") -> None:
     page.click("#send")
     page.locator("article.failed").wait_for()
     assert "context" in page.inner_text("article.failed")
+
+
+def file(content: bytes, name: str = "a.png", kind: str = "image/png") -> Any:
+    """As a browser is handed one."""
+    return {"name": name, "mimeType": kind, "buffer": content}
+
+
+def test_pictures_are_shown_and_seen(picture_artifact: Path, picture_runner: Runner) -> None:
+    """One that is chosen and one that is dropped; one is pasted and left out again. The next turn
+    has them behind it."""
+    first, second = (stored(drawn(40, 60, seed)) for seed in (1, 2))
+    expected = picture_runner.generate("what", 12, images=[first, second]).text
+    with served(picture_artifact, "--model", "tiny") as server, opened(server) as page:
+        page.fill("#longest", "12")
+        with page.expect_file_chooser() as chooser:
+            page.click("#attach")
+        chooser.value.set_files([file(first)])
+        for content, how in ((second, "drop"), (first, "paste")):
+            page.evaluate(GIVE, [base64.b64encode(content).decode(), how])
+        thumbnails = page.locator("#pictures img")
+        thumbnails.nth(2).wait_for()
+        thumbnails.nth(2).click()
+        assert thumbnails.count() == 2
+        page.fill("#text", "what")
+        page.click("#send")
+        page.locator(ANSWERED).wait_for()
+        assert "".join(page.locator(".round").all_inner_texts()) == expected
+        assert page.locator("article.user img").count() == 2 and thumbnails.count() == 0
+        page.click("#again")
+        again = page.locator(ANSWERED).nth(1)
+        again.wait_for()
+        assert again.inner_text().endswith("the same text")
+
+
+GIVE = """([content, how]) => {
+  const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+  const given = new DataTransfer();
+  given.items.add(new File([bytes], `${how}.png`, { type: "image/png" }));
+  const options = { bubbles: true, cancelable: true, dataTransfer: given, clipboardData: given };
+  const kind = how === "paste" ? ClipboardEvent : DragEvent;
+  document.getElementById("text").dispatchEvent(new kind(how, options));
+}"""
+
+
+def test_what_is_no_picture_or_not_read_is_one_line(page: "playwright.Page") -> None:
+    page.set_input_files("#files", [file(b"words", "a.txt", "text/plain")])
+    failed = page.locator("article.failed")
+    failed.wait_for()
+    assert failed.inner_text() == "a.txt: not a PNG, JPEG or WebP file"
+    page.set_input_files("#files", [file(stored(drawn(8, 8)))])
+    page.locator("#pictures img").wait_for()
+    page.fill("#text", QUESTION)
+    page.click("#send")
+    failed.nth(1).wait_for()
+    assert "reads text alone" in failed.nth(1).inner_text()
+    page.fill("#text", QUESTION)  # without it
+    page.click("#send")
+    page.locator(ANSWERED).wait_for()

@@ -1,7 +1,10 @@
 // A chat that shows which tokens were drafted. Talks to the API of the server that it came from.
 
+import { Pictures, thumbnail } from "./pictures.js";
+
 const $ = (id) => document.getElementById(id);
 const state = { model: "", turns: [], asked: null, reading: null };
+const pictures = new Pictures($("pictures"), show);
 
 const headers = () => ({
   "Content-Type": "application/json",
@@ -146,12 +149,17 @@ function busy(on) {
   if (!on) $("text").focus();
 }
 
+function turn(text, urls) {
+  article("user").append(...urls.map((url, i) => thumbnail(url, `picture ${i + 1}`)), text);
+  const parts = urls.map((url) => ({ type: "image_url", image_url: { url } }));
+  return { role: "user", content: urls.length ? [...parts, { type: "text", text }] : text };
+}
+
 async function send() {
   const text = $("text").value.trim();
   if (!text) return;
-  article("user").textContent = text;
   $("text").value = "";
-  const messages = [...state.turns, { role: "user", content: text }];
+  const messages = [...state.turns, turn(text, pictures.take())];
   state.asked = { messages, ...settings() };
   state.found = await run(state.asked);
   if (state.found) {
@@ -182,6 +190,7 @@ $("text").addEventListener("keydown", (event) => {
     if ($("stop").hidden) send();
   }
 });
+pictures.listen($("attach"), $("files"), $("text"));
 $("stop").addEventListener("click", () => state.reading?.abort());
 $("again").addEventListener("click", again);
 $("key").addEventListener("change", () => findModel().catch(show));
@@ -189,6 +198,7 @@ $("reset").addEventListener("click", () => {
   state.reading?.abort();
   state.turns = [];
   state.asked = null;
+  pictures.take();
   $("chat").replaceChildren();
   $("round").hidden = true;
   busy(false);
