@@ -88,9 +88,7 @@ class PromptReader:
     def picture(self, source: Source, rows: int | None) -> Picture:
         """One of at most so many rows of a prompt. Raises PromptError as `read` does."""
         if self.pictures is None:
-            raise PromptError(
-                f"{self._directory}: reads text alone: export with --inputs text,image"
-            )
+            raise PromptError("this artifact reads text alone: export with --inputs text,image")
         return self.pictures.read(source, rows)
 
     def _all(self, sources: Sequence[Source], rows: int | None) -> list[Picture]:

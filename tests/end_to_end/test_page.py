@@ -199,7 +199,8 @@ def test_what_is_no_picture_or_not_read_is_one_line(page: "playwright.Page") -> 
     page.fill("#text", QUESTION)
     page.click("#send")
     failed.nth(1).wait_for()
-    assert "reads text alone" in failed.nth(1).inner_text()
+    line = "this artifact reads text alone: export with --inputs text,image"
+    assert failed.nth(1).inner_text() == line
     page.fill("#text", QUESTION)  # without it
     page.click("#send")
     page.locator(ANSWERED).wait_for()
