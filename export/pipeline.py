@@ -12,13 +12,7 @@ from torch.export import ExportedProgram
 from eagle_aot.artifact import EAGLE3, Constants, Manifest
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
-from eagle_aot.export.drafters.verdict import (
-    RANDOM,
-    SEED_PICTURE,
-    SEED_TOKEN,
-    Verdict,
-    unknown,
-)
+from eagle_aot.export.drafters.verdict import RANDOM, SEED_PICTURE, SEED_TOKEN, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, check_chain_len, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
@@ -123,11 +117,11 @@ def export_pair(
     loaded = lightened(loaded, options)
     progress, backend, provenance = options.progress, options.backend, loaded.source.provenance
     assert options.chain_len is not None
-    lengths = _lengths(loaded.pair, options)  # refuses what it refuses before the minutes of work
+    lengths = _lengths(loaded.pair, options)
     constants = publish(loaded.pair, lengths, options.chain_len, provenance.eos_ids)
     found = pairing_record(loaded, backend, options)
     options = seeded(options, found)
-    lengths = _lengths(loaded.pair, options)
+    lengths = _lengths(loaded.pair, options)  # again, with what the drafter's methods take
     loaded = replace(loaded, pair=prepare(loaded.pair, backend, progress))
     pair = loaded.pair
     methods = method_specs(pair, lengths, options.attention == SPLITK)

@@ -116,14 +116,16 @@ def show(
     head = header(f"{artifact.name}, served", commit)
     if as_json:
         texts = {"texts": len(known.texts), "texts_sha256": known.sha256}
-        by_itself = {size: one.tokens_per_second for size, one in alone.items()}
-        found = {"alone": by_itself, "lines": [line.to_json() for line in lines], **texts}
+        by_size = {size: asdict(one) for size, one in alone.items()}
+        found = {"alone": by_size, "lines": [line.to_json() for line in lines], **texts}
         click.echo(json.dumps({**asdict(head), **found}))
         return
     console = Console(width=REPORT_WIDTH, highlight=False)
     console.print(*title_lines(head), sep="\n")
-    if (one := alone.get(1)) is not None:
-        console.print(f"\none text after the other, alone: {one.tokens_per_second:,.0f} tokens/s")
+    if (one := alone.get(1)) is not None and one.first_token is not None:
+        first = f"first token after {one.first_token['median']:.3f} s (median)"
+        speed = f"{one.tokens_per_second:,.0f} tokens/s"
+        console.print(f"\none text after the other, alone: {speed}, {first}")
     console.print(*tables(lines, alone.get(1)), sep="\n")
     different = sum(line.different for line in lines)
     console.print(f"{len(known.texts)} texts, {different} not always the same")

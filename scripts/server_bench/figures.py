@@ -12,7 +12,8 @@ from server_checks.tally import percentiles
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineTime:
     """Of an engine over `seconds` by the clock: `rounds` of all texts together, how long it waited
-    for them and for prompts, and its thread's time beside that. None is what is not told."""
+    for them and for prompts, and its thread's time beside that. None is what is not told;
+    `first_token` has percentiles of a text alone, from its turn on, in seconds."""
 
     seconds: float
     tokens: int
@@ -20,6 +21,7 @@ class EngineTime:
     rounds_seconds: float | None = None
     prompts_seconds: float | None = None
     host_seconds: float | None = None
+    first_token: dict[str, float] | None = None
 
     @property
     def tokens_per_second(self) -> float:

@@ -12,7 +12,7 @@ import httpx
 
 from eagle_aot.common.errors import EagleError
 from peers.worker import Worker
-from server_bench.figures import EngineTime, Line, clock, times
+from server_bench.figures import EngineTime, Line, clock, spread, times
 from server_bench.load import Known, Load
 
 WARM_TOKENS = 16
@@ -49,6 +49,7 @@ def alone(worker: Worker, batch_size: int, load: Load, known: Known) -> EngineTi
         rounds_seconds=waited[0],
         prompts_seconds=waited[1],
         host_seconds=found["seconds"] - sum(waited),
+        first_token=spread(found["first"]),
     )
 
 
