@@ -99,11 +99,15 @@ def askers(url: str, clients: int) -> Iterator[list[Worker]]:
 
 
 def ask(
-    workers: Sequence[Worker], clients: int, load: Load, change: dict[str, Any], texts: int = -1
+    workers: Sequence[Worker],
+    clients: int,
+    load: Load,
+    change: dict[str, Any],
+    texts: int | None = None,
 ) -> list[dict[str, Any]]:
-    """All clients at once, each so many of its texts, all for -1; what each process says."""
-    of_each = [asked[: texts if texts > 0 else None] for asked in load.of_each(clients)]
-    parameters = dict(load.parameters)
+    """All clients at once, each for its first `texts`, or all; what each process says."""
+    of_each = [asked[:texts] for asked in load.of_each(clients)]
+    parameters = load.parameters
     words = {"temperature": parameters["temperature"], "max_tokens": parameters["max_new_tokens"]}
     words |= {"extra_body": {"speculate": parameters["speculate"]}, **change}
     asked = [{"clients": of_each[i :: len(workers)], "words": words} for i in range(len(workers))]
