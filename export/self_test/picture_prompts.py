@@ -37,7 +37,7 @@ def picture_prompts(
 def encoded(prompt: str, tokenizer: Tokenizer, image: int) -> list[int]:
     """As one turn with an image token in front of the text: by a template that knows parts, or else
     with the token's word. Raises PromptError where neither gives one."""
-    word = tokenizer.hf.convert_ids_to_tokens(image)
+    word = tokenizer.word(image)
     parts: Message = {
         "role": "user",
         "content": [{"type": "image"}, {"type": "text", "text": prompt}],

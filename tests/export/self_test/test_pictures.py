@@ -1,11 +1,13 @@
 """What a head drafts better from behind pictures."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
+from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.self_test import PROMPTS
 from eagle_aot.common.tokenizer import Tokenizer
@@ -80,13 +82,17 @@ def test_rows_take_the_place_of_what_stands_for_them(
     assert changed[here].all() and changed.sum() == 64
 
 
-def test_a_turn_without_a_place_for_a_picture(picture_pair: tuple[Path, Path]) -> None:
-    tokenizer = Tokenizer(picture_pair[0])
-    tokenizer.hf.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    assert encoded("one", tokenizer, IMAGE).count(IMAGE) == 1  # by its word
-    tokenizer.hf.chat_template = "none of it"
+def test_a_turn_without_a_place_for_a_picture(
+    picture_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for file in tokenizer_files(picture_pair[0]):
+        shutil.copyfile(file, tmp_path / file.name)
+    template = tmp_path / "chat_template.jinja"
+    template.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    assert encoded("one", Tokenizer(tmp_path), IMAGE).count(IMAGE) == 1  # by its word
+    template.write_text("none of it")
     with pytest.raises(PromptError, match="no place for a picture"):
-        encoded("one", tokenizer, IMAGE)
+        encoded("one", Tokenizer(tmp_path), IMAGE)
 
 
 def scored(nats: torch.Tensor) -> Score:
