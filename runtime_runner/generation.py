@@ -69,7 +69,7 @@ class Generation:
             text=self.text.close(self.decode(self.output)),
             finish_reason=finish_reason(count, stopped, limits.room, asked.max_new_tokens),
             executor=self.executor,
-            drafter=self.drafter,
+            drafter=end.drafter or self.drafter,
             parameters=asked,
             stats=end.stats,
             span=end.span,

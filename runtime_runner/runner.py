@@ -1,7 +1,8 @@
 """An opened artifact that generates."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial, reduce
+from operator import add
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,26 +10,18 @@ from torch import Tensor
 
 from eagle_aot.artifact import (
     COPY_ROWS,
-    DRAFTERS,
     Constants,
     ImageInputs,
     Manifest,
+    program_names,
     tokenizer_files,
 )
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.runtime_runner.adaptive.backlog import (
-    Backlog,
-    LateDrafter,
-    NoBacklog,
-    RecordedBacklog,
-)
-from eagle_aot.runtime_runner.adaptive.batch import LENGTHS
+from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.costs.measure import measure_costs
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST, PLAIN, TREES
+from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
 from eagle_aot.runtime_runner.checks.request import (
     all_stop_ids,
     check_grows_trees,
@@ -37,12 +30,14 @@ from eagle_aot.runtime_runner.checks.request import (
     chosen_tree,
 )
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
-from eagle_aot.runtime_runner.drafters import kind_of
+from eagle_aot.runtime_runner.drafters import names_of
+from eagle_aot.runtime_runner.drafters.opened import OpenedDrafter
+from eagle_aot.runtime_runner.drafting import Drafting
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
+from eagle_aot.runtime_runner.engine.drafters import ChosenDrafter
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
-from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
+from eagle_aot.runtime_runner.engine.warm_up import WarmUp
 from eagle_aot.runtime_runner.executors import Executor, open_program
 from eagle_aot.runtime_runner.generate import generate, generate_in_order
 from eagle_aot.runtime_runner.generation import Generation, Watch
@@ -50,7 +45,6 @@ from eagle_aot.runtime_runner.images.picture import PlacedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, Parameters
 from eagle_aot.runtime_runner.prompts.reader import AnyPrompt, PromptReader
-from eagle_aot.runtime_runner.prompts.run import PromptRun
 from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.rounds.round import Round, Running
@@ -62,8 +56,6 @@ from eagle_aot.runtime_runner.sampling.recommended import recommended
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
 
-BACKLOG_ROWS = 128  # at most
-
 
 class Runner:
     """Generation, one text at a time or, by its `engine`, several; the caches live in the
@@ -74,7 +66,7 @@ class Runner:
         directory: Path,
         executor: Executor,
         constants: Constants,
-        drafter: LateDrafter,
+        drafters: Mapping[str, OpenedDrafter],
         prompt_share: float = PROMPT_SHARE,
         *,
         copies: bool = False,
@@ -82,23 +74,52 @@ class Runner:
         images: ImageInputs | None = None,
         seeds: HeadSeeds | None = None,
     ) -> None:
-        """With `copies` the program has `copy_rows`; it takes `images` in prompts where that is not
-        None, and shows them to the drafter through `seeds`, if through anything."""
+        """Of several `drafters`, by their names, texts have the fastest. With `copies` the program
+        has `copy_rows`; it takes `images` in prompts where that is not None, and shows them to the
+        drafter through `seeds`, if through anything."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
-        self.target = TargetMethods(executor, constants, copies=copies, images=images, seeds=seeds)
         self.reader = PromptReader(directory, images, constants.max_prefill_chunk)
-        self.drafter = drafter
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
         sampler = Sampler(batch, device, length, constants.vocab_size)
         self.running = Running(range(batch), constants.tail, device, sampler)
-        record = executor.repeat if executor.device.type == "cuda" else None
-        self._rounds = Rounds(self.target, drafter, self.running, constants.max_rows, record)
-        self._schedules: dict[bool, AdaptiveSchedule] = {}
-        schedule = SharedRounds(self._rounds, self.adaptive_schedule)
+        how = partial(TargetMethods, executor, copies=copies, images=images, seeds=seeds)
+        self._draftings = {
+            name: Drafting(
+                name,
+                found.drafter,
+                how(found.constants, columns=found.columns),
+                self.running,
+                found.constants,
+                executor,
+            )
+            for name, found in drafters.items()
+        }
+        schedules = {
+            name: SharedRounds(one.rounds, partial(self._adaptive, one))
+            for name, one in self._draftings.items()
+        }
+        only = next(iter(schedules.values()))
+        schedule = only if len(schedules) == 1 else ChosenDrafter(schedules)
         self.engine = Engine(schedule, prompt_share, reuse=reuse)
+
+    @property
+    def drafting(self) -> Drafting:
+        """What drafts, or did last where it is chosen."""
+        name = self.engine.schedule.drafts
+        return next(iter(self._draftings.values())) if name is None else self._draftings[name]
+
+    @property
+    def drafter(self) -> LateDrafter:
+        """The same by itself."""
+        return self.drafting.drafter
+
+    @property
+    def target(self) -> TargetMethods:
+        """With the features that this drafter reads."""
+        return self.drafting.target
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -201,7 +222,7 @@ class Runner:
         before = self._decode(ids) or "" if asked.echo else ""
         text = self._stream(asked, watch.on_text, before)
         if chain_len == AUTO_LENGTH and not self.engine.busy:
-            self.adaptive_schedule(tree == AUTO_TREE)  # measured while nobody runs
+            self.measure(tree == AUTO_TREE)  # while nobody runs
         drafts = asked.speculate and room > 1
         limits = Limits(
             room=room,
@@ -224,7 +245,7 @@ class Runner:
             decode=self._decode,
             watch=watch,
             executor=self.executor.name,
-            drafter=self.drafter.kind if asked.speculate else None,
+            drafter=self.drafting.name if asked.speculate else None,
         )
 
     @cached_property
@@ -238,8 +259,10 @@ class Runner:
     ) -> tuple[ChainLen, Shape | Literal["auto"] | None]:
         """The chain length, and the tree that takes its place. Raises SettingError for those that
         artifact or drafter do not take."""
+        if tree is None and chain_len is None and len(self._draftings) > 1:
+            return AUTO_LENGTH, None
         if tree is None:
-            return chosen_chain_len(chain_len, self.constants), None
+            return chosen_chain_len(chain_len, self.drafting.constants), None
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
         drafter = self.drafter
@@ -290,8 +313,10 @@ class Runner:
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
         self.engine.sequences.forget()
         if self.executor.device.type == "cuda":
-            self._prefill_something()  # what is recorded starts from a state that exists
-        return self._rounds.of(texts, Shape.chain(shape) if isinstance(shape, int) else shape)
+            self.drafting.read_something()  # what is recorded starts from a state that exists
+        return self.drafting.rounds.of(
+            texts, Shape.chain(shape) if isinstance(shape, int) else shape
+        )
 
     def warm_up(
         self,
@@ -314,47 +339,35 @@ class Runner:
             raise SettingError("warm-up: texts run already: do it before the first")
         at_once = self._check_batch_size(batch_size)
         chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
-        self._prefill_something()  # what is recorded starts from a state that exists
+        fixed = shape if isinstance(shape, Shape) else None
+        if chosen != AUTO_LENGTH:
+            fixed = fixed or Shape.chain(chosen)
+        self.engine.sequences.forget()
         with self.running.sampler.expecting(sampling):
-            if isinstance(shape, Shape):
-                return warm_up(self._rounds, at_once, [shape])
-            if chosen != AUTO_LENGTH:
-                return warm_up(self._rounds, at_once, [Shape.chain(chosen)])
-            trees = shape == AUTO_TREE
-            self.adaptive_schedule(trees)  # measured while nobody runs
-            shapes = [*map(Shape.chain, LENGTHS), *(TREES if trees else ())]
-            return warm_up(self._rounds, at_once, shapes, observed=True, foreseen=trees)
+            made = [
+                one.warm_up(at_once, fixed, trees=shape == AUTO_TREE)
+                for one in self._draftings.values()
+            ]
+        return reduce(add, made)
 
     def adaptive_schedule(self, trees: bool) -> AdaptiveSchedule:
-        """Rounds of every shape, with trees or without, and what chooses between them, which learns
-        from text to text. What they cost is measured when it is first asked for, which takes some
+        """What chooses between rounds of every shape, with trees or without, for what drafts now;
+        `measure` measures what they cost, if nothing has. Raises SettingError as that does."""
+        return self._adaptive(self.drafting, trees)
+
+    def measure(self, trees: bool) -> None:
+        """What rounds of each drafter cost, with trees or without, unless that is known. Takes some
         seconds. Raises SettingError while texts run, whose caches that would write."""
-        if trees not in self._schedules:
+        for one in self._draftings.values():
+            self._adaptive(one, trees)
+
+    def _adaptive(self, drafting: Drafting, trees: bool) -> AdaptiveSchedule:
+        if not drafting.is_measured(trees):
             if self.engine.busy:
                 asked = f"tree {AUTO_TREE}" if trees else f"chain length {AUTO_LENGTH}"
                 raise SettingError(f"{asked}: not measured: call warm_up first")
-            self._schedules[trees] = self._measured_schedule(trees)
-        return self._schedules[trees]
-
-    def _measured_schedule(self, trees: bool) -> AdaptiveSchedule:
-        constants = self.constants
-        rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
-        backlog = self._backlog(rows)
-        self._prefill_something()
-        chains = map(Shape.chain, range(1, min(LONGEST, constants.tail - 1) + 1))
-        shapes = [*chains, *(TREES if trees else ())]
-        drafting = [self._rounds.of(1, shape, foreseen=trees) for shape in shapes]
-        rounds = [self._rounds.make(1, PLAIN, backlog), *drafting]
-        positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
-        with self.running.idle():  # behind it nobody runs either
-            costs = measure_costs(rounds, backlog, positions)
-        return AdaptiveSchedule(rounds, backlog, Chooser(costs))
-
-    def _backlog(self, rows: int) -> Backlog:
-        recorded = self.executor.device.type == "cuda"
-        kept = RecordedBacklog if recorded else Backlog
-        needed = kept if DRAFTERS[self.drafter.kind] else NoBacklog
-        return needed(self.drafter, rows, self.running.first(1))
+            self.engine.sequences.forget()
+        return drafting.adaptive(trees)
 
     def _stream(
         self, asked: Parameters, on_text: Callable[[str], None] | None, before: str
@@ -366,15 +379,6 @@ class Runner:
 
     def _decode(self, ids: list[int]) -> str | None:
         return self.tokenizer.decode(ids) if tokenizer_files(self.directory) else None
-
-    def _prefill_something(self) -> None:
-        """In target and drafter, which gives both a state."""
-        self.engine.sequences.forget()
-        where = self.running.sequences[:1]
-        prompt = [0] * self.constants.min_prefill_chunk
-        run = PromptRun(self.target, self.drafter, prompt, where)
-        while run.left:
-            run.run_chunk()
 
 
 def load_artifact(
@@ -389,10 +393,11 @@ def load_artifact(
 ) -> Runner:
     """Open an artifact directory for running.
 
-    With `cuda_graphs`, an executor on a GPU records rounds and replays them. `drafter` is one of
-    `DRAFTERS`, the artifact's own where it is None. `prompt_share` is how much of the time prompts
-    may take from texts that run beside them. Without `reuse` no prompt goes on from rows that a
-    cache holds, whatever is asked for.
+    With `cuda_graphs`, an executor on a GPU records rounds and replays them. `drafter` names one
+    that the artifact holds, or "ngram", which needs nothing of it; with "auto" texts have whichever
+    of those that it holds is fastest, and with None the first one. `prompt_share` is how much of
+    the time prompts may take from texts that run beside them. Without `reuse` no prompt goes on
+    from rows that a cache holds, whatever is asked for.
 
     Its files must match the manifest's hashes, as `verify` finds, and its constants the manifest's.
     Raises ArtifactError for an artifact that is damaged, of another version or with a drafter that
@@ -404,19 +409,26 @@ def load_artifact(
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)
     verify(manifest, directory)
-    make_drafter = kind_of(manifest, directory, drafter)
-    opened = open_program(directory, manifest, executor, cuda_graphs=cuda_graphs)
+    names = names_of(manifest, directory, drafter)
+    opened = open_program(
+        directory,
+        manifest,
+        executor,
+        methods=program_names(manifest, names[0]) if len(names) == 1 else None,
+        cuda_graphs=cuda_graphs,
+    )
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
     images = manifest.images
     seeds = HeadSeeds(opened, images) if images is not None and images.seeds_head else None
-    made = make_drafter(seeds or opened, constants, directory, manifest)
+    open_drafter = OpenedDrafter.only if len(names) == 1 else OpenedDrafter.among
+    found = seeds or opened, constants, directory, manifest
     return Runner(
         directory,
         opened,
         constants,
-        made,
+        {name: open_drafter(name, *found) for name in names},
         prompt_share,
         copies=COPY_ROWS in manifest.methods,
         reuse=reuse,

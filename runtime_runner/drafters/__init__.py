@@ -16,6 +16,8 @@ from eagle_aot.artifact import (
     P_EAGLE,
     Constants,
     Manifest,
+    alone,
+    drafters_of,
 )
 from eagle_aot.artifact.drafted_block import block_size
 from eagle_aot.common.errors import ArtifactError, SettingError
@@ -27,43 +29,41 @@ from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
 from eagle_aot.runtime_runner.executors import Executor
 
-Make = Callable[[Executor, Constants, Path, Manifest], LateDrafter]
-"""From an opened program, its constants, and the artifact's directory and manifest."""
+Make = Callable[[Executor, Constants, Tensor | None, Manifest], LateDrafter]
+"""From an opened program, its constants, the target's ids of the drafter's, and the manifest of an
+artifact that holds no other."""
 
 
 def eagle3(
-    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
 ) -> LateDrafter:
     """The artifact's draft head."""
-    ids = read_draft_ids(directory, executor.device)
     return Eagle3Drafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
 
 
 def peagle(
-    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
 ) -> LateDrafter:
     """The artifact's head, which drafts in parallel."""
-    ids = read_draft_ids(directory, executor.device)
     return PEagleDrafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
 
 
 def gemma4_assistant(
-    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
 ) -> LateDrafter:
     """The artifact's assistant, whose ids are the target's."""
-    return AssistantDrafter(executor, constants, read_draft_ids(directory, executor.device))
+    return AssistantDrafter(executor, constants, ids)
 
 
 def dflash(
-    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
 ) -> LateDrafter:
     """The artifact's head, whose blocks are as long as its manifest says."""
-    ids = read_draft_ids(directory, executor.device)
     return DFlashDrafter(executor, constants, ids, block_size(manifest))
 
 
 def ngram(
-    executor: Executor, constants: Constants, directory: Path, manifest: Manifest
+    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
 ) -> LateDrafter:
     """Prompt lookup, which needs nothing of the artifact."""
     return NgramDrafter(constants, executor.device)
@@ -77,6 +77,24 @@ KINDS: dict[str, Make] = {
     NGRAM: ngram,
 }
 """By the name in a manifest."""
+
+AUTO = "auto"
+"""Any that an artifact holds, by what they are worth."""
+
+
+def names_of(manifest: Manifest, directory: Path, asked: str | None = None) -> tuple[str, ...]:
+    """The drafter asked for by its name, the first one where that is None, or all that the artifact
+    holds for "auto". Raises as `kind_of` does, for one that it does not hold beside others, too."""
+    held = drafters_of(manifest)
+    if manifest.drafters is not None and asked not in (None, AUTO, NGRAM, *held):
+        raise SettingError(
+            f"drafter {asked!r}: {directory} has {', '.join(held)}, and {NGRAM} needs nothing of it"
+        )
+    own = asked is None or asked == AUTO or (manifest.drafters is not None and asked in held)
+    names = held if asked == AUTO else held[:1] if asked is None else (asked,)
+    for name in names:
+        kind_of(alone(manifest, name), directory, None if own else name)
+    return names
 
 
 def kind_of(manifest: Manifest, directory: Path, asked: str | None = None) -> Make:
@@ -102,11 +120,15 @@ def kind_of(manifest: Manifest, directory: Path, asked: str | None = None) -> Ma
     return KINDS[kind]
 
 
-def read_draft_ids(directory: Path, where: device | str) -> Tensor | None:
-    """The target's ids of the drafter's, int64 [Vd]; None where they are the same."""
+def read_draft_ids(
+    directory: Path, where: device | str, drafter: str | None = None
+) -> Tensor | None:
+    """The target's ids of the drafter's, int64 [Vd], which is named if it is one of several; None
+    where they are the same."""
     path = directory / DRAFT_IDS
     if not path.is_file():
         return None
     from safetensors.torch import load_file
 
-    return load_file(path, device=str(where))["target_ids"]
+    ids = load_file(path, device=str(where))
+    return ids["target_ids"] if drafter is None else ids.get(f"{drafter}.target_ids")

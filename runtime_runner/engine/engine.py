@@ -119,6 +119,8 @@ class Engine:
 
     def _admit(self) -> list[Event]:
         """Give free sequences to those who wait, the first first. Returns what failed of it."""
+        if self.waiting and not self.prompts and not self.running:
+            self._prepare()
         failed = list[Event]()
         while self.waiting and self.sequences.free:
             text = self.waiting.popleft()
@@ -134,9 +136,20 @@ class Engine:
                 failed.append(self._fail(text, error))
         return failed
 
+    def _prepare(self) -> None:
+        """Behind a change of drafters nobody goes on from rows that the new one was not shown."""
+        coming = list(self.waiting)[: len(self.sequences.free)]
+        drafted = [text.request for text in coming if not text.request.is_plain]
+        placed = [request.placed for request in drafted if request.reuse]
+        if drafted and self.schedule.prepare(
+            len(drafted), lambda: any(self.sequences.goes_on(one.keys, one.spans) for one in placed)
+        ):
+            self.sequences.forget()
+
     def _prompt_run(self, text: Text) -> PromptRun:
         assert text.sequence is not None
         request, schedule = text.request, self.schedule
+        text.drafter = None if request.is_plain else schedule.drafts
         drafter = None if request.is_plain else schedule.drafter
         sampler, limits = schedule.running.sampler, request.limits
         how = request.sampling, request.prompt, limits.room, limits.stop_ids

@@ -34,6 +34,15 @@ class Schedule(Protocol):
     def running(self) -> Running:
         """All sequences."""
 
+    @property
+    def drafts(self) -> str | None:
+        """The name of what drafts, where it is one of several."""
+
+    def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
+        """Nobody runs, and so many texts come that are drafted; `goes_on` says whether one of them
+        begins as what a cache holds. Returns whether another drafter will draft than the one that
+        was shown what caches hold."""
+
     def join(self, texts: Sequence[Text]) -> None:
         """The last of the texts that run has just joined the others."""
 
@@ -50,6 +59,10 @@ class OneRound:
     def __init__(self, round_: Round) -> None:
         self._round = round_
         self.target, self.drafter, self.running = round_.target, round_.drafter, round_.running
+        self.drafts: str | None = None
+
+    def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
+        return False
 
     def join(self, texts: Sequence[Text]) -> None:
         """It is the one."""
@@ -72,10 +85,15 @@ class SharedRounds:
         """`alone` gives the chooser of a text that has nobody beside it, with trees or without."""
         self._rounds, self._make_alone = rounds, alone
         self.target, self.drafter, self.running = rounds.target, rounds.drafter, rounds.running
+        self.drafts: str | None = None
+        self.places = rounds.places
         self._together = BatchChooser()
         self._alone: AdaptiveSchedule | None = None
         self._texts: Sequence[Text] = ()  # of the round, where it is chosen for all together
         self._outlooks: dict[RequestId, Outlook | None] = {}  # behind them
+
+    def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
+        return False
 
     def join(self, texts: Sequence[Text]) -> None:
         if self._alone is not None and len(texts) > 1:

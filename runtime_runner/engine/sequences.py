@@ -128,6 +128,11 @@ class Sequences:
         most = max(shared, key=lambda s: shared[s], default=sequence)
         return most, shared.get(most, 0)
 
+    def goes_on(self, prompt: Sequence[int], pictures: Sequence[Span] = ()) -> bool:
+        """Whether any holds so much of a prompt that it is worth going on from."""
+        shared = (self.shared(prompt, self.held(s), pictures) for s in self.order)
+        return any(rows >= self.copy_least for rows in shared)
+
     def copy(self, source: int, sequence: int, rows: int) -> None:
         """The first rows of one to another, whose text goes on behind them."""
         self._target.copy_rows(self.cache(source), self.cache(sequence), rows)

@@ -26,12 +26,14 @@ class Text:
 
     `sequence` is the cache that it has, None while it waits for one. Its first `rows` tokens lie
     there in the slots of their positions, and `scratch` slots behind a tail's may be written too.
-    Of the rows, the first `kept` were not run.
+    Of the rows, the first `kept` were not run. `drafter` is the name of what drafts for it, where
+    that is one of several.
     """
 
     def __init__(self, number: RequestId, request: Request) -> None:
         self.number, self.request = number, request
         self.sequence: int | None = None
+        self.drafter: str | None = None
         self.kept = self.rows = self.scratch = 0
         self.run: PromptRun | None = None
         self.output: list[int] = []
@@ -120,7 +122,7 @@ class Text:
         span = None
         if self.sequence is not None:
             span = Span(self.sequence, self._started, self._first_token, time.perf_counter())
-        return Finished(self.number, reason, self.kept, self.stats, span)
+        return Finished(self.number, reason, self.kept, self.stats, span, self.drafter)
 
     def _asked_of(self, logprobs: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
         """What it asked for of what the round of all told."""

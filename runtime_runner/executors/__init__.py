@@ -38,9 +38,17 @@ EXECUTORS = {"xnnpack": ("executorch",), "cuda": ("aoti", "executorch")}
 
 
 def open_program(
-    directory: Path, manifest: Manifest, executor: str, *, cuda_graphs: bool = True
+    directory: Path,
+    manifest: Manifest,
+    executor: str,
+    *,
+    methods: Mapping[str, str] | None = None,
+    cuda_graphs: bool = True,
 ) -> Executor:
     """The program in `directory`, opened by the executor asked for or its backend's default.
+
+    Of its methods those in `methods` can be run, by the names before those that the program has for
+    them; all that its drafters need where that is None.
 
     Raises UnsupportedError when the backend, the executor and this machine do not fit together,
     and ArtifactError when the program cannot be read.
@@ -58,7 +66,7 @@ def open_program(
     if chosen == "aoti":
         from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 
-        return AotiExecutor(directory, manifest, cuda_graphs=cuda_graphs)
+        return AotiExecutor(directory, manifest, methods, cuda_graphs=cuda_graphs)
     from eagle_aot.runtime_runner.executors.executorch import ExecuTorchExecutor
 
-    return ExecuTorchExecutor(directory, manifest)
+    return ExecuTorchExecutor(directory, manifest, methods)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, Constants, Manifest, methods_of
+from eagle_aot.artifact import PROGRAM, WEIGHTS, Constants, Manifest, all_program_names
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
@@ -29,8 +29,17 @@ class AotiExecutor:
 
     name = "aoti"
 
-    def __init__(self, directory: Path, manifest: Manifest, *, cuda_graphs: bool = True) -> None:
-        """Raises UnsupportedError on a machine that the artifact was not compiled for and
+    def __init__(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        methods: Mapping[str, str] | None = None,
+        *,
+        cuda_graphs: bool = True,
+    ) -> None:
+        """`methods` are as `open_program` takes them.
+
+        Raises UnsupportedError on a machine that the artifact was not compiled for and
         ArtifactError when its files cannot be used."""
         check_machine(directory, manifest)
         if WEIGHTS not in manifest.files:
@@ -39,14 +48,14 @@ class AotiExecutor:
         data = TensorData.open(directory / WEIGHTS)
         check_weights(self._program, data)
         check_caches(self._program, manifest.caches)
-        names = methods_of(manifest.drafter, manifest.methods)
-        self.methods = {name: self._find(directory, name) for name in names}
+        names = all_program_names(manifest) if methods is None else methods
+        self.methods = {own: self._find(directory, name) for own, name in names.items()}
         self.device = torch.device("cuda", torch.cuda.current_device())
         sequences = Constants.from_methods(self._program.constants).max_batch_size
         self.weights = DeviceWeights(
             data, self.methods.values(), self.device, manifest.caches, sequences
         )
-        self._compiled = {m.name: self._load(directory, m) for m in self.methods.values()}
+        self._compiled = {own: self._load(directory, m) for own, m in self.methods.items()}
         self._cuda_graphs = cuda_graphs
         self._graph_pool: Any = torch.cuda.graph_pool_handle()
 

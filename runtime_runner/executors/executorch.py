@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest, methods_of
+from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest, all_program_names
 from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
@@ -34,8 +34,12 @@ class ExecuTorchExecutor:
 
     name = "executorch"
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
-        """Raises UnsupportedError when the runtime lacks the artifact's backend or the host the
+    def __init__(
+        self, directory: Path, manifest: Manifest, methods: Mapping[str, str] | None = None
+    ) -> None:
+        """`methods` are as `open_program` takes them.
+
+        Raises UnsupportedError when the runtime lacks the artifact's backend or the host the
         memory, and ArtifactError when the file is not a program or lacks a method."""
         path, weights = directory / PROGRAM, directory / WEIGHTS
         self.device = torch.device("cuda" if manifest.backend == "cuda" else "cpu")
@@ -52,11 +56,11 @@ class ExecuTorchExecutor:
             except RuntimeError as error:
                 raise ArtifactError(f"{directory}: not a readable ExecuTorch program") from error
             names = self._program.method_names
-            needed = methods_of(manifest.drafter, manifest.methods)
-            missing = [method for method in needed if method not in names]
+            needed = all_program_names(manifest) if methods is None else methods
+            missing = [method for method in needed.values() if method not in names]
             if missing:
                 raise ArtifactError(f"{path}: method {missing[0]} is missing: export again")
-            self._methods = {method: self._load(path, method) for method in needed}
+            self._methods = {own: self._load(path, method) for own, method in needed.items()}
             constant_names = sorted(names & set(constant_methods().values()))
             self._constants = {n: self._load(path, n).execute([]) for n in constant_names}
 

@@ -23,6 +23,7 @@ from eagle_aot.artifact.manifest import (
     SCHEMA_VERSION,
     CheckpointIdentity,
     Device,
+    DrafterRecord,
     ImageInputs,
     Manifest,
     RowRange,
@@ -51,6 +52,14 @@ from eagle_aot.artifact.methods import (
     Constants,
     encode_image,
     methods_of,
+)
+from eagle_aot.artifact.several import (
+    all_program_names,
+    alone,
+    drafters_of,
+    method_of,
+    program_names,
+    record_of,
 )
 
 __all__ = [
@@ -84,15 +93,22 @@ __all__ = [
     "CheckpointIdentity",
     "Constants",
     "Device",
+    "DrafterRecord",
     "FileRecord",
     "ImageInputs",
     "Manifest",
     "RowRange",
     "Stage",
     "TargetIdentity",
+    "all_program_names",
+    "alone",
+    "drafters_of",
     "encode_image",
     "file_record",
     "file_records",
+    "method_of",
     "methods_of",
+    "program_names",
+    "record_of",
     "tokenizer_files",
 ]

@@ -25,6 +25,8 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
 
 SCHEMA_VERSION = 4
+NAME = r"^[a-z][a-z0-9-]{0,31}\Z"
+"""What one of several drafters may be called."""
 
 
 class Device(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,6 +80,24 @@ class ImageInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seeds_head: bool
 
 
+class DrafterRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several drafters: what a manifest says elsewhere where there is one.
+
+    Of what the target's methods return for all of them, it reads `features` numbers of a row from
+    `first_feature` on. `chain_len` is what a round drafts where nobody says, `facts` are how its
+    files were understood.
+    """
+
+    name: Annotated[str, Meta(pattern=NAME)]
+    kind: str
+    draft: CheckpointIdentity
+    first_feature: Annotated[int, Meta(ge=0)]
+    features: Annotated[int, Meta(ge=0)]
+    chain_len: Annotated[int, Meta(gt=0)]
+    facts: dict[str, Any]
+    self_test: dict[str, Any] | None
+
+
 class Stage(Struct, frozen=True, forbid_unknown_fields=True):
     """Time, the peak of host memory up to its end, and the peak of GPU memory within it.
 
@@ -100,7 +120,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `stages` is what the export cost. `self_test` is what the export found about the pair on text,
     None where it was not asked. `files` are the records of every other file of the artifact; the
     tokenizer's are the target's own files, unchanged. `images` is None, and not written, where
-    prompts are text alone.
+    prompts are text alone. `drafters` is None, and not written, where there is one; else it names
+    all, and `drafter`, `draft` and `self_test` are the first one's.
     """
 
     schema_version: int
@@ -121,6 +142,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     self_test: dict[str, Any] | None
     files: dict[str, FileRecord]
     images: ImageInputs | None = None
+    drafters: Annotated[list[DrafterRecord], Meta(min_length=2)] | None = None
 
     @property
     def max_batch_size(self) -> int:
@@ -147,8 +169,9 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """As JSON reads it back, with lists for tuples. Raises ValueError for NaN and infinity."""
         text = json.dumps(self, default=structs.asdict, allow_nan=False)
         values: dict[str, Any] = json.loads(text)
-        if self.images is None:
-            del values["images"]
+        for name in ("images", "drafters"):
+            if values[name] is None:
+                del values[name]
         return values
 
     @classmethod
