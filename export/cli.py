@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from eagle_aot.artifact import DRAFTERS, PROGRAM, WEIGHTS, CacheBytes, Manifest
+from eagle_aot.artifact import DRAFTERS, PROGRAM, WEIGHTS, CacheBytes, Manifest, drafters_of
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export.asked import Asked
@@ -52,7 +52,9 @@ def numbers(
               help="A line of --list-targets, or auto: what config.json says.")  # fmt: skip
 @click.option("--target-dir", type=click.Path(path_type=Path), metavar="DIR|FILE.gguf",
               help="The target's checkpoint.")  # fmt: skip
-@click.option("--draft-dir", type=click.Path(path_type=Path), help="The draft head's checkpoint.")
+@click.option("--draft-dir", multiple=True, type=click.Path(path_type=Path), metavar="[NAME=]DIR",
+              help="The draft head's checkpoint; given more than once, one artifact holds several "
+                   "drafters, called by their kinds or as you say.")  # fmt: skip
 @click.option("--drafter", type=click.Choice(["auto", *DRAFTERS]), default="auto",
               show_default=True,
               help="What drafts; auto: a head where there is one, else ngram.")  # fmt: skip
@@ -117,7 +119,7 @@ def numbers(
               help="What is shown as one JSON object.")  # fmt: skip
 @click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
 def main(**options: Any) -> None:
-    """Export a target model, with its EAGLE-3 draft head or alone, to one ExecuTorch program."""
+    """Export a target model, with one or more drafters or alone, to one ExecuTorch program."""
     if options["backend"] == "auto" and options["cpu_weights"] != "float32":
         options["backend"] = "xnnpack"  # which they are for
     asked = Asked(**options)
@@ -158,8 +160,10 @@ def export(asked: Asked) -> None:
     manifest = run_export(source, output_dir, options)
     tell_dense(source, DTYPES[backend])
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
+    names = drafters_of(manifest)
+    drafters = f"drafter{'s' if len(names) > 1 else ''} {', '.join(names)}"
     click.echo(
-        f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, drafter {manifest.drafter}, "
+        f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, {drafters}, "
         f"load format {asked.load_format}"
     )
     tell_caches(manifest)
@@ -233,8 +237,9 @@ def print_reproduction(asked: Asked) -> None:
         raise click.UsageError(
             f"--reproduce takes its options from the manifest: leave out {others[0]}"
         )
-    directories = asked.target_dir, asked.draft_dir, asked.output_dir
-    place, found = reproduce(asked.reproduce, main, *directories)
+    draft_dir, drafts = asked.drafts
+    directories = asked.target_dir, draft_dir, asked.output_dir
+    place, found = reproduce(asked.reproduce, main, *directories, drafts=drafts)
     if asked.as_json:
         click.echo(json.dumps({"output_dir": str(place), **found.to_json()}))
         return

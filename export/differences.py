@@ -12,7 +12,7 @@ from eagle_aot.common.text import printable
 SAME, DIFFERENT, MISSING, NEW = "same", "different", "missing", "new"
 COMPARED = (
     *("backend", "device", "drafter", "options", "decisions"),
-    *("constants", "methods", "shapes", "caches"),
+    *("constants", "methods", "shapes", "caches", "drafters"),
 )
 """Fields of two manifests that must agree for the artifacts to be one another's equal."""
 
@@ -68,7 +68,7 @@ def compare_artifacts(recorded: Manifest, made: Manifest) -> Reproduction:
 def compared(manifest: Manifest) -> dict[str, Any]:
     """What must agree."""
     stored = manifest.to_json()
-    return {name: stored[name] for name in COMPARED}
+    return {name: stored[name] for name in COMPARED if name in stored}
 
 
 def compare(recorded: Mapping[str, FileRecord], found: Mapping[str, FileRecord]) -> dict[str, str]:

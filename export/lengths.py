@@ -7,6 +7,8 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.pictures import SOFT_TOKENS
 from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_ROWS, MIN_PREFILL, longest_chunk
 
+DEFAULT_CHAIN_LEN = 4
+
 
 @dataclass(frozen=True, slots=True)
 class MethodLengths:
@@ -34,6 +36,14 @@ def check_chain_len(chain_len: int) -> None:
     """Raise SettingError unless the tail of a row holds a chain of `chain_len` drafts."""
     if not 1 <= chain_len <= MAX_CHAIN_LEN:
         raise SettingError(f"--chain-len {chain_len}: must be in [1, {MAX_CHAIN_LEN}]")
+
+
+def drafts_of_a_round(asked: int | None, proposed: int | None) -> int:
+    """Those asked for, else what a drafter's checkpoint proposes, else a default. Raises as
+    `check_chain_len` does."""
+    chosen = asked or proposed or DEFAULT_CHAIN_LEN
+    check_chain_len(chosen)
+    return chosen
 
 
 def check_max_batch_size(sequences: int) -> None:

@@ -1,6 +1,6 @@
 """What a method of an artifact is: a module, what it takes and returns, and what it may touch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
-from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.step import TAIL, chain_tail
 
@@ -38,9 +37,9 @@ LAST_ROW: dict[str, Form] = {
 them."""
 
 
-def returned(forms: Mapping[str, Form], draft: Drafter) -> dict[str, Form]:
-    """Those of a target's method: features are for a drafter that reads some."""
-    return {name: form for name, form in forms.items() if name != FEATURES or draft.tap_layers}
+def returned(forms: Mapping[str, Form], tap_layers: Sequence[int]) -> dict[str, Form]:
+    """Those of a target's method: features are for drafters that read some boundaries."""
+    return {name: form for name, form in forms.items() if name != FEATURES or tap_layers}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +50,8 @@ class MethodSpec:
     `writes` names the buffers that it writes, all of them. `min_rows` and `max_rows` bound the rows
     of a sequence, both inclusive. A method of `few_rows` reads each weight once for all of them;
     one that `splits_keys` reads caches with the operator for as many rows, and nothing else. Once
-    traced, operators of `decompositions` are what those say instead.
+    traced, operators of `decompositions` are what those say instead. `drafter` is the name of the
+    one that brings it, where that is one of several.
     """
 
     module: nn.Module
@@ -63,6 +63,7 @@ class MethodSpec:
     few_rows: bool
     splits_keys: bool = False
     decompositions: Mapping[OpOverload, Callable[..., Any]] = field(default_factory=dict)
+    drafter: str | None = None
 
     @property
     def varies(self) -> bool:
@@ -87,14 +88,14 @@ def form_of(example: Tensor, varies: Mapping[int, str]) -> Form:
 
 
 def caches_of(pair: nn.Module, owner: str) -> frozenset[str]:
-    """The buffers of all caches of a pair's `owner`, "target" or "draft".
+    """The buffers of all caches of a pair's `owner`, "target" or, all drafters together, "draft".
 
     ExecuTorch's CUDA backend knows a cache, which takes no room while it compiles, by `kv_cache` in
     its name alone: modules of caches are called that.
     """
     caches = [path for path, module in pair.named_modules() if isinstance(module, KVCache)]
     assert all(path.endswith("kv_cache") for path in caches), caches
-    own = [path for path in caches if path.startswith(f"{owner}.")]
+    own = [path for path in caches if path.startswith((f"{owner}.", f"{owner}_"))]
     return frozenset(f"{path}.{buffer}" for path in own for buffer in ("k", "v"))
 
 

@@ -16,7 +16,7 @@ TEXT, TEXT_AND_IMAGES = "text", "text,image"
 INPUTS = (TEXT, TEXT_AND_IMAGES)
 """What prompts may hold."""
 
-UNRECORDED = ("target_dir", "draft_dir", "self_test_prompts", "jobs", "progress")
+UNRECORDED = ("target_dir", "draft_dir", "drafts", "self_test_prompts", "jobs", "progress")
 """Where a checkpoint lay says nothing about it, and prompts and processes decide nothing."""
 
 

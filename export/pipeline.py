@@ -14,7 +14,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.verdict import RANDOM, SEED_PICTURE, SEED_TOKEN, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
-from eagle_aot.export.lengths import MethodLengths, check_chain_len, method_lengths
+from eagle_aot.export.lengths import MethodLengths, drafts_of_a_round, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import (
@@ -38,14 +38,14 @@ from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.export.publish.describe import describe, image_inputs, publish, write_draft_ids
+from eagle_aot.export.publish.drafters import drafter_records
 from eagle_aot.export.publish.output_dir import appearing, check_output_dir
-from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
+from eagle_aot.export.self_test.run import check_head, pairing_records, self_test
 from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
 from eagle_aot.targets import get_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
 
-DEFAULT_CHAIN_LEN = 4
 DEFAULT_MAX_PREFILL = {CUDA: 1536, XNNPACK: 512}
 WORKSPACE = "compiling"
 """Where a compiler keeps its files until the artifact is written: on the same disk, and gone with
@@ -95,6 +95,8 @@ def run_self_test(source: Source, options: ExportOptions) -> Verdict:
     backend = choose_backend(options.backend)
     options = replace(options, backend=backend)
     check_head(source)
+    if source.drafts:
+        raise SettingError("--self-test reads one head: name one --draft-dir")
     if source.is_dummy:
         return unknown(RANDOM)
     options = replace(options, image_tokens=_image_tokens(source, options))
@@ -116,11 +118,12 @@ def export_pair(
     options = chosen(loaded, options or ExportOptions())
     loaded = lightened(loaded, options)
     progress, backend, provenance = options.progress, options.backend, loaded.source.provenance
-    assert options.chain_len is not None
     lengths = _lengths(loaded.pair, options)
-    constants = publish(loaded.pair, lengths, options.chain_len, provenance.eos_ids)
-    found = pairing_record(loaded, backend, options)
-    options = seeded(options, found)
+    chain_len = drafts_of_a_round(options.chain_len, loaded.pair.draft.default_chain_len)
+    constants = publish(loaded.pair, lengths, chain_len, provenance.eos_ids)
+    found = pairing_records(loaded, backend, options)
+    records = drafter_records(loaded, options.chain_len, found)
+    options = seeded(options, next(iter(found.values())) if records is None else None)
     lengths = _lengths(loaded.pair, options)  # again, with what the drafter's methods take
     loaded = replace(loaded, pair=prepare(loaded.pair, backend, progress))
     pair = loaded.pair
@@ -136,7 +139,7 @@ def export_pair(
         provenance.copy_tokenizer(directory)
         if lengths.image_tokens:
             provenance.copy_processor(directory)
-        write_draft_ids(pair.draft, directory)
+        write_draft_ids(pair.drafts, directory)
         manifest = describe(
             loaded.source,
             pair.draft.kind,
@@ -147,24 +150,26 @@ def export_pair(
             decisions=decisions,
             device=compiler.device_record(),
             stages=progress.stages,
-            self_test=found,
+            self_test=next(iter(found.values())),
             images=image_inputs(pair, lengths),
+            drafters=records,
         )
         manifest.write(directory)
     return manifest
 
 
 def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
-    """The options with everything named that was left to backend, target or drafter."""
+    """The options with everything named that was left to backend, target or drafter; of several
+    each has a chain length of its own."""
     backend, pair = choose_backend(options.backend), loaded.pair
     options = replace(options, image_tokens=_image_tokens(loaded.source, options))
-    chain_len = options.chain_len or pair.draft.default_chain_len or DEFAULT_CHAIN_LEN
-    check_chain_len(chain_len)
+    drafts = pair.drafts.values()
+    lengths = [drafts_of_a_round(options.chain_len, one.default_chain_len) for one in drafts]
     return replace(
         options,
         backend=backend,
         attention=choose_attention(options.attention, backend),
-        chain_len=chain_len,
+        chain_len=lengths[0] if len(lengths) == 1 else options.chain_len,
         max_prefill=_max_prefill(options, backend),
         max_seq_len=pair.target.max_seq_len,
     )
@@ -255,6 +260,8 @@ def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:
     lengths = method_lengths(*longest, target.sequences, room, options.image_tokens or ())
     if options.image_seed != SEED_PICTURE:
         return lengths
+    if len(pair.drafts) > 1:
+        raise SettingError(f"--image-seed {options.image_seed} goes with one --draft-dir")
     if pair.draft.kind != EAGLE3:
         raise SettingError(f"--image-seed: drafter {pair.draft.kind!r} is shown no embeddings")
     return replace(lengths, seeds_pictures=True)

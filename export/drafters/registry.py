@@ -11,7 +11,15 @@ from eagle_aot.export.drafters.gemma4_assistant import kind as gemma4_assistant
 from eagle_aot.export.drafters.peagle import kind as peagle
 from eagle_aot.export.drafters.protocol import Drafter, DrafterKind, HeadKind
 
-__all__ = ["HEADS", "KINDS", "OF_DUMMIES", "kind_of", "kind_of_checkpoint", "load_draft"]
+__all__ = [
+    "HEADS",
+    "KINDS",
+    "OF_DUMMIES",
+    "kind_of",
+    "kind_of_checkpoint",
+    "load_draft",
+    "name_of_kind",
+]
 
 HEADS: dict[str, HeadKind] = {
     GEMMA4_ASSISTANT: gemma4_assistant,
@@ -31,7 +39,12 @@ OF_DUMMIES = EAGLE3
 
 def kind_of_checkpoint(checkpoint: HeadCheckpoint) -> HeadKind:
     """The first kind that claims a checkpoint."""
-    return next(kind for kind in HEADS.values() if kind.claims(checkpoint))
+    return HEADS[name_of_kind(checkpoint)]
+
+
+def name_of_kind(checkpoint: HeadCheckpoint) -> str:
+    """How it is called."""
+    return next(name for name, kind in HEADS.items() if kind.claims(checkpoint))
 
 
 def kind_of(drafter: Drafter) -> DrafterKind:

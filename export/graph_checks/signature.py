@@ -38,13 +38,18 @@ def check_signature(
 def check_features(
     programs: Mapping[str, ExportedProgram], methods: Mapping[str, MethodSpec]
 ) -> None:
-    """What one method returns of a row is what another takes: of one dtype and width."""
+    """What one method returns of a row is what another takes: of one dtype and width. Of several
+    drafters each takes its part of what the target's return."""
     found = [
         (name, str(tensor.dtype).removeprefix("torch."), int(tensor.shape[-1]))
         for name, program in programs.items()
         for tensor in _features(program, methods[name])
     ]
-    if len({one[1:] for one in found}) > 1:
+    widths = {(methods[name].drafter, width) for name, _, width in found}
+    parts = [width for drafter, width in widths if drafter is not None]
+    whole = {width for drafter, width in widths if drafter is None}
+    each = len({drafter for drafter, _ in widths}) == len(widths)
+    if len({dtype for _, dtype, _ in found}) > 1 or not each or (parts and whole != {sum(parts)}):
         raise ExportError(f"features differ among methods: {found}")
 
 

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from eagle_aot.common.errors import ExportError
+from eagle_aot.common.errors import ExportError, PairingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Drafter, Facts
@@ -36,13 +36,13 @@ Formats = dict[str, dict[str, int]]
 class LoadedPair:
     """A pair as its checkpoints hold it, and what they say.
 
-    `reading` is how the drafter's files were understood; `linears` how many linears of each name
-    are held in which format. `source` knows all else, in its `provenance`.
+    `readings` are how each drafter's files were understood, by its name; `linears` how many linears
+    of each name are held in which format. `source` knows all else, in its `provenance`.
     """
 
     pair: Pair
     source: Source
-    reading: Facts
+    readings: dict[str, Facts]
     linears: Formats
 
 
@@ -52,15 +52,18 @@ def load_pair(source: Source, caches: CacheSizes, *, pictures: bool = False) -> 
     load_target = _dummy_target if source.is_dummy else _target
     try:
         target = load_target(source, caches)
-        draft, reading = _load_draft(source, target, caches)
+        loaded = _load_drafts(source, target, caches)
         seen = _load_pictures(source, target, caches) if pictures else None
-        quantise_table(target, cast(nn.Module, draft), source.table_quant)
-        quantise_draft(cast(nn.Module, draft), target, source.draft_quant)
+        modules = {name: cast(nn.Module, draft) for name, (draft, _) in loaded.items()}
+        quantise_table(target, nn.ModuleDict(modules), source.table_quant)
+        for module in modules.values():
+            quantise_draft(module, target, source.draft_quant)
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error
-    pair = Pair(target, draft, seen)
-    return LoadedPair(pair, source, reading, linear_formats(pair))
+    pair = Pair(target, {name: draft for name, (draft, _) in loaded.items()}, seen)
+    readings = {name: reading for name, (_, reading) in loaded.items()}
+    return LoadedPair(pair, source, readings, linear_formats(pair))
 
 
 def load_by_gpu(source: Source, caches: CacheSizes, *, pictures: bool = False) -> LoadedPair:
@@ -102,6 +105,23 @@ def _load_pictures(source: Source, target: TapTarget, caches: CacheSizes) -> Pic
     sizes = pictures.encoder.config.patch_size, pictures.encoder.config.pooling_kernel_size
     source.provenance.check_processor(*sizes)
     return pictures
+
+
+def _load_drafts(
+    source: Source, target: TapTarget, caches: CacheSizes
+) -> dict[str, tuple[Drafter, Facts]]:
+    """By their names, which is that of its kind for the only one."""
+    if not source.drafts:
+        draft, reading = _load_draft(source, target, caches)
+        return {draft.kind: (draft, reading)}
+    found = {}
+    for one in source.drafts:
+        assert one.name is not None
+        try:
+            found[one.name] = _load_draft(replace(source, draft_dir=one.path), target, caches)
+        except PairingError as error:
+            raise PairingError(f"drafter {one.name}: {error}") from error
+    return found
 
 
 def _load_draft(source: Source, target: TapTarget, caches: CacheSizes) -> tuple[Drafter, Facts]:

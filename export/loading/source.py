@@ -7,6 +7,7 @@ from pathlib import Path
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.export.drafters.registry import KINDS, OF_DUMMIES
+from eagle_aot.export.loading.draft_dirs import DraftDir, named
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
@@ -23,9 +24,10 @@ class Source:
     """A line of the target table and two directories, None where nothing is read.
 
     Instead of a directory a target may be a GGUF file. `drafter` names a kind, or is "auto" for
-    what the checkpoint in `draft_dir` is. `tap_layers` are boundaries that overrule what that says;
-    `quantize` names a scheme for the target's dense linears; `draft_quant` one of `QUANTS` for the
-    head's, and `table_quant` for the target's output table.
+    what the checkpoint in `draft_dir` is; several are in `drafts` instead, each with its name.
+    `tap_layers` are boundaries that overrule what a checkpoint says; `quantize` names a scheme for
+    the target's dense linears; `draft_quant` one of `QUANTS` for the head's, and `table_quant` for
+    the target's output table.
     """
 
     target_model: str
@@ -38,6 +40,7 @@ class Source:
     draft_quant: str = NONE
     drafter: str = AUTO
     table_quant: str = NONE
+    drafts: tuple[DraftDir, ...] = ()
 
     @classmethod
     def find(
@@ -52,6 +55,7 @@ class Source:
         draft_quant: str = NONE,
         drafter: str = AUTO,
         table_quant: str = NONE,
+        drafts: tuple[DraftDir, ...] = (),
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
@@ -72,6 +76,7 @@ class Source:
             draft_quant=draft_quant,
             drafter=drafter,
             table_quant=table_quant,
+            drafts=drafts,
         )
         check_names(asked)
         found = of_dummy(asked) if asked.is_dummy else of_checkpoints(asked)
@@ -92,7 +97,8 @@ class Source:
     @cached_property
     def provenance(self) -> Provenance:
         """What its directories hold beside weights, each read once."""
-        return Provenance(self.target_dir, self.draft_dir, self.is_dummy)
+        named = {one.name: one.path for one in self.drafts if one.name is not None}
+        return Provenance(self.target_dir, self.draft_dir, self.is_dummy, named)
 
 
 def refuse(*cases: tuple[object, str]) -> None:
@@ -124,7 +130,7 @@ def of_dummy(asked: Source) -> Source:
             "name a target of --list-targets",
         ),
         (
-            asked.target_dir or asked.draft_dir,
+            asked.target_dir or asked.draft_dir or asked.drafts,
             f"--load-format dummy builds the geometry of {name}: "
             "leave out --target-dir and --draft-dir",
         ),
@@ -140,11 +146,28 @@ def of_checkpoints(asked: Source) -> Source:
         raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
     found = with_directories(with_name(asked))
     check_target_dir(found)
+    if found.drafts:
+        return with_drafts(found)
     if found.drafter == AUTO and found.draft_dir is None:
         found = replace(found, drafter=NGRAM)
     if found.has_head:
         check_draft_dir(found)
     return found
+
+
+def with_drafts(found: Source) -> Source:
+    """With a name for each of several drafters. Raises as `Source.find` does."""
+    refuse(
+        (
+            found.drafter != AUTO,
+            f"--drafter {found.drafter}: of several --draft-dir each is what its files say: "
+            "leave it out",
+        ),
+        (found.tap_layers, "--tap-layers goes with one --draft-dir: it says nothing of several"),
+    )
+    for one in found.drafts:
+        check_draft_dir(replace(found, draft_dir=one.path))
+    return replace(found, drafts=named(found.drafts))
 
 
 def with_name(asked: Source) -> Source:
@@ -159,7 +182,8 @@ def with_directories(asked: Source) -> Source:
     spec = get_target(asked.target_model)
     if asked.target_dir is not None and spec.target_dir is not None:
         return asked
-    head = asked.draft_dir or (spec.draft_dir if asked.has_head else None)
+    shipped = spec.draft_dir if asked.has_head and not asked.drafts else None
+    head = asked.draft_dir or shipped
     return replace(asked, target_dir=asked.target_dir or spec.target_dir, draft_dir=head)
 
 

@@ -14,6 +14,7 @@ from eagle_aot.artifact import (
     SCHEMA_VERSION,
     Constants,
     Device,
+    DrafterRecord,
     ImageInputs,
     Manifest,
     RowRange,
@@ -25,7 +26,7 @@ from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.loading.source import Source
+from eagle_aot.export.loading.source import AUTO, Source
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.options import ExportOptions, record_options
 from eagle_aot.export.pair import Pair
@@ -36,7 +37,7 @@ def publish(
     pair: Pair, lengths: MethodLengths, chain_len: int, eos_ids: tuple[int, ...]
 ) -> Constants:
     """The constants of an artifact."""
-    target, draft = pair.target, pair.draft
+    target = pair.target
     if eos_ids and max(eos_ids) >= target.vocab_size:
         raise CheckpointError(
             f"eos_token_id {max(eos_ids)} is outside the vocabulary of {target.vocab_size}"
@@ -53,8 +54,8 @@ def publish(
         max_batch_size=lengths.max_batch_size,
         tail=TAIL,
         flat_slots=flat_slots(target.max_seq_len),
-        draft_vocab_size=len(draft.target_ids),
-        hidden_size=draft.hidden_size,
+        draft_vocab_size=len(pair.draft.target_ids),
+        hidden_size=sum(draft.hidden_size for draft in pair.drafts.values()),
         eos_ids=eos_ids,
     )
 
@@ -72,12 +73,14 @@ def describe(
     stages: list[Stage],
     self_test: dict[str, Any] | None = None,
     images: ImageInputs | None = None,
+    drafters: list[DrafterRecord] | None = None,
 ) -> Manifest:
     """The manifest of the files that are in `directory`; `options` as they were chosen.
 
-    `drafter` is the kind of the one that was loaded.
+    `drafter` is the kind of the one that was loaded, or of the first of several `drafters`.
     """
     provenance = source.provenance
+    asked = drafter if drafters is None else AUTO
     return Manifest(
         schema_version=SCHEMA_VERSION,
         eagle_aot_version=__version__,
@@ -86,8 +89,8 @@ def describe(
         device=device,
         drafter=drafter,
         target=TargetIdentity(name=source.target_model, **asdict(provenance.target)),
-        draft=provenance.draft,
-        options=record_options(source, options) | {"drafter": drafter},
+        draft=provenance.draft if drafters is None else drafters[0].draft,
+        options=record_options(source, options) | {"drafter": asked},
         decisions=decisions,
         constants=constants.methods(),
         methods=list(methods),
@@ -100,6 +103,7 @@ def describe(
         self_test=self_test,
         files=file_records(sorted(directory.iterdir())),
         images=images,
+        drafters=drafters,
     )
 
 
@@ -122,8 +126,12 @@ def image_inputs(pair: Pair, lengths: MethodLengths) -> ImageInputs | None:
     )
 
 
-def write_draft_ids(draft: Drafter, directory: Path) -> None:
-    """Put the target's ids of the drafter's into the artifact, unless they are the same."""
-    ids = draft.target_ids.cpu()
-    if not torch.equal(ids, torch.arange(len(ids))):
-        save_file({"target_ids": ids.contiguous()}, directory / DRAFT_IDS)
+def write_draft_ids(drafts: Mapping[str, Drafter], directory: Path) -> None:
+    """Put the target's ids of the drafters' into the artifact, unless they are the same."""
+    found = {}
+    for name, draft in drafts.items():
+        ids = draft.target_ids.cpu()
+        if not torch.equal(ids, torch.arange(len(ids))):
+            found["target_ids" if len(drafts) == 1 else f"{name}.target_ids"] = ids.contiguous()
+    if found:
+        save_file(found, directory / DRAFT_IDS)

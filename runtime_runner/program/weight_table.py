@@ -46,7 +46,7 @@ class Weight:
 
     @property
     def owner(self) -> str:
-        """Whose weight it is: `target` or `draft`."""
+        """Whose weight it is: `target` or `draft`, or of several drafters `draft_NAME`."""
         return self.fqn.partition(".")[0]
 
 

@@ -47,7 +47,7 @@ def tau(tap_layers: Sequence[int] | None, directory: Path) -> float:
     assert spec.target_dir is not None and spec.draft_dir is not None
     target = load_target("gemma4-tiny", CONSTANTS.max_seq_len)
     pair = Pair(target, load_draft(spec.draft_dir, target, 256))
-    write_draft_ids(pair.draft, directory)
+    write_draft_ids(pair.drafts, directory)
     for path in tokenizer_files(spec.target_dir):
         shutil.copyfile(path, directory / path.name)
     executor = EagerExecutor(pair)

@@ -105,7 +105,7 @@ def test_outputs_that_are_no_logits_and_features_are_refused(
 
 def test_features_that_nobody_reads_are_refused(good: Programs) -> None:
     verify = spec("target_verify")
-    alone = replace(verify, outputs=returned(verify.outputs, NgramDraft(4)))
+    alone = replace(verify, outputs=returned(verify.outputs, NgramDraft(4).tap_layers))
     with pytest.raises(ExportError, match=r"^target_verify: returns 2 tensors, expected logits$"):
         check(good, target_verify=alone)
 

@@ -1,0 +1,61 @@
+"""`--draft-dir`, once or several times: what drafts, and how it is called."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eagle_aot.artifact import NGRAM
+from eagle_aot.artifact.manifest import NAME
+from eagle_aot.common.errors import SettingError
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.registry import KINDS, name_of_kind
+
+RESERVED = ("auto", NGRAM)
+"""What means something else where a drafter is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftDir:
+    """One of several; it is called what its kind is called where `name` is None."""
+
+    path: Path
+    name: str | None = None
+
+    @classmethod
+    def parse(cls, given: Path) -> "DraftDir":
+        """NAME=DIR, or a directory."""
+        name, is_named, path = str(given).partition("=")
+        if not is_named or given.is_dir() or not re.match(NAME, name):
+            return cls(given)
+        return cls(Path(path), name)
+
+
+def parse_draft_dirs(given: Sequence[Path]) -> tuple[Path | None, tuple[DraftDir, ...]]:
+    """The only one, or all of several. Raises SettingError for a name that tells nothing apart."""
+    found = tuple(map(DraftDir.parse, given))
+    if len(found) > 1:
+        return None, found
+    if found and found[0].name is not None:
+        raise SettingError(f"--draft-dir {given[0]}: a name is for several: leave it out")
+    return (found[0].path if found else None), ()
+
+
+def named(drafts: Sequence[DraftDir]) -> tuple[DraftDir, ...]:
+    """Each with its name. Raises SettingError where two have the same one, or one that means
+    something else, and CheckpointError for files that cannot be read."""
+    found: dict[str, DraftDir] = {}
+    for one in drafts:
+        kind = name_of_kind(HeadCheckpoint(one.path))
+        name = kind if one.name is None else one.name
+        if name in RESERVED or (name in KINDS and name != kind):
+            raise SettingError(
+                f"--draft-dir {name}={one.path}: {name!r} means something else: choose another name"
+            )
+        if (other := found.get(name)) is not None:
+            raise SettingError(
+                f"--draft-dir {other.path} and {one.path} are both called {name!r}: name them, "
+                f"as in --draft-dir first={other.path} --draft-dir second={one.path}"
+            )
+        found[name] = replace(one, name=name)
+    return tuple(found.values())
