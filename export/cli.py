@@ -250,16 +250,19 @@ def print_reproduction(asked: Asked) -> None:
 def print_draft(asked: Asked) -> None:
     """How a drafter's checkpoint is understood, for a reader or for a program."""
     from eagle_aot.export.drafters.files import HeadCheckpoint
-    from eagle_aot.export.drafters.registry import kind_of_checkpoint
+    from eagle_aot.export.drafters.registry import HEADS, name_of_kind
+    from eagle_aot.export.drafters.report_lines import line
     from eagle_aot.export.drafters.target_facts import TargetFacts
 
     assert asked.describe_draft is not None
     target = TargetFacts.find(asked.target_dir, asked.target_model)
     taps, checkpoint = asked.taps, HeadCheckpoint(asked.describe_draft)
-    kind = kind_of_checkpoint(checkpoint)
-    description = kind.describe(checkpoint, target, taps)
-    lines = json.dumps(description) if asked.as_json else "\n".join(kind.report(description))
-    click.echo(lines)
+    name = name_of_kind(checkpoint)
+    description = HEADS[name].describe(checkpoint, target, taps)
+    if asked.as_json:
+        click.echo(json.dumps({"drafter": name} | description))
+    else:
+        click.echo("\n".join([line("drafter", name), *HEADS[name].report(description)]))
 
 
 def print_target(asked: Asked) -> None:

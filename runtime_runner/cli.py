@@ -2,19 +2,19 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.options import drafter_option
 from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.plots.picture import check_plot
 from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
@@ -75,8 +75,7 @@ def chain_length(
 @click.option("--tree", metavar="DEPTH,TOPK,NODES|FILE|auto",
               help="Draft a tree, the likeliest so many nodes or a file's paths; auto: or a chain, "
                    "or nothing, whatever pays.")  # fmt: skip
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
+@drafter_option
 @click.option("--no-speculation", is_flag=True, help="Decode plainly, from the same artifact.")
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
@@ -102,7 +101,7 @@ def chain_length(
                    "on built-in prompts or those of --prompts-jsonl.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
 def main(self_test: bool, verify: bool, chat: bool, **given: Any) -> None:
-    """Generate from ARTIFACT, speculating with its draft head or another drafter."""
+    """Generate from ARTIFACT, speculating with a drafter that it holds or another one."""
     options = Options(**given)
     if verify:
         check_files(options)
@@ -246,17 +245,24 @@ def check_drafts(options: Options) -> None:
             "--self-test goes with --prompts-jsonl, --executor, --no-cuda-graph and --json: "
             f"leave out {others[0]}"
         )
-    from eagle_aot.artifact import Manifest
+    from eagle_aot.artifact import Manifest, alone, drafters_of
     from eagle_aot.runtime_runner.checks import self_test
 
     prompts = self_test_prompts(options.prompts_jsonl)
-    runner = options.load()
-    found = self_test.self_test(runner, Manifest.read(options.artifact), prompts)
+    manifest = Manifest.read(options.artifact)
+    found, names = {}, drafters_of(manifest)
+    for name in names:
+        runner = (options if len(names) == 1 else replace(options, drafter=name)).load()
+        found[name] = self_test.self_test(runner, alone(manifest, name), prompts)
+        if not options.as_json:
+            self_test.show(found[name], Console(stderr=True), name if len(names) > 1 else None)
     if options.as_json:
-        click.echo(json.dumps(found.to_json(), allow_nan=False))
-    else:
-        self_test.show(found, Console(stderr=True))
-    found.raise_warning()
+        told = {name: one.to_json() for name, one in found.items()}
+        first = next(iter(told.values()))
+        shown = first if len(told) == 1 else {"drafters": told}
+        click.echo(json.dumps(shown, allow_nan=False))
+    for one in found.values():
+        one.raise_warning()
 
 
 def converse(options: Options) -> None:

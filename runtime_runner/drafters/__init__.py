@@ -28,6 +28,7 @@ from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
 from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.options import AUTO_DRAFTER
 
 Make = Callable[[Executor, Constants, Tensor | None, Manifest], LateDrafter]
 """From an opened program, its constants, the target's ids of the drafter's, and the manifest of an
@@ -78,20 +79,19 @@ KINDS: dict[str, Make] = {
 }
 """By the name in a manifest."""
 
-AUTO = "auto"
-"""Any that an artifact holds, by what they are worth."""
-
 
 def names_of(manifest: Manifest, directory: Path, asked: str | None = None) -> tuple[str, ...]:
     """The drafter asked for by its name, the first one where that is None, or all that the artifact
     holds for "auto". Raises as `kind_of` does, for one that it does not hold beside others, too."""
     held = drafters_of(manifest)
-    if manifest.drafters is not None and asked not in (None, AUTO, NGRAM, *held):
+    if manifest.drafters is not None and asked not in (None, AUTO_DRAFTER, NGRAM, *held):
         raise SettingError(
             f"drafter {asked!r}: {directory} has {', '.join(held)}, and {NGRAM} needs nothing of it"
         )
-    own = asked is None or asked == AUTO or (manifest.drafters is not None and asked in held)
-    names = held if asked == AUTO else held[:1] if asked is None else (asked,)
+    own = (
+        asked is None or asked == AUTO_DRAFTER or (manifest.drafters is not None and asked in held)
+    )
+    names = held if asked == AUTO_DRAFTER else held[:1] if asked is None else (asked,)
     for name in names:
         kind_of(alone(manifest, name), directory, None if own else name)
     return names

@@ -1,5 +1,6 @@
 """What generations cost, as `eagle-run` shows it."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ def totals(results: Sequence["Result"]) -> Table:
     """Of all requests together, as a table of two columns."""
     new_tokens = sum(len(result.token_ids) for result in results)
     heads = ("requests", str(len(results))), ("new tokens", str(new_tokens))
-    return table_of(*heads, *rows_of(total(results)))
+    names = ", ".join(f"{name} for {count}" for name, count in drafters(results).items())
+    return table_of(*heads, *rows_of(total(results)), ("drafter", names or "-"))
 
 
 def summary(results: Sequence["Result"]) -> dict[str, Any]:
@@ -39,7 +41,12 @@ def summary(results: Sequence["Result"]) -> dict[str, Any]:
         "prompt_tokens": sum(result.prompt_tokens for result in results),
         "new_tokens": sum(len(result.token_ids) for result in results),
     }
-    return {"summary": counts | total(results).to_json()}
+    return {"summary": counts | total(results).to_json() | {"drafters": drafters(results)}}
+
+
+def drafters(results: Sequence["Result"]) -> dict[str, int]:
+    """How many of the requests each drafter drafted for, by its name."""
+    return dict(Counter(result.drafter for result in results if result.drafter is not None))
 
 
 def total(results: Sequence["Result"]) -> Stats:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eagle_aot.artifact import DRAFTERS
 from eagle_aot.common.command import check_installed, eagle_command
 from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.options import drafter_option
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
@@ -37,8 +37,7 @@ MOST_KEY_BYTES = 1 << 20
               help="Of the time, for prompts beside answers.")  # fmt: skip
 @click.option("--no-reuse", "reuse", is_flag=True, flag_value=False, default=True,
               help="Run every prompt whole, whatever caches hold of it.")  # fmt: skip
-@click.option("--drafter", type=click.Choice(list(DRAFTERS)),
-              help="What drafts; default: the artifact's own.")  # fmt: skip
+@drafter_option
 @click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
               show_default=True)  # fmt: skip
 @click.option("--replicas", type=click.IntRange(min=1), metavar="N",
@@ -106,7 +105,7 @@ def load(artifact: Path, given: dict[str, Any]) -> "Runner":
     from eagle_aot.runtime_runner.runner import load_artifact
 
     runner = load_artifact(artifact, **load_options(given))
-    runner.adaptive_schedule(trees=False)  # measured while nobody runs
+    runner.measure(trees=False)  # while nobody runs
     if not given["no_warm_up"]:
         click.echo(str(runner.warm_up()), err=True)
     return runner

@@ -2,13 +2,10 @@
 
 import click
 
-from eagle_aot.artifact import DRAFTERS
+from eagle_aot.runtime_runner.options import drafter_option
 
-drafter_option = click.option(
-    "--drafter",
-    type=click.Choice(list(DRAFTERS)),
-    help="What drafts; default: the artifact's own.",
-)
+__all__ = ["commit_option", "drafter_option", "json_option", "no_cuda_graph_option"]
+
 no_cuda_graph_option = click.option(
     "--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself."
 )

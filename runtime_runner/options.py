@@ -1,0 +1,13 @@
+"""Options that commands which open an artifact have in common."""
+
+import click
+
+AUTO_DRAFTER = "auto"
+"""Any drafter that an artifact holds, by what they are worth."""
+
+drafter_option = click.option(
+    "--drafter",
+    metavar="NAME|auto",
+    help="What drafts: one that the artifact holds, ngram, or auto, the fastest of those that it "
+    "holds; default: the first.",
+)
