@@ -17,10 +17,10 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from support.golden_cases import GOLDEN
-from support.random_pair import add_tokenizer
+from support.random_pair import add_tokenizer, write_head
 
 CASE = GOLDEN / "dflash" / "qwen3_full"
-SEQ_LEN = 256
+SEQ_LEN, VOCAB = 256, 320
 HEADS, HEAD_DIM, EPS, THETA = 4, 16, 1e-6, 1e6
 
 
@@ -36,6 +36,16 @@ def write_dflash_pair(directory: Path) -> tuple[Path, Path]:
     shutil.copytree(CASE, directory, dirs_exist_ok=True)
     add_tokenizer(directory / "target")
     return directory / "target", directory / "draft"
+
+
+def write_several(directory: Path) -> tuple[Path, ...]:
+    """The case's target, a random EAGLE-3 head, the case's own one, and a P-EAGLE head by a name
+    that it is given."""
+    target, dflash = write_dflash_pair(directory / "pair")
+    for name, parallel in (("eagle3", False), ("other", True)):
+        torch.manual_seed(3)
+        write_head(directory / name, vocab=VOCAB, parallel=parallel)
+    return target, directory / "eagle3", dflash, Path(f"quick={directory / 'other'}")
 
 
 def copied_head(directory: Path, **changes: Any) -> Path:

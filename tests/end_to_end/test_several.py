@@ -1,0 +1,117 @@
+"""Several drafters in one `.pte`: whoever drafts, a text is that of plain decoding."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from eagle_aot.artifact import Manifest, drafters_of
+from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
+from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.results.result import Result
+from support.golden_cases import golden_case
+
+_, CASE = golden_case("dflash/qwen3_full")
+PROMPT, TEXT = CASE["input.tokens"].tolist(), CASE["expected.text"].tolist()
+NAMES = "eagle3", "dflash", "quick"
+SAMPLED = {"temperature": 1.0, "seed": 7, "top_k": 50}
+CHAIN, TREE = {"chain_len": 5}, {"tree": (4, 3, 12)}
+ROOM = 20
+
+
+@pytest.fixture(scope="module")
+def runners(several_artifact: Path) -> dict[str, Runner]:
+    """By `--drafter`."""
+    names = *NAMES, "ngram", "auto"
+    return {name: load_artifact(several_artifact, drafter=name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def texts(runners: dict[str, Runner]) -> list[list[int]]:
+    """Prompts that are cut in other ways, one of which the DFlash head was trained on."""
+    rng = random.Random(3)
+    return [PROMPT, *([rng.randrange(3, 300) for _ in range(n)] for n in (2, 70, 130))]
+
+
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", [*NAMES, "ngram", "auto"])
+def test_no_drafter_changes_a_token(
+    name: str, sampling: dict[str, Any], runners: dict[str, Runner], texts: list[list[int]]
+) -> None:
+    runner, plain = runners[name], runners["eagle3"]
+    shapes = [CHAIN] if name == "ngram" else [CHAIN, TREE]
+    for i, text in enumerate(texts):
+        expected = plain.generate(text, ROOM, speculate=False, **sampling).token_ids
+        found = runner.generate(text, ROOM, **shapes[i % len(shapes)], **sampling)
+        assert found.token_ids == expected
+        assert found.stats.drafted and found.drafter in (NAMES if name == "auto" else [name])
+    for shape in shapes:
+        together = list(runner.generate_many(texts[:3], max_new_tokens=ROOM, **shape, **sampling))
+        for text, one in zip(texts, together, strict=False):
+            assert isinstance(one, Result)
+            alone = plain.generate(text, ROOM, speculate=False, **sampling)
+            assert one.token_ids == alone.token_ids
+
+
+def test_each_drafts_as_it_does_alone(runners: dict[str, Runner], dflash_runner: Runner) -> None:
+    alone = dflash_runner.generate(PROMPT, ROOM)
+    found = runners["dflash"].generate(PROMPT, ROOM)
+    assert alone.token_ids == found.token_ids == TEXT[len(PROMPT) :][:ROOM]
+    assert found.stats.chain_len == alone.stats.chain_len == 5
+    assert found.stats.accepted_lengths == alone.stats.accepted_lengths
+    assert runners["eagle3"].generate(PROMPT, ROOM).stats.chain_len == 4
+
+
+def test_auto_finds_who_drafts_best(several_artifact: Path) -> None:
+    runner = load_artifact(several_artifact, drafter="auto")
+    longest = len(TEXT) - len(PROMPT)
+    found = [runner.generate(PROMPT, longest, **CHAIN) for _ in range(9)]
+    assert {one.drafter for one in found[:6]} == set(NAMES)
+    assert found[-1].drafter == "dflash" and found[-1].stats.accepted > 0
+    assert all(one.token_ids == TEXT[len(PROMPT) :] for one in found)
+
+
+def test_a_conversation_goes_on_with_its_drafter(several_artifact: Path) -> None:
+    runner = load_artifact(several_artifact, drafter="auto")
+    text, names = list(TEXT[:40]), set()
+    for _ in range(4):
+        plain = runner.generate(text, 40, speculate=False).token_ids
+        found = runner.generate(text, 40, **CHAIN, reuse=True)
+        assert found.token_ids == plain
+        names.add(found.drafter)
+        text += [*found.token_ids[:30], 5]
+    assert found.cached_tokens > 40 and len(names) == 1
+
+
+def test_the_command_line_names_one(several_artifact: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"token_ids": PROMPT}) + "\n")
+    asked = [str(several_artifact), "--prompts-jsonl", str(prompts), "--max-new-tokens", "8"]
+    told = CliRunner().invoke(main, [*asked, "--json", "--drafter", "quick"])
+    result, summary = map(json.loads, told.stdout.splitlines())
+    assert (result["drafter"], summary["summary"]["drafters"]) == ("quick", {"quick": 1})
+    refused = CliRunner().invoke(main, [*asked, "--drafter", "gemma4-assistant"])
+    assert refused.exit_code == 1 and refused.stderr.count("\n") == 1
+    assert "has eagle3, dflash, quick, and ngram needs nothing of it" in refused.stderr
+    with pytest.raises(SettingError, match="has eagle3, dflash, quick"):
+        load_artifact(several_artifact, drafter="p-eagle")
+
+
+def test_the_artifact_says_what_it_holds(several_artifact: Path) -> None:
+    manifest = Manifest.read(several_artifact)
+    assert manifest.methods == [
+        "prefill", "target_verify", "eagle3_draft_decode", "dflash_dflash_context",
+        "dflash_dflash_block", "quick_peagle_decode", "copy_rows",
+    ]  # fmt: skip
+    assert drafters_of(manifest) == NAMES and manifest.drafters is not None
+    told = [(one.kind, one.first_feature, one.features) for one in manifest.drafters]
+    assert told == [("eagle3", 0, 64), ("dflash", 64, 64), ("p-eagle", 128, 64)]
+    assert manifest.drafters[1].facts["head"]["block_size"] == 6
+    assert all(one.draft.files for one in manifest.drafters)
+    lines = "\n".join(report(check_integrity(several_artifact)))
+    assert "eagle3, dflash, quick" in lines and "block_size" in lines
