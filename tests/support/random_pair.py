@@ -5,6 +5,7 @@ Its text means nothing and its logits lie close together, which is what a lossle
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -86,7 +87,12 @@ def add_tokenizer(directory: Path) -> None:
     (directory / "generation_config.json").write_text("{}")
 
 
-def write_head(directory: Path, vocab: int = VOCAB, parallel: bool = False) -> None:
+def write_head(
+    directory: Path,
+    vocab: int = VOCAB,
+    parallel: bool = False,
+    taps: Sequence[int] = TAP_LAYERS,
+) -> None:
     """Random weights, unsorted draft vocabulary, no embedding of its own; a mask if `parallel`."""
     directory.mkdir(parents=True)
     config = {
@@ -100,12 +106,12 @@ def write_head(directory: Path, vocab: int = VOCAB, parallel: bool = False) -> N
         "rms_norm_eps": 1e-6,
         "vocab_size": vocab,
         "draft_vocab_size": DRAFT_VOCAB,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": TAP_LAYERS},
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [*taps]},
     }
     config |= {"ptd_token_id": MASK_TOKEN} if parallel else {}
     (directory / "config.json").write_text(json.dumps(config))
     shapes = {
-        "fc.weight": (HIDDEN, len(TAP_LAYERS) * HIDDEN),
+        "fc.weight": (HIDDEN, len(taps) * HIDDEN),
         "midlayer.self_attn.q_proj.weight": (HIDDEN, 2 * HIDDEN),
         "midlayer.self_attn.k_proj.weight": (HIDDEN // 2, 2 * HIDDEN),
         "midlayer.self_attn.v_proj.weight": (HIDDEN // 2, 2 * HIDDEN),
@@ -121,5 +127,5 @@ def write_head(directory: Path, vocab: int = VOCAB, parallel: bool = False) -> N
     tensors["norm.weight"] = torch.ones(HIDDEN)
     tensors["d2t"] = torch.randperm(vocab)[:DRAFT_VOCAB] - torch.arange(DRAFT_VOCAB)
     if parallel:
-        tensors["mask_hidden"] = torch.randn(1, len(TAP_LAYERS) * HIDDEN)
+        tensors["mask_hidden"] = torch.randn(1, len(taps) * HIDDEN)
     save_file(tensors, directory / "model.safetensors")

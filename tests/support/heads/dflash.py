@@ -42,9 +42,9 @@ def write_several(directory: Path) -> tuple[Path, ...]:
     """The case's target, a random EAGLE-3 head, the case's own one, and a P-EAGLE head by a name
     that it is given."""
     target, dflash = write_dflash_pair(directory / "pair")
-    for name, parallel in (("eagle3", False), ("other", True)):
-        torch.manual_seed(3)
-        write_head(directory / name, vocab=VOCAB, parallel=parallel)
+    torch.manual_seed(3)
+    write_head(directory / "eagle3", VOCAB, taps=(2, 3, 5))
+    write_head(directory / "other", VOCAB, parallel=True, taps=(2, 3, 6))
     return target, directory / "eagle3", dflash, Path(f"quick={directory / 'other'}")
 
 
