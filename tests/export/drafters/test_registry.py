@@ -29,7 +29,8 @@ def test_a_target_alone_is_tapped_nowhere(random_pair: tuple[Path, Path]) -> Non
     loaded = load_pair(source, CacheSizes(32, torch.float32))
     pair = loaded.pair
     assert kind_of(pair.draft) is KINDS["ngram"] and "ngram" not in HEADS
-    assert pair.target.tap_layers == pair.draft.tap_layers == () and not loaded.reading
+    assert pair.target.tap_layers == pair.draft.tap_layers == ()
+    assert loaded.readings == {"ngram": {}}
     assert not list(pair.draft.parameters()) and not pair.draft.state_dict()
 
 

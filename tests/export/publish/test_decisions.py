@@ -35,7 +35,7 @@ def cuda() -> dict[str, Any]:
 def test_taps_and_options_come_with_their_reasons() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
     loaded = load_pair(source, CacheSizes(64, torch.float32))
-    found = loaded.reading
+    found = loaded.readings["eagle3"]
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
     assert found["layout"]["value"] == "vLLM speculators"

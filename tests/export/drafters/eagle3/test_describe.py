@@ -62,7 +62,8 @@ def test_the_shipped_head_beside_its_target() -> None:
 
 def test_the_shipped_head_alone_in_words() -> None:
     lines = describe(TINY_HEAD).output.splitlines()
-    assert lines[0].split(maxsplit=1) == [
+    assert lines[0].split(maxsplit=1) == ["drafter", "eagle3"]
+    assert lines[1].split(maxsplit=1) == [
         "layout",
         "vLLM speculators (speculators_model_type in config.json)",
     ]
