@@ -61,8 +61,9 @@ class Paired(nn.Module):
         every = self.tap_layers
         if every == tuple(draft.tap_layers):
             return taps
-        streams = taps.chunk(len(every), dim=-1)
-        return torch.cat([streams[every.index(b)] for b in draft.tap_layers], dim=-1)
+        width = taps.shape[-1] // len(every)
+        firsts = [every.index(boundary) * width for boundary in draft.tap_layers]
+        return torch.cat([taps[..., first : first + width] for first in firsts], dim=-1)
 
 
 class Pair(Paired):
