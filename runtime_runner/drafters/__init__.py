@@ -130,5 +130,5 @@ def read_draft_ids(
         return None
     from safetensors.torch import load_file
 
-    ids = load_file(path, device=str(where))
-    return ids["target_ids"] if drafter is None else ids.get(f"{drafter}.target_ids")
+    name = "target_ids" if drafter is None else f"{drafter}.target_ids"
+    return load_file(path, device=str(where)).get(name)
