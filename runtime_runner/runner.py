@@ -221,9 +221,9 @@ class Runner:
         room = min(asked.max_new_tokens, self.constants.max_seq_len - len(ids))
         before = self._decode(ids) or "" if asked.echo else ""
         text = self._stream(asked, watch.on_text, before)
-        if chain_len == AUTO_LENGTH and not self.engine.busy:
-            self.measure(tree == AUTO_TREE)  # while nobody runs
         drafts = asked.speculate and room > 1
+        if drafts and chain_len == AUTO_LENGTH and not self.engine.busy:
+            self.measure(tree == AUTO_TREE)  # while nobody runs
         limits = Limits(
             room=room,
             stop_ids=all_stop_ids(asked.stop_ids, self.constants, ignore_eos=asked.ignore_eos),

@@ -87,11 +87,10 @@ def test_a_conversation_goes_on_with_its_drafter(several_artifact: Path) -> None
     runner = load_artifact(several_artifact, drafter="auto")
     text, names = list(TEXT[:40]), set()
     for _ in range(4):
-        plain = runner.generate(text, 40, speculate=False).token_ids
-        found = runner.generate(text, 40, **CHAIN, reuse=True)
-        assert found.token_ids == plain
+        found = runner.generate(text, 24, **CHAIN, reuse=True)
         names.add(found.drafter)
-        text += [*found.token_ids[:30], 5]
+        text += [*found.token_ids[:20], 5]
+    assert found.token_ids == runner.generate(text[:-21], 24, speculate=False).token_ids
     assert found.cached_tokens > 40 and len(names) == 1
 
 
