@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from eagle_aot.artifact import Manifest, drafters_of
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.adaptive.costs import measure
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.results.result import Result
@@ -81,6 +82,21 @@ def test_auto_finds_who_drafts_best(several_artifact: Path) -> None:
     assert {one.drafter for one in found[:6]} == set(NAMES)
     assert found[-1].drafter == "dflash" and found[-1].stats.accepted > 0
     assert all(one.token_ids == TEXT[len(PROMPT) :] for one in found)
+
+
+def test_each_drafts_as_many_as_pay_where_nobody_says(
+    several_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SECONDS": 0.0, "FEWEST": 1, "LONG": 1, "WARM": 1}.items():
+        monkeypatch.setattr(measure, name, value)  # what is measured is not what is tested
+    runner = load_artifact(several_artifact, drafter="auto")
+    found = [runner.generate(PROMPT, 40) for _ in range(4)]
+    assert all(one.stats.chain_len == "auto" for one in found)
+    assert all(one.token_ids == TEXT[len(PROMPT) :] for one in found)
+    assert len({one.drafter for one in found}) > 1
+    texts = [PROMPT, TEXT[: len(PROMPT) + 9]]
+    for text, one in zip(texts, runner.generate_many(texts, max_new_tokens=20), strict=True):
+        assert isinstance(one, Result) and one.token_ids == TEXT[len(text) :][:20]
 
 
 def test_a_conversation_goes_on_with_its_drafter(several_artifact: Path) -> None:
