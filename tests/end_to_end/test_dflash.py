@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eagle_aot.artifact import Manifest
+from eagle_aot.artifact import Manifest, alone
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.results.result import Result
 from support.golden_cases import golden_case
@@ -59,8 +59,8 @@ def test_a_text_goes_on_from_rows_that_are_kept(dflash_runner: Runner) -> None:
     assert dflash_runner.generate(longer, 16, **CHAIN, reuse=True).token_ids == plain
 
 
-def test_the_artifact_says_what_it_holds(dflash_artifact: Path) -> None:
-    manifest = Manifest.read(dflash_artifact)
+def test_the_artifact_says_what_it_holds(several_artifact: Path) -> None:
+    manifest = alone(Manifest.read(several_artifact), "dflash")
     assert manifest.drafter == "dflash"
     assert manifest.methods == [
         "prefill", "target_verify", "dflash_context", "dflash_block", "copy_rows"

@@ -66,13 +66,9 @@ def test_no_drafter_changes_a_token(
             assert isinstance(one, Result) and one.token_ids == expected
 
 
-def test_each_drafts_as_it_does_alone(runners: dict[str, Runner], dflash_runner: Runner) -> None:
-    alone = dflash_runner.generate(PROMPT, ROOM)
-    found = runners["dflash"].generate(PROMPT, ROOM)
-    assert alone.token_ids == found.token_ids == TEXT[len(PROMPT) :][:ROOM]
-    assert found.stats.chain_len == alone.stats.chain_len == 5
-    assert found.stats.accepted_lengths == alone.stats.accepted_lengths
-    assert runners["eagle3"].generate(PROMPT, ROOM).stats.chain_len == 4
+def test_each_has_a_chain_length_of_its_own(runners: dict[str, Runner]) -> None:
+    found = {name: runners[name].generate(PROMPT, 8).stats.chain_len for name in NAMES}
+    assert found == {"eagle3": 4, "dflash": 5, "quick": 4}
 
 
 def test_auto_finds_who_drafts_best(several_artifact: Path) -> None:
@@ -99,9 +95,8 @@ def test_each_drafts_as_many_as_pay_where_nobody_says(
         assert isinstance(one, Result) and one.token_ids == TEXT[len(text) :][:20]
 
 
-def test_a_conversation_goes_on_with_its_drafter(several_artifact: Path) -> None:
-    runner = load_artifact(several_artifact, drafter="auto")
-    text, names = list(TEXT[:40]), set()
+def test_a_conversation_goes_on_with_its_drafter(runners: dict[str, Runner]) -> None:
+    runner, text, names = runners["auto"], list(TEXT[:40]), set()
     for _ in range(4):
         found = runner.generate(text, 24, **CHAIN, reuse=True)
         names.add(found.drafter)

@@ -31,21 +31,16 @@ def dflash_pair(head: Path = CASE / "draft") -> tuple[Pair, TapTarget, DFlashDra
     return Pair(target, draft), target, draft
 
 
-def write_dflash_pair(directory: Path) -> tuple[Path, Path]:
-    """The case with a tokenizer, which knows more tokens than it; returns both parts."""
+def write_several(directory: Path) -> tuple[Path, ...]:
+    """The case's target with a tokenizer, which knows more tokens than it; a random EAGLE-3 head,
+    the case's own one, and a random P-EAGLE head by a name that it is given."""
     shutil.copytree(CASE, directory, dirs_exist_ok=True)
     add_tokenizer(directory / "target")
-    return directory / "target", directory / "draft"
-
-
-def write_several(directory: Path) -> tuple[Path, ...]:
-    """The case's target, a random EAGLE-3 head, the case's own one, and a P-EAGLE head by a name
-    that it is given."""
-    target, dflash = write_dflash_pair(directory / "pair")
     torch.manual_seed(3)
     write_head(directory / "eagle3", VOCAB, taps=(2, 3, 5))
     write_head(directory / "other", VOCAB, parallel=True, taps=(2, 3, 6))
-    return target, directory / "eagle3", dflash, Path(f"quick={directory / 'other'}")
+    heads = directory / "eagle3", directory / "draft", Path(f"quick={directory / 'other'}")
+    return directory / "target", *heads
 
 
 def copied_head(directory: Path, **changes: Any) -> Path:
