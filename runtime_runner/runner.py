@@ -39,6 +39,7 @@ from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
 from eagle_aot.runtime_runner.executors import Executor, open_program
+from eagle_aot.runtime_runner.executors.renamed import Renamed
 from eagle_aot.runtime_runner.generate import generate, generate_in_order
 from eagle_aot.runtime_runner.generation import Generation, Watch
 from eagle_aot.runtime_runner.images.picture import PlacedPrompt
@@ -422,13 +423,18 @@ def load_artifact(
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
     images = manifest.images
     seeds = HeadSeeds(opened, images) if images is not None and images.seeds_head else None
-    open_drafter = OpenedDrafter.only if len(names) == 1 else OpenedDrafter.among
-    found = seeds or opened, constants, directory, manifest
+    for_all: Executor = seeds or opened
+    executors = (
+        {names[0]: for_all}
+        if len(names) == 1
+        else {name: Renamed(for_all, program_names(manifest, name)) for name in names}
+    )
+    found = constants, directory, manifest
     return Runner(
         directory,
         opened,
         constants,
-        {name: open_drafter(name, *found) for name in names},
+        {name: OpenedDrafter.of(name, one, *found) for name, one in executors.items()},
         prompt_share,
         copies=COPY_ROWS in manifest.methods,
         reuse=reuse,

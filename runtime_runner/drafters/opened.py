@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eagle_aot.artifact import Constants, Manifest, alone, program_names, record_of
+from eagle_aot.artifact import Constants, Manifest, alone, record_of
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.drafters import kind_of, read_draft_ids
 from eagle_aot.runtime_runner.executors import Executor
-from eagle_aot.runtime_runner.executors.renamed import Renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class OpenedDrafter:
     columns: slice | None = None
 
     @classmethod
-    def only(
+    def of(
         cls,
         name: str,
         executor: Executor,
@@ -28,8 +27,8 @@ class OpenedDrafter:
         directory: Path,
         manifest: Manifest,
     ) -> "OpenedDrafter":
-        """The one of this name, for which alone `executor` was opened, or one that needs nothing of
-        the artifact. Raises as `kind_of` does."""
+        """The one of this name, whose methods `executor` knows as if there were no other. Raises as
+        `kind_of` does."""
         record, own = record_of(manifest, name), alone(manifest, name)
         make = kind_of(own, directory, None if record else name)
         ids = read_draft_ids(directory, executor.device, name if record else None)
@@ -38,16 +37,3 @@ class OpenedDrafter:
         constants = replace(constants, chain_len=record.chain_len)
         columns = slice(record.first_feature, record.first_feature + record.features)
         return cls(make(executor, constants, ids, own), constants, columns)
-
-    @classmethod
-    def among(
-        cls,
-        name: str,
-        executor: Executor,
-        constants: Constants,
-        directory: Path,
-        manifest: Manifest,
-    ) -> "OpenedDrafter":
-        """The same where `executor` was opened for all that the artifact holds."""
-        own = Renamed(executor, program_names(manifest, name))
-        return cls.only(name, own, constants, directory, manifest)

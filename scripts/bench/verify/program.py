@@ -61,8 +61,7 @@ def open_program(directory: Path) -> tuple[aoti.AotiExecutor, Constants]:
     """
     manifest = Manifest.read(directory)
     torch.cuda.empty_cache()  # what compiling has held is room for weights
-    with narrowed():
-        executor = aoti.AotiExecutor(directory, manifest, {name: name for name in ONLY})
+    executor = aoti.AotiExecutor(directory, manifest, {name: name for name in ONLY})
     for weight in executor.methods[TARGET_VERIFY].weights:
         if weight.fqn in executor.weights.caches:
             executor.weights.tensor(weight).normal_()
@@ -71,7 +70,7 @@ def open_program(directory: Path) -> tuple[aoti.AotiExecutor, Constants]:
 
 @contextmanager
 def narrowed() -> Iterator[None]:
-    """Let the pipeline trace and lower one method of three, and the executor load it.
+    """Let the pipeline trace and lower one method of three.
 
     The graph contract, which is one of all three, is left to exports that are used.
     """
