@@ -33,7 +33,7 @@ class Speed:
 
 class DrafterChooser:
     """Chooses the drafter with the most tokens a second, as they were measured while texts ran, by
-    the number of texts side by side.
+    the size of rounds: `places` tells those apart that take another time.
 
     Each is tried once, in their order. From then on, whoever was tried longest ago is tried again
     once `SHARE` of the time since the last trial covers what it is expected to lose.
@@ -47,7 +47,7 @@ class DrafterChooser:
         self._tokens = self._spare = 0.0  # of a text, of all choices; seconds since the last trial
 
     def choose(self, places: int) -> str:
-        """Who drafts for rounds of so many texts from here on."""
+        """Who drafts for rounds of such a size from here on."""
         self._choices += 1
         chosen = self._choose(places)
         self._chosen_at[chosen] = self._choices

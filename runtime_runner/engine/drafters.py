@@ -47,7 +47,7 @@ class ChosenDrafter:
         """A text that goes on from what a cache holds keeps the drafter that was shown it."""
         if goes_on():
             return False
-        chosen = self._chooser.choose(self._now.places(texts))
+        chosen = self._chooser.choose(doublings(texts))
         changes = chosen != self.drafts
         self.drafts = chosen
         return changes
@@ -65,9 +65,14 @@ class ChosenDrafter:
         self._now.observe(round_, found, seconds)
         if round_.drafter is None:
             return  # of texts that are decoded plainly
-        places = len(round_.running)
+        places = doublings(len(round_.running))
         played = self.drafts, places, round_.shape
         if played in self._played:
             tokens = sum(len(run) for _, run in found) / len(found)
             self._chooser.observe(places, self.drafts, tokens, seconds)
         self._played.add(played)
+
+
+def doublings(texts: int) -> int:
+    """From one text up to so many: whose rounds take about as long, and may be one recording."""
+    return (texts - 1).bit_length()

@@ -86,7 +86,6 @@ class SharedRounds:
         self._rounds, self._make_alone = rounds, alone
         self.target, self.drafter, self.running = rounds.target, rounds.drafter, rounds.running
         self.drafts: str | None = None
-        self.places = rounds.places
         self._together = BatchChooser()
         self._alone: AdaptiveSchedule | None = None
         self._texts: Sequence[Text] = ()  # of the round, where it is chosen for all together
