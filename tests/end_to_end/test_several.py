@@ -119,6 +119,17 @@ def test_the_command_line_names_one(several_artifact: Path, tmp_path: Path) -> N
         load_artifact(several_artifact, drafter="p-eagle")
 
 
+def test_a_self_test_is_of_each(several_artifact: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"token_ids": PROMPT}) + "\n")
+    asked = [str(several_artifact), "--self-test", "--prompts-jsonl", str(prompts), "--json"]
+    found = json.loads(CliRunner().invoke(main, asked).stdout)["drafters"]
+    assert [*found] == [*NAMES]
+    assert all(one["prompts"] == one["identical"] == 1 for one in found.values())
+    accepted = {name: one["stats"]["accepted"] for name, one in found.items()}
+    assert max(accepted, key=accepted.__getitem__) == "dflash"
+
+
 def test_the_artifact_says_what_it_holds(several_artifact: Path) -> None:
     manifest = Manifest.read(several_artifact)
     assert manifest.methods == [
