@@ -13,7 +13,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.costs import measure
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
-from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.cli import Options, main
 from eagle_aot.runtime_runner.results.result import Result
 from support.golden_cases import golden_case
 
@@ -119,7 +119,13 @@ def test_the_command_line_names_one(several_artifact: Path, tmp_path: Path) -> N
         load_artifact(several_artifact, drafter="p-eagle")
 
 
-def test_a_self_test_is_of_each(several_artifact: Path, tmp_path: Path) -> None:
+def test_a_self_test_is_of_each(
+    runners: dict[str, Runner],
+    several_artifact: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Options, "load", lambda options: runners[options.drafter])
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"token_ids": PROMPT}) + "\n")
     asked = [str(several_artifact), "--self-test", "--prompts-jsonl", str(prompts), "--json"]
