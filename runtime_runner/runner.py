@@ -67,7 +67,7 @@ class Runner:
         directory: Path,
         executor: Executor,
         constants: Constants,
-        drafters: Mapping[str, OpenedDrafter],
+        drafter: LateDrafter | Mapping[str, OpenedDrafter],
         prompt_share: float = PROMPT_SHARE,
         *,
         copies: bool = False,
@@ -75,9 +75,11 @@ class Runner:
         images: ImageInputs | None = None,
         seeds: HeadSeeds | None = None,
     ) -> None:
-        """Of several `drafters`, by their names, texts have the fastest. With `copies` the program
-        has `copy_rows`; it takes `images` in prompts where that is not None, and shows them to the
-        drafter through `seeds`, if through anything."""
+        """Where there are several drafters, by their names, texts have the fastest. With `copies`
+        the program has `copy_rows`; it takes `images` in prompts where that is not None, and shows
+        them to the drafter through `seeds`, if through anything."""
+        if not isinstance(drafter, Mapping):
+            drafter = {drafter.kind: OpenedDrafter(drafter, constants)}
         self.directory = directory
         self.executor = executor
         self.constants = constants
@@ -96,7 +98,7 @@ class Runner:
                 found.constants,
                 executor,
             )
-            for name, found in drafters.items()
+            for name, found in drafter.items()
         }
         schedules = {
             name: SharedRounds(one.rounds, partial(self._adaptive, one))
