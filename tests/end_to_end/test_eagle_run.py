@@ -192,8 +192,9 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
             "cached_tokens", "token_ids", "text", "finish_reason", "executor", "drafter", "seed",
             "parameters", "logprobs",
         }  # fmt: skip
-        assert set(whole) == FIELDS - of_one | {"requests"}
+        assert set(whole) == FIELDS - of_one | {"requests", "drafters"}
         assert whole["requests"] == 6
+        assert whole["drafters"] == ({} if which else {"eagle3": 6})
         for name in ("new_tokens", "rounds", "target_forwards", "drafted", "accepted"):
             assert whole[name] == sum(pair[which][name] for pair in pairs)
         assert whole["tau"] == (whole["new_tokens"] - 6) / whole["rounds"]
