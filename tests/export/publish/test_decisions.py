@@ -47,7 +47,7 @@ def test_taps_and_options_come_with_their_reasons() -> None:
 
 def test_taps_of_the_command_line_are_told_as_such() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto", tap_layers=(1, 2, 3))
-    taps = load_pair(source, CacheSizes(64, torch.float32)).reading["taps"]
+    taps = load_pair(source, CacheSizes(64, torch.float32)).readings["eagle3"]["taps"]
     assert taps == {"value": [1, 2, 3], "source": "named by --tap-layers"}
 
 
