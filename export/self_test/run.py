@@ -7,17 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from eagle_aot.artifact import EAGLE3
 from eagle_aot.common.errors import ArtifactError, ExportError, PromptError, SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.prompts import Prompt, is_ids
 from eagle_aot.common.self_test import identity, self_test_prompts
 from eagle_aot.common.threads import torch_threads
-from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.self_test.seeds import Seeds, compare_seeds
-from eagle_aot.export.drafters.registry import HEADS
+from eagle_aot.export.drafters.registry import HEADS, SHOWN_PICTURES
 from eagle_aot.export.drafters.self_test.text import target_texts
-from eagle_aot.export.drafters.verdict import RANDOM, Verdict, announce, unknown
+from eagle_aot.export.drafters.verdict import RANDOM, SeedsFound, Verdict, announce, unknown
 from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.export.loading.source import Source
@@ -85,10 +82,9 @@ def _of_drafter(
 
 def may_show_pictures(pair: Pair) -> bool:
     """Whether the head could be shown a picture's rows in place of what stands for them."""
-    draft = pair.draft
-    if pair.vision is None or not isinstance(draft, Eagle3Draft) or draft.kind != EAGLE3:
+    if pair.vision is None or pair.draft.kind not in SHOWN_PICTURES:
         return False
-    return draft.config.hidden_size == pair.target.hidden_size
+    return pair.draft.hidden_size == pair.target.hidden_size
 
 
 def seeds_of(
@@ -97,16 +93,15 @@ def seeds_of(
     provenance: Provenance,
     limit: int,
     device: torch.device,
-) -> Seeds | None:
+) -> SeedsFound | None:
     """What the head drafts better from, behind pictures of up to `limit` rows; None where the
     context or the tokenizer has no place for them."""
-    assert isinstance(pair.draft, Eagle3Draft)
     try:
         made = list(picture_prompts(pair, prompts, provenance.tokenizer, limit, device))
     except (ArtifactError, PromptError):
         return None
     texts = target_texts(pair.target, pair.draft.tap_layers, made, provenance.eos_ids, device)
-    return compare_seeds(pair.draft, texts) if texts else None
+    return SHOWN_PICTURES[pair.draft.kind](pair.draft, texts) if texts else None
 
 
 def check_head(source: Source) -> None:
