@@ -1,5 +1,6 @@
 """`eagle-run`: generate text from an artifact."""
 
+import gc
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -256,6 +257,8 @@ def check_drafts(options: Options) -> None:
         found[name] = self_test.self_test(runner, alone(manifest, name), prompts)
         if not options.as_json:
             self_test.show(found[name], Console(stderr=True), name if len(names) > 1 else None)
+        del runner
+        gc.collect()  # what it holds in cycles: two of a large artifact may not fit
     if options.as_json:
         told = {name: one.to_json() for name, one in found.items()}
         first = next(iter(told.values()))

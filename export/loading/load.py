@@ -55,7 +55,7 @@ def load_pair(source: Source, caches: CacheSizes, *, pictures: bool = False) -> 
         loaded = _load_drafts(source, target, caches)
         seen = _load_pictures(source, target, caches) if pictures else None
         modules = {name: cast(nn.Module, draft) for name, (draft, _) in loaded.items()}
-        quantise_table(target, nn.ModuleDict(modules), source.table_quant)
+        quantise_table(target, nn.ModuleList(modules.values()), source.table_quant)
         for module in modules.values():
             quantise_draft(module, target, source.draft_quant)
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short

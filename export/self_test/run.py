@@ -77,7 +77,12 @@ def _of_drafter(
             return verdict
         begin("self-test: pictures")
         limit = options.image_tokens[0]
-        return replace(verdict, seeds=seeds_of(pair, prompts, provenance, limit, device))
+        try:
+            return replace(verdict, seeds=seeds_of(pair, prompts, provenance, limit, device))
+        except (MemoryError, RuntimeError, SettingError) as error:
+            if not isinstance(error, SettingError) and shortage(error) is None:
+                raise
+            return verdict  # of its text, which is known by now
 
 
 def may_show_pictures(pair: Pair) -> bool:

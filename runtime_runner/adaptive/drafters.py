@@ -53,6 +53,12 @@ class DrafterChooser:
         self._chosen_at[chosen] = self._choices
         return chosen
 
+    def settled(self, places: int) -> str | None:
+        """The fastest, once each is known."""
+        if not all(self._speed(places, name).is_known for name in self._names):
+            return None
+        return min(self._names, key=lambda name: self._speed(places, name).seconds_of_a_token)
+
     def observe(self, places: int, name: str, tokens: float, seconds: float) -> None:
         """A round that this one has drafted gave each text so many tokens, on average."""
         self._speeds.setdefault((places, name), Speed()).add(tokens, seconds)
@@ -60,11 +66,10 @@ class DrafterChooser:
         self._spare += SHARE * seconds
 
     def _choose(self, places: int) -> str:
-        for name in self._names:
-            if not self._speed(places, name).is_known:
-                return name
+        best = self.settled(places)
+        if best is None:
+            return next(n for n in self._names if not self._speed(places, n).is_known)
         cost = {name: self._speed(places, name).seconds_of_a_token for name in self._names}
-        best = min(self._names, key=cost.__getitem__)
         oldest = min(self._names, key=self._chosen_at.__getitem__)
         usual = self._tokens / self._choices
         if oldest == best or usual * (cost[oldest] - cost[best]) > self._spare:

@@ -44,10 +44,12 @@ class ChosenDrafter:
         return self._now.running
 
     def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
-        """A text that goes on from what a cache holds keeps the drafter that was shown it."""
-        if goes_on():
+        """A text that goes on from what a cache holds keeps the drafter that was shown it, as long
+        as that is the fastest: nobody is tried again for it."""
+        places = doublings(texts)
+        if self._chooser.settled(places) == self.drafts and goes_on():
             return False
-        chosen = self._chooser.choose(doublings(texts))
+        chosen = self._chooser.choose(places)
         changes = chosen != self.drafts
         self.drafts = chosen
         return changes

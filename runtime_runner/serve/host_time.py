@@ -24,6 +24,7 @@ class HostTime(Collector):
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
+        self._host = 0.0
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """In the thread that answers requests."""
@@ -36,7 +37,9 @@ class HostTime(Collector):
         )
         seconds.add_metric(["rounds"], rounds)
         seconds.add_metric(["prompts"], prompts)
-        seconds.add_metric(["host"], max(0.0, self._steps.steps_seconds - rounds - prompts))
+        # In the middle of a step its forward is counted before the step is: a counter stays then.
+        self._host = max(self._host, self._steps.steps_seconds - rounds - prompts)
+        seconds.add_metric(["host"], self._host)
         yield seconds
         name, text = "eagle_engine_rounds", "Verify forwards of all texts that run."
         yield CounterMetricFamily(name, text, value=forwards.rounds)

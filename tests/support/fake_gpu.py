@@ -70,8 +70,8 @@ class SlowGpu(SharedGpu):
 
     pid: Path
 
-    def __init__(self, context: SpawnContext) -> None:
-        super().__init__(context)
+    def __init__(self, context: SpawnContext, room: int) -> None:
+        super().__init__(context, room)
         self._told = self.pid
 
     @contextmanager

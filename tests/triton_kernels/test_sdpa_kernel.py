@@ -58,6 +58,8 @@ def test_they_fit_an_h100_without_spilling(
     compiled = for_an_h100(heads, kv_heads, head_dim, window)
     assert compiled.metadata.shared <= SHARED_MEMORY
     assert local_memory(compiled.asm["cubin"], tmp_path) == 0
+    combine = second_for_an_h100(heads, kv_heads, head_dim, window)
+    assert local_memory(combine.asm["cubin"], tmp_path) == 0
 
 
 @pytest.mark.parametrize("window", [0, 64])
@@ -84,19 +86,40 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: 
     kinds |= {"partial_ptr": "*fp16", "stats_ptr": "*fp32"}
     kinds |= dict.fromkeys(("batch", "rows", "caches", "slots"), "i32") | sizes
     kinds |= dict.fromkeys(constants, "constexpr")
-    names = kernel.sdpa_splitk_kernel.arg_names
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    return compiled_for_an_h100(kernel.sdpa_splitk_kernel, kinds, constants, options)
+
+
+def second_for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int) -> Any:
+    """The second kernel as it is compiled there."""
+    tiles = choose_tiling(heads, kv_heads, head_dim, window)
+    width, warps = kernel.combine_tile(tiles.splits, head_dim)
+    constants = {
+        **{"HEADS": heads, "D": head_dim, "TAIL": TAIL, "WINDOW": window, "CHUNK": tiles.chunk},
+        **{"SPLITS": tiles.splits, "SPLIT_TILE": triton.next_power_of_2(tiles.splits)},
+        **{"D_TILE": width},
+    }
+    kinds = {"partial_ptr": "*fp16", "stats_ptr": "*fp32", "positions_ptr": "*i64"}
+    kinds |= {"out_ptr": "*bf16", "items": "i32"} | dict.fromkeys(constants, "constexpr")
+    options = {"num_warps": warps}
+    return compiled_for_an_h100(kernel.sdpa_combine_kernel, kinds, constants, options)
+
+
+def compiled_for_an_h100(
+    compiled: Any, kinds: dict[str, str], constants: dict[str, Any], options: dict[str, int]
+) -> Any:
+    names = compiled.arg_names
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, name in enumerate(names)
         if name.endswith("_ptr")
     }
     source = ASTSource(
-        fn=kernel.sdpa_splitk_kernel,
+        fn=compiled,
         signature={name: kinds[name] for name in names},
         constexprs=constants,
         attrs=aligned,
     )
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
     return triton.compile(source, target=H100, options=options)
 
 

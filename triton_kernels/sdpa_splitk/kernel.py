@@ -46,8 +46,9 @@ COMBINE_D = {512: 256}
 NARROW_COMBINE_D = 128
 """Of other heads, if they have as many."""
 
-COMBINE_WARPS = 1
-"""Of its programs, so that what they add up lies in one thread's hands as far as it can."""
+COMBINE_HELD = 8192
+"""Elements that one of its warps holds. The fewer warps, the more of what is added lies in one
+thread's hands: mostly there is one."""
 
 
 @triton.jit(do_not_specialize=["batch", "rows", "caches", "slots"])
@@ -203,7 +204,7 @@ def launch(
         num_stages=tiles.stages,
         **layer,
     )
-    width = COMBINE_D.get(head_dim, min(head_dim, NARROW_COMBINE_D))
+    width, warps = combine_tile(tiles.splits, head_dim)
     wrap_triton(sdpa_combine_kernel)[(items, triton.cdiv(head_dim, width))](
         partial,
         stats,
@@ -212,7 +213,13 @@ def launch(
         items,
         SPLIT_TILE=triton.next_power_of_2(tiles.splits),
         D_TILE=width,
-        num_warps=COMBINE_WARPS,
+        num_warps=warps,
         **layer,
     )
     return out
+
+
+def combine_tile(splits: int, head_dim: int) -> tuple[int, int]:
+    """Elements of a head per program of the second kernel, and its warps."""
+    width = COMBINE_D.get(head_dim, min(head_dim, NARROW_COMBINE_D))
+    return width, max(1, triton.next_power_of_2(splits) * width // COMBINE_HELD)

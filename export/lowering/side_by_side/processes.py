@@ -46,12 +46,13 @@ def lowered_beside(
         shared = SharedPair(pair)
     context = get_context("spawn")  # a fork of a process that has used a GPU cannot use it
     ends, lifeline = context.Pipe(duplex=False)
+    gpu = SharedGpu(context, free_room(jobs))
     directory.mkdir()
     work = Work(
         shared,
         lengths,
         splits_keys,
-        SharedGpu(context, free_room(jobs)),
+        gpu,
         directory,
         max(len(os.sched_getaffinity(0)) // jobs, 1),
         ends,

@@ -9,17 +9,19 @@ from unittest.mock import patch
 import torch
 from torch.export import ExportedProgram
 
-CONTEXT = 1 << 30
-"""Bytes of a GPU that a process takes beside what it allocates, roughly."""
+BESIDE = 2 << 30
+"""Bytes of a GPU that a process takes beside a method's weights, roughly: its context, and what
+compiling and tuning need."""
 
 
 def free_room(jobs: int) -> int:
-    """Bytes of the GPU that `jobs` processes can share out: what is free, less their contexts."""
+    """Bytes of the GPU that `jobs` processes can share out; where that is none each waits for all
+    others."""
     if not torch.cuda.is_available():
-        return 0
+        return 1
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
-    return max(free - jobs * CONTEXT, 0)
+    return max(free - jobs * BESIDE, 1)
 
 
 class SharedGpu:

@@ -11,8 +11,8 @@ KNOWN = {
 }
 """All that a plain template reads: transformers has functions of its own behind other names."""
 
-OWN_FILTERS = {"tojson"}
-"""Filters that transformers has of its own."""
+OWN_FILTERS = {"tojson", "map"}
+"""A filter that transformers has of its own, and one that may call it by a name in a variable."""
 
 
 def is_plain_template(text: str) -> bool:

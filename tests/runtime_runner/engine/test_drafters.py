@@ -112,16 +112,23 @@ def test_texts_are_their_own_whoever_drafts(
     assert any(end.kept for end in served.ends.values())
 
 
-def test_a_text_that_goes_on_keeps_its_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fastest", ["bad", "good", None])
+def test_a_text_that_goes_on_keeps_the_fastest_drafter(
+    fastest: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another one is, or not all are known, it is drafted anew."""
     served = Served(2, ["bad", "good"], monkeypatch)
-    text = list(SYSTEM)
+    monkeypatch.setattr(served.schedule._chooser, "settled", lambda places: fastest)
+    text, found = list(SYSTEM), list[str | None]()
     for _ in range(6):
         number = served.add(text, 5, Shape.chain(3), reuse=True)
         while served.engine.busy:
             served.step()
-        assert served.ends[number].drafter == "bad"
+        found.append(served.ends[number].drafter)
         text += served.tokens[number]
-    assert served.ends[number].kept > len(SYSTEM)
+    told = {"bad": ["bad"] * 6, "good": ["bad"] + ["good"] * 5, None: ["bad", "good"] * 3}
+    assert found == told[fastest]
+    assert (served.ends[number].kept > len(SYSTEM)) == (fastest is not None)
 
 
 @pytest.mark.parametrize(("second", "kept"), [("good", True), ("bad", False)])
