@@ -3,6 +3,7 @@
 As a program it lowers until it is killed: `python -m support.small_lowering DIRECTORY`.
 """
 
+import signal
 import sys
 import time
 from contextlib import AbstractContextManager
@@ -56,6 +57,8 @@ def beside(
 
 def main(directory: Path) -> None:
     """Lower for ever; the file `PID` says in which process."""
+    # What a shell runs in the background is not interrupted unless it asks to be.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     SlowGpu.pid = directory / PID
     processes.SharedGpu = SlowGpu  # type: ignore[misc]
     with beside(small_pair(), directory, Progress(), jobs=1):
