@@ -9,9 +9,10 @@ from typing import Any
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import EAGLE3, Constants, Manifest
+from eagle_aot.artifact import Constants, Manifest
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
+from eagle_aot.export.drafters.registry import SHOWN_PICTURES
 from eagle_aot.export.drafters.verdict import RANDOM, SEED_PICTURE, SEED_TOKEN, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, drafts_of_a_round, method_lengths
@@ -262,7 +263,7 @@ def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:
         return lengths
     if len(pair.drafts) > 1:
         raise SettingError(f"--image-seed {options.image_seed} goes with one --draft-dir")
-    if pair.draft.kind != EAGLE3:
+    if pair.draft.kind not in SHOWN_PICTURES:
         raise SettingError(f"--image-seed: drafter {pair.draft.kind!r} is shown no embeddings")
     return replace(lengths, seeds_pictures=True)
 

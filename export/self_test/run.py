@@ -79,10 +79,12 @@ def _of_drafter(
         limit = options.image_tokens[0]
         try:
             return replace(verdict, seeds=seeds_of(pair, prompts, provenance, limit, device))
-        except (MemoryError, RuntimeError, SettingError) as error:
-            if not isinstance(error, SettingError) and shortage(error) is None:
+        except SettingError:  # a picture longer than a chunk may be
+            return verdict
+        except (MemoryError, RuntimeError) as error:
+            if shortage(error) is None:
                 raise
-            return verdict  # of its text, which is known by now
+            return verdict
 
 
 def may_show_pictures(pair: Pair) -> bool:
