@@ -62,6 +62,17 @@ def test_they_fit_an_h100_without_spilling(
     assert local_memory(combine.asm["cubin"], tmp_path) == 0
 
 
+def test_wide_heads_ask_for_the_next_tile_before_they_wait_for_one() -> None:
+    text = for_an_h100(32, 4, 512, 0).asm["ptx"]
+    before, asked, behind = text.rpartition("prefetch.global.L2")
+    assert asked and before.count(asked) == 1  # keys, and now values
+    assert behind.index("cp.async.wait_group") < behind.index("wgmma.mma_async")
+
+
+def test_others_do_not() -> None:
+    assert "prefetch" not in for_an_h100(32, 4, 256, 0).asm["ptx"]
+
+
 @pytest.mark.parametrize("window", [0, 64])
 @pytest.mark.parametrize("kind", ["i64", "constexpr"])
 def test_sizes_may_be_wide_or_one(window: int, kind: str) -> None:
@@ -78,7 +89,7 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: 
         **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim, "TAIL": TAIL},
         **{"WINDOW": window, "RING": 2 * window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
         **{"ROWS": tile_rows(tiles, group), "TAIL_ROWS": tail_rows(tiles, group)},
-        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile},
+        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile, "AHEAD": tiles.ahead},
         **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
     }
     kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16")
@@ -207,4 +218,4 @@ def test_which_layers_the_kernels_hold(
 
 def test_a_layer_of_gemma_fills_an_h100_once() -> None:
     """With a program of each key head for a row's tail."""
-    assert choose_tiling(32, 4, 512, 0) == Tiling(64, 32, 32, 32, 8, 2)
+    assert choose_tiling(32, 4, 512, 0) == Tiling(64, 32, 32, 32, 8, 2, ahead=True)

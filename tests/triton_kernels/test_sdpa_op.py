@@ -201,13 +201,16 @@ def test_which_layers_have_a_kernel(
     assert not is_servable(heads, k.to(torch.float64))
 
 
-@pytest.mark.parametrize(("window", "most"), [(0, 64), (0, 512), (16, 64)])
+@pytest.mark.parametrize(
+    ("head_dim", "window", "most"),
+    [(64, 0, 64), (64, 0, 512), (64, 16, 64), (512, 0, 64)],  # the last fetches tiles ahead
+)
 def test_lowered_for_a_gpu_it_is_two_kernels_that_copy_no_cache(
-    monkeypatch: pytest.MonkeyPatch, window: int, most: int
+    monkeypatch: pytest.MonkeyPatch, head_dim: int, window: int, most: int
 ) -> None:
     """Whatever a kernel is believed to write is copied before each call."""
     analyse_for_h100(monkeypatch)
-    program = traced(Layer(8, 2, 64, window, torch.bfloat16), most)
+    program = traced(Layer(8, 2, head_dim, window, torch.bfloat16), most)
     with mutations_memoised():  # as lowering does
         opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional

@@ -25,6 +25,7 @@ from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel
 from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     attend,
     chunk_length,
+    fetch,
     first_chunk,
     keep,
     places_of,
@@ -78,6 +79,7 @@ def sdpa_splitk_kernel(
     TAIL_ROWS: tl.constexpr,
     ROW_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
+    AHEAD: tl.constexpr,
 ) -> None:
     """What one chunk of one key/value head contributes to each of ROWS rows of a sequence.
 
@@ -131,7 +133,13 @@ def sdpa_splitk_kernel(
     m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
     l_i = tl.zeros((ROW_TILE,), tl.float32)
     acc = tl.zeros((ROW_TILE, D), tl.float32)
-    for tile in range(start, tl.minimum(start + length, bound + 1), KEY_TILE):
+    end = tl.minimum(start + length, bound + 1)
+    line = tl.arange(0, KEY_TILE * D // 64)
+    zeros = tl.zeros_like(line)
+    for tile in range(start, end, KEY_TILE):
+        if AHEAD:
+            zeros |= fetch(k_ptr, tile + KEY_TILE, end, KEY_TILE, D)
+            zeros |= fetch(v_ptr, tile + KEY_TILE, end, KEY_TILE, D)
         key = tile + tl.arange(0, KEY_TILE)
         present = key <= bound
         visible = key[None, :] <= reach[:, None]
@@ -148,6 +156,8 @@ def sdpa_splitk_kernel(
     items = batch * rows * HEADS
     field = (SPLITS + 1) * items
     keep(partial_ptr, stats_ptr, split * items + item, field, reach >= 0, m_i, l_i, acc, D)
+    if AHEAD:
+        tl.store(stats_ptr + line, 0.0, mask=zeros != 0)  # never: see `fetch`
 
 
 def launch(
@@ -200,6 +210,7 @@ def launch(
         TAIL_ROWS=of_tails,
         ROW_TILE=tiles.row_tile,
         KEY_TILE=tiles.key_tile,
+        AHEAD=tiles.ahead and not triton.knobs.runtime.interpret,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         **layer,

@@ -44,6 +44,32 @@ def places_of(
 
 
 @triton.jit
+def fetch(
+    entries_ptr: tl.tensor,
+    first: tl.tensor,
+    end: tl.tensor,
+    KEY_TILE: tl.constexpr,
+    D: tl.constexpr,
+) -> tl.tensor:
+    """Have L2 read a tile of entries [.., D] from `first` on, of those before `end`; nothing waits.
+
+    Returns zeros, int32, one for each line of 128 bytes. They have to be used: torch takes a kernel
+    with assembly of another effect than its result for one that may write all of its arguments.
+    """
+    EACH: tl.constexpr = 1024 // entries_ptr.dtype.element_ty.primitive_bitwidth
+    place = tl.arange(0, KEY_TILE * D // EACH) * EACH
+    inside = (first + place // D < end).to(tl.int32)
+    return tl.inline_asm_elementwise(
+        "{.reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0;}",
+        "=r,l,r",
+        [(entries_ptr + first * D + place).to(tl.int64), inside],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
 def queries(q_ptr: tl.tensor, item: tl.tensor, used: tl.tensor, D: tl.constexpr) -> tl.tensor:
     """Those of a tile's places, [ROW_TILE, D]."""
     q_ptr += item.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]

@@ -39,6 +39,7 @@ class Tiling:
 
     `row_tile` query rows (all heads of a group, `TILE_ROWS` each, however few there are) against
     `key_tile` keys at a time; `chunk` and `splits` as above, `warps` and `stages` as Triton's.
+    `ahead`: L2 is asked for the next tile before this one is worked on.
     """
 
     row_tile: int
@@ -47,6 +48,7 @@ class Tiling:
     splits: int
     warps: int
     stages: int
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,12 @@ class Plan:
     warps: int
     stages: int
     held: int = 4096
+    ahead: bool = False
 
 
 # One to three programs for each of an H100's 132 multiprocessors, as many as fit there at once.
 FLAT = {
-    512: Plan(WGMMA_ROWS, 32, 32, 132, 8, 2),
+    512: Plan(WGMMA_ROWS, 32, 32, 132, 8, 2, ahead=True),
     256: Plan(WGMMA_ROWS, 32, 32, 264, 4, 2),
     128: Plan(WGMMA_ROWS, 64, 64, 264, 4, 2),
     64: Plan(WGMMA_ROWS, 64, 64, 396, 4, 2),
@@ -77,7 +80,7 @@ WIDE_RING = replace(RING, warps=8, stages=2)  # of heads of 512 three stages do 
 
 # Those of other generations, whose matrix instructions take 16 rows.
 SMALL_FLAT = {dim: replace(plan, min_rows=MMA_ROWS, held=2048) for dim, plan in FLAT.items()}
-SMALL_FLAT[512] = replace(SMALL_FLAT[512], key_tile=16)
+SMALL_FLAT[512] = replace(SMALL_FLAT[512], key_tile=16, ahead=False)
 SMALL_RING = replace(RING, held=2048)
 
 PLANS = {
@@ -100,7 +103,7 @@ def choose_tiling(heads: int, kv_heads: int, head_dim: int, window: int) -> Tili
     splits = ring_splits(window, chunk, held) if window else flat_splits
     # Registers hold twice the rows where twice the warps do.
     warps = 8 if rows >= MANY_ROWS else max(plan.warps, min(8, rows * head_dim // plan.held))
-    return Tiling(rows, plan.key_tile, chunk, splits, warps, plan.stages)
+    return Tiling(rows, plan.key_tile, chunk, splits, warps, plan.stages, plan.ahead)
 
 
 def row_tile(group: int) -> int:
