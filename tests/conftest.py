@@ -22,7 +22,7 @@ ARTIFACT = "_artifact"
 """How the names of fixtures that are exports end."""
 
 
-RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner", "int4_runner",
+RUNNERS = ["tiny", "int4_head", "random_runner", "qwen3_runner", "batch_runner",
            "assistant_runner", "dflash_runner"]  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def int4_head_artifact(exports: Exports, one_thread: None) -> Path:
 
 @pytest.fixture(scope="session")
 def random_artifact(exports: Exports, one_thread: None) -> Path:
-    """A random target with a random head and a sliding window of 16."""
+    """A random target with a random head, a sliding window of 16 and an output table in INT8."""
     return exports.wait("random")
 
 
@@ -147,14 +147,8 @@ def qwen3_artifact(exports: Exports, one_thread: None) -> Path:
 
 @pytest.fixture(scope="session")
 def batch_artifact(exports: Exports, one_thread: None) -> Path:
-    """The random pair with caches for four sequences."""
+    """The random pair with linears in INT4 and caches for four sequences."""
     return exports.wait("batch")
-
-
-@pytest.fixture(scope="session")
-def int4_artifact(exports: Exports, one_thread: None) -> Path:
-    """The random pair, its linears in INT4."""
-    return exports.wait("int4")
 
 
 @pytest.fixture(scope="session")
@@ -207,11 +201,6 @@ def random_runner(random_artifact: Path) -> Runner:
 @pytest.fixture(scope="session")
 def qwen3_runner(qwen3_artifact: Path) -> Runner:
     return load_artifact(qwen3_artifact)
-
-
-@pytest.fixture(scope="session")
-def int4_runner(int4_artifact: Path) -> Runner:
-    return load_artifact(int4_artifact)
 
 
 @pytest.fixture(scope="session")

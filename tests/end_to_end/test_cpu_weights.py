@@ -1,6 +1,7 @@
 """Real `.pte` files whose linears XNNPACK computes with INT8 and INT4 weights.
 
-That texts do not depend on drafts with INT8 is in `test_lossless.py`, whose qwen3 pair is INT8.
+Those of INT4 are of several sequences. That texts do not depend on drafts with INT8 is in
+`test_lossless.py`, whose qwen3 pair is INT8.
 """
 
 from collections.abc import Mapping
@@ -26,11 +27,11 @@ from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from support.runner.eager_executor import EagerExecutor
 from support.runner.mixed_prompts import mixed_prompts
 
-pytestmark = pytest.mark.usefixtures("qwen3_runner", "int4_runner")  # which starts their exports
+pytestmark = pytest.mark.usefixtures("qwen3_runner", "batch_runner")  # which starts their exports
 
-KINDS = {"qwen3_runner": "int8", "int4_runner": "int4"}
-PAIRS = {"qwen3_runner": "qwen3_pair", "int4_runner": "random_pair"}
-ARTIFACTS = {"qwen3_runner": "qwen3_artifact", "int4_runner": "int4_artifact"}
+KINDS = {"qwen3_runner": "int8", "batch_runner": "int4"}
+PAIRS = {"qwen3_runner": "qwen3_pair", "batch_runner": "random_pair"}
+ARTIFACTS = {"qwen3_runner": "qwen3_artifact", "batch_runner": "batch_artifact"}
 
 
 @pytest.mark.parametrize("fixture", KINDS)
@@ -42,11 +43,11 @@ def test_a_row_does_not_feel_its_neighbours(fixture: str, request: pytest.Fixtur
         assert [one for one in found if one.different] == []
 
 
-def test_nor_does_a_text_depend_on_drafts(int4_runner: Runner) -> None:
-    for prompt in mixed_prompts(int4_runner)[:20]:
-        plain = int4_runner.generate(prompt, 20, speculate=False)
+def test_nor_does_a_text_depend_on_drafts(batch_runner: Runner) -> None:
+    for prompt in mixed_prompts(batch_runner)[:20]:
+        plain = batch_runner.generate(prompt, 20, speculate=False)
         for chain_len in (1, 4, 7):
-            assert int4_runner.generate(prompt, 20, chain_len).token_ids == plain.token_ids
+            assert batch_runner.generate(prompt, 20, chain_len).token_ids == plain.token_ids
 
 
 @pytest.mark.parametrize("fixture", KINDS)
@@ -88,6 +89,6 @@ def test_the_manifest_says_so(fixture: str, request: pytest.FixtureRequest) -> N
     assert any(f"cpu_weights {kind}," in line for line in lines)
 
 
-def test_a_program_is_smaller(random_artifact: Path, int4_artifact: Path) -> None:
-    sizes = [(path / PROGRAM).stat().st_size for path in (random_artifact, int4_artifact)]
+def test_a_program_is_smaller(random_artifact: Path, batch_artifact: Path) -> None:
+    sizes = [(path / PROGRAM).stat().st_size for path in (random_artifact, batch_artifact)]
     assert sizes[1] < 0.7 * sizes[0]

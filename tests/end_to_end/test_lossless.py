@@ -109,14 +109,11 @@ def test_nor_does_a_head_in_int4(int4_head: Runner, tiny: Runner) -> None:
         assert result.stats.tau > 3.5
 
 
-def test_nor_does_it_with_an_output_table_in_int8(batch_runner: Runner) -> None:
-    """Drafts change no token of a text, whose target has the rounded table of its manifest."""
-    manifest = Manifest.read(batch_runner.directory)
+def test_that_holds_for_an_output_table_in_int8(random_runner: Runner) -> None:
+    """With which the random pair is exported: its target is that of the rounded table."""
+    manifest = Manifest.read(random_runner.directory)
     assert manifest.options["table_quant"] == "int8"
     assert manifest.decisions["linears"]["target.lm_head"] == {"int8-g32": 1}
-    for prompt in mixed_prompts(batch_runner)[:20]:
-        plain = batch_runner.generate(prompt, 20, speculate=False)
-        assert batch_runner.generate(prompt, 20, 4).token_ids == plain.token_ids
 
 
 def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -> None:

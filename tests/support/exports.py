@@ -20,15 +20,10 @@ SHIPPED: dict[str, tuple[str, ...]] = {
 """Exports of the shipped pair, and their options beside the backend."""
 
 OF_PAIRS = {
-    "random": ("random_pair", "gemma4-31b", *QUICK),
+    "random": ("random_pair", "gemma4-31b", *QUICK, "--table-quant", "int8"),
     "batch": (
-        "random_pair",
-        "gemma4-31b",
-        *QUICK,
-        "--max-batch-size",
-        "4",
-        "--table-quant",
-        "int8",
+        *("random_pair", "gemma4-31b", *QUICK),
+        *("--max-batch-size", "4", "--cpu-weights", "int4"),
     ),
     "qwen3": ("qwen3_pair", "auto", *LENGTH, "--cpu-weights", "int8"),
     "assistant": ("assistant_pair", "auto", *QUICK, "--max-batch-size", "2"),
@@ -37,7 +32,6 @@ OF_PAIRS = {
         *("--inputs", "text,image", "--image-seed", "picture", "--max-batch-size", "2"),
     ),
     "several": ("several_pair", "auto", *QUICK, "--max-batch-size", "2"),
-    "int4": ("random_pair", "gemma4-31b", *QUICK, "--cpu-weights", "int4"),
 }
 """Exports of pairs that tests write: the fixture of the pair, `--target-model`, and options."""
 
