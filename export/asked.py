@@ -43,6 +43,7 @@ class Asked:
     no_self_test: bool
     self_test_prompts: Path | None
     jobs: int
+    gpu_memory: float | None
     reproduce: Path | None
     as_json: bool
     list_targets: bool
@@ -102,4 +103,5 @@ class Asked:
             no_self_test=self.no_self_test,
             self_test_prompts=self.self_test_prompts,
             jobs=self.jobs,
+            gpu_memory=None if self.gpu_memory is None else int(self.gpu_memory * 2**30),
         )

@@ -113,6 +113,9 @@ def numbers(
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Processes that lower methods for CUDA at the same time; XNNPACK's are lowered "
                    "by one.")  # fmt: skip
+@click.option("--gpu-memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
+              help="What they may take of the GPU together, as far as one of them can.  "
+                   "[default: what is free]")  # fmt: skip
 @click.option("--reproduce", type=click.Path(path_type=Path), metavar="manifest.json",
               help="Repeat a recorded export and say what differs.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True,
@@ -138,6 +141,8 @@ def check_usage(asked: Asked) -> None:
         )
     if asked.no_self_test and (asked.self_test or asked.self_test_prompts is not None):
         raise click.UsageError("--no-self-test leaves nothing for --self-test options to say")
+    if asked.gpu_memory is not None and asked.jobs == 1:
+        raise click.UsageError("--gpu-memory is shared by processes: it goes with --jobs")
     if asked.table_quant != "none" and asked.cpu_weights != "float32":
         raise click.UsageError(
             f"--table-quant {asked.table_quant}: --cpu-weights {asked.cpu_weights} makes the "

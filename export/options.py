@@ -16,7 +16,10 @@ TEXT, TEXT_AND_IMAGES = "text", "text,image"
 INPUTS = (TEXT, TEXT_AND_IMAGES)
 """What prompts may hold."""
 
-UNRECORDED = ("target_dir", "draft_dir", "drafts", "self_test_prompts", "jobs", "progress")
+UNRECORDED = (
+    *("target_dir", "draft_dir", "drafts", "self_test_prompts"),
+    *("jobs", "gpu_memory", "progress"),
+)
 """Where a checkpoint lay says nothing about it, and prompts and processes decide nothing."""
 
 
@@ -25,7 +28,8 @@ class ExportOptions:
     """How to export a pair. None means the head's, the target's or the backend's own default, and
     for `image_seed` what the self-test finds.
 
-    With more `jobs` than one a CUDA program's methods are lowered by as many processes, which are
+    With more `jobs` than one a CUDA program's methods are lowered by as many processes. Together
+    they take `gpu_memory` bytes of the GPU, or what is free, as far as one of them can. They are
     spawned: a script that asks for it guards its own work by `if __name__ == "__main__"`.
     """
 
@@ -42,6 +46,7 @@ class ExportOptions:
     no_self_test: bool = False
     self_test_prompts: Path | None = None
     jobs: int = 1
+    gpu_memory: int | None = None
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:

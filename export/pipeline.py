@@ -233,6 +233,7 @@ def beside(
         lengths,
         splits_keys=options.attention == SPLITK,
         jobs=jobs,
+        gpu_memory=options.gpu_memory,
         directory=directory,
         progress=options.progress,
     )

@@ -39,6 +39,7 @@ OPTIONS = {
     "--describe-draft",
     "--describe-target",
     "--jobs",
+    "--gpu-memory",
     "--reproduce",
     "--self-test",
     "--no-self-test",
@@ -122,6 +123,8 @@ def test_without_a_gpu_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.Mon
         ["--drafter", "telepathy"],
         ["--max-seq-len", "3"],
         ["--max-seq-len", "1000000000000"],
+        ["--target-model", "gemma4-tiny", "--gpu-memory", "20"],
+        ["--target-model", "gemma4-tiny", "--jobs", "4", "--gpu-memory", "0"],
         ["--unknown"],
     ],
 )

@@ -20,6 +20,7 @@ NOT_OF_THE_EXPORT = {
         "self_test",
         "self_test_prompts",
         "jobs",
+        "gpu_memory",
         "as_json",
         "list_targets",
         "help",

@@ -50,6 +50,7 @@ def beside(
         LENGTHS,
         splits_keys=True,
         jobs=jobs,
+        gpu_memory=None,
         directory=directory / "beside",
         progress=progress,
     )

@@ -31,22 +31,23 @@ def lowered_beside(
     *,
     splits_keys: bool,
     jobs: int,
+    gpu_memory: int | None,
     directory: Path,
     progress: Progress,
 ) -> Iterator[None]:
     """Lower the CUDA methods of a prepared pair in up to `jobs` processes while the block runs,
     which finds them compiled where it lowers the same methods itself.
 
-    Moves the pair's weights into memory that all share. Each process traces and compiles for
-    itself; what it compiled lies in `directory`, which is made and is gone after the block. No
-    process outlives the block, or this process. Raises in the block, where it lowers a method, what
-    lowering that method raised.
+    Moves the pair's weights into memory that all share. The processes take up to `gpu_memory` bytes
+    of the GPU, or what is free. Each traces and compiles for itself; what it compiled lies in
+    `directory`, which is made and is gone after the block. No process outlives the block, or this
+    process. Raises in the block, where it lowers a method, what lowering that method raised.
     """
     with progress.stage("share weights"), stated("sharing weights failed"):
         shared = SharedPair(pair)
     context = get_context("spawn")  # a fork of a process that has used a GPU cannot use it
     ends, lifeline = context.Pipe(duplex=False)
-    gpu = SharedGpu(context, free_room(jobs))
+    gpu = SharedGpu(context, free_room(jobs, gpu_memory))
     directory.mkdir()
     work = Work(
         shared,

@@ -14,14 +14,14 @@ BESIDE = 2 << 30
 compiling and tuning need."""
 
 
-def free_room(jobs: int) -> int:
-    """Bytes of the GPU that `jobs` processes can share out; where that is none each waits for all
-    others."""
+def free_room(jobs: int, most: int | None) -> int:
+    """Bytes of the GPU that `jobs` processes can share out, `most` of what is free; where that is
+    none each waits for all others."""
     if not torch.cuda.is_available():
         return 1
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
-    return max(free - jobs * BESIDE, 1)
+    return max(min(free, most or free) - jobs * BESIDE, 1)
 
 
 class SharedGpu:

@@ -46,11 +46,12 @@ def test_memory_is_shared_out() -> None:
 def test_what_is_free_is_shared_out_beside_what_every_process_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert torch.cuda.is_available() or free_room(4) == 1
+    assert torch.cuda.is_available() or free_room(4, None) == 1
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 << 30, 80 << 30))
-    assert free_room(4) == 62 << 30
-    gpu = SharedGpu(CONTEXT, free_room(100))
+    assert free_room(4, None) == free_room(4, 75 << 30) == 62 << 30
+    assert free_room(4, 32 << 30) == 24 << 30
+    gpu = SharedGpu(CONTEXT, free_room(100, None))
     assert most_at_once(gpu, [6, 3, 4]) == 6, "each waits for all others"
 
 
