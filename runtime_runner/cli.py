@@ -152,6 +152,7 @@ class Options:
     recommended_sampling: bool
     logprobs: int | None
     logprobs_of: LogprobsOf
+    prompt_logprobs: int | None
     n: int | None
     min_tokens: int | None
     ignore_eos: bool
@@ -196,7 +197,8 @@ class Options:
         given = {name: value for name, value in named.items() if value is not None}
         wanted = runner.recommended_sampling if self.recommended_sampling else {}
         more = {"logit_bias": self.logit_bias, "allowed_ids": self.allow_id or None}
-        told = {"logprobs": self.logprobs, "logprobs_of": self.logprobs_of}
+        names = "logprobs", "logprobs_of", "prompt_logprobs"
+        told = {name: getattr(self, name) for name in names}
         return {**wanted, **given, **more, **told}
 
     def asked(self, runner: "Runner") -> list[Parameters]:
@@ -330,8 +332,9 @@ def prompts_of(options: Options) -> list[Prompt]:
                 "--plot shows what drafts were worth: leave out --no-speculation"
             )
     sources = options.prompt, options.prompt_file, options.prompts_jsonl
-    if options.logprobs is not None and not options.as_json:
-        raise click.UsageError("--logprobs goes with --json")
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(options, name) is not None and not options.as_json:
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with --json")
     if (options.images or options.image_tokens) and options.prompts_jsonl is not None:
         raise click.UsageError("--image goes with --prompt, --prompt-file and --chat: the lines of "
                                "--prompts-jsonl name pictures of their own")  # fmt: skip

@@ -4,7 +4,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.engine.request import Event, Failed, RequestId, Tokens, reason
+from eagle_aot.runtime_runner.engine.request import (
+    Event,
+    Failed,
+    RequestId,
+    Scored,
+    Tokens,
+    reason,
+)
 from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.prompts.run import PromptRun
 from eagle_aot.runtime_runner.results.result import Result
@@ -72,7 +79,7 @@ class Served:
             except Exception as error:
                 self._broken[number] = Failed(number, reason(error), error)
                 self._engine.cancel(number)
-        if isinstance(event, Tokens):
+        if isinstance(event, Scored | Tokens):
             return None
         del self._going_on[number]
         return answer or self._broken.pop(number)

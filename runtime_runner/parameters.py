@@ -18,10 +18,11 @@ MAX_ANSWERS = 128
 class Parameters(Sampling):
     """How its tokens are chosen, as `Sampling` says, and:
 
-    `max_new_tokens` at most. `chain_len` drafts per round, the artifact's default if None, or
-    "auto" for as many as pay, round by round; `tree` takes the chain's place: (depth, top-k,
-    nodes), as `Shape` says, a file of paths, or "auto" for trees or chains, whatever pays. Without
-    `speculate` it is decoded plainly, with the same tokens as result.
+    `max_new_tokens` at most, 0 only with `prompt_logprobs`. `chain_len` drafts per round, the
+    artifact's default if None, or "auto" for as many as pay, round by round; `tree` takes the
+    chain's place: (depth, top-k, nodes), as `Shape` says, a file of paths, or "auto" for trees or
+    chains, whatever pays. Without `speculate` it is decoded plainly, with the same tokens as
+    result.
 
     `system` stands before text, and before messages that do not begin with a system's; a
     `raw_prompt` is not wrapped in the chat template. With `echo` the text begins with the prompt's.
@@ -53,8 +54,12 @@ class Parameters(Sampling):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(given))
         super().__post_init__()
-        if self.max_new_tokens < 1:
-            raise SettingError(f"max_new_tokens {self.max_new_tokens}: must be at least 1")
+        least = 1 if self.prompt_logprobs is None else 0
+        if self.max_new_tokens < least:
+            raise SettingError(
+                f"max_new_tokens {self.max_new_tokens}: must be at least 1, or 0 with "
+                "prompt_logprobs"
+            )
         if len(self.stop_texts) > MAX_STOP_TEXTS:
             raise SettingError(f"{len(self.stop_texts)} stop texts: at most {MAX_STOP_TEXTS}")
         whole("n", self.n, 1, MAX_ANSWERS)

@@ -245,6 +245,7 @@ class Runner:
             ),
             parameters=asked,
             text=text,
+            prompt_text=self._prompt_stream(asked),
             decode=self._decode,
             watch=watch,
             executor=self.executor.name,
@@ -379,6 +380,12 @@ class Runner:
         if not asked.stop_texts and on_text is None and not before and not placed:
             return NoStream()
         return TextStream(self.tokenizer.decode, asked.stop_texts, on_text, before)
+
+    def _prompt_stream(self, asked: Parameters) -> NoStream:
+        """Where the tokens of a prompt begin in its text."""
+        if asked.prompt_logprobs is None or not tokenizer_files(self.directory):
+            return NoStream()
+        return TextStream(self.tokenizer.decode, (), None)
 
     def _decode(self, ids: list[int]) -> str | None:
         return self.tokenizer.decode(ids) if tokenizer_files(self.directory) else None

@@ -7,7 +7,8 @@ from eagle_aot.runtime_runner.engine.request import (
     Finished,
     Limits,
     Request,
+    Scored,
     Tokens,
 )
 
-__all__ = ["Engine", "Event", "Failed", "Finished", "Limits", "Request", "Tokens"]
+__all__ = ["Engine", "Event", "Failed", "Finished", "Limits", "Request", "Scored", "Tokens"]

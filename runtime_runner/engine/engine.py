@@ -21,6 +21,7 @@ from eagle_aot.runtime_runner.engine.request import (
     Failed,
     Request,
     RequestId,
+    Scored,
     Tokens,
     reason,
 )
@@ -29,6 +30,7 @@ from eagle_aot.runtime_runner.engine.sequences import Sequences
 from eagle_aot.runtime_runner.engine.text import Text
 from eagle_aot.runtime_runner.engine.turns import PromptShare, PromptTurns
 from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.prompts.scoring import PromptScoring
 
 PROMPT_SHARE = 0.5
 
@@ -100,7 +102,8 @@ class Engine:
         self._share.reset()
 
     def step(self) -> list[Event]:
-        """One chunk of a prompt, or one round of all texts that run, and what came of it."""
+        """One chunk of a prompt, or one window that is scored of it, or one round of all texts that
+        run, and what came of it."""
         events = self._take_orders() + self._admit()
         if self.prompts and (not self.running or self._share.due):
             events += self._run_chunk()
@@ -126,10 +129,12 @@ class Engine:
             text = self.waiting.popleft()
             request = text.request
             placed = request.placed
-            how = request.reuse, text.left, placed.spans
+            scored = request.sampling.prompt_logprobs is not None  # which overwrites what is there
+            how = request.reuse and not scored, text.left, placed.spans
             text.start(*self.sequences.take(placed.keys, *how))
             self.prompts.append(text)
             try:
+                text.scoring = self._prompt_scoring(text)
                 text.run = self._prompt_run(text)
                 self._prefixes.take_over(text)
             except Exception as error:  # of its own parameters, or no memory for them
@@ -146,6 +151,14 @@ class Engine:
         ):
             self.sequences.forget()
 
+    def _prompt_scoring(self, text: Text) -> PromptScoring | None:
+        request, most = text.request, text.request.sampling.prompt_logprobs
+        if most is None:
+            return None
+        assert text.sequence is not None
+        where = self.sequences.cache(text.sequence)
+        return PromptScoring(self.schedule.target, request.prompt, where, most)
+
     def _prompt_run(self, text: Text) -> PromptRun:
         assert text.sequence is not None
         request, schedule = text.request, self.schedule
@@ -160,7 +173,13 @@ class Engine:
 
     def _run_chunk(self) -> list[Event]:
         text = self._prefixes.ahead(self._turns.next(self.prompts), self.prompts)
-        return self._attempt([text], lambda: self._chunk(text), self._share.add_chunk)
+        run = self._chunk if text.scoring is None else self._window
+        return self._attempt([text], lambda: run(text), self._share.add_chunk)
+
+    def _window(self, text: Text) -> list[Event]:
+        with self.forwards.chunk():
+            told = text.score()
+        return self._told(text, told)
 
     def _chunk(self, text: Text) -> list[Event]:
         self._prefixes.take_over(text)
@@ -218,7 +237,7 @@ class Engine:
             self._share.reset()
         return events
 
-    def _told(self, text: Text, told: Tokens) -> list[Event]:
+    def _told(self, text: Text, told: Tokens | Scored) -> list[Event]:
         events: list[Event] = [told]
         if text.ended is not None:
             events.append(text.finished(text.ended))
@@ -261,4 +280,4 @@ class Engine:
         if text.sequence is not None:
             self.schedule.running.sampler.end(text.sequence)
             self.sequences.give_back(text.sequence, kept=kept)
-        text.sequence = text.run = None
+        text.sequence = text.scoring = text.run = None

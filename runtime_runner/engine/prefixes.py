@@ -53,7 +53,8 @@ class Prefixes:
         return spared >= self._sequences.copy_least and 2 * spared >= len(chunk)
 
     def _may(self, text: Text) -> bool:
-        return text.request.reuse and self._schedule.target.copies
+        """Not while its prompt is scored, which would overwrite what was copied."""
+        return text.request.reuse and self._schedule.target.copies and text.scoring is None
 
 
 def _keys(text: Text) -> tuple[Sequence[int], Sequence[Span]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eagle_aot.common.errors import SettingError
+from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
@@ -45,7 +45,8 @@ class Request:
     alike are not run again. `pictures` stand where the prompt has ids for their rows.
 
     Its tokens depend on the prompt, the limits and the sampling alone, and not on whoever else is
-    served. Raises SettingError for sampling without a seed.
+    served. Raises SettingError for sampling without a seed, and PromptError for `prompt_logprobs`
+    of a prompt with pictures, which `target_verify` cannot run.
     """
 
     prompt: tuple[int, ...]
@@ -62,6 +63,11 @@ class Request:
         object.__setattr__(self, "placed", PlacedPrompt(self.prompt, self.pictures))
         if self.sampling.temperature and self.sampling.seed is None:
             raise SettingError("sampling: a request needs a seed: draw one with `Sampling.drawn`")
+        if self.pictures and self.sampling.prompt_logprobs is not None:
+            raise PromptError(
+                f"prompt_logprobs {self.sampling.prompt_logprobs}: a prompt with pictures has "
+                "none: leave it out"
+            )
 
     @property
     def shape(self) -> Shape | None:
@@ -83,6 +89,15 @@ class Request:
     def is_plain(self) -> bool:
         """Whether nothing is ever drafted."""
         return self.shape is not None and not self.shape.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The next tokens of a request's prompt, at least one, all of which come before the first of
+    `Tokens`, to whoever asked for them."""
+
+    request: RequestId
+    logprobs: Sequence[TokenLogprobs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +147,4 @@ def reason(error: Exception) -> str:
     return one_line(shortage(error) or str(error)) or type(error).__name__
 
 
-Event = Tokens | Finished | Failed
+Event = Scored | Tokens | Finished | Failed

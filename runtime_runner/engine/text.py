@@ -10,10 +10,12 @@ from eagle_aot.runtime_runner.engine.request import (
     Reason,
     Request,
     RequestId,
+    Scored,
     Tokens,
 )
 from eagle_aot.runtime_runner.engine.sequences import Left
 from eagle_aot.runtime_runner.prompts.run import PromptRun
+from eagle_aot.runtime_runner.prompts.scoring import PromptScoring
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
@@ -26,8 +28,8 @@ class Text:
 
     `sequence` is the cache that it has, None while it waits for one. Its first `rows` tokens lie
     there in the slots of their positions, and `scratch` slots behind a tail's may be written too.
-    Of the rows, the first `kept` were not run. `drafter` is the name of what drafts for it, where
-    that is one of several.
+    Of the rows, the first `kept` were not run. While its prompt is scored there are none. `drafter`
+    is the name of what drafts for it, where that is one of several.
     """
 
     def __init__(self, number: RequestId, request: Request) -> None:
@@ -35,6 +37,7 @@ class Text:
         self.sequence: int | None = None
         self.drafter: str | None = None
         self.kept = self.rows = self.scratch = 0
+        self.scoring: PromptScoring | None = None
         self.run: PromptRun | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
@@ -43,8 +46,8 @@ class Text:
 
     @property
     def prompt_left(self) -> int:
-        """Tokens of the prompt to go."""
-        return self.run.left if self.run else 0
+        """Tokens of the prompt to go, each twice that is to be scored first."""
+        return sum(part.left for part in (self.scoring, self.run) if part)
 
     @property
     def room(self) -> int:
@@ -60,6 +63,19 @@ class Text:
         """A cache was free, and holds the first `kept` rows."""
         self.sequence, self.kept, self.rows = sequence, kept, kept
         self._started = time.perf_counter()
+
+    def score(self) -> Scored:
+        """Run the next window of the prompt, and tell of its tokens. Who wants no token behind
+        them needs no more of the prompt."""
+        assert self.scoring is not None
+        told = self.scoring.run_window()
+        self.stats.prefill_chunks += told[-1].logprob is not None  # the first needs no forward
+        if not self.scoring.left:
+            self.scoring = None
+            if not self.room:
+                self._end_prompt()
+                self.ended = "room"
+        return Scored(self.number, told)
 
     def read(self) -> Tensor:
         """Run the next chunk of the prompt. Returns the token behind it, int64 [1, 1]."""
@@ -78,10 +94,13 @@ class Text:
 
     def begin(self, token: int, logprobs: Sequence[TokenLogprobs] = ()) -> Tokens:
         """The first token, which the prompt's last chunk gives. Returns it, as `add` does."""
+        self._end_prompt()
+        return Tokens(self.number, self._append([token]), logprobs=self._asked_of(logprobs))
+
+    def _end_prompt(self) -> None:
         self.run = None
         self._first_token = time.perf_counter()
         self.stats.prefill_seconds = self._first_token - self._started
-        return Tokens(self.number, self._append([token]), logprobs=self._asked_of(logprobs))
 
     def add(self, shape: Shape, outcome: Outcome) -> Tokens:
         """What came of a round. Returns the tokens that count."""

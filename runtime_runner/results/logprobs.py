@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 class TokenLogprobs(NamedTuple):
     """Of one token of a text: its id and its `logprob`, a natural logarithm, and `top`, the same of
-    the likeliest at its place, the likeliest first and of equals the lower id. Its text begins
-    `offset` characters behind the text's beginning, None without a tokenizer."""
+    the likeliest at its place, the likeliest first and of equals the lower id; None and nothing of
+    a prompt's first token. Its text begins `offset` characters behind the text's beginning, None
+    without a tokenizer."""
 
     id: int
-    logprob: float
+    logprob: float | None
     top: Sequence[tuple[int, float]] = ()
     offset: int | None = None
 

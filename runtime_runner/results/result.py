@@ -1,5 +1,6 @@
 """What came of a generation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +25,17 @@ class Result:
 
     `cached_tokens` of the prompt were in the cache already. `token_ids` end with the one that
     ended the generation, and `logprobs`, None unless they were asked for, are those of each of
-    them; `text` ends before a stop text, and is None without a tokenizer.
-    `finish_reason` is stop, length, context or cancelled. `drafter` is None where nothing was to
-    be drafted. With `parameters`, seed included, the same prompt is answered alike again.
+    them; `prompt_logprobs` are those of the prompt's. `text` ends before a stop text, and is None
+    without a tokenizer. `finish_reason` is stop, length, context or cancelled. `drafter` is None
+    where nothing was to be drafted. With `parameters`, seed included, the same prompt is answered
+    alike again.
     """
 
     prompt_tokens: int
     cached_tokens: int
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None
+    prompt_logprobs: list[TokenLogprobs] | None
     text: str | None
     finish_reason: str
     executor: str
@@ -53,7 +56,8 @@ class Result:
             "cached_tokens": self.cached_tokens,
             "new_tokens": len(self.token_ids),
             "token_ids": self.token_ids,
-            "logprobs": None if self.logprobs is None else [one.to_json() for one in self.logprobs],
+            "logprobs": listed(self.logprobs),
+            "prompt_logprobs": listed(self.prompt_logprobs),
             "text": self.text,
             "finish_reason": self.finish_reason,
             **self.stats.to_json(),
@@ -62,6 +66,11 @@ class Result:
             "seed": self.parameters.seed,
             "parameters": self.parameters.to_json(),
         }
+
+
+def listed(logprobs: Sequence[TokenLogprobs] | None) -> list[dict[str, Any]] | None:
+    """As a line of `eagle-run --json` has them."""
+    return None if logprobs is None else [one.to_json() for one in logprobs]
 
 
 def finish_reason(new_tokens: int, stopped: bool, room: int, max_new_tokens: int) -> str:

@@ -31,10 +31,12 @@ class Forward(NamedTuple):
 
 
 class Target(Protocol):
-    """Runs rows through its caches. `copies` says whether a sequence can take over another's.
-    `never` int64 [N] are ids that it never chooses, None where there are none."""
+    """Runs rows through its caches, `max_rows` of a step at most. `copies` says whether a sequence
+    can take over another's. `never` int64 [N] are ids that it never chooses, None where there are
+    none."""
 
     tail: int
+    max_rows: int
     copies: bool
     never: Tensor | None
 
@@ -98,7 +100,7 @@ class TargetMethods:
         None."""
         self._executor, self._seeds, self._columns = executor, seeds, columns
         self._constants = constants
-        self.tail, self.copies = constants.tail, copies
+        self.tail, self.max_rows, self.copies = constants.tail, constants.max_rows, copies
         self._given = None if images is None else GivenRows(executor, images)
         self.never: Tensor | None = None
         if images is not None:

@@ -51,6 +51,8 @@ OPTIONS = (
                   help="As the model's generation_config.json says, where nothing is said here."),
     click.option("--logprobs", type=int, metavar="N",
                  help="In --json, of each token its log probability and the N likeliest's."),
+    click.option("--prompt-logprobs", type=int, metavar="N",
+                 help="In --json, the same of each token of the prompt."),
     click.option("--logprobs-of", type=click.Choice(get_args(LogprobsOf)), default="model",
                  show_default=True, help="Before or after temperature, penalties and the like."),
     click.option("--n", type=int, metavar="N", help="Answers of each prompt; default: 1."),

@@ -48,7 +48,8 @@ class Sampling:
 
     With `logprobs`, each token's log probability is told, and those of so many of the likeliest:
     of the "model", softmax of its logits, or of the "sampling" that the token was drawn by, with
-    all of the above; there a temperature of 0 counts as 1. No token depends on it.
+    all of the above; there a temperature of 0 counts as 1. With `prompt_logprobs` the same is told
+    of the prompt's tokens, always of the model. No token depends on either.
 
     Raises SettingError for a value outside its range.
     """
@@ -66,6 +67,7 @@ class Sampling:
     seed: int | None = None
     logprobs: int | None = None
     logprobs_of: LogprobsOf = "model"
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
@@ -89,8 +91,9 @@ class Sampling:
         whole("min_tokens", self.min_tokens, 0, MAX_MIN_TOKENS)
         if self.seed is not None:
             whole("seed", self.seed, 0, (1 << SEED_BITS) - 1)
-        if self.logprobs is not None:
-            whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if (count := getattr(self, name)) is not None:
+                whole(name, count, 0, MAX_LOGPROBS)
         if self.logprobs_of not in (known := get_args(LogprobsOf)):
             raise SettingError(f"logprobs_of {self.logprobs_of}: must be one of {', '.join(known)}")
 

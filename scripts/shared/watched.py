@@ -24,6 +24,7 @@ class WatchedTarget:
 
     def __init__(self, target: Target) -> None:
         self._target, self.tail, self.copies = target, target.tail, target.copies
+        self.max_rows = target.max_rows
         self.rewind, self.window, self.never = target.rewind, target.window, target.never
         self.plan_prompt, self.run_prompt = target.plan_prompt, target.run_prompt
         self.plan_around, self.given_rows = target.plan_around, target.given_rows

@@ -22,6 +22,8 @@ from support.refusals import refuses
 from support.stages import beside_stages
 
 TOKENS = 24
+NEAR = 1e-4
+"""What two orders of sums make of a log probability."""
 PROMPTS = [[5, 9, 300, 8], [7] * 40, [11, 12, 13] * 30, list(range(100, 180))]
 
 
@@ -73,6 +75,27 @@ def test_its_text_is_transformers_with_drafts_and_without(
             assert (result.token_ids, result.drafter) == (expected, NGRAM)
             accepted += result.stats.accepted
     assert accepted > 0, "some draft is right"
+
+
+def test_its_prompts_are_as_likely_as_transformers_says(
+    model: PreTrainedModel, runner: Runner
+) -> None:
+    """In windows of any size, the likeliest too; and the answer is that of who does not ask."""
+    for prompt in PROMPTS:
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt])).logits[0, :-1].double()
+        expected = logits.log_softmax(dim=-1)
+        result = runner.generate(prompt, 4, prompt_logprobs=5)
+        assert result.token_ids == continued(model, prompt)[:4] and result.logprobs is None
+        first, *others = result.prompt_logprobs or ()
+        assert (first.id, first.logprob, first.top, first.offset) == (prompt[0], None, (), 0)
+        assert [one.id for one in others] == prompt[1:]
+        for one, row in zip(others, expected, strict=True):
+            assert one.logprob == pytest.approx(float(row[one.id]), abs=NEAR)
+            assert [found for _, found in one.top] == pytest.approx(row.topk(5).values, abs=NEAR)
+            assert [found for _, found in one.top] == pytest.approx(
+                [float(row[token]) for token, _ in one.top], abs=NEAR
+            )
 
 
 def test_its_rows_do_not_feel_their_neighbours(runner: Runner) -> None:

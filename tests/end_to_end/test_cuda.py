@@ -154,6 +154,23 @@ def test_no_log_probability_depends_on_how_a_text_is_decoded(
             assert found.logprobs == plain.logprobs, (len(prompt), shape)
 
 
+@pytest.mark.parametrize("fixture", ["recorded", "launched"])
+def test_nor_do_a_prompts_depend_on_how_it_is_scored(
+    fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the answer is that of who does not ask."""
+    runner: Runner = request.getfixturevalue(fixture)
+    for prompt in mixed_prompts(runner)[2::20]:
+        plain, found = runner.generate(prompt, 20), []
+        for rows in (64, 7, 33):
+            monkeypatch.setattr(runner.target, "max_rows", rows)
+            result = runner.generate(prompt, 20, prompt_logprobs=20)
+            assert result.token_ids == plain.token_ids, (len(prompt), rows)
+            found.append(result.prompt_logprobs)
+        assert found[0] is not None and [one.id for one in found[0]] == prompt
+        assert found[1] == found[0] and found[2] == found[0], len(prompt)
+
+
 def test_a_warm_up_records_all_rounds_and_changes_no_token(
     cuda_artifact: Path, recorded: Runner, launched: Runner
 ) -> None:

@@ -58,6 +58,7 @@ OPTIONS = {
     "--n",
     "--logprobs",
     "--logprobs-of",
+    "--prompt-logprobs",
     "--min-tokens",
     "--ignore-eos",
     "--echo",
@@ -70,6 +71,7 @@ OPTIONS = {
 FIELDS = {
     "seed",
     "logprobs",
+    "prompt_logprobs",
     "parameters",
     "prompt_tokens",
     "cached_tokens",
@@ -190,7 +192,7 @@ def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path:
     for which, whole in enumerate(one["summary"] for one in summaries):
         of_one = {
             "cached_tokens", "token_ids", "text", "finish_reason", "executor", "drafter", "seed",
-            "parameters", "logprobs",
+            "parameters", "logprobs", "prompt_logprobs",
         }  # fmt: skip
         assert set(whole) == FIELDS - of_one | {"requests", "drafters"}
         assert whole["requests"] == 6

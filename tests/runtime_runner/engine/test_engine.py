@@ -16,6 +16,7 @@ from eagle_aot.runtime_runner.engine import (
     Failed,
     Finished,
     Request,
+    Scored,
     Tokens,
 )
 from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
@@ -28,7 +29,7 @@ from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.chosen import alone_over, request_of
-from support.runner.sampled import sampled_text, samplings, told_logprobs
+from support.runner.sampled import prompt_logprobs, sampled_text, samplings, told_logprobs
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
@@ -91,6 +92,7 @@ class Comings(RuleBasedStateMachine):
         self.asked: dict[int, Request] = {}
         self.got: dict[int, list[int]] = {}
         self.told: dict[int, list[TokenLogprobs]] = {}
+        self.scored: dict[int, list[TokenLogprobs]] = {}
         self.ended: dict[int, Event] = {}
         self.cancelled: set[int] = set()
 
@@ -112,10 +114,16 @@ class Comings(RuleBasedStateMachine):
         asked = replace(self.asked[number], reuse=True)
         return [self.add(asked) for _ in range(n)][-1]
 
+    @rule(target=served, prompt=prompts, reuse=st.booleans())
+    def score(self, prompt: list[int], reuse: bool) -> int:
+        """Nothing is wanted but what is told of the prompt."""
+        return self.add(request_of(prompt, 0, 0, reuse=reuse, sampling=Sampling(prompt_logprobs=2)))
+
     @rule(target=served, request=requests)
     def add(self, request: Request) -> int:
         number = self.engine.add(request)
         self.asked[number], self.got[number], self.told[number] = request, [], []
+        self.scored[number] = []
         return number
 
     @rule(steps=st.integers(1, 12))
@@ -135,6 +143,9 @@ class Comings(RuleBasedStateMachine):
                 assert event.tokens
                 self.got[event.request] += event.tokens
                 self.told[event.request] += event.logprobs
+            elif isinstance(event, Scored):
+                assert event.logprobs and not self.got[event.request]
+                self.scored[event.request] += event.logprobs
             else:
                 self.ended[event.request] = event
 
@@ -163,6 +174,16 @@ class Comings(RuleBasedStateMachine):
             else:
                 assert self.got[number] == expected
             check_told(request, self.got[number], self.told[number])
+            check_scored(request, self.scored[number], whole=end.reason != "cancelled")
+
+
+def check_scored(request: Request, told: list[TokenLogprobs], *, whole: bool) -> None:
+    expected = prompt_logprobs(request.prompt, SEED, request.sampling.prompt_logprobs)
+    assert len(told) == len(expected) or not whole
+    for one, (token, logprob, top) in zip(told, expected, strict=False):
+        assert one.id == token and [found for found, _ in one.top] == [found for found, _ in top]
+        assert one.logprob == (None if logprob is None else pytest.approx(logprob, abs=1e-5))
+        assert [found for _, found in one.top] == pytest.approx([lp for _, lp in top], abs=1e-5)
 
 
 def check_told(request: Request, output: list[int], told: list[TokenLogprobs]) -> None:

@@ -22,6 +22,7 @@ samplings = st.just(GREEDY) | st.builds(
     seed=st.integers(0, 3),
     logprobs=st.none() | st.integers(0, 20),
     logprobs_of=st.sampled_from(["model", "sampling"]),
+    prompt_logprobs=st.none() | st.none() | st.integers(0, 20),
 )
 
 
@@ -62,6 +63,19 @@ def told_logprobs(
         told.append((found[token], [(i, found[i]) for i in possible[: asked.logprobs]]))
         text.append(token)
     return told
+
+
+def prompt_logprobs(
+    prompt: Sequence[int], model: int, most: int | None
+) -> list[tuple[int, float | None, list[tuple[int, float]]]]:
+    """Of each token of a prompt: its id, its logarithm, and the likeliest with theirs; nothing of
+    the first but its id, and of no token where nobody asks."""
+    if most is None:
+        return []
+    asked = Sampling(logprobs=most)
+    of_others = told_logprobs(prompt[:1], prompt[1:], model, asked)
+    told = [(token, *one) for token, one in zip(prompt[1:], of_others, strict=True)]
+    return [(prompt[0], None, []), *told]
 
 
 def processed(text: list[int], prompt: int, model: int, asked: Sampling) -> list[float]:

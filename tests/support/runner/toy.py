@@ -44,6 +44,7 @@ class ToyTarget:
     """
 
     tail = TAIL
+    max_rows = MAX_ROWS
     copies = True
     never = None
     window = 0
