@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_aot.runtime_runner.engine import Failed, Tokens
+from eagle_aot.runtime_runner.generation import Watch
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.serve.metrics import Metrics
@@ -101,6 +102,16 @@ class Writer:
         """With `trace`, pieces say which tokens were drafted."""
         self._answers, self._index, self._trace = answers, index, trace
         self._text: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
+
+    @property
+    def watch(self) -> Watch:
+        """All of them that a generation calls."""
+        return Watch(on_text=self.on_text, on_round=self.on_round, on_prompt=self.on_prompt)
+
+    def on_prompt(self, logprobs: Sequence[TokenLogprobs]) -> None:
+        """Of the prompt's next tokens, which are told of with the first of the answer."""
+        self._logprobs += logprobs
 
     def on_text(self, text: str) -> None:
         """Of the tokens that come next, or of none at the end."""
@@ -109,17 +120,18 @@ class Writer:
     def on_round(self, told: Tokens) -> None:
         """What it added."""
         trace = {"trace": self._traced(told, self._trace)} if self._trace else {}
-        self._put(trace, told.logprobs)
+        self._logprobs += told.logprobs
+        self._put(trace)
 
     def on_end(self, heard: Heard) -> None:
         """What came of it."""
-        if self._text:
+        if self._text or self._logprobs:
             self._put({})
         self._answers.put(self._index, heard)
 
-    def _put(self, trace: dict[str, Any], logprobs: Sequence[TokenLogprobs] = ()) -> None:
-        self._answers.put(self._index, Piece("".join(self._text), trace, logprobs))
-        self._text.clear()
+    def _put(self, trace: dict[str, Any]) -> None:
+        self._answers.put(self._index, Piece("".join(self._text), trace, self._logprobs))
+        self._text, self._logprobs = [], []
 
     def _traced(self, told: Tokens, detokenizer: Detokenizer) -> dict[str, Any]:
         """The tokens, of which the first `accepted` are drafts, each with the text it completes."""

@@ -87,7 +87,7 @@ class Metrics:
         for position, count in enumerate(result.stats.accepted_at, start=1):
             self._accepted.labels(str(position)).inc(count)
         self._whole.observe(seconds)
-        if first_token is not None:
+        if first_token is not None and result.token_ids:
             self._first.observe(first_token)
             if (others := len(result.token_ids) - 1) > 0:
                 self._between.observe((seconds - first_token) / others)

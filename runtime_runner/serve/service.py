@@ -12,7 +12,6 @@ from eagle_aot.artifact import MANIFEST, PREFILL, Manifest
 from eagle_aot.artifact.files import file_record
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.token_bytes import TokenBytes
-from eagle_aot.runtime_runner.generation import Watch
 from eagle_aot.runtime_runner.images.picture import PlacedPrompt
 from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.prompts.reader import PromptReader
@@ -109,7 +108,7 @@ class LocalService:
         writers = [Writer(answers, index, trace) for index, trace in enumerate(traces)]
         try:
             pairs = zip(work.asked, writers, strict=True)
-            watched = [(asked, Watch(on_text=w.on_text, on_round=w.on_round)) for asked, w in pairs]
+            watched = [(asked, writer.watch) for asked, writer in pairs]
             generations = [self._runner.generation(*asked, watch) for asked, watch in watched]
             ends = [writer.on_end for writer in writers]
             numbers = self.worker.submit(*zip(generations, ends, strict=True))

@@ -67,6 +67,21 @@ def test_log_probabilities_are_those_of_one_engine(server: Server, int4_head: Ru
     assert found == [[logprob for _, logprob in one.top] for one in expected]
 
 
+def test_a_prompts_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:
+    """Whole and streamed, in front of those of the answer."""
+    asked: Any = {"logprobs": 2, "echo": True}
+    one = int4_head.generate(QUESTIONS[0], 4, raw_prompt=True, prompt_logprobs=2, **asked)
+    expected = [token.logprob for token in (*(one.prompt_logprobs or ()), *(one.logprobs or ()))]
+    asked |= {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 4, "temperature": 0}
+    ask = partial(server.client.completions.create, **asked)
+    (whole,) = ask().choices
+    parts = [choice for chunk in ask(stream=True) for choice in chunk.choices]
+    told = [part.logprobs.token_logprobs for part in parts if part.logprobs]
+    assert whole.logprobs.token_logprobs == expected
+    assert [logprob for part in told for logprob in part] == expected
+    assert "".join(part.text for part in parts) == whole.text == one.text
+
+
 def test_a_replica_that_dies_is_not_seen(server: Server, int4_head: Runner) -> None:
     expected = [int4_head.generate(text, 200).text for text in QUESTIONS]
     victim, _ = replicas()

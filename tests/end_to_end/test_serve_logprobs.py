@@ -1,5 +1,6 @@
 """Log probabilities through OpenAI's own client."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import openai
@@ -38,6 +39,12 @@ def told(runner: Runner, prompt: str, count: int, **asked: Any) -> list[TokenLog
     result = runner.generate(prompt, count, **asked)
     assert result.logprobs is not None
     return result.logprobs
+
+
+def scored(runner: Runner, prompt: Any, **asked: Any) -> list[TokenLogprobs]:
+    result = runner.generate(prompt, 0, **asked)
+    assert result.prompt_logprobs is not None
+    return result.prompt_logprobs
 
 
 @pytest.mark.parametrize("how", [{}, HOT, HOT | {"max_tokens": 9}])
@@ -104,30 +111,72 @@ def test_completions_say_where_each_token_begins(
 ) -> None:
     prompt = "Ada has 27"
     expected = told(int4_head, prompt, 12, raw_prompt=True, logprobs=2, **how)
-    for echo in (False, True):
-        (choice,) = complete(server, prompt, echo=echo, **how).choices
-        found = choice.logprobs
-        assert found.token_logprobs == [one.logprob for one in expected]
-        first = len(prompt) if echo else 0
-        assert found.text_offset == [first + len("".join(found.tokens[:i])) for i in range(12)]
-        assert choice.text[first:] == "".join(found.tokens)
-        for token, logprob, top, one in zip(
-            found.tokens, found.token_logprobs, found.top_logprobs, expected, strict=True
-        ):
+    (choice,) = complete(server, prompt, **how).choices
+    check_completion(choice, "", expected)
+    echoed = scored(int4_head, prompt, raw_prompt=True, prompt_logprobs=2) + expected
+    (choice,) = complete(server, prompt, echo=True, **how).choices
+    check_completion(choice, prompt, echoed)
+
+
+def check_completion(choice: Any, before: str, expected: Sequence[TokenLogprobs]) -> None:
+    """Of each token that the text has, those of an echo included, where it begins and how likely it
+    was; null of the first of all, which no text has."""
+    found, places = choice.logprobs, range(len(expected))
+    texts = [token.removeprefix("<bos>") for token in found.tokens]
+    assert found.token_logprobs == [one.logprob for one in expected]
+    assert choice.text == "".join(texts) and choice.text.startswith(before)
+    assert found.text_offset == [len("".join(texts[:i])) for i in places]
+    assert (texts != found.tokens) == bool(before)
+    likeliest = zip(found.tokens, found.token_logprobs, found.top_logprobs, expected, strict=True)
+    for token, logprob, top, one in likeliest:
+        if logprob is None:
+            assert top is None and one is expected[0]
+        else:
             assert top[token] == logprob and len(top) in (2, 3)
             assert list(top.values())[:2] == [lp for _, lp in one.top]
 
 
-def test_a_stream_of_completions_tells_the_same(server: Server) -> None:
+@pytest.mark.parametrize("how", [HOT, HOT | {"echo": True}, {"echo": True, "max_tokens": 0}])
+def test_a_stream_of_completions_tells_the_same(server: Server, how: dict[str, Any]) -> None:
     prompts = ["Ada has 27", "Mei owns"]
-    whole = complete(server, prompts, **HOT)
+    whole = complete(server, prompts, **how)
     parts: list[dict[str, list[Any]]] = [{}, {}]
-    for chunk in complete(server, prompts, stream=True, **HOT):
+    texts = ["", ""]
+    for chunk in complete(server, prompts, stream=True, **how):
         (part,) = chunk.choices
+        texts[part.index] += part.text
         if part.logprobs is not None:
             for name, values in part.logprobs.model_dump().items():
                 parts[part.index].setdefault(name, []).extend(values)
     assert parts == [choice.logprobs.model_dump() for choice in whole.choices]
+    assert texts == [choice.text for choice in whole.choices]
+
+
+def test_prompts_are_evaluated_as_harnesses_do(server: Server, int4_head: Runner) -> None:
+    """With one token behind them, which they leave out, be it one that ends the text, or with none:
+    of lists of ids, one after the other or together."""
+    text = int4_head.encode(QUESTION)
+    ended = [*text, *int4_head.generate(text, 200).token_ids[:-1]]  # a stop id follows
+    prompts = [text[:30], ended, text[:2], text[:1]]
+    one, none = (complete(server, prompts, echo=True, max_tokens=n, logprobs=1) for n in (1, 0))
+    for prompt, with_one, without in zip(prompts, one.choices, none.choices, strict=True):
+        expected = scored(int4_head, prompt, prompt_logprobs=1)
+        assert without.logprobs.token_logprobs == [token.logprob for token in expected]
+        assert with_one.logprobs.token_logprobs[:-1] == without.logprobs.token_logprobs
+        assert without.finish_reason == "length"
+        (alone,) = complete(server, prompt, echo=True, max_tokens=1, logprobs=1).choices
+        assert alone.logprobs == with_one.logprobs
+    assert one.choices[1].finish_reason == "stop"
+    assert (none.usage.completion_tokens, none.usage.speculation["rounds"]) == (0, 0)
+    assert none.usage.prompt_tokens == sum(map(len, prompts))
+
+
+def test_no_tokens_are_asked_for_where_the_prompt_is_told_of(server: Server) -> None:
+    for how in ({"echo": False}, {"logprobs": None}):
+        with pytest.raises(openai.BadRequestError, match="max_tokens 0: needs echo: true and logp"):
+            complete(server, "Ada", **{"echo": True, "max_tokens": 0} | how)
+    with pytest.raises(openai.BadRequestError, match="max_tokens"):
+        complete(server, "Ada", max_tokens=-1, echo=True)
 
 
 @pytest.mark.parametrize("count", [-1, 6, True, "2"])

@@ -100,7 +100,7 @@ def endpoints(service: Service) -> APIRouter:
     @router.post("/completions", response_model=None)
     async def completions(asked: CompletionAsked, request: Request) -> Response:
         check_model(name, asked.model)
-        answers = asked.parameters(asked.max_tokens, echo=asked.echo)
+        answers = asked.parameters(asked.most_tokens(), echo=asked.echo)
         prompts = [await model.read(prompt, raw=True) for prompt in asked.prompts()]
         every = [(prompt, answer) for prompt in prompts for answer in answers]
         begun = service.begin(Work(asked=every, trace=asked.trace))
@@ -111,12 +111,12 @@ def endpoints(service: Service) -> APIRouter:
 
 def wording(kind: type[W], model: Model, asked: Asked, answers: Answers) -> W:
     """Of all of a request's answers."""
-    told = asked.most_logprobs is not None
+    told, every = asked.most_logprobs is not None, asked.most_prompt_logprobs is not None
     return kind(
         model=model.settings.model,
         fingerprint=model.fingerprint,
         bytes_of=model.bytes_of,
-        shown=[Shown() for _ in range(answers.count)] if told else (),
+        shown=[Shown(every=every) for _ in range(answers.count)] if told else (),
     )
 
 

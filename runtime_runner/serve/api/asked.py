@@ -136,6 +136,11 @@ class Asked(Strict):
     def most_logprobs(self) -> int | None:
         """Of how many of the likeliest tokens, None where no log probabilities are told."""
 
+    @property
+    def most_prompt_logprobs(self) -> int | None:
+        """The same of the prompt's tokens."""
+        return None
+
     def parameters(self, max_new_tokens: int, *, echo: bool = False) -> list[Parameters]:
         """Of each answer to a prompt. Raises SettingError for a value outside its range."""
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
@@ -147,6 +152,7 @@ class Asked(Strict):
             stop_ids=tuple(self.stop_token_ids),
             max_new_tokens=max_new_tokens,
             logprobs=self.most_logprobs,
+            prompt_logprobs=self.most_prompt_logprobs,
             echo=echo,
             reuse=True,
         ).answers()
@@ -191,13 +197,23 @@ class CompletionAsked(Asked):
             Field(min_length=1, max_length=MOST_PROMPTS),
         ]
     )
-    max_tokens: Annotated[StrictInt, Field(ge=1)] = 16
+    max_tokens: Annotated[StrictInt, Field(ge=0)] = 16
     echo: StrictBool = False
     logprobs: Annotated[StrictInt, Field(ge=0, le=MOST_OF_A_COMPLETION)] | None = None
 
     @property
     def most_logprobs(self) -> int | None:
         return self.logprobs
+
+    @property
+    def most_prompt_logprobs(self) -> int | None:
+        return self.logprobs if self.echo else None
+
+    def most_tokens(self) -> int:
+        """Of an answer. Raises SettingError for none where nothing is told of the prompt either."""
+        if not self.max_tokens and self.most_prompt_logprobs is None:
+            raise SettingError("max_tokens 0: needs echo: true and logprobs")
+        return self.max_tokens
 
     def prompts(self) -> list[str | list[int]]:
         """One or several. Raises PromptError for text and ids together."""

@@ -10,9 +10,11 @@ from eagle_aot.runtime_runner.results.result import Result
 
 class Shown:
     """Which of an answer's tokens a reader has the text of: those alone are told of, so none of
-    what a stop text begins with."""
+    what a stop text begins with. With `every` all tokens are in the end: who reads an echo counts
+    those of the prompt from the first on, and those of the answer from the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, every: bool = False) -> None:
+        self._every = every
         self._waiting: list[TokenLogprobs] = []
         self._characters = 0
 
@@ -26,13 +28,13 @@ class Shown:
 
     def rest(self, result: Result) -> list[TokenLogprobs]:
         """At the end: tokens without a text, unless they are what ended it."""
-        return [] if result.finish_reason == "stop" else self._waiting
+        return [] if result.finish_reason == "stop" and not self._every else self._waiting
 
 
 def of_chat(logprobs: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> dict[str, Any]:
     """Of /v1/chat/completions. Tokens that no text has have a name and no bytes."""
 
-    def worded(token: int, logprob: float) -> dict[str, Any]:
+    def worded(token: int, logprob: float | None) -> dict[str, Any]:
         content = bytes_of(token)
         known = None if bytes_of.is_special(token) else list(content)
         return {"token": spelled(content), "logprob": logprob, "bytes": known}
@@ -45,9 +47,12 @@ def of_chat(logprobs: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> dict[str
 
 
 def of_completion(logprobs: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> dict[str, Any]:
-    """Of /v1/completions: the likeliest by their texts, and the token itself among them."""
+    """Of /v1/completions: the likeliest by their texts, and the token itself among them; null of a
+    prompt's first token."""
 
-    def top(one: TokenLogprobs) -> dict[str, float]:
+    def top(one: TokenLogprobs) -> dict[str, float] | None:
+        if one.logprob is None:
+            return None
         found: dict[str, float] = {}
         for token, logprob in (*one.top, (one.id, one.logprob)):
             found.setdefault(spelled(bytes_of(token)), logprob)

@@ -64,7 +64,8 @@ class Named(ABC):
         if not self.shown:
             return None
         shown = self.shown[index]
-        found = shown.more(result.logprobs or (), result.text or "")
+        told = [*(result.prompt_logprobs or ()), *(result.logprobs or ())]
+        found = shown.more(told, result.text or "")
         return self._worded([*found, *shown.rest(result)])
 
     def _more_logprobs(self, index: int, piece: Piece) -> dict[str, Any] | None:

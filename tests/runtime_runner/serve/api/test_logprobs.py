@@ -40,10 +40,12 @@ def test_tokens_come_with_their_text() -> None:
 
 @pytest.mark.parametrize(("reason", "count"), [("stop", 0), ("length", 2), ("context", 2)])
 def test_what_ended_a_text_is_not_told_of(reason: str, count: int) -> None:
-    """Be it an id or a text; without a stop all that was generated is told."""
+    """Be it an id or a text; without a stop all that was generated is told, and of an echo all."""
     shown, told = Shown(), tokens((3, 0), (4, 1), (0, 2))
     assert shown.more(told, "a") == told[:1]
     assert shown.rest(ended(reason)) == told[1:][:count]
+    echo = Shown(every=True)
+    assert echo.more(told, "a") + echo.rest(ended(reason)) == told
 
 
 def test_the_words_of_a_chat() -> None:
@@ -68,6 +70,10 @@ def test_the_words_of_a_completion() -> None:
         "top_logprobs": [{"a": -0.5, "g": -1.5}, {"a": -0.1, "b": -2.0, "c": -7.0}],
         "text_offset": [3, 4],
     }
+    first = of_completion([TokenLogprobs(0, None, (), 0)], Bytes())  # type: ignore[arg-type]
+    assert first == {
+        "tokens": ["<eos>"], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [0]
+    }  # fmt: skip
 
 
 def test_bytes_that_are_no_text_are_told_as_bytes() -> None:
