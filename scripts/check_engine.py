@@ -11,9 +11,10 @@ is to be cancelled follows from the seed; who meets whom from the machine's time
 import random
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import click
 from rich.console import Console
@@ -25,9 +26,19 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
 from eagle_aot.runtime_runner.bench.settings import check_range
-from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
+from eagle_aot.runtime_runner.engine import (
+    Engine,
+    Failed,
+    Finished,
+    Limits,
+    Request,
+    Scored,
+    Tokens,
+)
 from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
+from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from shared.number_list import numbers
 from shared.options import drafter_option, no_cuda_graph_option
 
@@ -43,6 +54,15 @@ FORKED, ROOTS = 0.5, 4
 IDLE = 0.3  # the chance of a step that nobody comes before
 HURRY = 0.25  # the chance of a step that cancels what is to be cancelled
 SHOWN = 100  # requests
+ASKING, LIKELIEST = 0.2, 2
+"""The share of requests that are told of so many of the likeliest at each place of their prompt."""
+
+
+class Alone(NamedTuple):
+    """What a request answers with nobody beside it: tokens, and what it is told of its prompt."""
+
+    tokens: list[int]
+    told: list[tuple[Any, ...]]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,9 +72,10 @@ class Case:
 
     number: int
     request: Request
-    alone: list[int]
+    alone: Alone
     cancel_at: int | None
     output: list[int] = field(default_factory=list)
+    told: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 @eagle_command
@@ -86,12 +107,12 @@ def main(
     runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph, drafter=drafter)
     check_range("--batch-sizes", batch_sizes, runner.constants.max_batch_size)
     rng, console = random.Random(seed), Console(stderr=True)
-    requests, texts = list[tuple[Request, list[int]]](), list[list[int]]()
+    requests, texts = list[tuple[Request, Alone]](), list[list[int]]()
     shown = track(range(count), "alone", console=console, disable=not console.is_terminal)
     for _ in shown:
         request = made_up(runner, rng, prompts, max_new_tokens, texts)
         requests.append((request, alone(runner, request)))
-        texts.append([*request.prompt, *requests[-1][1]])
+        texts.append([*request.prompt, *requests[-1][1].tokens])
     click.echo(str(runner.warm_up(max(batch_sizes), AUTO_LENGTH)), err=True)
     if runner.drafter.grows_trees:
         click.echo(str(runner.warm_up(max(batch_sizes), tree=AUTO_TREE)), err=True)
@@ -128,20 +149,29 @@ def made_up(
         chain_len=chain_len,
         tree=tree,
         reuse=rng.random() < 0.5,
+        sampling=Sampling(prompt_logprobs=LIKELIEST if rng.random() < ASKING else None),
     )
 
 
-def alone(runner: Runner, request: Request) -> list[int]:
-    """What it answers with nobody beside it, decoded plainly."""
-    limits = request.limits
+def alone(runner: Runner, request: Request) -> Alone:
+    """Decoded plainly by who asks for nothing of its prompt, which is told of by itself."""
+    limits, most = request.limits, request.sampling.prompt_logprobs
     result = runner.generate(request.prompt, limits.room, speculate=False, stop_ids=limits.stop_ids)
-    return result.token_ids
+    if most is None:
+        return Alone(result.token_ids, [])
+    told = runner.generate(request.prompt, 0, prompt_logprobs=most).prompt_logprobs
+    return Alone(result.token_ids, bare(told or ()))
 
 
-def case_of(rng: random.Random, number: int, request: Request, text: list[int]) -> Case:
+def bare(logprobs: Sequence[TokenLogprobs]) -> list[tuple[Any, ...]]:
+    """Without the places in a text."""
+    return [one[:3] for one in logprobs]
+
+
+def case_of(rng: random.Random, number: int, request: Request, text: Alone) -> Case:
     """Some are cancelled, in front of their first token or anywhere behind it."""
     cancelled = rng.random() < CANCELLED
-    cancel_at = rng.randrange(len(text)) if cancelled else None
+    cancel_at = rng.randrange(len(text.tokens)) if cancelled else None
     return Case(number=number, request=request, alone=text, cancel_at=cancel_at)
 
 
@@ -187,6 +217,8 @@ class Soak:
             case = self._served[event.request]
             if isinstance(event, Tokens):
                 case.output += event.tokens
+            elif isinstance(event, Scored):
+                case.told += bare(event.logprobs)
             else:
                 del self._served[event.request]
                 self._end(case, event)
@@ -208,10 +240,12 @@ class Soak:
     def _problem(self, case: Case, event: Finished | Failed) -> str | None:
         if isinstance(event, Failed):
             return event.error
-        expected = case.alone
+        expected, told = case.alone
         if event.reason == "cancelled":
             self._cancelled += 1
-            expected = expected[: len(case.output)]
+            expected, told = expected[: len(case.output)], told[: len(case.told)]
+        if case.told != told:
+            return "its prompt is told of otherwise"
         if case.output == expected:
             return None
         pairs = zip(case.output, expected, strict=False)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import check_engine
-from check_engine import main
+from check_engine import Alone, main
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.engine import Request
 from support.refusals import refuses
@@ -45,15 +45,16 @@ def test_a_text_that_differs_is_told(
 ) -> None:
     alone = check_engine.alone
 
-    def wrong(runner: Runner, request: Request) -> list[int]:
-        first, *others = alone(runner, request)
-        return [first ^ 1, *others]
+    def wrong(runner: Runner, request: Request) -> Alone:
+        (first, *others), told = alone(runner, request)
+        return Alone([first ^ 1, *others], told[1:] or told)
 
     monkeypatch.setattr(check_engine, "alone", wrong)
     done = run(batch_artifact, prompts, "--batch-sizes", "2", *FEW)
     assert done.exit_code == 1
     *_, last = lines = done.stdout.splitlines()
-    told = [line for line in lines if ": token 0 is " in line]
+    told = [line for line in lines if ": token 0 is " in line or " is told of otherwise" in line]
+    assert any(line.endswith("its prompt is told of otherwise") for line in told)
     assert last == f"{len(told)} of 40 texts differ"
     assert 30 <= len(told) <= 40  # the others were cancelled before their first token
 
