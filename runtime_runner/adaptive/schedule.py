@@ -26,6 +26,7 @@ class AdaptiveSchedule:
         self._chooser = chooser
         self._position = 0  # of the first token that the drafter has not seen
         self._pending: list[int] = []  # plain tokens from there up to the bonus token
+        self._skipped: int | None = None  # the first token that the drafter will never see
         self._outlook: Outlook | None = None  # behind the bonus token
         self._run = self.rounds[PLAIN]
         self._run_left = 0  # rounds
@@ -45,6 +46,13 @@ class AdaptiveSchedule:
         self.backlog.clear()
         self._position = prompt_tokens
         self._pending, self._run_left, self._outlook = [], 0, None
+        self._skipped = None
+
+    @property
+    def missed(self) -> int | None:
+        """The position of the first token that the drafter was not shown by now, None where it was
+        shown all."""
+        return self._position if self._skipped is None and self._pending else self._skipped
 
     def settle(self) -> None:
         """Let the drafter catch up, so that other rounds than these may go on with the text."""
@@ -97,6 +105,7 @@ class AdaptiveSchedule:
             self._chooser.observe_look(expected, place)
         elif len(self._pending) == self.backlog.capacity:
             self.backlog.clear()
+            self._skipped = self._position if self._skipped is None else self._skipped
             self._chooser.skip_plain()
         else:
             return False

@@ -30,6 +30,9 @@ class AssistantDrafter(RecurrentDrafter):
         logits, recurrent = self._run(rows, state)
         self._keep(accepted, logits, recurrent, torch.zeros_like(accepted.count))
 
+    def recall(self, tokens: Tensor, sequence: Tensor) -> None:
+        """The rows that are kept are the target's: there is nothing else to know of them."""
+
     def placed(self, running: Running, rows: StepRows) -> StepRows:
         """Behind the newest key, which may lie where the last round's tree has left it."""
         newest = torch.where(running.position < 0, -1, running.position - 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import NGRAM, Constants
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
+from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, numbers
@@ -58,9 +58,11 @@ class NgramDrafter:
         earlier = lookup(texts, accepted.first.unsqueeze(1) + step)
         return texts.gather(1, column_of(earlier + 1)) == accepted.tokens
 
-    def copy_text(self, source: Tensor, sequence: Tensor) -> None:
-        """The text of a sequence int64 [1] begins as that of another one int64 [1]."""
-        self._texts.index_copy_(0, sequence, self._texts.index_select(0, source))
+    def recall(self, tokens: Tensor, sequence: Tensor) -> None:
+        """Write down the tokens of rows that are kept."""
+        following = tokens[:, 1:]
+        rows = torch.arange(following.shape[1], device=tokens.device)
+        self.observe(committed(following, rows, sequence), tokens[..., :0])
 
     def propose(self, running: Running, shape: Shape) -> Draft:
         """A chain."""

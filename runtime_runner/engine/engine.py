@@ -26,7 +26,7 @@ from eagle_aot.runtime_runner.engine.request import (
     reason,
 )
 from eagle_aot.runtime_runner.engine.schedule import Schedule
-from eagle_aot.runtime_runner.engine.sequences import Sequences
+from eagle_aot.runtime_runner.engine.sequences import Sequences, Wanted
 from eagle_aot.runtime_runner.engine.text import Text
 from eagle_aot.runtime_runner.engine.turns import PromptShare, PromptTurns
 from eagle_aot.runtime_runner.prompts.run import PromptRun
@@ -127,11 +127,10 @@ class Engine:
         failed = list[Event]()
         while self.waiting and self.sequences.free:
             text = self.waiting.popleft()
-            request = text.request
-            placed = request.placed
-            scored = request.sampling.prompt_logprobs is not None  # which overwrites what is there
-            how = request.reuse and not scored, text.left, placed.spans
-            text.start(*self.sequences.take(placed.keys, *how))
+            wanted = Wanted.by(text.request, self.schedule.drafter)
+            scored = text.request.sampling.prompt_logprobs is not None  # overwrites what is there
+            reuse = text.request.reuse and not scored
+            text.start(*self.sequences.take(wanted, reuse, text.left))
             self.prompts.append(text)
             try:
                 text.scoring = self._prompt_scoring(text)
@@ -142,14 +141,13 @@ class Engine:
         return failed
 
     def _prepare(self) -> None:
-        """Behind a change of drafters nobody goes on from rows that the new one was not shown."""
+        """Behind a change of drafters the new one was shown nothing."""
         coming = list(self.waiting)[: len(self.sequences.free)]
         drafted = [text.request for text in coming if not text.request.is_plain]
-        placed = [request.placed for request in drafted if request.reuse]
-        if drafted and self.schedule.prepare(
-            len(drafted), lambda: any(self.sequences.goes_on(one.keys, one.spans) for one in placed)
-        ):
-            self.sequences.forget()
+        drafter, goes_on = self.schedule.drafter, self.sequences.goes_on
+        wanted = [Wanted.by(request, drafter) for request in drafted if request.reuse]
+        if drafted and self.schedule.prepare(len(drafted), lambda: any(map(goes_on, wanted))):
+            self.sequences.forget_shown()
 
     def _prompt_scoring(self, text: Text) -> PromptScoring | None:
         request, most = text.request, text.request.sampling.prompt_logprobs
@@ -204,12 +202,13 @@ class Engine:
         texts = list(self.running)
         started = time.perf_counter()
         round_ = self.schedule.choose(texts)
+        shown = round_.drafter is self.schedule.drafter  # and not nobody, or who stands in for it
         with self.forwards.round():
             outcomes = round_.outcomes(round_.play())
         found, events = [], list[Event]()
         for text, outcome in zip(texts, outcomes, strict=False):
             try:
-                told = text.add(round_.shape, outcome)
+                told = text.add(round_.shape, outcome, shown=shown)
             except Exception as error:  # of its own `ends`: the others have their tokens
                 events.append(self._fail(text, error))
                 continue

@@ -7,10 +7,8 @@ prompt is ahead on the same way goes on in place of those behind it, who then ne
 from collections.abc import Sequence
 
 from eagle_aot.runtime_runner.engine.schedule import Schedule
-from eagle_aot.runtime_runner.engine.sequences import Sequences
+from eagle_aot.runtime_runner.engine.sequences import Sequences, Wanted
 from eagle_aot.runtime_runner.engine.text import Text
-from eagle_aot.runtime_runner.images.picture import Span
-from eagle_aot.runtime_runner.rounds.round import Remembering
 
 
 class Prefixes:
@@ -24,12 +22,9 @@ class Prefixes:
         sequence = text.sequence
         if not self._may(text) or sequence is None:
             return
-        source, rows = self._sequences.richest(sequence, *_keys(text))
+        source, rows = self._sequences.richest(sequence, self._wanted(text))
         if rows - text.rows < self._sequences.copy_least:
             return
-        drafter, cache = self._schedule.drafter, self._sequences.cache
-        if isinstance(drafter, Remembering):
-            drafter.copy_text(cache(source), cache(sequence))
         self._sequences.copy(source, sequence, rows)
         text.take_over(rows)
 
@@ -39,7 +34,7 @@ class Prefixes:
         further = [other for other in prompts if other.rows > text.rows]
         if text.sequence is None or not further or not self._may(text):
             return text
-        there = self._sequences.richest(text.sequence, *_keys(text))[1]
+        there = self._sequences.richest(text.sequence, self._wanted(text))[1]
         found = next((o for o in further if self._leads(o, text, max(there, text.rows))), None)
         return text if found is None else self.ahead(found, prompts)
 
@@ -48,16 +43,12 @@ class Prefixes:
         assert other.run is not None and other.sequence is not None
         chunk = other.run.next_chunk
         then = self._sequences.with_text(other.sequence, other.left(chunk.stop))
-        prompt, pictures = _keys(text)
-        spared = self._sequences.shared(prompt, then, pictures) - rows
+        spared = self._sequences.shared(self._wanted(text), then) - rows
         return spared >= self._sequences.copy_least and 2 * spared >= len(chunk)
 
     def _may(self, text: Text) -> bool:
         """Not while its prompt is scored, which would overwrite what was copied."""
         return text.request.reuse and self._schedule.target.copies and text.scoring is None
 
-
-def _keys(text: Text) -> tuple[Sequence[int], Sequence[Span]]:
-    """By which its prompt is told from others', and where its pictures are."""
-    placed = text.request.placed
-    return placed.keys, placed.spans
+    def _wanted(self, text: Text) -> Wanted:
+        return Wanted.by(text.request, self._schedule.drafter)

@@ -97,6 +97,7 @@ class SharedRounds:
     def join(self, texts: Sequence[Text]) -> None:
         if self._alone is not None and len(texts) > 1:
             self._alone.settle()
+            texts[0].missed = self._alone.missed
         self._alone = None
         text = texts[-1]
         if len(texts) == 1 and text.request.shape is None:
@@ -105,7 +106,9 @@ class SharedRounds:
 
     def choose(self, texts: Sequence[Text]) -> Round:
         if self._alone is not None:
-            return self._alone.choose(texts[0].room)
+            round_ = self._alone.choose(texts[0].room)
+            texts[0].missed = self._alone.missed  # of which it may just have been shown more
+            return round_
         wanted = [text.request.shape for text in texts]
         fixed = Shape.covering([PLAIN, *filter(None, wanted)])
         self._texts = texts if None in wanted and fixed.is_chain else ()

@@ -1,15 +1,16 @@
 """The caches of an artifact: who has which, at which place, and what is left in them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
 
+from eagle_aot.runtime_runner.engine.request import Request
 from eagle_aot.runtime_runner.images.picture import Span
 from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.prompts.kept import KeptText
-from eagle_aot.runtime_runner.rounds.round import Running
+from eagle_aot.runtime_runner.rounds.round import Drafter, Recalling, Running
 from eagle_aot.runtime_runner.rounds.target import Target
 
 COPY_LEAST = 32
@@ -17,11 +18,28 @@ COPY_LEAST = 32
 than they are run."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A prompt, by the keys that tell it and its pictures from others', and where these are. With
+    `shown`, rows of it that a cache holds are of use only as far as what drafts was shown them."""
+
+    prompt: Sequence[int]
+    pictures: Sequence[Span] = ()
+    shown: bool = False
+
+    @classmethod
+    def by(cls, request: Request, drafter: Drafter | None) -> "Wanted":
+        """What a request can go on from, if this is what drafts for those that are drafted."""
+        placed, needs_none = request.placed, request.is_plain or isinstance(drafter, Recalling)
+        return cls(placed.keys, placed.spans, shown=drafter is not None and not needs_none)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Left:
     """What a text of `length` tokens leaves in its cache: rows of all of `tokens` but the last, the
     first `kept` of which were there before. `prompt_tokens` of them were read, with `pictures`
-    among them. `scratch` slots behind a tail's may be written."""
+    among them. `scratch` slots behind a tail's may be written. What drafts was shown the first
+    `shown` rows, and of those that were there as many as before."""
 
     tokens: Sequence[int]
     prompt_tokens: int
@@ -29,6 +47,7 @@ class Left:
     length: int
     scratch: int
     pictures: Sequence[Span] = ()
+    shown: int = 0
 
 
 class Sequences:
@@ -44,17 +63,10 @@ class Sequences:
         self._kept: dict[int, KeptText] = {}
         self._users: dict[int, Callable[[], Left]] = {}
 
-    def take(
-        self,
-        prompt: Sequence[int],
-        reuse: bool,
-        left: Callable[[], Left],
-        pictures: Sequence[Span] = (),
-    ) -> tuple[int, int]:
+    def take(self, wanted: Wanted, reuse: bool, left: Callable[[], Left]) -> tuple[int, int]:
         """A free one for a prompt, and how many of its rows are there, which is 0 unless rows may
-        be reused. `left` tells what its text would leave there, whenever that is asked. Of
-        `pictures` the prompt has the keys, as all texts here."""
-        shared = {s: self.shared(prompt, self.held(s), pictures) for s in self.free if reuse}
+        be reused. `left` tells what its text would leave there, whenever that is asked."""
+        shared = {s: self.shared(wanted, self.held(s)) for s in self.free if reuse}
         sequence = self._least_worth(shared)
         self.free.remove(sequence)
         self._users[sequence] = left
@@ -94,6 +106,10 @@ class Sequences:
         for sequence in sequences or self.order:
             self._kept.pop(sequence, None)
 
+    def forget_shown(self) -> None:
+        """Another drafts from here on, which was shown nothing of what they hold: all are free."""
+        self._kept = {s: replace(text, shown=0) for s, text in self._kept.items()}
+
     def held(self, sequence: int) -> KeptText:
         """What it holds by now, whether it is free or not."""
         user = self._users.get(sequence)
@@ -104,13 +120,13 @@ class Sequences:
         before = self._kept.get(sequence, KeptText())
         plan = self._plan(left.prompt_tokens, left.pictures)
         written = left.length + self._target.tail + left.scratch  # with drafts, at most
-        return before.followed_by(left.tokens, plan, left.kept, written)
+        return before.followed_by(left.tokens, plan, left.kept, written, left.shown)
 
-    def shared(self, prompt: Sequence[int], text: KeptText, pictures: Sequence[Span] = ()) -> int:
-        """How many rows of a prompt are those of a text."""
-        target = self._target
-        plan = partial(self._plan, len(prompt), pictures)
-        return text.shared(prompt, plan, target.rewind, target.window)
+    def shared(self, wanted: Wanted, text: KeptText) -> int:
+        """How many rows of a prompt are those of a text, and of use."""
+        prompt, target = wanted.prompt, self._target
+        plan = partial(self._plan, len(prompt), wanted.pictures)
+        return text.shared(prompt, plan, target.rewind, target.window, shown=wanted.shown)
 
     def _plan(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
         target = self._target
@@ -118,19 +134,17 @@ class Sequences:
             return target.plan_prompt(length, kept)
         return target.plan_around(length, pictures, kept)
 
-    def richest(
-        self, sequence: int, prompt: Sequence[int], pictures: Sequence[Span] = ()
-    ) -> tuple[int, int]:
+    def richest(self, sequence: int, wanted: Wanted) -> tuple[int, int]:
         """Which of the others has most rows of a prompt, and how many; itself and 0 where there are
         none."""
         others = (s for s in self.order if s != sequence)
-        shared = {s: self.shared(prompt, self.held(s), pictures) for s in others}
+        shared = {s: self.shared(wanted, self.held(s)) for s in others}
         most = max(shared, key=lambda s: shared[s], default=sequence)
         return most, shared.get(most, 0)
 
-    def goes_on(self, prompt: Sequence[int], pictures: Sequence[Span] = ()) -> bool:
+    def goes_on(self, wanted: Wanted) -> bool:
         """Whether any holds so much of a prompt that it is worth going on from."""
-        shared = (self.shared(prompt, self.held(s), pictures) for s in self.order)
+        shared = (self.shared(wanted, self.held(s)) for s in self.order)
         return any(rows >= self.copy_least for rows in shared)
 
     def copy(self, source: int, sequence: int, rows: int) -> None:

@@ -29,7 +29,8 @@ class Text:
     `sequence` is the cache that it has, None while it waits for one. Its first `rows` tokens lie
     there in the slots of their positions, and `scratch` slots behind a tail's may be written too.
     Of the rows, the first `kept` were not run. While its prompt is scored there are none. `drafter`
-    is the name of what drafts for it, where that is one of several.
+    is the name of what drafts for it, where that is one of several; `missed` is the first row of a
+    drafted text that this one was not shown, None where it was shown all.
     """
 
     def __init__(self, number: RequestId, request: Request) -> None:
@@ -38,6 +39,7 @@ class Text:
         self.drafter: str | None = None
         self.kept = self.rows = self.scratch = 0
         self.scoring: PromptScoring | None = None
+        self.missed: int | None = None
         self.run: PromptRun | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
@@ -102,11 +104,14 @@ class Text:
         self._first_token = time.perf_counter()
         self.stats.prefill_seconds = self._first_token - self._started
 
-    def add(self, shape: Shape, outcome: Outcome) -> Tokens:
-        """What came of a round. Returns the tokens that count."""
+    def add(self, shape: Shape, outcome: Outcome, *, shown: bool = True) -> Tokens:
+        """What came of a round, and whether it was `shown` to what drafts. Returns the tokens that
+        count."""
         most = self.request.most
         chain_len = shape.depth if most is None else min(shape.depth, most.depth)
         drafted = chain_len if outcome.drafted is None else outcome.drafted
+        if not shown and self.missed is None:
+            self.missed = self.position
         self.rows = self.position + 1
         run = self._append(outcome.tokens[: outcome.accepted + 1])
         if shape.is_chain:
@@ -134,6 +139,7 @@ class Text:
             length=len(whole) if self.output else rows,
             scratch=self.scratch,
             pictures=placed.spans,
+            shown=0 if self.request.is_plain else rows if self.missed is None else self.missed,
         )
 
     def finished(self, reason: Reason) -> Finished:

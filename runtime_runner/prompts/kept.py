@@ -19,12 +19,13 @@ class KeptText:
     """All of `tokens` but the last have rows in the slots of their positions.
 
     The first `prefilled` were run by `prefill`, all others by `target_verify`. Since the first row,
-    nothing was written at positions from `written` on.
+    nothing was written at positions from `written` on. What drafts was shown the first `shown`.
     """
 
     tokens: Sequence[int] = ()
     prefilled: int = 0
     written: int = 0
+    shown: int = 0
 
     @property
     def rows(self) -> int:
@@ -37,26 +38,33 @@ class KeptText:
         plan: Callable[[int], Sequence[Chunk]],
         rewind: int,
         window: int = 0,
+        *,
+        shown: bool = False,
     ) -> int:
-        """How many rows of `prompt` are here; `plan` says how it is run where so many are kept.
+        """How many rows of `prompt` are here, or were `shown` to what drafts; `plan` says how it is
+        run where so many are kept.
 
         Never the last one, whose logits are wanted, nor the one before the first other token, with
         which a drafter pairs it. `rewind` is how far behind `written` a text may go on before keys
         of a `window` are missing; in front of a window's length there are none to miss.
         """
         kept = max(common_length(self.tokens, prompt) - 1, 0)
+        if shown:
+            kept = min(kept, self.shown)
         other = prefilled(plan(0))
         if other != self.prefilled:
             kept = min(kept, other, self.prefilled)
         return kept if self.written - max(plan(kept)[0].start, window) <= rewind else 0
 
     def followed_by(
-        self, tokens: Sequence[int], plan: Sequence[Chunk], kept: int, written: int
+        self, tokens: Sequence[int], plan: Sequence[Chunk], kept: int, written: int, shown: int = 0
     ) -> "KeptText":
-        """After running `tokens`, of which `kept` rows were here, up to the position `written`.
+        """After running `tokens`, of which `kept` rows were here, up to the position `written`;
+        the first `shown` rows have been shown, unless more had been before.
 
         `plan` is that of their prompt with nothing kept."""
-        return KeptText(tokens, prefilled(plan), max(written, self.written if kept else 0))
+        written = max(written, self.written if kept else 0)
+        return KeptText(tokens, prefilled(plan), written, max(shown, min(kept, self.shown)))
 
 
 def prefilled(plan: Sequence[Chunk]) -> int:

@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.images.picture import Placed
 from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.acceptance import committed
-from eagle_aot.runtime_runner.rounds.round import Drafter
+from eagle_aot.runtime_runner.rounds.round import Drafter, Recalling
 from eagle_aot.runtime_runner.rounds.target import Target
 from eagle_aot.runtime_runner.sampling.logprobs import unpacked
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
@@ -42,7 +42,8 @@ class PromptRun:
         self._sequence = sequence.clone()
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
         self._pictures = pictures
-        self._chunks = self._planned(kept)
+        self._chunks: list[Chunk] = []
+        self.skip(kept)
         self._told: Tensor | None = None
 
     @property
@@ -58,6 +59,8 @@ class PromptRun:
     def skip(self, rows: int) -> None:
         """The first rows are there by now, all but the last at most."""
         self._chunks = self._planned(rows)
+        if rows and isinstance(self._drafter, Recalling):
+            self._drafter.recall(self._text[:, : rows + 1], self._sequence)
 
     def _planned(self, kept: int) -> list[Chunk]:
         """Chunks to go, the next one last."""

@@ -139,11 +139,13 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
-class Remembering(Protocol):
-    """A drafter that keeps texts of its own, outside of the program's caches."""
+class Recalling(Protocol):
+    """A drafter that need not have been shown the rows that a text goes on from: it has no caches
+    of its own in the program."""
 
-    def copy_text(self, source: Tensor, sequence: Tensor) -> None:
-        """What is kept of a sequence int64 [1] is that of another one int64 [1], too."""
+    def recall(self, tokens: Tensor, sequence: Tensor) -> None:
+        """The text of a sequence int64 [1] goes on from rows of `tokens` int64 [1, T], all but the
+        last."""
 
 
 class Outcome(NamedTuple):

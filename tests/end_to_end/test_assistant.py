@@ -76,6 +76,17 @@ def test_a_text_goes_on_from_rows_that_are_kept(assistant_runner: Runner) -> Non
     assert runner.generate(longer, 16, chain_len=4, reuse=True).token_ids == plain
 
 
+def test_a_text_goes_on_from_rows_of_a_plain_one(assistant_runner: Runner) -> None:
+    """It reads what the target has stored, and need not have been shown it."""
+    text = TEXT[: len(PROMPT) + 14]
+    assistant_runner.generate(PROMPT, 16, speculate=False)
+    behind = assistant_runner.generate(text, 16, chain_len=4, reuse=True)
+    fresh = assistant_runner.generate(text, 16, chain_len=4)
+    assert behind.token_ids == fresh.token_ids and behind.cached_tokens == len(text) - 1
+    assert behind.stats.accepted_lengths == fresh.stats.accepted_lengths
+    assert fresh.stats.accepted > 0
+
+
 def test_the_artifact_says_what_it_holds(assistant_artifact: Path) -> None:
     manifest = Manifest.read(assistant_artifact)
     assert manifest.drafter == "gemma4-assistant"

@@ -105,6 +105,21 @@ def test_a_conversation_goes_on_with_its_drafter(runners: dict[str, Runner]) -> 
     assert found.cached_tokens > 40 and len(names) == 1
 
 
+@pytest.mark.parametrize(("name", "kept"), [("dflash", 0), ("ngram", len(PROMPT) + ROOM - 3)])
+def test_as_many_drafts_are_right_behind_a_plain_text_as_behind_none(
+    name: str, kept: int, runners: dict[str, Runner]
+) -> None:
+    """A head runs again what it was not shown; prompt lookup knows the tokens."""
+    runner, text = runners[name], TEXT[: len(PROMPT) + ROOM - 2]
+    runner.engine.sequences.forget()
+    runner.generate(PROMPT, ROOM, speculate=False)
+    behind = runner.generate(text, ROOM, **CHAIN, reuse=True)
+    fresh = runner.generate(text, ROOM, **CHAIN)
+    assert behind.token_ids == fresh.token_ids == TEXT[len(text) :][:ROOM]
+    assert behind.stats.accepted_lengths == fresh.stats.accepted_lengths
+    assert (behind.cached_tokens, fresh.stats.accepted > 0) == (kept, True)
+
+
 def test_the_command_line_names_one(several_artifact: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"token_ids": PROMPT}) + "\n")

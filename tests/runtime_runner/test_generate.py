@@ -1,5 +1,7 @@
 """The loop against a toy model, over prompts, chunkings, drafters, budgets and stop tokens."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -200,8 +202,11 @@ def test_chosen_lengths_give_the_plain_text(
         chosen = AdaptiveSchedule(rounds, backlog, chooser)
         shared = SharedRounds(Rounds(target, drafter, running, 64, None), lambda trees: chosen)  # noqa: B023
         request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
-        result = generate(Engine(shared), Generation(request=request))
-        output, stats = result.token_ids, result.stats
+        engine = Engine(shared)
+        result = generate(engine, Generation(request=request))
+        output, stats, held = result.token_ids, result.stats, engine.sequences.held(0)
+        missed = next(slot for slot in itertools.count() if slot not in drafter.slots[0])
+        assert held.shown == min(missed, held.rows), "not what the drafter has no gap in"
         assert output == expected
         assert sum(stats.rounds_by_chain_len) == stats.rounds
         assert stats.chain_len == "auto"

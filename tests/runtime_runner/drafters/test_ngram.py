@@ -174,11 +174,12 @@ def test_examples(text: list[int], drafts: list[int]) -> None:
     assert proposed(drafter, {0: len(text)}, 4) == [drafts] == [looked_up(text, 4)]
 
 
-def test_a_text_that_is_copied_goes_on_in_both_places() -> None:
+def test_a_text_goes_on_from_rows_that_were_never_told() -> None:
+    """Of a plain text, or of another sequence."""
     drafter = NgramDrafter(ROOMY, "cpu")
-    text, other = [1, 2, 0, 1, 2, 2, 0, 1], [0] * 9
-    told(drafter, text, [], 3)
-    told(drafter, other, [], 1)
-    drafter.copy_text(torch.tensor([3]), torch.tensor([1]))
+    text = [1, 2, 0, 1, 2, 2, 0, 1]
+    told(drafter, [0] * 9, [], 1)
+    for sequence in (1, 3):
+        drafter.recall(torch.tensor([text]), torch.tensor([sequence]))
     lengths = {1: len(text), 3: len(text)}
     assert proposed(drafter, lengths, 4) == [looked_up(text, 4)] * 2

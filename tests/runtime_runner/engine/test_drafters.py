@@ -5,62 +5,33 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from torch import Tensor
 
-from eagle_aot.runtime_runner.engine import Engine, Finished, Tokens
+from eagle_aot.runtime_runner.engine import Engine
 from eagle_aot.runtime_runner.engine.drafters import ChosenDrafter
 from eagle_aot.runtime_runner.engine.invariants import check_invariants
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
 from support.runner.chosen import request_of
-from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
+from support.runner.following import Followed, Following
+from support.runner.requests import Requests
+from support.runner.toy import MAX_ROWS, TAIL, VOCAB, plain_text
 
 SEED = 11
 SYSTEM = [3, 1, 4, 1, 5, 9, 2, 6] * 8
 
 
-class Following(SeeingDrafter):
-    """Keeps how far it was shown each sequence, and drafts for nothing else."""
-
-    def __init__(self, target: ToyTarget, right: bool) -> None:
-        super().__init__(target, [right, True])
-        self.seen = [0] * len(target.slots)
-        self.proposals = 0
-
-    def observe(self, accepted: Accepted, features: Tensor) -> None:
-        super().observe(accepted, features)
-        where = accepted.sequences.tolist(), accepted.first.tolist(), accepted.count.tolist()
-        for sequence, first, count in zip(*where, strict=True):
-            if first >= 0:
-                assert first <= self.seen[sequence], "a gap: another drafter was shown this"
-                self.seen[sequence] = first + count + 1
-
-    def copy_text(self, source: Tensor, sequence: Tensor) -> None:
-        self.seen[int(sequence)] = self.seen[int(source)]
-
-    def propose(self, running: Running, shape: Shape) -> Draft:
-        self.proposals += 1
-        for sequence, position in zip(
-            running.sequences.tolist(), running.position.tolist(), strict=True
-        ):
-            assert position <= self.seen[sequence], "it drafts behind what it was not shown"
-        return super().propose(running, shape)
-
-
-class Served:
-    """An engine over two drafters, and what its requests came to."""
+class Served(Requests):
+    """By an engine over two drafters."""
 
     def __init__(
         self, sequences: int, names: Iterable[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of the drafters chosen one after another, over and over."""
-        target = ToyTarget(SEED, 16, 9, sequences=sequences)
+        target = Followed(SEED, 16, 9, sequences=sequences)
         running = Running(range(sequences), TAIL, "cpu")
-        self.drafters = {"good": Following(target, True), "bad": Following(target, False)}
+        self.drafters = {"good": Following(target, [True]), "bad": Following(target, [False, True])}
         schedules = {
             name: SharedRounds(
                 Rounds(target, drafter, running, MAX_ROWS, None),
@@ -71,25 +42,12 @@ class Served:
         self.schedule = ChosenDrafter(schedules)
         chosen = itertools.cycle(names)
         monkeypatch.setattr(self.schedule._chooser, "choose", lambda places: next(chosen))
-        self.engine = Engine(self.schedule)
-        self.tokens: dict[int, list[int]] = {}
-        self.ends: dict[int, Finished] = {}
-        self.prompts: dict[int, list[int]] = {}
+        super().__init__(Engine(self.schedule))
+        self.engine.after_step = check_invariants
 
     def add(self, prompt: list[int], room: int, shape: Shape, *, reuse: bool) -> int:
         how = {"tree": None if shape.is_chain else shape, "reuse": reuse}
-        number = self.engine.add(request_of(prompt, room, shape.depth, **how))
-        self.prompts[number], self.tokens[number] = prompt, []
-        return number
-
-    def step(self) -> None:
-        for event in self.engine.step():
-            if isinstance(event, Tokens):
-                self.tokens[event.request] += event.tokens
-            else:
-                assert isinstance(event, Finished)
-                self.ends[event.request] = event
-        check_invariants(self.engine)
+        return self.ask(request_of(prompt, room, shape.depth, **how))
 
 
 @pytest.mark.parametrize("sequences", [1, 3])
@@ -98,7 +56,7 @@ def test_texts_are_their_own_whoever_drafts(
 ) -> None:
     rng = random.Random(sequences)
     served = Served(sequences, rng.choices(["good", "bad"], k=50), monkeypatch)
-    shapes = Shape.chain(1), Shape.chain(3), Shape(3, 2, 7)
+    shapes = Shape.chain(0), Shape.chain(1), Shape.chain(3), Shape(3, 2, 7)
     while len(served.prompts) < 60 or served.engine.busy:
         if len(served.prompts) < 60 and rng.random() < 0.15:
             prompt = [*SYSTEM[: rng.randrange(1, 60)], *rng.choices(range(VOCAB), k=9)]
@@ -107,7 +65,7 @@ def test_texts_are_their_own_whoever_drafts(
     for number, prompt in served.prompts.items():
         found = served.tokens[number]
         assert found == plain_text(prompt, SEED, len(found))
-    assert {end.drafter for end in served.ends.values()} == {"good", "bad"}
+    assert {end.drafter for end in served.ends.values()} == {"good", "bad", None}
     assert all(drafter.proposals for drafter in served.drafters.values())
     assert any(end.kept for end in served.ends.values())
 
@@ -122,8 +80,7 @@ def test_a_text_that_goes_on_keeps_the_fastest_drafter(
     text, found = list(SYSTEM), list[str | None]()
     for _ in range(6):
         number = served.add(text, 5, Shape.chain(3), reuse=True)
-        while served.engine.busy:
-            served.step()
+        served.finish()
         found.append(served.ends[number].drafter)
         text += served.tokens[number]
     told = {"bad": ["bad"] * 6, "good": ["bad"] + ["good"] * 5, None: ["bad", "good"] * 3}
@@ -138,7 +95,6 @@ def test_a_change_forgets_what_the_other_was_shown(
     served = Served(2, ["good", second], monkeypatch)
     for begun in (SYSTEM, [0, *SYSTEM], SYSTEM):  # the second goes on from nothing
         number = served.add(begun, 4, Shape.chain(3), reuse=True)
-        while served.engine.busy:
-            served.step()
+        served.finish()
     assert (served.ends[number].kept > 0) == kept
     assert served.ends[number].drafter == (second if kept else "good")

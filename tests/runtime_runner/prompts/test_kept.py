@@ -124,6 +124,18 @@ def test_a_text_that_turns_off_inside_a_chunk_keeps_what_is_before() -> None:
     assert kept.shared([*range(10), -1], planned(11), FLAT) == 8
 
 
+def test_rows_that_were_shown_count_apart() -> None:
+    """Behind a text that was drafted, one that was not, and one that was again."""
+    drafted = KeptText().followed_by([*range(20)], plan(18), 0, 20, shown=19)
+    plain = drafted.followed_by([*range(12), 0, 0], plan(13), 11, 17)
+    again = plain.followed_by([*range(12), 0, 0], plan(13), 11, 17, shown=13)
+    for kept, rows in ((drafted, 11), (plain, 11), (again, 12)):
+        assert kept.shared([*range(12), 0, 1], planned(14), FLAT, shown=True) == rows
+    assert plain.shared([*range(12), 0, 1], planned(14), FLAT) == 12
+    anew = drafted.followed_by([*range(20)], plan(18), 0, 20)
+    assert anew.shared([*range(18)], planned(18), FLAT, shown=True) == 0
+
+
 def planned(length: int) -> Callable[[int], list[Chunk]]:
     return partial(plan, length)
 
