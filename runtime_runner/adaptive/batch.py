@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.rounds.shape import Shape
 LENGTHS = (0, 1, 2, 3, 4, 5, 7)
 """Of chains that are tried."""
 SAMPLES = 7  # of a round, the latest
-FEWEST = 3  # before a round's time is believed: the first may be that of recording it
+FEWEST = 3  # before a round's time is believed: the first may have things to make
 STALE = 256  # rounds, after which a round's times are forgotten
 LOOK = 64  # plain rounds, after which one with drafts tells what they are worth now
 
@@ -45,18 +45,24 @@ class BatchChooser:
 
         return max(shapes, key=speed)
 
-    def observe(self, places: int, shape: Shape, played: Sequence[Played], seconds: float) -> None:
-        """A round, and what came of it for each text that takes what pays."""
+    def observe(
+        self, places: int, shape: Shape, played: Sequence[Played], seconds: float | None
+    ) -> None:
+        """A round, and what came of it for each text that takes what pays; nobody knows what it
+        took where `seconds` is None."""
         self._rounds += 1
         self._plain = 0 if shape.nodes else self._plain + 1
-        round_ = places, shape
+        if seconds is not None:
+            self._add_time((places, shape), seconds)
+        for of_text in played:
+            if of_text.emitted:
+                self._expected.add(shape, of_text)
+
+    def _add_time(self, round_: tuple[int, Shape], seconds: float) -> None:
         if not self._fresh(round_):
             self._seconds.pop(round_, None)
         self._played_at[round_] = self._rounds
         self._seconds.setdefault(round_, deque(maxlen=SAMPLES)).append(seconds)
-        for of_text in played:
-            if of_text.emitted:
-                self._expected.add(shape, of_text)
 
     def _price(self, places: int, shape: Shape, shapes: Sequence[Shape]) -> float:
         """Median seconds, of the largest smaller one where this one is not known."""

@@ -84,12 +84,13 @@ class Chooser:
         return RUN if self._covers(loss * RUN) else max(1, int(self._account / loss))
 
     def observe(
-        self, shape: Shape, played: Sequence[Played], position: int, seconds: float
+        self, shape: Shape, played: Sequence[Played], position: int, seconds: float | None
     ) -> None:
-        """A run of rounds up to `position`, which took `seconds`."""
+        """A run of rounds up to `position`, which took `seconds` each, None where nobody knows."""
         rounds = len(played)
-        measured = self.costs.seconds(shape, position)
-        self._drift.add(shape.nodes > 0, rounds, seconds / rounds, measured)
+        if seconds is not None:
+            measured = self.costs.seconds(shape, position)
+            self._drift.add(shape.nodes > 0, rounds, seconds, measured)
         tokens = sum(round_.emitted for round_ in played)
         self._book(tokens, rounds * self._price(shape, position))
         for round_ in played:

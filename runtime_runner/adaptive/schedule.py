@@ -31,7 +31,7 @@ class AdaptiveSchedule:
         self._run = self.rounds[PLAIN]
         self._run_left = 0  # rounds
         self._played: list[Played] = []  # of the run
-        self._seconds = 0.0  # that they took
+        self._timed, self._seconds = 0, 0.0  # of how many it is known what they took
         self._started = 0.0  # the round, by the host's clock
 
     @property
@@ -69,9 +69,14 @@ class AdaptiveSchedule:
         self._started = time.perf_counter()
         return self._run
 
-    def observe(self, round_: Round, outcome: Outcome, run: Sequence[int]) -> None:
-        """What came of it, and the tokens of it before the text's end."""
-        self._seconds += time.perf_counter() - self._started
+    def observe(
+        self, round_: Round, outcome: Outcome, run: Sequence[int], *, timed: bool = True
+    ) -> None:
+        """What came of it, and the tokens of it before the text's end. It is not `timed` where it
+        was recorded meanwhile."""
+        if timed:
+            self._seconds += time.perf_counter() - self._started
+            self._timed += 1
         self._played.append(Played.of(outcome, run, self._outlook))
         self._outlook = outcome.outlook
         self._run_left -= 1
@@ -84,8 +89,9 @@ class AdaptiveSchedule:
         """What came of the run."""
         if self._played:
             place = self._position + len(self._pending)
-            self._chooser.observe(self._run.shape, self._played, place, self._seconds)
-        self._played, self._seconds = [], 0.0
+            seconds = self._seconds / self._timed if self._timed else None
+            self._chooser.observe(self._run.shape, self._played, place, seconds)
+        self._played, self._timed, self._seconds = [], 0, 0.0
 
     def _next_run(self, left: int) -> None:
         place = self._position + len(self._pending)

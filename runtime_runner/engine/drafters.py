@@ -39,6 +39,11 @@ class ChosenDrafter:
         return self._now.drafter
 
     @property
+    def recordings(self) -> int:
+        """Of its rounds."""
+        return self._now.recordings
+
+    @property
     def running(self) -> Running:
         """All sequences."""
         return self._now.running
@@ -62,11 +67,12 @@ class ChosenDrafter:
         """Of the drafter's own."""
         return self._now.choose(texts)
 
-    def observe(self, round_: Round, found: Found, seconds: float) -> None:
-        """The first round of a shape, which may have been recorded for it, tells nothing."""
+    def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
+        """The first round of a shape, which may have things to make, tells nothing, nor does one
+        that was recorded meanwhile."""
         self._now.observe(round_, found, seconds)
-        if round_.drafter is None:
-            return  # of texts that are decoded plainly
+        if round_.drafter is None or seconds is None:
+            return  # the first is one of texts that are decoded plainly
         places = doublings(len(round_.running))
         played = self.drafts, places, round_.shape
         if played in self._played:

@@ -200,7 +200,7 @@ class Engine:
 
     def _round(self) -> list[Event]:
         texts = list(self.running)
-        started = time.perf_counter()
+        started, recordings = time.perf_counter(), self.schedule.recordings
         round_ = self.schedule.choose(texts)
         shown = round_.drafter is self.schedule.drafter  # and not nobody, or who stands in for it
         with self.forwards.round():
@@ -215,7 +215,9 @@ class Engine:
             found.append((outcome, told.tokens))
             events += self._told(text, told)
         if len(found) == len(texts):
-            self.schedule.observe(round_, found, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            alone = recordings == self.schedule.recordings
+            self.schedule.observe(round_, found, seconds if alone else None)
         return events
 
     def _attempt(

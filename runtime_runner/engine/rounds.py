@@ -31,6 +31,8 @@ class Rounds:
         self.target, self.drafter, self.running = target, drafter, running
         self._max_rows, self._record = max_rows, record
         self._made: dict[tuple[int, Shape, bool, bool], Round] = {}
+        self.recordings = 0
+        """That were ever made of them."""
 
     def fitting(self, texts: int, shape: Shape) -> Shape:
         """As much of it as there are rows for in a round of so many texts."""
@@ -74,8 +76,13 @@ class Rounds:
         running = self.running.first(places)
         round_ = Round(self.target, drafter, shape, running, foreseeing)
         if self._record is not None:
-            round_.play = Recordings(round_.step, self.running, self._record)
+            round_.play = Recordings(round_.step, self.running, self._recorded)
         return round_
+
+    def _recorded(self, step: Call) -> Call:
+        assert self._record is not None
+        self.recordings += 1
+        return self._record(step)
 
 
 class Recordings:

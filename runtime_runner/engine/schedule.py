@@ -38,6 +38,10 @@ class Schedule(Protocol):
     def drafts(self) -> str | None:
         """The name of what drafts, where it is one of several."""
 
+    @property
+    def recordings(self) -> int:
+        """How many rounds of what drafts have ever been recorded."""
+
     def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
         """Nobody runs, and so many texts come that are drafted; `goes_on` says whether one of them
         begins as what a cache holds. Returns whether another drafter will draft than the one that
@@ -49,8 +53,8 @@ class Schedule(Protocol):
     def choose(self, texts: Sequence[Text]) -> Round:
         """The next round of at least one text."""
 
-    def observe(self, round_: Round, found: Found, seconds: float) -> None:
-        """What came of it."""
+    def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
+        """What came of it, in so many seconds; None where it was recorded meanwhile."""
 
 
 class OneRound:
@@ -60,6 +64,7 @@ class OneRound:
         self._round = round_
         self.target, self.drafter, self.running = round_.target, round_.drafter, round_.running
         self.drafts: str | None = None
+        self.recordings = 0
 
     def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
         return False
@@ -70,7 +75,7 @@ class OneRound:
     def choose(self, texts: Sequence[Text]) -> Round:
         return self._round
 
-    def observe(self, round_: Round, found: Found, seconds: float) -> None:
+    def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
         """Nothing is learned."""
 
 
@@ -90,6 +95,10 @@ class SharedRounds:
         self._alone: AdaptiveSchedule | None = None
         self._texts: Sequence[Text] = ()  # of the round, where it is chosen for all together
         self._outlooks: dict[RequestId, Outlook | None] = {}  # behind them
+
+    @property
+    def recordings(self) -> int:
+        return self._rounds.recordings
 
     def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
         return False
@@ -120,10 +129,10 @@ class SharedRounds:
         foreseen = any(text.request.tree == AUTO_TREE for text in texts)
         return self._rounds.of(len(texts), chosen, observed=True, foreseen=foreseen)
 
-    def observe(self, round_: Round, found: Found, seconds: float) -> None:
+    def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
         if self._alone is not None:
             ((outcome, run),) = found
-            self._alone.observe(round_, outcome, run)
+            self._alone.observe(round_, outcome, run, timed=seconds is not None)
         elif self._texts:  # all else would be work behind every round, for nobody
             played = [
                 Played.of(outcome, run, self._outlooks.get(text.number))

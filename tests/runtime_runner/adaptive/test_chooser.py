@@ -219,7 +219,7 @@ def test_between_two_lengths_of_about_the_same_speed_it_stays() -> None:
         shape, rounds = chooser.choose(1000, 0)
         accepted = min(shape.depth, 3)
         played = [Played(accepted, accepted + 1)] * rounds
-        chooser.observe(shape, played, 0, rounds * flat.seconds(shape, 0))
+        chooser.observe(shape, played, 0, flat.seconds(shape, 0))
         lengths += [shape.depth] * rounds
     assert sum(a != b for a, b in itertools.pairwise(lengths)) <= 3
 

@@ -1,12 +1,31 @@
-"""One recording of a round for each kind of choice and what is told, and none for parameters."""
+"""One recording of a round for each kind of choice and what is told, and none for parameters; the
+time that it takes is not the round's."""
 
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eagle_aot.runtime_runner.adaptive import schedule as adaptive
+from eagle_aot.runtime_runner.adaptive.batch import BatchChooser
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.adaptive.drafters import DrafterChooser
+from eagle_aot.runtime_runner.engine import Engine, Failed
+from eagle_aot.runtime_runner.engine import engine as engines
+from eagle_aot.runtime_runner.engine.drafters import ChosenDrafter
 from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from support.runner.chosen import alone_over, request_of
+from support.runner.following import Followed, Following
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, ToyTarget
+
+ROUND, RECORDING = 0.25, 64.0  # seconds
 
 
 def test_a_kind_is_recorded_when_a_text_first_needs_it() -> None:
@@ -39,3 +58,61 @@ def test_a_kind_is_recorded_when_a_text_first_needs_it() -> None:
         counts.append(len(recorded))
         sampler.end(0)
     assert counts == [1, 2, 2, 3, 3, 3, 4, 4, 5, 5]
+
+
+class Clock:
+    """Shows what rounds and their recordings have taken."""
+
+    def __init__(self) -> None:
+        self.now, self.recorded = 0.0, 0
+
+    def record(self, step: Call) -> Call:
+        step()
+        self.recorded += 1
+        self.now += RECORDING
+        return lambda: self.replay(step)
+
+    def replay(self, step: Call) -> Any:
+        self.now += ROUND
+        return step()
+
+
+def engine_with(drafters: int, clock: Clock) -> Engine:
+    """For two texts, recorded."""
+    target = Followed(5, 16, 9, sequences=2)
+    running = Running(range(2), TAIL, "cpu", Sampler(2, "cpu", length=400, vocab=VOCAB))
+    schedules = {}
+    for name in "ab"[:drafters]:
+        drafter = Following(target, [True, False])
+        rounds = Rounds(target, drafter, running, MAX_ROWS, clock.record)
+        schedules[name] = SharedRounds(rounds, partial(alone_over, rounds))
+    schedule = schedules["a"] if drafters == 1 else ChosenDrafter(schedules)
+    return Engine(schedule, prompt_share=0.999)  # a prompt waits for no recording of another text
+
+
+@pytest.mark.parametrize(
+    ("chooser", "chain_len", "texts", "drafters"),
+    [(Chooser, "auto", 1, 1), (BatchChooser, "auto", 2, 1), (DrafterChooser, 3, 1, 2)],
+)
+def test_a_round_that_is_recorded_for_a_text_that_samples_is_no_measurement(
+    chooser: type, chain_len: Any, texts: int, drafters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, told, observe = Clock(), list[float | None](), chooser.observe  # type: ignore[attr-defined]
+
+    def heard(self: object, *what: Any) -> None:
+        told.append(what[-1])
+        observe(self, *what)
+
+    monkeypatch.setattr(chooser, "observe", heard)
+    for module in (engines, adaptive):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    served = engine_with(drafters, clock)
+    for sampling in (GREEDY, Sampling(temperature=0.5, seed=1)):
+        told.clear()
+        before = clock.recorded
+        for text in range(texts * drafters):
+            served.add(request_of([text], 90, chain_len, sampling=sampling))
+            while served.busy and (text + 1) % texts == 0:
+                assert not any(isinstance(event, Failed) for event in served.step())
+        assert clock.recorded > before
+        assert {one for one in told if one is not None} == {ROUND}
