@@ -1,8 +1,11 @@
 """From the engine's thread to event loops, once for each step."""
 
+import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 Call = tuple[Callable[..., None], tuple[Any, ...]]
 
@@ -19,10 +22,15 @@ class Outbox:
         self._calls.setdefault(loop, []).append((call, arguments))
 
     def send(self) -> None:
-        """All of them, in their order."""
+        """All of them, in their order. A loop that is closed hears nothing, and the log does."""
         sent, self._calls = self._calls, {}
         for loop, calls in sent.items():
-            loop.call_soon_threadsafe(make, calls)
+            try:
+                loop.call_soon_threadsafe(make, calls)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+                log.warning("an event loop is closed: calls for it that are lost: %d", len(calls))
 
 
 def make(calls: list[Call]) -> None:

@@ -123,7 +123,10 @@ class Worker:
             except Exception as error:  # a bug; nobody else would tell those that wait
                 log.exception("a step of the engine failed")
                 self._give_up(error)
-            self.outbox.send()
+            try:
+                self.outbox.send()
+            except Exception:  # a bug; without this thread nobody else would be served
+                log.exception("what a step had to tell could not be sent")
             self.steps_seconds += time.perf_counter() - started
 
     def _step(self) -> None:

@@ -1,5 +1,6 @@
 """The engine's thread: who is served, who is refused, and who hears what."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -136,6 +137,47 @@ def test_what_a_step_has_to_tell_wakes_a_loop_once(worker: Worker, gate: Gate) -
     worker.close()
     assert heard == ["a", "b", "a", "b"] and woken == [0]
     assert all(isinstance(ears.heard, Failed) for ears in done)
+
+
+def test_a_loop_that_is_closed_hears_nothing_and_the_others_do(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request may outlive who asked for it."""
+    closed, open_, heard = asyncio.new_event_loop(), asyncio.new_event_loop(), list[int]()
+    closed.close()
+
+    def hear(tokens: list[int]) -> None:
+        for loop in (closed, open_):
+            worker.outbox.add(loop, heard.extend, tokens)
+
+    ears = Ears()
+    worker.submit((asked([1, 2], 3, hear), ears.hear))
+    found = ears.wait()
+    assert isinstance(found, Result)
+    assert isinstance(submit(worker, [3])[0].wait(), Result), "the worker has ended"
+    worker.close()  # behind its step
+    open_.call_soon(open_.stop)
+    open_.run_forever()
+    open_.close()
+    assert heard == found.token_ids
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["an event loop is closed: calls for it that are lost: 1"] * 3
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+def test_a_worker_outlives_what_cannot_be_sent(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def send() -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(worker.outbox, "send", send)
+    for _ in range(2):
+        assert isinstance(submit(worker, [3])[0].wait(), Result)
+    assert {record.getMessage() for record in caplog.records} == {
+        "what a step had to tell could not be sent"
+    }
+    assert all(record.exc_info for record in caplog.records)
 
 
 def test_a_thread_that_idles_wakes_up(worker: Worker) -> None:
