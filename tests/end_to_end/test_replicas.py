@@ -115,6 +115,7 @@ def test_a_file_of_prompts(int4_head_artifact: Path, int4_head: Runner, tmp_path
     for told in ("8 answers, behind 1", "0 answers, behind 9"):
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0 and told in done.stderr, done.stderr
+        assert "deprecat" not in done.stderr.lower()
     first, *lines = answers.read_text().splitlines()
     assert first == '{"answered before"}'
     found = [json.loads(line)["token_ids"] for line in lines]

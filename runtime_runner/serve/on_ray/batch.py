@@ -68,7 +68,8 @@ def whole_lines(path: Path) -> int:
 def answered(
     artifact: Path, prompts: Sequence[Prompt], replicas: int, options: dict[str, Any]
 ) -> Iterator[str]:
-    """A line for each, in their order."""
+    """A line for each, in their order. An engine that dies is begun anew and its block answered
+    again, as often as need be: that is Ray Data's default, and there is no argument for it."""
     if not prompts:
         return
     import ray
@@ -91,8 +92,6 @@ def answered(
         batch_size=4 * manifest.max_batch_size,
         compute=ray.data.ActorPoolStrategy(size=replicas),
         num_gpus=gpus_of(manifest),
-        max_restarts=-1,
-        max_task_retries=-1,
     )
     for row in answers.iter_rows():
         yield row["answer"]
