@@ -45,7 +45,8 @@ class Drafting:
         self._running = running
         self._recorded = executor.device.type == "cuda"
         record = executor.repeat if self._recorded else None
-        self.rounds = Rounds(target, drafter, running, constants.max_rows, record)
+        trees = drafter.grows_trees
+        self.rounds = Rounds(target, drafter, running, constants.max_rows, record, trees=trees)
         self._adaptive: dict[bool, AdaptiveSchedule] = {}
 
     def is_measured(self, trees: bool) -> bool:

@@ -269,11 +269,11 @@ class Runner:
             return chosen_chain_len(chain_len, self.drafting.constants), None
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
-        drafter = self.drafter
+        grows = any(one.drafter.grows_trees for one in self._draftings.values())
         if tree == AUTO_TREE:
-            check_grows_trees(tree, drafter.kind, drafter.grows_trees)
+            check_grows_trees(tree, self.drafter.kind, grows)
             return AUTO_LENGTH, AUTO_TREE
-        shape = chosen_tree(tree, drafter.kind, drafter.grows_trees, self.constants)
+        shape = chosen_tree(tree, self.drafter.kind, grows, self.constants)
         return shape.depth, shape
 
     def _check_batch_size(self, batch_size: int | None) -> int:
@@ -405,7 +405,7 @@ def load_artifact(
 
     With `cuda_graphs`, an executor on a GPU records rounds and replays them. `drafter` names one
     that the artifact holds, or "ngram", which needs nothing of it; with "auto" texts have whichever
-    of those that it holds is fastest, and with None the first one. `prompt_share` is how much of
+    of all these is fastest, and with None the first one. `prompt_share` is how much of
     the time prompts may take from texts that run beside them. Without `reuse` no prompt goes on
     from rows that a cache holds, whatever is asked for.
 

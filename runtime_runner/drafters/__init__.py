@@ -82,17 +82,17 @@ KINDS: dict[str, Make] = {
 
 def names_of(manifest: Manifest, directory: Path, asked: str | None = None) -> tuple[str, ...]:
     """The drafter asked for by its name, the first one where that is None, or all that the artifact
-    holds for "auto". Raises as `kind_of` does, for one that it does not hold beside others, too."""
+    holds and prompt lookup for "auto". Raises as `kind_of` does, for one that it does not hold
+    beside others, too."""
     held = drafters_of(manifest)
     if manifest.drafters is not None and asked not in (None, AUTO_DRAFTER, NGRAM, *held):
         raise SettingError(
             f"drafter {asked!r}: {directory} has {', '.join(held)}, and {NGRAM} needs nothing of it"
         )
-    own = (
-        asked is None or asked == AUTO_DRAFTER or (manifest.drafters is not None and asked in held)
-    )
-    names = held if asked == AUTO_DRAFTER else held[:1] if asked is None else (asked,)
+    every = tuple(dict.fromkeys((*held, NGRAM)))
+    names = every if asked == AUTO_DRAFTER else held[:1] if asked is None else (asked,)
     for name in names:
+        own = name in held and (asked in (None, AUTO_DRAFTER) or manifest.drafters is not None)
         kind_of(alone(manifest, name), directory, None if own else name)
     return names
 

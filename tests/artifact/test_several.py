@@ -68,13 +68,14 @@ def test_one_is_chosen_by_its_name_or_all_are(tmp_path: Path) -> None:
         (None, ("eagle3",)),
         ("my-own", ("my-own",)),
         ("ngram", ("ngram",)),
-        ("auto", ("eagle3", "my-own")),
+        ("auto", ("eagle3", "my-own", "ngram")),
     ):
         assert names_of(manifest, tmp_path, asked) == names
     for missing in ("dflash", "telepathy"):
         with pytest.raises(SettingError, match=f"'{missing}': .* has eagle3, my-own, and ngram"):
             names_of(manifest, tmp_path, missing)
-    assert names_of(write_artifact(tmp_path), tmp_path, "auto") == ("eagle3",)
+    assert names_of(write_artifact(tmp_path), tmp_path, "auto") == ("eagle3", "ngram")
+    assert names_of(write_artifact(tmp_path, drafter="ngram"), tmp_path, "auto") == ("ngram",)
 
 
 @pytest.mark.parametrize(
