@@ -47,6 +47,15 @@ def numbers(
         raise click.BadParameter(f"{value!r} is not whole numbers and commas") from error
 
 
+def kinds(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> str:
+    """Drafters with commas between them, given at once or one by one: an option's callback."""
+    asked = ",".join(value) or "auto"
+    known = "auto", *DRAFTERS
+    if unknown := [kind for kind in asked.split(",") if kind not in known]:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
+    return asked
+
+
 @eagle_command
 @click.option("--target-model", metavar="NAME",
               help="A line of --list-targets, or auto: what config.json says.")  # fmt: skip
@@ -55,9 +64,9 @@ def numbers(
 @click.option("--draft-dir", multiple=True, type=click.Path(path_type=Path), metavar="[NAME=]DIR",
               help="The draft head's checkpoint; given more than once, one artifact holds several "
                    "drafters, called by their kinds or as you say.")  # fmt: skip
-@click.option("--drafter", type=click.Choice(["auto", *DRAFTERS]), default="auto",
-              show_default=True,
-              help="What drafts; auto: a head where there is one, else ngram.")  # fmt: skip
+@click.option("--drafter", multiple=True, callback=kinds, metavar="KIND",
+              help=f"What drafts: {', '.join(DRAFTERS)}, or auto, the default: a head where there "
+                   "is one, else ngram. Of a dummy several, with commas between them.")  # fmt: skip
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Default: ./NAME-BACKEND.")
 @click.option("--backend", type=click.Choice(["auto", "cuda", "xnnpack"]), default="auto",
               show_default=True)  # fmt: skip

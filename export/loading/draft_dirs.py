@@ -1,4 +1,5 @@
-"""`--draft-dir`, once or several times: what drafts, and how it is called."""
+"""`--draft-dir`, once or several times, or a dummy's `--drafter`: what drafts, and how it is
+called."""
 
 import re
 from collections.abc import Sequence
@@ -17,9 +18,10 @@ RESERVED = ("auto", NGRAM)
 
 @dataclass(frozen=True, slots=True)
 class DraftDir:
-    """One of several; it is called what its kind is called where `name` is None."""
+    """One of several; it is called what its kind is called where `name` is None. Nothing is read
+    for one without a `path`, a dummy of the kind that it is called."""
 
-    path: Path
+    path: Path | None
     name: str | None = None
 
     @classmethod
@@ -41,11 +43,25 @@ def parse_draft_dirs(given: Sequence[Path]) -> tuple[Path | None, tuple[DraftDir
     return (found[0].path if found else None), ()
 
 
+def dummies(asked: str) -> tuple[DraftDir, ...]:
+    """Of kinds with commas between them; none of one alone. Raises SettingError where two are the
+    same, or one needs nothing of an artifact."""
+    kinds = asked.split(",")
+    if len(kinds) == 1:
+        return ()
+    if len(set(kinds)) < len(kinds):
+        raise SettingError(f"--drafter {asked}: a dummy has one of each kind")
+    if NGRAM in kinds:
+        raise SettingError(f"--drafter {asked}: any artifact drafts with {NGRAM}: leave it out")
+    return tuple(DraftDir(None, kind) for kind in kinds)
+
+
 def named(drafts: Sequence[DraftDir]) -> tuple[DraftDir, ...]:
     """Each with its name. Raises SettingError where two have the same one, or one that means
     something else, and CheckpointError for files that cannot be read."""
     found: dict[str, DraftDir] = {}
     for one in drafts:
+        assert one.path is not None, "a dummy has its name"
         kind = name_of_kind(HeadCheckpoint(one.path))
         name = kind if one.name is None else one.name
         if name in RESERVED or (name in KINDS and name != kind):

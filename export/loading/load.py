@@ -118,7 +118,9 @@ def _load_drafts(
     for one in source.drafts:
         assert one.name is not None
         try:
-            found[one.name] = _load_draft(replace(source, draft_dir=one.path), target, caches)
+            kind = one.name if one.path is None else source.drafter
+            alone = replace(source, draft_dir=one.path, drafter=kind)
+            found[one.name] = _load_draft(alone, target, caches)
         except PairingError as error:
             raise PairingError(f"drafter {one.name}: {error}") from error
     return found

@@ -34,7 +34,7 @@ class Provenance:
         target_dir: Path | None,
         draft_dir: Path | None,
         is_dummy: bool,
-        drafts: Mapping[str, Path] | None = None,
+        drafts: Mapping[str, Path | None] | None = None,
     ) -> None:
         """Of several `drafts`, by their names, `draft_dir` is None."""
         self.target_dir, self.draft_dir, self.is_dummy = target_dir, draft_dir, is_dummy

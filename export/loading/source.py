@@ -7,7 +7,7 @@ from pathlib import Path
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.export.drafters.registry import KINDS, OF_DUMMIES
-from eagle_aot.export.loading.draft_dirs import DraftDir, named
+from eagle_aot.export.loading.draft_dirs import DraftDir, dummies, named
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
@@ -24,7 +24,8 @@ class Source:
     """A line of the target table and two directories, None where nothing is read.
 
     Instead of a directory a target may be a GGUF file. `drafter` names a kind, or is "auto" for
-    what the checkpoint in `draft_dir` is; several are in `drafts` instead, each with its name.
+    what the checkpoint in `draft_dir` is; several are in `drafts` instead, each with its name, and
+    of dummies `drafter` names their kinds with commas between them.
     `tap_layers` are boundaries that overrule what a checkpoint says; `quantize` names a scheme for
     the target's dense linears; `draft_quant` one of `QUANTS` for the head's, and `table_quant` for
     the target's output table.
@@ -110,14 +111,16 @@ def refuse(*cases: tuple[object, str]) -> None:
 
 def check_names(asked: Source) -> None:
     """Raise SettingError for what is named and not known."""
-    for flag, name, known in (
+    kinds = asked.drafter.split(",")
+    known = tuple(KINDS) if len(kinds) > 1 else (AUTO, *KINDS)
+    for flag, name, names in (
         ("--quantize", asked.quantize, (None, *SCHEMES)),
         ("--draft-quant", asked.draft_quant, QUANTS),
         ("--table-quant", asked.table_quant, QUANTS),
-        ("--drafter", asked.drafter, (AUTO, *KINDS)),
+        *(("--drafter", kind, known) for kind in kinds),
     ):
-        if name not in known:
-            raise SettingError(f"{flag} {name}: known are {', '.join(filter(None, known))}")
+        if name not in names:
+            raise SettingError(f"{flag} {name}: known are {', '.join(filter(None, names))}")
 
 
 def of_dummy(asked: Source) -> Source:
@@ -137,13 +140,20 @@ def of_dummy(asked: Source) -> Source:
         (asked.tap_layers is not None, "--tap-layers: a dummy taps where public heads do"),
         (asked.quantize is not None, "--quantize: a dummy is INT4 already"),
     )
-    return replace(asked, drafter=OF_DUMMIES) if asked.drafter == AUTO else asked
+    if asked.drafter == AUTO:
+        return replace(asked, drafter=OF_DUMMIES)
+    return replace(asked, drafts=dummies(asked.drafter))
 
 
 def of_checkpoints(asked: Source) -> Source:
     """Read from directories. Raises as `Source.find` does."""
     if asked.dummy_layers is not None:
         raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
+    if "," in asked.drafter:
+        raise SettingError(
+            f"--drafter {asked.drafter}: are dummies: of several --draft-dir each is what its "
+            "files say"
+        )
     found = with_directories(with_name(asked))
     check_target_dir(found)
     if found.drafts:

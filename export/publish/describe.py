@@ -26,7 +26,7 @@ from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.loading.source import AUTO, Source
+from eagle_aot.export.loading.source import Source
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.options import ExportOptions, record_options
 from eagle_aot.export.pair import Pair
@@ -80,7 +80,7 @@ def describe(
     `drafter` is the kind of the one that was loaded, or of the first of several `drafters`.
     """
     provenance = source.provenance
-    asked = drafter if drafters is None else AUTO
+    asked = drafter if drafters is None else source.drafter  # auto, unless they are dummies
     return Manifest(
         schema_version=SCHEMA_VERSION,
         eagle_aot_version=__version__,

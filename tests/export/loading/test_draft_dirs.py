@@ -1,4 +1,4 @@
-"""`--draft-dir` more than once: names, and what is refused."""
+"""`--draft-dir` more than once, or several kinds of dummies: names, and what is refused."""
 
 from pathlib import Path
 
@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointNotFoundError, PairingError, SettingError
+from eagle_aot.export.cli import main
+from eagle_aot.export.drafters.verdict import RANDOM, unknown
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.draft_dirs import DraftDir, parse_draft_dirs
 from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.loading.provenance import NOWHERE
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.methods import method_specs
-from eagle_aot.export.options import ExportOptions
+from eagle_aot.export.options import ExportOptions, command_line
 from eagle_aot.export.pipeline import run_self_test
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -75,6 +78,48 @@ def test_options_about_one_head_are_refused(files: tuple[Path, ...]) -> None:
         run_self_test(source_of(target, *heads), ExportOptions(backend="xnnpack"))
     with pytest.raises(CheckpointNotFoundError, match="none: no such directory"):
         source_of(target, heads[0], target / "none")
+
+
+def test_dummies_of_several_kinds_have_their_names() -> None:
+    source = Source.find("gemma4-tiny", None, None, "dummy", drafter="dflash,eagle3")
+    assert [one.name for one in source.drafts] == ["dflash", "eagle3"] and source.has_head
+    pair = load_pair(source, CACHES).pair
+    assert {name: draft.kind for name, draft in pair.drafts.items()} == {
+        "dflash": "dflash",
+        "eagle3": "eagle3",
+    }
+    assert source.provenance.drafts == dict.fromkeys(["dflash", "eagle3"], NOWHERE)
+    assert run_self_test(source, ExportOptions(backend="xnnpack")) == unknown(RANDOM)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "message"),
+    [
+        ("eagle3,eagle3", "--drafter eagle3,eagle3: a dummy has one of each kind"),
+        ("eagle3,ngram", "--drafter eagle3,ngram: any artifact drafts with ngram: leave it out"),
+        ("auto,eagle3", "--drafter auto: known are"),
+        ("eagle3,none", "--drafter none: known are"),
+    ],
+)
+def test_dummies_that_tell_nothing_apart_are_refused(drafter: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Source.find("gemma4-tiny", None, None, "dummy", drafter=drafter)
+
+
+def test_kinds_of_checkpoints_are_in_their_files(files: tuple[Path, ...]) -> None:
+    target, *heads = files
+    for given in ((), heads[:1], heads):
+        with pytest.raises(SettingError, match="--drafter eagle3,dflash: are dummies: of several"):
+            source_of(target, *given, drafter="eagle3,dflash")
+
+
+@pytest.mark.parametrize("words", [["--drafter=p-eagle", "--drafter", "dflash"], None])
+def test_the_command_takes_them_apart_or_together(words: list[str] | None) -> None:
+    """As a manifest records them."""
+    asked = words or command_line({"drafter": "p-eagle,dflash"})
+    found = main.make_context("eagle-export", ["--target-model=gemma4-tiny", *asked])
+    assert found.params["drafter"] == "p-eagle,dflash"
+    assert main.make_context("eagle-export", []).params["drafter"] == "auto"
 
 
 def test_one_that_does_not_fit_is_named(files: tuple[Path, ...], tmp_path: Path) -> None:
