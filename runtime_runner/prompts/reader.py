@@ -60,7 +60,8 @@ class PromptReader:
             raise SettingError("a raw prompt is text alone: leave out messages and system text")
         if raw and isinstance(prompt, str):
             read = self._all(images, rows)
-            text = "".join(one["text"] or self._word for one in self._spread(prompt, read))
+            spread = self._spread(prompt, read)
+            text = "".join(one["text"] if one["type"] == "text" else self._word for one in spread)
             return self._placed(self.tokenizer.encode(text, raw), read)
         return self._read_turns(prompt, system, images, rows)
 

@@ -1,0 +1,12 @@
+"""Prompts as users write them, by an artifact that reads text alone."""
+
+from eagle_aot.runtime_runner.prompts.reader import PromptReader
+from eagle_aot.targets.registry import TINY_DIR
+
+BOS = 2  # of the shipped tokenizer
+
+
+def test_no_text_is_no_picture() -> None:
+    reader = PromptReader(TINY_DIR / "target", None, 64)
+    assert reader.read("", raw=True).tokens == (BOS,)
+    assert reader.read("Tom", raw=True).tokens == tuple(reader.tokenizer.encode("Tom", raw=True))
