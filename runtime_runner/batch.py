@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from eagle_aot.common.errors import EagleError
-from eagle_aot.common.prompts import Prompt
+from eagle_aot.common.prompts import Prompt, naming
 from eagle_aot.runtime_runner.results.report import summary, table_of, totals
 from eagle_aot.runtime_runner.results.result import Result, Span
 
@@ -35,12 +35,13 @@ class Batch:
         """Answer all prompts; `options` are `Parameters`. Raises EagleError once all are answered
         if some could not be."""
         text = {"system": options["system"], "raw": options["raw_prompt"]}
-        self._runner.encode(prompts[0], **text)  # loads the tokenizer before the clock starts
         count = len(prompts) * options["n"]
-        started = time.perf_counter()
-        answers = self._runner.generate_many(prompts, batch_size, **options)
-        for number, answer in enumerate(self._shown(answers, count), start=1):
-            self._take(number, answer)
+        with naming(prompts) as each:
+            self._runner.encode(prompts[0], **text)  # loads the tokenizer before the clock starts
+            started = time.perf_counter()
+            answers = self._runner.generate_many(each, batch_size, **options)
+            for number, answer in enumerate(self._shown(answers, count), start=1):
+                self._take(number, answer)
         seconds = time.perf_counter() - started
         if self.results:
             self._tell_totals(batch_size, seconds)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import SettingError
-from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
+from eagle_aot.common.prompts import Prompt, is_ids, naming, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.options import drafter_option
@@ -210,7 +210,7 @@ class Options:
         return {
             "system": self.system,
             "raw_prompt": self.raw_prompt,
-            "n": self.n or 1,
+            "n": 1 if self.n is None else self.n,
             "reuse": bool(self.reuse),
             **self.generation(runner),
         }
@@ -296,9 +296,10 @@ def generate(options: Options) -> None:
         generate_together(prompts, options.batch_size, options)
         return
     runner = options.load()
-    results = [
-        answer(runner, prompt, one, options) for prompt in prompts for one in options.asked(runner)
-    ]
+    with naming(prompts) as each:
+        results = [
+            answer(runner, prompt, one, options) for prompt in each for one in options.asked(runner)
+        ]
     if options.prompts_jsonl is not None and options.as_json:
         click.echo(json.dumps(summary(results)))
     elif options.prompts_jsonl is not None and not options.quiet:

@@ -279,7 +279,9 @@ class Runner:
     def _check_batch_size(self, batch_size: int | None) -> int:
         most = self.constants.max_batch_size
         chosen = most if batch_size is None else batch_size
-        if not 1 <= chosen <= most:
+        if chosen < 1:
+            raise SettingError(f"batch size {chosen}: must be at least 1")
+        if chosen > most:
             raise SettingError(
                 f"batch size {chosen}: this artifact has caches for {most} "
                 f"{'sequence' if most == 1 else 'sequences'}: export with a larger --max-batch-size"

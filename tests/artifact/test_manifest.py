@@ -106,7 +106,10 @@ def test_a_manifest_reads_back_and_verifies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"schema_version": 99}, "schema version 99, this runner reads 4"),
+        (
+            {"schema_version": 99},
+            "schema version 99, this runner reads 4: install the eagle-aot that",
+        ),
         ({"schema_version": "4"}, damaged("$.schema_version")),
         ({"schema_version": 4.0}, damaged("$.schema_version")),
         ({"schema_version": True}, damaged("$.schema_version")),

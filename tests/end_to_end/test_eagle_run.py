@@ -276,6 +276,7 @@ def test_stop_ids_can_be_added(tiny_artifact: Path) -> None:
         (["--prompt", "Tom", "--chain-len", "0"], "this artifact takes 1 to 15"),
         (["--prompt", "Tom", "--chain-len", "16"], "this artifact takes 1 to 15"),
         (["--prompt", "Tom", "--max-new-tokens", "0"], "must be at least 1"),
+        (["--prompt", "Tom", "--n", "0"], "n 0: must be a whole number from 1 to 128"),
         (["--prompt", "Tom " * 500], "the context 192: shorten the prompt"),
         (["--prompt-file", "/none"], "/none: cannot be read"),
         (["--prompt", "Tom", "--executor", "aoti"], "does not run xnnpack artifacts"),
@@ -296,6 +297,18 @@ def test_ids_that_cannot_be_are_refused(random_artifact: Path, tmp_path: Path, i
     prompts.write_text(f'{{"token_ids": {ids}}}')
     result = run(random_artifact, "--prompts-jsonl", prompts)
     refuses(result, "the prompt is empty" if ids == "[]" else "leave the vocabulary of 1024")
+
+
+@pytest.mark.parametrize("together", [[], ["--batch-size", "1"]])
+def test_which_of_several_prompts_is_refused_is_said(
+    random_artifact: Path, tmp_path: Path, together: list[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"token_ids": [5]}\n{"token_ids": [1024]}\n{"token_ids": [5]}')
+    result = run(random_artifact, "--prompts-jsonl", prompts, "--max-new-tokens", "1", *together)
+    assert result.stderr.endswith(
+        "Error: prompt 2: prompt ids 1024..1024 leave the vocabulary of 1024\n"
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["--prompt", "a", "--prompt-file", "b"], ["--what"]])

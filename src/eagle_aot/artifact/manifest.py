@@ -196,9 +196,10 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 return msgspec.convert(stored, cls)
         except (OSError, ValueError) as error:  # msgspec's are ValueErrors
             raise ArtifactError(f"{path}: damaged ({error}): export again") from error
+        newer = "install the eagle-aot that wrote it, or " if version > SCHEMA_VERSION else ""
         raise ArtifactError(
             f"{path}: schema version {version}, this runner reads {SCHEMA_VERSION}: "
-            "export again with this version"
+            f"{newer}export again with this version"
         )
 
     def verify(self, directory: Path) -> None:
