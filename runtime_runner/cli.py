@@ -320,7 +320,7 @@ def generate_together(prompts: list[Prompt], batch_size: int, options: Options) 
     if options.picture is not None:
         from eagle_aot.runtime_runner.plots.sequences import plot_sequences
 
-        title = f"{options.artifact.name}, {len(prompts)} requests"
+        title = f"{options.artifact.resolve().name}, {len(prompts)} requests"
         plot_sequences(spans(batch.results), title, options.picture)
 
 
@@ -372,5 +372,5 @@ def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
         raise SettingError(f"--plot {picture}: nothing was drafted")
     requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
     shape = f"K = {stats.chain_len}" if stats.tree is None else f"tree {stats.tree}"
-    title = f"{artifact.name}, {shape}, {requests}, {stats.rounds} rounds"
+    title = f"{artifact.resolve().name}, {shape}, {requests}, {stats.rounds} rounds"
     plot_acceptance(stats, title, picture)

@@ -136,7 +136,11 @@ def judge(
         )
     found = recorded and chosen_counts(recorded)
     if not found:
-        return "unknown", "outputs are plain decoding's; the export measured no drafts to compare"
+        right = stats.accepted / sum(stats.reached)
+        return "unknown", (
+            f"{right:.0%} of {sum(stats.reached)} drafts were right; the export measured none of "
+            "these prompts to compare with"
+        )
     return compared(stats, *found)
 
 

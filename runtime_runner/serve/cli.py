@@ -107,7 +107,7 @@ def load(artifact: Path, given: dict[str, Any]) -> "Runner":
     runner = load_artifact(artifact, **load_options(given))
     runner.measure(trees=False)  # while nobody runs
     if not given["no_warm_up"]:
-        click.echo(str(runner.warm_up()), err=True)
+        logging.getLogger(__name__).info("%s", runner.warm_up())
     return runner
 
 

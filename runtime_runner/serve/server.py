@@ -53,6 +53,8 @@ async def _serve(runner: Runner, settings: Settings, host: str, port: int) -> No
     try:
         await Server(config, service).serve()
     except SystemExit as error:  # uvicorn's way of saying so
-        raise EagleError(f"{host}:{port}: cannot be listened on: take another --port") from error
+        raise EagleError(
+            f"{host}:{port}: cannot be listened on, as the log says: take another --port or --host"
+        ) from error
     finally:
         service.worker.close()
