@@ -105,7 +105,9 @@ def kinds(context: click.Context, option: click.Parameter, value: tuple[str, ...
 @click.option("--table-quant", type=click.Choice(QUANTS), default="none", show_default=True,
               help="Multiply with the target's output table in fewer bits; changes the "
                    "text.")  # fmt: skip
-@click.option("--check-only", is_flag=True, help="Check the graphs; lower and write nothing.")
+@click.option("--check-only", is_flag=True,
+              help="Check the graphs, CUDA's unless --backend says otherwise; lower and write "
+                   "nothing.")  # fmt: skip
 @click.option("--tap-layers", metavar="A,B,C",
               help="Boundaries that the head taps, whatever its config.json says.")  # fmt: skip
 @click.option("--describe-draft", type=click.Path(path_type=Path), metavar="DIR",
@@ -146,7 +148,8 @@ def check_usage(asked: Asked) -> None:
     described = asked.describe_draft or asked.describe_target
     if asked.as_json and described is None and not asked.self_test:
         raise click.UsageError(
-            "--json goes with --describe-draft, --describe-target, --self-test and --reproduce"
+            "--json goes with --describe-draft, --describe-target, --list-targets, --self-test and "
+            "--reproduce"
         )
     if asked.no_self_test and (asked.self_test or asked.self_test_prompts is not None):
         raise click.UsageError("--no-self-test leaves nothing for --self-test options to say")
@@ -235,9 +238,12 @@ def show_self_test(asked: Asked) -> None:
 
 
 def print_targets(asked: Asked) -> None:
-    """One line per target: name and what it is."""
+    """One line per target: name and what it is; or the same as one object."""
     from eagle_aot.targets import TARGETS
 
+    if asked.as_json:
+        click.echo(json.dumps({name: spec.summary for name, spec in TARGETS.items()}))
+        return
     for name, spec in TARGETS.items():
         click.echo(f"{name:<16} {spec.summary}")
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.bench.results import Results
-from eagle_aot.runtime_runner.options import AUTO_DRAFTER, drafter_option
+from eagle_aot.runtime_runner.options import AUTO_DRAFTER
 
 REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wrap
 
@@ -23,7 +23,9 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wra
               help="Drafts per round.")  # fmt: skip
 @click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES",
               help="A tree as well; may be given more than once.")  # fmt: skip
-@drafter_option
+@click.option("--drafter", metavar="NAME",
+              help="What drafts: one that the artifact holds, or ngram; default: the "
+                   "first.")  # fmt: skip
 @click.option("--rows", default="1,2,4,8,16,32,64", show_default=True, metavar="N,...",
               help="Rows to verify of each sequence.")  # fmt: skip
 @click.option("--batch-sizes", default="1", show_default=True, metavar="B,...",

@@ -6,6 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from eagle_aot import __version__
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import EagleError
 from eagle_aot.common.text import LONGEST_LINE
@@ -32,6 +33,11 @@ def command_that_raises(error: BaseException) -> click.Command:
 def test_a_stated_failure_is_one_line(error: BaseException, line: str) -> None:
     result = CliRunner().invoke(command_that_raises(error))
     assert (result.exit_code, result.stderr) == (1, line)
+
+
+def test_every_command_tells_the_version() -> None:
+    result = CliRunner().invoke(command_that_raises(KeyboardInterrupt()), ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"eagle-aot, version {__version__}\n")
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory.")])

@@ -45,6 +45,7 @@ OPTIONS = {
     "--no-self-test",
     "--self-test-prompts",
     "--json",
+    "--version",
     "--list-targets",
 }
 
@@ -62,6 +63,8 @@ def test_targets_are_listed() -> None:
     result = export("--list-targets")
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.output.splitlines()] == list(TARGETS)
+    told = json.loads(export("--list-targets", "--json").output)
+    assert list(told) == list(TARGETS) and told["qwen3-8b"] in result.output
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ OPTIONS = {
     "--ignore-eos",
     "--echo",
     "--json",
+    "--version",
     "--plot",
     "--quiet",
     "--self-test",

@@ -23,7 +23,7 @@ NOT_OF_THE_EXPORT = {
         "gpu_memory",
         "as_json",
         "list_targets",
-        "help",
+        "version",
     ),
 }
 TAPS = st.none() | st.lists(st.integers(0, 80), min_size=3, max_size=3, unique=True).map(sorted)

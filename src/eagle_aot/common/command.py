@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from eagle_aot import __version__
 from eagle_aot.common.errors import EagleError, UnsupportedError
 from eagle_aot.common.memory import check_address_space, shortage
 from eagle_aot.common.process import open_standard_streams, persistent_interrupts
@@ -47,7 +48,8 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
         finally:
             logging.disable(logging.NOTSET)
 
-    return click.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+    command = click.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+    return click.version_option(__version__, prog_name="eagle-aot")(command)
 
 
 def given_options(*, but: Collection[str]) -> list[str]:

@@ -29,6 +29,7 @@ OPTIONS = {
     "--no-cuda-graph",
     "--plot",
     "--json",
+    "--version",
 }
 FIELDS = {
     "artifact",
