@@ -12,6 +12,7 @@ from rich.console import Console
 from eagle_aot.artifact import DRAFTERS, PROGRAM, WEIGHTS, CacheBytes, Manifest, drafters_of
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PairingError
+from eagle_aot.common.process import ended_by_sigterm
 from eagle_aot.export.asked import Asked
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def main(**options: Any) -> None:
     if not (asked.list_targets or asked.reproduce):
         check_usage(asked)
     mode = next((mode for name, mode in MODES.items() if getattr(asked, name)), export)
-    mode(asked)
+    with ended_by_sigterm():
+        mode(asked)
 
 
 def check_usage(asked: Asked) -> None:

@@ -1,15 +1,20 @@
 """`eagle-export`: what it refuses, what it prints, what it writes."""
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
+import eagle_aot.export
 from eagle_aot.artifact import DRAFT_IDS, TOKENIZER_FILES, Manifest, RowRange
 from eagle_aot.export import pipeline
 from eagle_aot.export.cli import main
+from eagle_aot.export.publish.output_dir import appearing
 from eagle_aot.targets import TARGETS
 from support.refusals import refuses
 
@@ -212,3 +217,17 @@ def test_weights_are_stored_once_for_both_target_methods(tiny_artifact: Path) ->
     # 6.0 M target and 1.5 M head parameters in float32, of them 0.26 M of a tied table
     files = [tiny_artifact / name for name in ("model.pte", "model.ptd")]
     assert sum(path.stat().st_size for path in files) < 35e6
+
+
+def test_told_to_end_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By SIGTERM, as whoever supervises processes sends it."""
+
+    def run_export(source: Any, output_dir: Path, options: Any) -> None:
+        with appearing(output_dir) as partial:
+            (partial / "model.pte").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(eagle_aot.export, "run_export", run_export)
+    refuses(export("--target-model", "gemma4-tiny", "--output-dir", tmp_path / "a"), "interrupted")
+    assert not list(tmp_path.iterdir()) and signal.getsignal(signal.SIGTERM) == before

@@ -2,6 +2,7 @@
 
 import _thread
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,3 +83,16 @@ def persistent_interrupts() -> Iterator[None]:
         sys.unraisablehook = before
         for timer in timers:  # where the block ended first there is nothing left to interrupt
             timer.cancel()
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that it removes what it was writing.
+
+    Of a process's main thread alone, as handlers of signals are.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
