@@ -108,7 +108,7 @@ def test_told_to_stop_it_ends_what_runs(server: Server) -> None:
 def test_a_file_of_prompts(int4_head_artifact: Path, int4_head: Runner, tmp_path: Path) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS[:9]))
-    answers.write_text('{"answered before"}\n{"half')
+    answers.write_text('{"prompt_tokens": 1}\n{"prompt')
     module = "eagle_aot.runtime_runner.serve.on_ray.batch"
     command = [sys.executable, "-m", module, int4_head_artifact, prompts, answers]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -117,6 +117,6 @@ def test_a_file_of_prompts(int4_head_artifact: Path, int4_head: Runner, tmp_path
         assert done.returncode == 0 and told in done.stderr, done.stderr
         assert "deprecat" not in done.stderr.lower()
     first, *lines = answers.read_text().splitlines()
-    assert first == '{"answered before"}'
+    assert first == '{"prompt_tokens": 1}'
     found = [json.loads(line)["token_ids"] for line in lines]
     assert found == [int4_head.generate(text).token_ids for text in QUESTIONS[1:9]]

@@ -1,19 +1,25 @@
 """`eagle-batch`: a file of prompts, answered by many engines."""
 
+import fcntl
 import json
 import os
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 from rich.console import Console
 from rich.progress import track
 
 from eagle_aot.common.command import check_installed, eagle_command
-from eagle_aot.common.errors import SettingError
+from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
+
+FAILED = b'{"error": '
+STARTS = b'{"prompt_tokens": ', FAILED
+"""How lines of answers begin."""
 
 
 @eagle_command
@@ -39,30 +45,58 @@ def main(
     """
     check_installed("ray", extra="ray")
     prompts = read_prompts(None, None, prompts_jsonl)
-    done = whole_lines(answers_jsonl)
-    if done > len(prompts):
-        raise SettingError(f"{answers_jsonl}: has {done} answers, {prompts_jsonl} {len(prompts)}")
     console = Console(stderr=True)
     hidden = quiet or not console.is_terminal
-    lines = answered(artifact.resolve(), prompts[done:], replicas, options)
-    left = len(prompts) - done
-    with answers_jsonl.open("ab") as file:
+    with appending(answers_jsonl) as file:
+        done = whole_lines(answers_jsonl)
+        if done > len(prompts):
+            raise SettingError(
+                f"{answers_jsonl}: has {done} answers, {prompts_jsonl} {len(prompts)} prompts: "
+                "name the file that they are of"
+            )
+        lines = answered(artifact.resolve(), prompts[done:], replicas, options)
+        left = len(prompts) - done
         for line in track(lines, "answers", total=left, console=console, disable=hidden):
             file.write(line.encode() + b"\n")
             file.flush()
     if not quiet:
         click.echo(f"{answers_jsonl}: {left} answers, behind {done} that were there", err=True)
+    raise_failures(answers_jsonl)
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[BinaryIO]:
+    """A file to write behind what is there. Raises SettingError while another process does."""
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SettingError(f"{path}: another eagle-batch writes it: name another") from error
+        yield file
 
 
 def whole_lines(path: Path) -> int:
-    """How many there are; half a line at the end, of a run that was killed, is cut off."""
-    if not path.exists():
-        return 0
+    """How many answers there are; half of one at the end, of a run that was killed, is cut off.
+
+    Raises SettingError for a file of anything else, which is left as it is.
+    """
     content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)
-    return content.count(b"\n")
+    *lines, half = content.split(b"\n")
+    begun = any(start.startswith(half[: len(start)]) for start in STARTS)
+    if not begun or not all(line.startswith(STARTS) for line in lines):
+        raise SettingError(f"{path}: holds more than answers of eagle-batch: name another file")
+    if half:
+        os.truncate(path, len(content) - len(half))
+    return len(lines)
+
+
+def raise_failures(path: Path) -> None:
+    """Raise EagleError where a line tells why there is no answer."""
+    lines = path.read_bytes().splitlines()
+    failed = [i for i, line in enumerate(lines, start=1) if line.startswith(FAILED)]
+    if failed:
+        first = json.loads(lines[failed[0] - 1])["error"]
+        raise EagleError(f"{path}: {len(failed)} of {len(lines)} failed: line {failed[0]}: {first}")
 
 
 def answered(

@@ -1,0 +1,83 @@
+"""`eagle-batch` around Ray: what it goes on behind, and what it says of prompts without answers."""
+
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from eagle_aot.common.errors import PromptError
+from eagle_aot.runtime_runner.serve.on_ray import batch, predictor
+from support.refusals import refuses
+
+ANSWER = '{"prompt_tokens": 1, "text": "a"}\n'
+
+
+@pytest.fixture
+def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file to answer into; Ray is stood for by one line, the same for each prompt."""
+
+    def answered(artifact: Path, prompts: Sequence[Any], *rest: Any) -> Iterator[str]:
+        return (ANSWER.strip() if prompt else '{"error": "empty"}' for prompt in prompts)
+
+    monkeypatch.setattr(batch, "answered", answered)
+    monkeypatch.setattr(batch, "check_installed", lambda name, extra: None)
+    return tmp_path / "answers.jsonl"
+
+
+def run(answers: Path, *prompts: str) -> Result:
+    file = answers.with_name("prompts.jsonl")
+    file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    return CliRunner().invoke(batch.main, ["artifact", str(file), str(answers)])
+
+
+def test_it_goes_on_behind_the_last_whole_line(answer: Path) -> None:
+    for there in ("", "{", '{"prompt_tok', ANSWER, ANSWER + ANSWER[:-1], ANSWER * 3):
+        answer.write_text(there)
+        assert run(answer, "a", "b", "c").exit_code == 0
+        assert answer.read_text() == ANSWER * 3
+
+
+@pytest.mark.parametrize("there", ["notes", "notes\n", ANSWER + "notes", "[1]\n" + ANSWER])
+def test_what_is_no_answer_is_left_alone(answer: Path, there: str) -> None:
+    answer.write_text(there)
+    refuses(run(answer, "a", "b", "c"), "holds more than answers")
+    assert answer.read_text() == there
+
+
+def test_one_writes_at_a_time(answer: Path) -> None:
+    with answer.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        refuses(run(answer, "a"), "another eagle-batch writes it")
+    assert answer.read_text() == ""
+
+
+def test_who_has_no_answer_is_told_at_the_end_and_again(answer: Path) -> None:
+    for _ in range(2):
+        result = run(answer, "a", "", "c")
+        assert result.exit_code == 1
+        assert result.stderr.endswith("1 of 3 failed: line 2: empty\n")
+    assert answer.read_text().count("\n") == 3
+
+
+def test_a_prompt_that_is_refused_keeps_no_other_from_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def request(prompt: str, asked: Any) -> None:
+        if not prompt:
+            raise PromptError("the prompt is empty")
+
+    def generate_many(prompts: Sequence[str], **options: Any) -> Iterator[Any]:
+        for prompt in prompts:
+            yield SimpleNamespace(to_json=lambda prompt=prompt: {"text": prompt})
+
+    runner = SimpleNamespace(request=request, generate_many=generate_many)
+    monkeypatch.setattr(predictor, "open_artifact", lambda artifact, key: runner)
+    rows = {"prompt": [json.dumps(prompt) for prompt in ("a", "", "c")]}
+    answers = predictor.Predictor("artifact", "key", {"max_new_tokens": 4})(rows)["answer"]
+    found = [json.loads(one) for one in answers]
+    assert found == [{"text": "a"}, {"error": "the prompt is empty"}, {"text": "c"}]
