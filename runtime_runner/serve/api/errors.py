@@ -1,5 +1,7 @@
 """Failures as the OpenAI API words them."""
 
+import re
+from itertools import takewhile
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,6 +16,8 @@ from eagle_aot.runtime_runner.serve.answers import RequestFailed
 from eagle_aot.runtime_runner.serve.worker import Draining, Full
 
 RETRY_AFTER = 1  # seconds
+FORM = re.compile(r"\W|^(?:bool|float|int|str)$")
+"""What is in pydantic's names for the forms of a parameter, and in no parameter's name."""
 
 
 class Told(BaseModel):
@@ -101,12 +105,22 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def first_problem(error: RequestValidationError) -> ApiError:
-    """Of a request that is not what it should be, in one line."""
-    problem = error.errors()[0]
-    where = one_line(".".join(str(part) for part in problem["loc"][1:]))
+    """Of a request that is not what it should be, in one line; of a parameter that may have several
+    forms, what each of them wants."""
+    problem, *others = error.errors()
     if problem["type"] == "extra_forbidden":
+        where = one_line(".".join(map(str, problem["loc"][1:])))
         return ApiError(400, f"{where}: no such parameter here", "unknown_parameter", where)
     if problem["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {problem['ctx']['error']}")
-    message = problem["msg"].removeprefix("Value error, ")
+    where = parameter_of(problem)
+    alike = [problem, *(other for other in others if parameter_of(other) == where)]
+    wanted = dict.fromkeys(one["msg"].removeprefix("Value error, ") for one in alike)
+    message = " or ".join(wanted)
     return ApiError(400, one_line(f"{where}: {message}" if where else message), param=where or None)
+
+
+def parameter_of(problem: dict[str, Any]) -> str:
+    """Where the request has it, without pydantic's names for the forms that it may have."""
+    own = takewhile(lambda part: not FORM.search(str(part)), problem["loc"][1:])
+    return one_line(".".join(map(str, own)))

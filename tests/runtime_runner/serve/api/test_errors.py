@@ -1,0 +1,36 @@
+"""How a request is told what is wrong with it."""
+
+from typing import Any
+
+import pytest
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from eagle_aot.runtime_runner.serve.api.asked import CompletionAsked
+from eagle_aot.runtime_runner.serve.api.errors import first_problem
+
+STRING = "Input should be a valid string"
+
+
+@pytest.mark.parametrize(
+    ("asked", "line", "param"),
+    [
+        ({}, "prompt: Field required", "prompt"),
+        ({"prompt": 1}, f"prompt: {STRING} or Input should be a valid list", "prompt"),
+        ({"prompt": []}, f"prompt: {STRING} or List should have at least 1 item", "prompt"),
+        (
+            {"prompt": "a", "chain_len": "x"},
+            "chain_len: Input should be a valid integer or",
+            "chain_len",
+        ),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens: Input should be greater", "max_tokens"),
+        ({"prompt": "a", "no-such": 1}, "no-such: no such parameter here", "no-such"),
+    ],
+)
+def test_a_parameter_is_told_what_it_may_be(asked: dict[str, Any], line: str, param: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        CompletionAsked.model_validate({"model": "tiny"} | asked)
+    problems = [{**one, "loc": ("body", *one["loc"])} for one in raised.value.errors()]
+    error = first_problem(RequestValidationError(problems))
+    assert str(error).startswith(line) and error.status == 400
+    assert error.param == param
