@@ -16,6 +16,7 @@ from rich.progress import track
 from eagle_aot.common.command import check_installed, eagle_command
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
+from eagle_aot.runtime_runner.parameters import Parameters
 
 FAILED = b'{"error": '
 STARTS = b'{"prompt_tokens": ', FAILED
@@ -49,6 +50,7 @@ def main(
     hidden = quiet or not console.is_terminal
     with appending(answers_jsonl) as file:
         done = whole_lines(answers_jsonl)
+        check_same(answers_jsonl, Parameters(**options))
         if done > len(prompts):
             raise SettingError(
                 f"{answers_jsonl}: has {done} answers, {prompts_jsonl} {len(prompts)} prompts: "
@@ -90,12 +92,27 @@ def whole_lines(path: Path) -> int:
     return len(lines)
 
 
+def check_same(path: Path, asked: Parameters) -> None:
+    """Raise SettingError where the first answer of a file was asked for otherwise."""
+    with path.open("rb") as lines:
+        answer = next((line for line in lines if not line.startswith(FAILED)), b"{}")
+    try:
+        told = json.loads(answer).get("parameters", asked.to_json())
+    except ValueError as error:
+        raise SettingError(f"{path}: is damaged ({error}): name another file") from error
+    if told != asked.to_json():
+        raise SettingError(
+            f"{path}: has answers that were asked for with other options: give those, or name "
+            "another file"
+        )
+
+
 def raise_failures(path: Path) -> None:
     """Raise EagleError where a line tells why there is no answer."""
     lines = path.read_bytes().splitlines()
     failed = [i for i, line in enumerate(lines, start=1) if line.startswith(FAILED)]
     if failed:
-        first = json.loads(lines[failed[0] - 1])["error"]
+        first = lines[failed[0] - 1].decode(errors="replace")
         raise EagleError(f"{path}: {len(failed)} of {len(lines)} failed: line {failed[0]}: {first}")
 
 

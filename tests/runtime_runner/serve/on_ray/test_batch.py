@@ -29,10 +29,10 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "answers.jsonl"
 
 
-def run(answers: Path, *prompts: str) -> Result:
+def run(answers: Path, *prompts: str, options: Sequence[str] = ()) -> Result:
     file = answers.with_name("prompts.jsonl")
     file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    return CliRunner().invoke(batch.main, ["artifact", str(file), str(answers)])
+    return CliRunner().invoke(batch.main, ["artifact", str(file), str(answers), *options])
 
 
 def test_it_goes_on_behind_the_last_whole_line(answer: Path) -> None:
@@ -42,11 +42,28 @@ def test_it_goes_on_behind_the_last_whole_line(answer: Path) -> None:
         assert answer.read_text() == ANSWER * 3
 
 
-@pytest.mark.parametrize("there", ["notes", "notes\n", ANSWER + "notes", "[1]\n" + ANSWER])
-def test_what_is_no_answer_is_left_alone(answer: Path, there: str) -> None:
+@pytest.mark.parametrize(
+    ("there", "line"),
+    [
+        *((text, "holds more than answers") for text in ("notes", "notes\n", ANSWER + "notes")),
+        ("[1]\n" + ANSWER, "holds more than answers"),
+        ('{"prompt_tokens": 1, "tex\n', "is damaged (Invalid control"),
+    ],
+)
+def test_what_is_no_answer_is_left_alone(answer: Path, there: str, line: str) -> None:
     answer.write_text(there)
-    refuses(run(answer, "a", "b", "c"), "holds more than answers")
+    refuses(run(answer, "a", "b", "c"), line)
     assert answer.read_text() == there
+
+
+def test_it_goes_on_with_the_same_options_alone(answer: Path) -> None:
+    there = ANSWER.replace("}", ', "parameters": {"max_new_tokens": 8, "system": "Count."}}')
+    answer.write_text(there)
+    same = "--max-new-tokens", "8", "--system", "Count."
+    refuses(run(answer, "a", "b", options=same[:2]), "asked for with other options")
+    assert answer.read_text() == there
+    assert run(answer, "a", "b", options=same).exit_code == 0
+    assert answer.read_text() == there + ANSWER
 
 
 def test_one_writes_at_a_time(answer: Path) -> None:
@@ -60,7 +77,7 @@ def test_who_has_no_answer_is_told_at_the_end_and_again(answer: Path) -> None:
     for _ in range(2):
         result = run(answer, "a", "", "c")
         assert result.exit_code == 1
-        assert result.stderr.endswith("1 of 3 failed: line 2: empty\n")
+        assert result.stderr.endswith('1 of 3 failed: line 2: {"error": "empty"}\n')
     assert answer.read_text().count("\n") == 3
 
 
