@@ -1,4 +1,4 @@
-"""Train an EAGLE-3 draft head for a target, on answers that the target itself writes.
+"""Train an EAGLE-3 or P-EAGLE draft head for a target, on answers that the target itself writes.
 
 \b
     export PYTHONPATH=src
@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from eagle_aot.artifact import EAGLE3, P_EAGLE
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
 
@@ -78,8 +79,12 @@ def number(name: str, default: float, text: str) -> Option:
 @number("--temperature", 0.8, "Of every other answer; all others are greedy.")
 @count("--slots", 2048, "Answers written at once: as memory allows.")
 @count("--held-out", 256, "Greedy answers to measure on, never trained on.")
+@click.option("--drafter", type=click.Choice([EAGLE3, P_EAGLE]), default=EAGLE3,
+              show_default=True, help="What kind of head.")  # fmt: skip
 @count("--draft-vocab-size", 8192, "The answers' most frequent tokens.")
 @count("--intermediate-size", 1536, "Of the head's MLP.")
+@click.option("--layers", type=click.IntRange(min=1),
+              help="Of the head; default: 1, of P-EAGLE 4.")  # fmt: skip
 @click.option("--tap-layers", help="Boundaries a,b,c; default: 2, n // 2 and n - 3.")
 @count("--steps", 2600, "Of training.")
 @count("--batch-tokens", 32_768, "Padding included.")
@@ -111,8 +116,10 @@ def main(
     temperature: float,
     slots: int,
     held_out: int,
+    drafter: str,
     draft_vocab_size: int,
     intermediate_size: int,
+    layers: int | None,
     tap_layers: str | None,
     steps: int,
     batch_tokens: int,
@@ -131,6 +138,7 @@ def main(
     from eagle_aot.export.drafters.taps import parse_tap_layers
     from head_training import judge, pipeline
     from head_training.draft import HeadSizes
+    from head_training.learned_mask import LAYERS
     from head_training.settings import Answering, Prompting, Run
     from shared.training import Budget
 
@@ -154,9 +162,11 @@ def main(
             slots=slots,
         ),
         held_out=held_out,
+        drafter=drafter,
         sizes=HeadSizes(
             draft_vocab_size=draft_vocab_size,
             intermediate_size=intermediate_size,
+            num_layers=layers or (LAYERS if drafter == P_EAGLE else 1),
             tap_layers=parse_tap_layers(tap_layers),
         ),
         budget=Budget(

@@ -1,22 +1,25 @@
 """Training-time test: the chains that a head drafts, rehearsed from every position at once.
 
 At inference a head drafts a chain: its first slot reads the target's hidden states, every further
-slot reads the head's own output. Training rehearses exactly that, from every position at once.
+slot reads the head's own output, or is a mask. Training rehearses exactly that, from every position
+at once.
 
 An *anchor* e is the last slot of the committed text x_0..x_{e+1}. Step 0 is the committed slot e:
 (embedding of x_{e+1}, fused feature of position e) at position e, attending to the slots <= e; it
 predicts x_{e+2}. Step s is the s-th slot of the chain that starts at e: (embedding of x_{e+s+1},
-output of step s-1) at position e+s; it attends to the committed slots <= e and to the steps 1..s of
-its own chain, and predicts x_{e+s+2}. Its label is the target's distribution at position e+s+1.
+output of step s-1), or a mask for both (`Eagle3Draft.further`), at position e+s; it attends to the
+committed slots <= e and to the steps 1..s of its own chain, and predicts x_{e+s+2}. Its label is
+the target's distribution at position e+s+1.
 
 The layers are the head's own and attention that of the export's self-test, which runs the same
 chains. `Eagle3Draft.run` cannot be trained through: its caches keep no gradients, and hold one text
 where here every anchor has a chain of its own.
 
-Shapes: B rows, T positions (= anchors), H hidden, Vd draft vocabulary.
+Shapes: B rows, T positions (= anchors), A anchors of a step, which are all T unless some are left
+out, H hidden, Vd draft vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,7 +40,7 @@ LOGITS_AT_ONCE = 2**28
 """Of the target: a gigabyte in float32."""
 
 ReadOut = Callable[[Tensor, int], Tensor]
-"""Of a step's stream [B, T, H] and its number, the recurrent feature [B, T, H] for the next one."""
+"""Of a step's stream [B, A, H] and its number, the recurrent feature [B, A, H] for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,11 @@ class Labels:
     probabilities: Tensor
     weight: Tensor
 
-    def after(self, step: int) -> tuple[Tensor, Tensor]:
-        """Those of a step, for all anchors: [B, T, Vd] and [B, T]."""
-        rows = slice(step + 1, step + 1 + self.weight.shape[1] - TTT_STEPS)
+    def after(self, step: int, anchors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Those of a step, for these anchors int64 [A] or all: [B, A, Vd] and [B, A]."""
+        rows: Tensor | slice = slice(step + 1, step + 1 + self.weight.shape[1] - TTT_STEPS)
+        if anchors is not None:
+            rows = anchors + step + 1
         return self.probabilities[:, rows], self.weight[:, rows]
 
 
@@ -90,21 +95,29 @@ def draft_shares(target: FrozenTarget, target_ids: Tensor, normed: Tensor) -> tu
 
 
 def walk_chains(
-    draft: Eagle3Draft, tokens: Tensor, taps: Tensor, steps: int, read_out: ReadOut
+    draft: Eagle3Draft, tokens: Tensor, taps: Tensor, anchors: Sequence[Tensor], read_out: ReadOut
 ) -> None:
-    """Run the chains of all anchors, teacher-forced; `read_out` is handed every step's stream.
+    """Run the chains of many anchors, teacher-forced; `read_out` is handed every step's stream.
 
-    `tokens` int64 [B, T], `taps` [B, T, taps * H]. Entry e of step s predicts x_{e+s+2}; the last
-    s + 2 entries have nothing to predict.
+    `tokens` int64 [B, T], `taps` [B, T, taps * H]. `anchors` are those of each step, int64 [A]:
+    first all in order, then the first A of the step before; a head that reads its own drafts has
+    all in each. The entry of anchor e in step s predicts x_{e+s+2}; the last s + 2 anchors have
+    nothing to predict.
     """
     chains = [LayerChains(draft.config.head_dim**-0.5) for _ in draft.layers]
     feature, wiring = draft.fuse(taps), draft.config.wiring
-    anchors = torch.arange(tokens.shape[1], device=tokens.device)
-    for step in range(steps):
-        embedding = draft.embed(shift(tokens, step + 1))
-        attends = [partial(chain.attend, anchors) for chain in chains]
-        stream = draft.stream(embedding, feature, anchors + step, attends, wiring)
+    for step, seen in enumerate(anchors):
+        embedding = draft.embed(shift(tokens, step + 1)[:, seen])
+        if step > 0:
+            embedding, feature = draft.further(embedding, feature[:, : len(seen)])
+        attends = [partial(chain.attend, seen) for chain in chains]
+        stream = draft.stream(embedding, feature, seen + step, attends, wiring)
         feature = read_out(stream, step)
+
+
+def every_anchor(tokens: Tensor, steps: int) -> list[Tensor]:
+    """All of `tokens` [B, T] in each step: int64 [T] each."""
+    return [torch.arange(tokens.shape[1], device=tokens.device)] * steps
 
 
 @torch.no_grad()
@@ -118,7 +131,7 @@ def chain_choices(draft: Eagle3Draft, tokens: Tensor, taps: Tensor, steps: int) 
         return feature
 
     with torch.compiler.set_stance("force_eager"):  # rather than compile it without gradients too
-        walk_chains(draft, tokens, taps, steps, choose)
+        walk_chains(draft, tokens, taps, every_anchor(tokens, steps), choose)
     return iter(choices)
 
 
@@ -132,25 +145,32 @@ class ChainLoss:
         if compiled:
             compile_layers(draft)
 
-    def __call__(self, tokens: Tensor, taps: Tensor, labels: Labels) -> Tensor:
-        """A scalar; `tokens` int64 [B, T], `taps` [B, T, taps * H]."""
+    def __call__(
+        self, tokens: Tensor, taps: Tensor, labels: Labels, thinned: Sequence[Tensor] | None = None
+    ) -> Tensor:
+        """A scalar; `tokens` int64 [B, T], `taps` [B, T, taps * H].
+
+        `thinned` are the anchors of each step where they are not all of them.
+        """
         losses: list[Tensor] = []
 
         def read_out(stream: Tensor, step: int) -> Tensor:
-            loss, feature = self._step_loss(self.draft, stream, *labels.after(step))
+            seen = None if thinned is None else thinned[step]
+            loss, feature = self._step_loss(self.draft, stream, *labels.after(step, seen))
             losses.append(STEP_DECAY**step * loss)
             return feature
 
-        walk_chains(self.draft, tokens, taps, TTT_STEPS, read_out)
+        anchors = thinned or every_anchor(tokens, TTT_STEPS)
+        walk_chains(self.draft, tokens, taps, anchors, read_out)
         return torch.stack(losses).sum() / sum(STEP_DECAY**step for step in range(TTT_STEPS))
 
 
 def step_loss(
     draft: Eagle3Draft, stream: Tensor, wanted: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The weighted mean cross entropy of one step, and its recurrent feature [B, T, H].
+    """The weighted mean cross entropy of one step, and its recurrent feature [B, A, H].
 
-    `stream` [B, T, H], `wanted` [B, T, Vd] and `weight` [B, T] as `Labels.after` gives them.
+    `stream` [B, A, H], `wanted` [B, A, Vd] and `weight` [B, A] as `Labels.after` gives them.
     """
     logits, feature = draft.read_out(stream, draft.config.wiring)
     nats = -(wanted * F.log_softmax(logits, dim=-1)).sum(-1)

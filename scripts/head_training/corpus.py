@@ -18,11 +18,13 @@ class Batch:
     """`tokens` int64 [B, T], right-padded; `answer`, `valid` bool [B, T].
 
     `valid` marks what is not padding, `answer` the model's own tokens, the end of turn included.
+    `number` says how many batches of a training came before.
     """
 
     tokens: Tensor
     answer: Tensor
     valid: Tensor
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,15 @@ class Corpus:
         Rows of one batch have about the same length; padding counts towards `tokens_per_batch`.
         """
         generator = torch.Generator().manual_seed(seed)
-        groups = self._groups(tokens_per_batch)
+        groups, number = self._groups(tokens_per_batch), first
         while True:
             order = torch.randperm(len(groups), generator=generator).tolist()
             for i in order[first:]:
-                yield self.batch(groups[i])
+                yield self.batch(groups[i], number)
+                number += 1
             first = max(0, first - len(groups))
 
-    def batch(self, rows: Tensor) -> Batch:
+    def batch(self, rows: Tensor, number: int = 0) -> Batch:
         """The rows int64 [B] as one batch, on the device of `flat`."""
         device = self.flat.device
         spans = torch.stack((self.offsets[rows], self.lengths[rows], self.answer_starts[rows]))
@@ -72,7 +75,11 @@ class Corpus:
         # Padding is id 0, and padding columns may point past the end.
         index = (offsets + column).clamp(max=len(self.flat) - 1)
         tokens = self.flat[index].long() * valid
-        return Batch(tokens, valid & (column >= starts), valid)
+        return Batch(tokens, valid & (column >= starts), valid, number)
+
+    def token_counts(self, vocab_size: int) -> Tensor:
+        """How often each token occurs anywhere, int64 [vocab_size] on the host."""
+        return torch.bincount(self.flat, minlength=vocab_size).cpu()
 
     def answer_counts(self, vocab_size: int) -> Tensor:
         """How often each token occurs in the answers, int64 [vocab_size] on the host."""

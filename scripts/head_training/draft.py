@@ -14,6 +14,7 @@ from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.rope import Rope
 from head_training.frozen_target import FrozenTarget
+from head_training.learned_mask import LearnedMask
 
 NOT_CACHED = 1  # positions of the head's own cache, which training does not use
 
@@ -25,16 +26,20 @@ class HeadSizes:
     draft_vocab_size: int
     intermediate_size: int
     tap_layers: tuple[int, ...] | None = None
+    num_layers: int = 1
     num_heads: int | None = None
     num_kv_heads: int | None = None
     head_dim: int | None = None
     rope_theta: float = 10000.0
 
 
-def draft_config(target: FrozenTarget, sizes: HeadSizes) -> DraftConfig:
+def draft_config(
+    target: FrozenTarget, sizes: HeadSizes, mask_token_id: int | None = None
+) -> DraftConfig:
     """The head's geometry: that of the target's first layer where nothing else is asked for.
 
-    Raises PairingError for a target that is too small for taps at 2, n // 2 and n - 3.
+    One that has a mask token drafts in parallel. Raises PairingError for a target that is too small
+    for taps at 2, n // 2 and n - 3.
     """
     facts = target.facts
     attention = cast(CachedAttention, target.decoder.layers[0].get_submodule("self_attn"))
@@ -49,9 +54,11 @@ def draft_config(target: FrozenTarget, sizes: HeadSizes) -> DraftConfig:
         num_heads=sizes.num_heads or attention.heads,
         num_kv_heads=sizes.num_kv_heads or attention.kv_cache.k.shape[0],
         head_dim=sizes.head_dim or attention.head_dim,
+        num_layers=sizes.num_layers,
         rope=Rope(theta=sizes.rope_theta),
         norm_before_residual=True,
         tap_layers=taps,
+        mask_token_id=mask_token_id,
     )
 
 
@@ -67,7 +74,8 @@ def draft_vocabulary(counts: Tensor, size: int, always: Sequence[int]) -> Tensor
 
 def build_draft(target: FrozenTarget, config: DraftConfig, target_ids: Tensor) -> Eagle3Draft:
     """A fresh head in float32 that shares the target's (frozen, unscaled) embedding rows."""
-    draft = Eagle3Draft(config, CacheSizes(NOT_CACHED, torch.float32)).to(target.device)
+    model = Eagle3Draft if config.mask_token_id is None else LearnedMask
+    draft = model(config, CacheSizes(NOT_CACHED, torch.float32)).to(target.device)
     for parameter in draft.parameters():
         if parameter.ndim == 2:
             nn.init.normal_(parameter, std=0.02)

@@ -1,7 +1,8 @@
 """Writes a head in the layout of vLLM's speculators: config.json and model.safetensors.
 
 Besides the head's parameters, by their own names, there are `d2t` int64 [Vd], the offset from a
-draft id to its target id, and `t2d` bool [V], which target ids can be drafted. Linears may be
+draft id to its target id, and `t2d` bool [V], which target ids can be drafted. A P-EAGLE head has
+`mask_hidden` [1, 1, num_taps * Ht] and names its mask token as `mask_token_id`. Linears may be
 stored in fewer bits, as torchao flattens them: whoever loads the head makes them dense again.
 """
 
@@ -16,8 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
+from eagle_aot.export.drafters.eagle3.load import MADE
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN
 from eagle_aot.targets.checkpoint import read_config
+from head_training.learned_mask import LearnedMask
 
 SPECULATORS_VERSION = "0.3.0"
 EMBEDDING = "embed_tokens.weight"
@@ -93,7 +97,10 @@ def _tensors(draft: Eagle3Draft) -> dict[str, Tensor]:
     tensors = {
         name: parameter.detach().to("cpu", torch.bfloat16)
         for name, parameter in draft.named_parameters()
+        if name not in MADE
     }
+    if isinstance(draft, LearnedMask):
+        tensors[MASK_HIDDEN] = tensors[MASK_HIDDEN].view(1, 1, -1)
     target_ids = draft.target_ids.cpu()
     tensors["d2t"] = target_ids - torch.arange(len(target_ids))
     tensors["t2d"] = torch.zeros(draft.config.vocab_size, dtype=torch.bool)
@@ -103,9 +110,11 @@ def _tensors(draft: Eagle3Draft) -> dict[str, Tensor]:
 
 def _config(draft: Eagle3Draft, verifier: Verifier, chain_len: int) -> dict[str, Any]:
     config = draft.config
+    parallel = config.mask_token_id is not None
+    algorithm = "peagle" if parallel else "eagle3"
     return {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
+        "architectures": ["PEagleDraftModel" if parallel else "Eagle3DraftModel"],
+        "speculators_model_type": algorithm,
         "speculators_version": SPECULATORS_VERSION,
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size,
@@ -117,11 +126,12 @@ def _config(draft: Eagle3Draft, verifier: Verifier, chain_len: int) -> dict[str,
         "dtype": "bfloat16",
         "transformer_layer_config": _layer_config(draft, verifier),
         "speculators_config": {
-            "algorithm": "eagle3",
+            "algorithm": algorithm,
             "default_proposal_method": "greedy",
             "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": chain_len}],
             "verifier": {"name_or_path": verifier.name, "architectures": verifier.architectures},
         },
+        **({"mask_token_id": config.mask_token_id} if parallel else {}),
     }
 
 

@@ -12,16 +12,22 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from eagle_aot.artifact import P_EAGLE
 from eagle_aot.common.errors import SettingError
-from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.describe import sizes
+from eagle_aot.export.drafters.eagle3.load import build_draft as read_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.registry import name_of_kind
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from head_training.answers.shards import AnswerShards, is_greedy
 from head_training.answers.writer import AnswerWriter, Asked, Written
 from head_training.corpus import Corpus
-from head_training.draft import build_draft, draft_config, draft_vocabulary
+from head_training.draft import NOT_CACHED, build_draft, draft_config, draft_vocabulary
 from head_training.evaluation import evaluate_head
 from head_training.head_checkpoint import Verifier, save_head
+from head_training.learned_mask import rarest_token
 from head_training.prompts.collect import collect_prompts
 from head_training.prompts.tokens import PromptSet
 from head_training.settings import Run
@@ -150,7 +156,8 @@ def run_head(run: Run) -> None:
             "texts": len(corpus.lengths),
             "answer_tokens": shards.answer_tokens,
             "held_out": scores,
-            "head": sizes(draft.config)
+            "head": {"drafter": run.drafter}
+            | sizes(draft.config)
             | {
                 "tap_layers": draft.tap_layers,
                 "format": run.head_format,
@@ -176,17 +183,20 @@ def _corpora(run: Run, shards: AnswerShards) -> tuple[Corpus, Corpus]:
 
 
 def fresh_draft(run: Run, corpus: Corpus) -> Eagle3Draft:
-    """A head whose vocabulary is that of the answers."""
-    config = draft_config(run.target, run.sizes)
-    counts = corpus.answer_counts(config.vocab_size)
-    target_ids = draft_vocabulary(counts, config.draft_vocab_size, run.stop_ids)
+    """A head whose vocabulary is that of the answers, and whose mask token is in no text."""
+    size = run.target.facts.vocab_size
+    mask = rarest_token(corpus.token_counts(size)) if run.drafter == P_EAGLE else None
+    config = draft_config(run.target, run.sizes, mask)
+    target_ids = draft_vocabulary(corpus.answer_counts(size), config.draft_vocab_size, run.stop_ids)
     return build_draft(run.target, config, target_ids)
 
 
 def written_draft(run: Run) -> Eagle3Draft:
-    """The head as it lies on disk."""
+    """The head as it lies on disk, of either kind."""
+    checkpoint = HeadCheckpoint(run.head_dir)
+    layout = read_layout(checkpoint, None, parallel=name_of_kind(checkpoint) == P_EAGLE)
     target = None if run.with_embedding else run.target.facts
-    return load_draft(run.head_dir, target, max_seq_len=1).to(run.device)
+    return read_draft(layout, target, CacheSizes(NOT_CACHED, torch.float32)).to(run.device)
 
 
 def _save(run: Run, draft: Eagle3Draft) -> None:

@@ -58,6 +58,7 @@ class Run:
     prompting: Prompting
     answering: Answering
     held_out: int
+    drafter: str
     sizes: HeadSizes
     budget: Budget
     save_every: int
@@ -123,6 +124,7 @@ class Run:
         return _identity(
             answers=self.answers_identity,
             texts=texts,
+            drafter=self.drafter,
             sizes=asdict(self.sizes),
             held_out=self.held_out,
             budget=asdict(self.budget) | {"minutes": minutes},

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from head_training.chains import ChainLoss, read_labels
+from head_training.chains import TTT_STEPS, ChainLoss, read_labels
 from head_training.corpus import Batch, Corpus
 from head_training.frozen_target import UNLIKE_ANY, FrozenTarget
+from head_training.learned_mask import LearnedMask, thinned_anchors
 from shared.training import Budget, StateFile, TrainingProgress, autocast, train
 
 
@@ -35,7 +36,7 @@ def train_head(
     def loss_of(batch: Batch) -> tuple[Tensor, int]:
         taps, labels = read_labels(target, draft, batch)
         with autocast(target.device):
-            loss = chain_loss(batch.tokens, taps, labels)
+            loss = chain_loss(batch.tokens, taps, labels, thinned(draft, batch))
         return loss, batch.tokens.numel()
 
     if compiled:
@@ -44,6 +45,13 @@ def train_head(
     return train(
         draft, "head", budget, batches, loss_of, on_report=on_report, state_file=state_file
     )
+
+
+def thinned(draft: Eagle3Draft, batch: Batch) -> list[Tensor] | None:
+    """The anchors of each step where masks are rehearsed, other ones for every batch."""
+    if not isinstance(draft, LearnedMask):
+        return None
+    return thinned_anchors(batch.tokens.shape[1], TTT_STEPS, batch.number, batch.tokens.device)
 
 
 def _compile(

@@ -60,7 +60,8 @@ class LayerChains:
     def attend(self, seen: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One step's rows: q [1, T, heads, D], k and v [1, T, kv_heads, D] -> as q.
 
-        Row t sees the slots up to `seen` int64 [T], and of all later steps its own row.
+        Row t sees the slots up to `seen` int64 [T], and of all later steps its own row. A step may
+        have fewer rows than the one before, the first ones of it.
         """
         q, k, v = (x.transpose(1, 2) for x in (q * self._scale, k, v))
         group = q.shape[1] // k.shape[1]
@@ -68,12 +69,12 @@ class LayerChains:
         self._values.append(v.repeat_interleave(group, dim=1))
         keys, *own_keys = self._keys
         values, *own_values = self._values
-        slots = keys.shape[2]
+        slots, rows = keys.shape[2], q.shape[2]
         hidden = torch.arange(slots, device=q.device) > seen.unsqueeze(-1)
         scores = [(q @ keys.transpose(-1, -2)).masked_fill(hidden, float("-inf"))]
-        scores += [(q * key).sum(-1, keepdim=True) for key in own_keys]
+        scores += [(q * key[:, :, :rows]).sum(-1, keepdim=True) for key in own_keys]
         weights = torch.cat(scores, dim=-1).float().softmax(-1).to(values.dtype)
         mixed = weights[..., :slots] @ values
         for i, value in enumerate(own_values):
-            mixed = mixed + weights[..., slots + i, None] * value
+            mixed = mixed + weights[..., slots + i, None] * value[:, :, :rows]
         return mixed.transpose(1, 2)
