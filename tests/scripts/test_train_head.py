@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from safetensors.torch import load_file
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.self_test.run import rank
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.registry import name_of_kind
 from eagle_aot.export.drafters.self_test.text import continue_greedily
 from eagle_aot.targets import load_target
 from eagle_aot.targets.registry import TINY_DIR
@@ -100,6 +103,22 @@ def test_the_self_test_finds_that_it_fits(trained: Path) -> None:
     ]
     draft = load_draft(trained / "head", target, 256)
     assert rank(draft, texts, target.num_hidden_layers).kind == "fits"
+
+
+def test_a_p_eagle_head_is_trained_on_the_same_answers(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "answers", tmp_path / "answers")
+    shutil.copy(trained / "prompts.safetensors", tmp_path)
+    others = ["--prompts-jsonl", trained / "questions.jsonl"]
+    others += ["--eval-prompts-jsonl", trained / "others.jsonl", "--answer-tokens", "1500"]
+    parallel = ["--drafter", "p-eagle", "--layers", "2", "--steps", "2", "--output-dir", tmp_path]
+    done = run("--smoke", *TARGET, *ANSWERS, *HEAD, *others, *parallel)
+    assert done.exit_code == 0, done.output
+    assert name_of_kind(HeadCheckpoint(tmp_path / "head")) == "p-eagle"
+    head = read(tmp_path, "training.json")["head"]
+    assert (head["drafter"], head["num_layers"]) == ("p-eagle", 2)
+    shards = [load_file(path) for path in sorted((tmp_path / "answers").glob("*.safetensors"))]
+    assert all(not (shard["flat"] == head["mask_token_id"]).any() for shard in shards)
+    assert set(read(tmp_path, "evaluation.json")["kinds"]) > {"all"}
 
 
 @pytest.mark.parametrize(

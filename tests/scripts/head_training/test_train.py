@@ -1,7 +1,9 @@
 """A head's training: its math against the head's own caches, and going on after a stop."""
 
+import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,14 @@ import torch
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.parallel import MASK, ParallelDraft, new_draft
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.step import chain_step
 from head_training.chains import STEP_DECAY, TTT_STEPS, ChainLoss, read_labels
 from head_training.corpus import Corpus
 from head_training.draft import HeadSizes, build_draft, draft_config, draft_vocabulary
 from head_training.frozen_target import FrozenTarget, read_target
+from head_training.learned_mask import KEPT, LearnedMask, thinned_anchors
 from head_training.train import train_head
 from shared.training import Budget, StateFile
 from support.gemma_oracle import VOCAB
@@ -21,6 +27,8 @@ from support.pre_norm_oracle import random_pre_norm, save
 CPU = torch.device("cpu")
 SIZES = HeadSizes(draft_vocab_size=48, intermediate_size=32, tap_layers=(1, 2, 3))
 BUDGET = Budget(steps=6, tokens=128, learning_rate=1e-2)
+MASK_TOKEN = 5
+KINDS = pytest.mark.parametrize("mask", [None, MASK_TOKEN], ids=["eagle3", "p-eagle"])
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +43,23 @@ def corpus(rows: int = 12) -> Corpus:
     return Corpus.of_rows([(ids, rng.randint(1, 8)) for ids in texts], CPU)
 
 
-def fresh(target: FrozenTarget) -> Eagle3Draft:
+def fresh(target: FrozenTarget, mask: int | None = None) -> Eagle3Draft:
     torch.manual_seed(0)
     ids = draft_vocabulary(corpus().answer_counts(VOCAB), SIZES.draft_vocab_size, [3])
-    return build_draft(target, draft_config(target, SIZES), ids)
+    sizes = SIZES if mask is None else replace(SIZES, num_layers=2)
+    return build_draft(target, draft_config(target, sizes, mask), ids)
 
 
-def test_the_loss_is_that_of_chains_drafted_one_after_another(target: FrozenTarget) -> None:
+@KINDS
+def test_the_loss_is_that_of_chains_drafted_one_after_another(
+    mask: int | None, target: FrozenTarget
+) -> None:
     """Of one text, by the sum over anchors and steps as it is defined."""
-    draft, (ids, start) = fresh(target), ([*range(20, 34)], 3)
+    draft, (ids, start) = fresh(target, mask), ([*range(20, 34)], 3)
     batch = Corpus.of_rows([(ids, start)], CPU).batch(torch.tensor([0]))
     taps, labels = read_labels(target, draft, batch)
-    found = ChainLoss(draft, compiled=False)(batch.tokens, taps, labels)
+    thinned = None if mask is None else thinned_anchors(batch.tokens.shape[1], TTT_STEPS, 1, CPU)
+    found = ChainLoss(draft, compiled=False)(batch.tokens, taps, labels, thinned)
     logits = target.logits(target.read(batch.tokens)[0])[0]
     drafted = set(draft.target_ids.tolist())
     total = torch.zeros(())
@@ -55,11 +68,13 @@ def test_the_loss_is_that_of_chains_drafted_one_after_another(target: FrozenTarg
     for step in range(TTT_STEPS):
         nats, weights = torch.zeros(()), 0.0
         for anchor in range(len(ids) - step - 2):
+            if thinned is not None and anchor not in thinned[step].tolist():
+                continue
             label = anchor + step + 1
             if int(logits[label].argmax()) not in drafted:
                 continue
             weight = 1.0 if label + 1 >= start else 0.05
-            chosen = chain_logits(cached, batch.tokens[0], features, anchor, step)
+            chosen = slot_logits(cached, batch.tokens[0], features, anchor, step)
             wanted = logits[label, draft.target_ids].softmax(-1)
             nats = nats - weight * (wanted * chosen.log_softmax(-1)).sum()
             weights += weight
@@ -69,16 +84,19 @@ def test_the_loss_is_that_of_chains_drafted_one_after_another(target: FrozenTarg
 
 
 def build_cached(draft: Eagle3Draft) -> Eagle3Draft:
-    """The same head with room for a text."""
-    from eagle_aot.targets.decoder.kv_cache import CacheSizes
-
-    cached = Eagle3Draft(draft.config, CacheSizes(64, torch.float32))
-    cached.load_state_dict(draft.state_dict())
+    """The same head with room for a text, as an export has it."""
+    cached, state = new_draft(draft.config, CacheSizes(64, torch.float32)), draft.state_dict()
+    if isinstance(cached, ParallelDraft):
+        assert isinstance(draft, LearnedMask)
+        del state["mask_hidden"]
+    cached.load_state_dict(state)
+    if isinstance(cached, ParallelDraft):
+        cached.set_mask(draft.mask_hidden)
     return cached
 
 
 @torch.no_grad()
-def chain_logits(
+def slot_logits(
     draft: Eagle3Draft, tokens: torch.Tensor, features: torch.Tensor, anchor: int, step: int
 ) -> torch.Tensor:
     """Draft logits [Vd] of the last slot of a chain, through the head's caches."""
@@ -87,6 +105,13 @@ def chain_logits(
     logits, recurrent = draft.forward_cached(
         draft.embed(tokens[None, 1 : anchor + 2]), feature, positions
     )
+    if isinstance(draft, ParallelDraft) and step > 0:
+        masks = torch.full((1, step), MASK)
+        places = chain_step(torch.arange(anchor + 1, anchor + step + 1))
+        logits, _ = draft.run(
+            *draft.unmasked(masks, recurrent[:, -1:].expand(-1, step, -1)), places
+        )
+        return logits[0, -1]
     for slot in range(anchor + 1, anchor + step + 1):
         embedding = draft.embed(tokens[None, [slot + 1]])
         logits, recurrent = draft.forward_cached(embedding, recurrent[:, -1:], torch.tensor([slot]))
@@ -111,10 +136,11 @@ def stop_at(step: int) -> Callable[[], str]:
     return report
 
 
+@KINDS
 def test_a_training_that_was_stopped_ends_with_the_same_weights(
-    target: FrozenTarget, tmp_path: Path
+    mask: int | None, target: FrozenTarget, tmp_path: Path
 ) -> None:
-    whole, stopped, resumed = (fresh(target) for _ in range(3))
+    whole, stopped, resumed = (fresh(target, mask) for _ in range(3))
     before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
     train_head(whole, target, corpus(), BUDGET, 0)
     state = StateFile(path=tmp_path / "head.state", every=2, identity="this one")
@@ -126,6 +152,19 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(
         assert torch.equal(tensor, resumed.state_dict()[name]), name
     assert not torch.equal(whole.fc.weight, before["fc.weight"])
     assert torch.equal(whole.embed_tokens.weight, before["embed_tokens.weight"])
+    if isinstance(whole, LearnedMask):
+        assert not torch.equal(whole.mask_hidden, before["mask_hidden"])
+
+
+def test_each_step_rehearses_some_anchors_of_the_step_before() -> None:
+    every, *thinned = thinned_anchors(40, TTT_STEPS, 3, CPU)
+    assert every.tolist() == [*range(40)]
+    assert [len(step) for step in thinned] == [28, 20, 14, 10, 8, 8]
+    for step, following in itertools.pairwise(thinned):
+        assert torch.equal(step[: len(following)], following)
+    assert thinned[0].unique().numel() == 40 * KEPT
+    other = thinned_anchors(40, TTT_STEPS, 4, CPU)[1]
+    assert not torch.equal(thinned[0].sort().values, other.sort().values)
 
 
 def test_another_training_is_not_gone_on_with(target: FrozenTarget, tmp_path: Path) -> None:
