@@ -1,4 +1,4 @@
-"""Writes a head in the layout of vLLM's speculators: config.json and model.safetensors.
+"""Writes and reads a head in the layout of vLLM's speculators: config.json and model.safetensors.
 
 Besides the head's parameters, by their own names, there are `d2t` int64 [Vd], the offset from a
 draft id to its target id, and `t2d` bool [V], which target ids can be drafted. A P-EAGLE head has
@@ -17,10 +17,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
-from eagle_aot.export.drafters.eagle3.load import MADE
+from eagle_aot.artifact import P_EAGLE
+from eagle_aot.export.drafters.eagle3.load import MADE, build_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN
+from eagle_aot.export.drafters.files import HeadCheckpoint
+from eagle_aot.export.drafters.registry import name_of_kind
+from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import read_config
+from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from head_training.draft import NOT_CACHED
 from head_training.learned_mask import LearnedMask
 
 SPECULATORS_VERSION = "0.3.0"
@@ -82,6 +89,13 @@ def save_head(
     save_file(tensors, folder / "model.safetensors", metadata=metadata)
 
 
+def read_head(folder: Path, target: TapTarget | None) -> Eagle3Draft:
+    """What was written, of either kind; `target` as for `load_draft`."""
+    checkpoint = HeadCheckpoint(folder)
+    layout = read_layout(checkpoint, None, parallel=name_of_kind(checkpoint) == P_EAGLE)
+    return build_draft(layout, target, CacheSizes(NOT_CACHED, torch.float32))
+
+
 def _quantised(draft: Eagle3Draft, config: QuantConfig) -> dict[str, Tensor]:
     """Every weight of a linear whose columns are whole groups, more than one."""
     return {
@@ -99,7 +113,8 @@ def _tensors(draft: Eagle3Draft) -> dict[str, Tensor]:
         for name, parameter in draft.named_parameters()
         if name not in MADE
     }
-    if isinstance(draft, LearnedMask):
+    if draft.config.mask_token_id is not None:
+        assert isinstance(draft, LearnedMask), "what has been loaded has no taps of its mask"
         tensors[MASK_HIDDEN] = tensors[MASK_HIDDEN].view(1, 1, -1)
     target_ids = draft.target_ids.cpu()
     tensors["d2t"] = target_ids - torch.arange(len(target_ids))

@@ -15,18 +15,13 @@ from rich.console import Console
 from eagle_aot.artifact import P_EAGLE
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export.drafters.eagle3.describe import sizes
-from eagle_aot.export.drafters.eagle3.load import build_draft as read_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
-from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.drafters.registry import name_of_kind
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from head_training.answers.shards import AnswerShards, is_greedy
 from head_training.answers.writer import AnswerWriter, Asked, Written
 from head_training.corpus import Corpus
-from head_training.draft import NOT_CACHED, build_draft, draft_config, draft_vocabulary
+from head_training.draft import build_draft, draft_config, draft_vocabulary
 from head_training.evaluation import evaluate_head
-from head_training.head_checkpoint import Verifier, save_head
+from head_training.head_checkpoint import Verifier, read_head, save_head
 from head_training.learned_mask import rarest_token
 from head_training.prompts.collect import collect_prompts
 from head_training.prompts.tokens import PromptSet
@@ -192,11 +187,9 @@ def fresh_draft(run: Run, corpus: Corpus) -> Eagle3Draft:
 
 
 def written_draft(run: Run) -> Eagle3Draft:
-    """The head as it lies on disk, of either kind."""
-    checkpoint = HeadCheckpoint(run.head_dir)
-    layout = read_layout(checkpoint, None, parallel=name_of_kind(checkpoint) == P_EAGLE)
+    """The head as it lies on disk."""
     target = None if run.with_embedding else run.target.facts
-    return read_draft(layout, target, CacheSizes(NOT_CACHED, torch.float32)).to(run.device)
+    return read_head(run.head_dir, target).to(run.device)
 
 
 def _save(run: Run, draft: Eagle3Draft) -> None:
