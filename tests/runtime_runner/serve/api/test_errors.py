@@ -23,7 +23,7 @@ STRING = "Input should be a valid string"
             "chain_len: Input should be a valid integer or",
             "chain_len",
         ),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens: Input should be greater", "max_tokens"),
+        ({"prompt": "a", "max_tokens": -1}, "max_tokens: Input should be greater", "max_tokens"),
         ({"prompt": "a", "no-such": 1}, "no-such: no such parameter here", "no-such"),
     ],
 )
