@@ -5,14 +5,16 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from eagle_aot.common.errors import EagleError
-from eagle_aot.common.prompts import Prompt, naming
+from eagle_aot.common.errors import PromptError
+from eagle_aot.common.prompts import Prompt
+from eagle_aot.runtime_runner.results.failures import Failures
 from eagle_aot.runtime_runner.results.report import summary, table_of, totals
 from eagle_aot.runtime_runner.results.result import Result, Span
 
@@ -27,26 +29,24 @@ class Batch:
     def __init__(self, runner: "Runner", *, as_json: bool, quiet: bool) -> None:
         self._runner, self._as_json, self._quiet = runner, as_json, quiet
         self._beside = Console(stderr=True)
+        self._failures = Failures(as_json=as_json)
         self.results: list[Result] = []
-        self.failures: list[str] = []
-        """One line for each prompt that failed."""
 
     def run(self, prompts: Sequence[Prompt], batch_size: int, options: dict[str, Any]) -> None:
         """Answer all prompts; `options` are `Parameters`. Raises EagleError once all are answered
         if some could not be."""
         text = {"system": options["system"], "raw": options["raw_prompt"]}
         count = len(prompts) * options["n"]
-        with naming(prompts) as each:
+        with suppress(PromptError):  # which is told in its turn
             self._runner.encode(prompts[0], **text)  # loads the tokenizer before the clock starts
-            started = time.perf_counter()
-            answers = self._runner.generate_many(each, batch_size, **options)
-            for number, answer in enumerate(self._shown(answers, count), start=1):
-                self._take(number, answer)
+        started = time.perf_counter()
+        answers = self._runner.generate_many(prompts, batch_size, keep_going=True, **options)
+        for number, answer in enumerate(self._shown(answers, count), start=1):
+            self._take(number, answer)
         seconds = time.perf_counter() - started
         if self.results:
             self._tell_totals(batch_size, seconds)
-        if self.failures:
-            raise EagleError(f"{len(self.failures)} of {count} failed: {self.failures[0]}")
+        self._failures.raise_any(count)
 
     def _shown(
         self, answers: "Iterator[Result | Failed]", count: int
@@ -63,12 +63,7 @@ class Batch:
             plain = answer.text if answer.text is not None else answer.ids
             click.echo(json.dumps(answer.to_json()) if self._as_json else plain)
             return
-        self.failures.append(f"prompt {number}: {answer.error}")
-        if self._as_json:
-            click.echo(json.dumps(answer.to_json()))
-        else:
-            click.echo("")
-            click.echo(f"Error: {self.failures[-1]}", err=True)
+        self._failures.add(number, answer.error)
 
     def _tell_totals(self, batch_size: int, seconds: float) -> None:
         whole = together(self.results, batch_size, seconds)

@@ -11,13 +11,14 @@ import click
 from rich.console import Console
 
 from eagle_aot.common.command import eagle_command, given_options
-from eagle_aot.common.errors import SettingError
-from eagle_aot.common.prompts import Prompt, is_ids, naming, read_prompts
+from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.options import drafter_option
 from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.plots.picture import check_plot
+from eagle_aot.runtime_runner.results.failures import Failures
 from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
 from eagle_aot.runtime_runner.sampling.options import SAMPLING, sampling_options
 from eagle_aot.runtime_runner.sampling.parameters import LogprobsOf
@@ -296,16 +297,28 @@ def generate(options: Options) -> None:
         generate_together(prompts, options.batch_size, options)
         return
     runner = options.load()
-    with naming(prompts) as each:
-        results = [
-            answer(runner, prompt, one, options) for prompt in each for one in options.asked(runner)
-        ]
-    if options.prompts_jsonl is not None and options.as_json:
-        click.echo(json.dumps(summary(results)))
-    elif options.prompts_jsonl is not None and not options.quiet:
-        Console(stderr=True).print("\nIn all", totals(results), sep="\n")
-    if options.picture is not None:
+    results: list[Result] = []
+    failures = Failures(as_json=options.as_json)
+    for number, prompt in enumerate(prompts, start=1):
+        try:
+            results += [answer(runner, prompt, one, options) for one in options.asked(runner)]
+        except PromptError as error:
+            if len(prompts) == 1:
+                raise
+            failures.add(number, str(error))
+    if options.prompts_jsonl is not None and results:
+        tell_totals(results, options)
+    if options.picture is not None and results:
         draw(results, options.artifact, options.picture)
+    failures.raise_any(len(prompts))
+
+
+def tell_totals(results: Sequence["Result"], options: Options) -> None:
+    """What all answers cost, in the form that they have."""
+    if options.as_json:
+        click.echo(json.dumps(summary(results)))
+    elif not options.quiet:
+        Console(stderr=True).print("\nIn all", totals(results), sep="\n")
 
 
 def generate_together(prompts: list[Prompt], batch_size: int, options: Options) -> None:

@@ -29,22 +29,24 @@ def generate(engine: Engine, generation: Generation) -> Result:
 
 
 def generate_in_order(
-    engine: Engine, generations: Iterable[Generation], at_once: int
+    engine: Engine, generations: Iterable[Generation | Failed], at_once: int
 ) -> Iterator[Result | Failed]:
-    """Serve so many side by side. Yields what came of each in the order that they were given."""
+    """Serve so many side by side. Yields what came of each in the order that they were given, and
+    in their turn those that had failed before."""
     coming, served = iter(generations), Served(engine)
-    order, done = deque[RequestId](), dict[RequestId, Result | Failed]()
+    order, done = deque[RequestId | Failed](), dict[RequestId, Result | Failed]()
     try:
         while True:
-            while len(served) < at_once and (generation := next(coming, None)) is not None:
-                order.append(served.add(generation))
-            if not order:
+            while len(served) < at_once and (one := next(coming, None)) is not None:
+                order.append(one if isinstance(one, Failed) else served.add(one))
+            while order and (isinstance(order[0], Failed) or order[0] in done):
+                first = order.popleft()
+                yield first if isinstance(first, Failed) else done.pop(first)
+            if not (order or len(served)):
                 return
             for event in engine.step():
                 if (answer := served.take(event)) is not None:
                     done[event.request] = answer
-            while order and order[0] in done:
-                yield done.pop(order.popleft())
     except BaseException:
         engine.abandon()
         raise

@@ -16,7 +16,7 @@ from eagle_aot.artifact import (
     program_names,
     tokenizer_files,
 )
-from eagle_aot.common.errors import ArtifactError, SettingError
+from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
@@ -36,6 +36,7 @@ from eagle_aot.runtime_runner.drafting import Drafting
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.drafters import ChosenDrafter
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
+from eagle_aot.runtime_runner.engine.request import REFUSED
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
 from eagle_aot.runtime_runner.executors import Executor, open_program
@@ -194,6 +195,8 @@ class Runner:
         self,
         prompts: Iterable[AnyPrompt],
         batch_size: int | None = None,
+        *,
+        keep_going: bool = False,
         **options: Any,
     ) -> Iterator[Result | Failed]:
         """Continue prompts as `generate` does, `batch_size` of them side by side, or as many as
@@ -201,13 +204,20 @@ class Runner:
 
         Yields in the order of the prompts, as soon as it is known, what `generate` would return, or
         why a forward failed; of each prompt `n` of them. Raises as `generate` does, once a prompt's
-        turn has come.
+        turn has come; to `keep_going` is to yield as well why a prompt cannot be served.
         """
         at_once = self._check_batch_size(batch_size)
         asked = Parameters(**options)
-        generations = (
-            self.generation(prompt, one, Watch()) for prompt in prompts for one in asked.answers()
-        )
+
+        def generation(prompt: AnyPrompt, one: Parameters) -> Generation | Failed:
+            try:
+                return self.generation(prompt, one, Watch())
+            except PromptError as error:
+                if not keep_going:
+                    raise
+                return Failed(REFUSED, str(error), error)
+
+        generations = (generation(prompt, one) for prompt in prompts for one in asked.answers())
         return generate_in_order(self.engine, generations, at_once)
 
     def request(self, prompt: AnyPrompt, asked: Parameters) -> Request:

@@ -128,10 +128,15 @@ class Finished:
     drafter: str | None = None
 
 
+REFUSED = RequestId(-1)
+"""The number of what never was a request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A request's last event: `error` says in one line why there are no more tokens, of which
-    `cause` is the reason: a forward that failed, or a callback of its own that raised."""
+    `cause` is the reason: a forward that failed, a callback of its own that raised, or a prompt
+    that cannot be served."""
 
     request: RequestId
     error: str

@@ -301,15 +301,23 @@ def test_ids_that_cannot_be_are_refused(random_artifact: Path, tmp_path: Path, i
 
 
 @pytest.mark.parametrize("together", [[], ["--batch-size", "1"]])
-def test_which_of_several_prompts_is_refused_is_said(
+def test_one_of_several_prompts_that_is_refused_is_named_and_the_others_answered(
     random_artifact: Path, tmp_path: Path, together: list[str]
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"token_ids": [5]}\n{"token_ids": [1024]}\n{"token_ids": [5]}')
-    result = run(random_artifact, "--prompts-jsonl", prompts, "--max-new-tokens", "1", *together)
-    assert result.stderr.endswith(
-        "Error: prompt 2: prompt ids 1024..1024 leave the vocabulary of 1024\n"
-    )
+    prompts.write_text('{"token_ids": [5]}\n{"token_ids": [1024]}\n{"token_ids": [6]}')
+    options = "--prompts-jsonl", prompts, "--max-new-tokens", "1", *together
+    told = run(random_artifact, *options)
+    why = "prompt ids 1024..1024 leave the vocabulary of 1024"
+    assert told.exit_code == 1 and len(told.stdout.split()) == 2
+    assert f"Error: prompt 2: {why}\n" in told.stderr
+    assert told.stderr.endswith(f"Error: 1 of 3 failed: prompt 2: {why}\n")
+    lines = [
+        json.loads(line)
+        for line in run(random_artifact, *options, "--json").stdout.split("\n")[:-1]
+    ]
+    assert lines[1] == {"error": why} and "token_ids" in lines[0].keys() & lines[2].keys()
+    assert lines[3]["summary"]["requests"] == 2
 
 
 @pytest.mark.parametrize("arguments", [[], ["--prompt", "a", "--prompt-file", "b"], ["--what"]])

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
@@ -93,25 +92,6 @@ def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
         except (ValueError, RecursionError) as error:
             raise PromptError(f"{where}:{number}: not JSON ({error})") from error
         yield _prompt_of(entry, f"{where}:{number}")
-
-
-@contextmanager
-def naming(prompts: Sequence[Prompt]) -> Iterator[Iterator[Prompt]]:
-    """Give prompts one by one, and let a PromptError meanwhile say which of several it is about:
-    the last one that was taken, counted from 1."""
-    number = 1
-
-    def each() -> Iterator[Prompt]:
-        nonlocal number
-        for number, prompt in enumerate(prompts, start=1):  # noqa: B007 - told below
-            yield prompt
-
-    try:
-        yield each()
-    except PromptError as error:
-        if len(prompts) == 1:
-            raise
-        raise PromptError(f"prompt {number}: {error}") from error
 
 
 def is_ids(prompt: str | Sequence[int] | Sequence[Message]) -> "TypeIs[Sequence[int]]":

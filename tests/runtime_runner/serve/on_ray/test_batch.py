@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from eagle_aot.common.errors import PromptError
 from eagle_aot.runtime_runner.serve.on_ray import batch, predictor
 from support.refusals import refuses
 
@@ -84,15 +83,15 @@ def test_who_has_no_answer_is_told_at_the_end_and_again(answer: Path) -> None:
 def test_a_prompt_that_is_refused_keeps_no_other_from_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def request(prompt: str, asked: Any) -> None:
-        if not prompt:
-            raise PromptError("the prompt is empty")
-
-    def generate_many(prompts: Sequence[str], **options: Any) -> Iterator[Any]:
+    def generate_many(
+        prompts: Sequence[str], *, keep_going: bool, max_new_tokens: int
+    ) -> Iterator[Any]:
+        assert keep_going and max_new_tokens == 4
         for prompt in prompts:
-            yield SimpleNamespace(to_json=lambda prompt=prompt: {"text": prompt})
+            told = {"text": prompt} if prompt else {"error": "the prompt is empty"}
+            yield SimpleNamespace(to_json=lambda told=told: told)
 
-    runner = SimpleNamespace(request=request, generate_many=generate_many)
+    runner = SimpleNamespace(generate_many=generate_many)
     monkeypatch.setattr(predictor, "open_artifact", lambda artifact, key: runner)
     rows = {"prompt": [json.dumps(prompt) for prompt in ("a", "", "c")]}
     answers = predictor.Predictor("artifact", "key", {"max_new_tokens": 4})(rows)["answer"]
