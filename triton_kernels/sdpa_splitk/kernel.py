@@ -28,6 +28,7 @@ from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     fetch,
     first_chunk,
     keep,
+    lines,
     places_of,
     queries,
 )
@@ -134,8 +135,9 @@ def sdpa_splitk_kernel(
     l_i = tl.zeros((ROW_TILE,), tl.float32)
     acc = tl.zeros((ROW_TILE, D), tl.float32)
     end = tl.minimum(start + length, bound + 1)
-    line = tl.arange(0, KEY_TILE * D // 64)
-    zeros = tl.zeros_like(line)
+    if AHEAD:
+        line = lines(KEY_TILE, D, k_ptr.dtype.element_ty.primitive_bitwidth)
+        zeros = tl.zeros_like(line)
     for tile in range(start, end, KEY_TILE):
         if AHEAD:
             zeros |= fetch(k_ptr, tile + KEY_TILE, end, KEY_TILE, D)

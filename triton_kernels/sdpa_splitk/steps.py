@@ -44,6 +44,12 @@ def places_of(
 
 
 @triton.jit
+def lines(KEY_TILE: tl.constexpr, D: tl.constexpr, BITS: tl.constexpr) -> tl.tensor:
+    """Those of 128 bytes in a tile of entries whose elements have so many bits, counted from 0."""
+    return tl.arange(0, KEY_TILE * D * BITS // 1024)
+
+
+@triton.jit
 def fetch(
     entries_ptr: tl.tensor,
     first: tl.tensor,
@@ -53,11 +59,11 @@ def fetch(
 ) -> tl.tensor:
     """Have L2 read a tile of entries [.., D] from `first` on, of those before `end`; nothing waits.
 
-    Returns zeros, int32, one for each line of 128 bytes. They have to be used: torch takes a kernel
+    Returns zeros, int32, one for each of the `lines`. They have to be used: torch takes a kernel
     with assembly of another effect than its result for one that may write all of its arguments.
     """
-    EACH: tl.constexpr = 1024 // entries_ptr.dtype.element_ty.primitive_bitwidth
-    place = tl.arange(0, KEY_TILE * D // EACH) * EACH
+    BITS: tl.constexpr = entries_ptr.dtype.element_ty.primitive_bitwidth
+    place = lines(KEY_TILE, D, BITS) * (1024 // BITS)
     inside = (first + place // D < end).to(tl.int32)
     return tl.inline_asm_elementwise(
         "{.reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0;}",
