@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +51,18 @@ def numbers(
 def kinds(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> str:
     """Drafters with commas between them, given at once or one by one: an option's callback."""
     asked = ",".join(value) or "auto"
-    known = "auto", *DRAFTERS
-    if unknown := [kind for kind in asked.split(",") if kind not in known]:
+    return check_kinds(asked, ("auto", *DRAFTERS))
+
+
+def quants(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> str:
+    """The same of what a drafter's linears are held in."""
+    return check_kinds(",".join(value) or QUANTS[0], QUANTS)
+
+
+def check_kinds(asked: str, known: Collection[str]) -> str:
+    """What was asked for. Raises click's error unless each, behind any NAME=, is known."""
+    kinds = [one.rpartition("=")[2] for one in asked.split(",")]
+    if unknown := [kind for kind in kinds if kind not in known]:
         raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
     return asked
 
@@ -65,7 +75,7 @@ def kinds(context: click.Context, option: click.Parameter, value: tuple[str, ...
 @click.option("--draft-dir", multiple=True, type=click.Path(path_type=Path), metavar="[NAME=]DIR",
               help="The draft head's checkpoint; given more than once, one artifact holds several "
                    "drafters, called by their kinds or as you say.")  # fmt: skip
-@click.option("--drafter", multiple=True, callback=kinds, metavar="KIND",
+@click.option("--drafter", multiple=True, callback=kinds, metavar="[NAME=]KIND",
               help=f"What drafts: {', '.join(DRAFTERS)}, or auto, the default: a head where there "
                    "is one, else ngram. Of a dummy several, with commas between them.")  # fmt: skip
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Default: ./NAME-BACKEND.")
@@ -101,8 +111,9 @@ def kinds(context: click.Context, option: click.Parameter, value: tuple[str, ...
               help="Only the first N layers of a dummy.")  # fmt: skip
 @click.option("--quantize", type=click.Choice(SCHEMES), metavar="SCHEME",
               help=f"Make the target's dense linears INT4: {', '.join(SCHEMES)}.")  # fmt: skip
-@click.option("--draft-quant", type=click.Choice(QUANTS), default="none", show_default=True,
-              help="Hold the head's linears in fewer bits; the text stays the same.")  # fmt: skip
+@click.option("--draft-quant", multiple=True, callback=quants, metavar="[NAME=]none|int8|int4",
+              help="Hold the head's linears in fewer bits, of several drafters those of one or of "
+                   "all; the text stays the same.")  # fmt: skip
 @click.option("--table-quant", type=click.Choice(QUANTS), default="none", show_default=True,
               help="Multiply with the target's output table in fewer bits; changes the "
                    "text.")  # fmt: skip

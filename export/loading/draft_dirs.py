@@ -19,10 +19,11 @@ RESERVED = ("auto", NGRAM)
 @dataclass(frozen=True, slots=True)
 class DraftDir:
     """One of several; it is called what its kind is called where `name` is None. Nothing is read
-    for one without a `path`, a dummy of the kind that it is called."""
+    for one without a `path`, a dummy of its `kind`; else that is what its files say."""
 
     path: Path | None
     name: str | None = None
+    kind: str | None = None
 
     @classmethod
     def parse(cls, given: Path) -> "DraftDir":
@@ -44,16 +45,39 @@ def parse_draft_dirs(given: Sequence[Path]) -> tuple[Path | None, tuple[DraftDir
 
 
 def dummies(asked: str) -> tuple[DraftDir, ...]:
-    """Of kinds with commas between them; none of one alone. Raises SettingError where two are the
-    same, or one needs nothing of an artifact."""
-    kinds = asked.split(",")
-    if len(kinds) == 1:
+    """Of kinds, or NAME=KIND, with commas between them; none of one alone. Raises SettingError
+    where two have the same name, or one that means something else, or need nothing of an artifact.
+    """
+    if asked in KINDS:
         return ()
-    if len(set(kinds)) < len(kinds):
-        raise SettingError(f"--drafter {asked}: a dummy has one of each kind")
-    if NGRAM in kinds:
-        raise SettingError(f"--drafter {asked}: any artifact drafts with {NGRAM}: leave it out")
-    return tuple(DraftDir(None, kind) for kind in kinds)
+    found: dict[str, DraftDir] = {}
+    for one in asked.split(","):
+        kind = kind_of(one)
+        name = one.partition("=")[0]
+        if kind == NGRAM:
+            raise SettingError(f"--drafter {asked}: any artifact drafts with {NGRAM}: leave it out")
+        if name in found:
+            raise SettingError(
+                f"--drafter {asked}: two are called {name!r}: name one, as in other={kind}"
+            )
+        check_name(f"--drafter {one}", name, kind)
+        found[name] = DraftDir(None, name, kind)
+    if len(found) == 1:
+        raise SettingError(f"--drafter {asked}: a name is for several: leave it out")
+    return tuple(found.values())
+
+
+def kind_of(asked: str) -> str:
+    """What KIND or NAME=KIND asks for."""
+    return asked.rpartition("=")[2]
+
+
+def check_name(asked: str, name: str, kind: str) -> None:
+    """Raise SettingError for what cannot be chosen by its name."""
+    if not re.match(NAME, name):
+        raise SettingError(f"{asked}: a name has small letters, digits and hyphens")
+    if name in RESERVED or (name in KINDS and name != kind):
+        raise SettingError(f"{asked}: {name!r} means something else: choose another name")
 
 
 def named(drafts: Sequence[DraftDir]) -> tuple[DraftDir, ...]:
@@ -64,10 +88,7 @@ def named(drafts: Sequence[DraftDir]) -> tuple[DraftDir, ...]:
         assert one.path is not None, "a dummy has its name"
         kind = name_of_kind(HeadCheckpoint(one.path))
         name = kind if one.name is None else one.name
-        if name in RESERVED or (name in KINDS and name != kind):
-            raise SettingError(
-                f"--draft-dir {name}={one.path}: {name!r} means something else: choose another name"
-            )
+        check_name(f"--draft-dir {name}={one.path}", name, kind)
         if (other := found.get(name)) is not None:
             raise SettingError(
                 f"--draft-dir {other.path} and {one.path} are both called {name!r}: name them, "

@@ -56,8 +56,8 @@ def load_pair(source: Source, caches: CacheSizes, *, pictures: bool = False) -> 
         seen = _load_pictures(source, target, caches) if pictures else None
         modules = {name: cast(nn.Module, draft) for name, (draft, _) in loaded.items()}
         quantise_table(target, nn.ModuleList(modules.values()), source.table_quant)
-        for module in modules.values():
-            quantise_draft(module, target, source.draft_quant)
+        for name, module in modules.items():
+            quantise_draft(module, target, source.quant_of(name))
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error
@@ -118,8 +118,7 @@ def _load_drafts(
     for one in source.drafts:
         assert one.name is not None
         try:
-            kind = one.name if one.path is None else source.drafter
-            alone = replace(source, draft_dir=one.path, drafter=kind)
+            alone = replace(source, draft_dir=one.path, drafter=one.kind or source.drafter)
             found[one.name] = _load_draft(alone, target, caches)
         except PairingError as error:
             raise PairingError(f"drafter {one.name}: {error}") from error

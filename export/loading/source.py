@@ -7,7 +7,7 @@ from pathlib import Path
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.export.drafters.registry import KINDS, OF_DUMMIES
-from eagle_aot.export.loading.draft_dirs import DraftDir, dummies, named
+from eagle_aot.export.loading.draft_dirs import DraftDir, dummies, kind_of, named
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
@@ -27,8 +27,9 @@ class Source:
     what the checkpoint in `draft_dir` is; several are in `drafts` instead, each with its name, and
     of dummies `drafter` names their kinds with commas between them.
     `tap_layers` are boundaries that overrule what a checkpoint says; `quantize` names a scheme for
-    the target's dense linears; `draft_quant` one of `QUANTS` for the head's, and `table_quant` for
-    the target's output table.
+    the target's dense linears; `draft_quant` one of `QUANTS` for the linears of all heads, or
+    NAME=QUANT for one of several, with commas between them; `table_quant` one for the target's
+    output table.
     """
 
     target_model: str
@@ -83,6 +84,7 @@ class Source:
         found = of_dummy(asked) if asked.is_dummy else of_checkpoints(asked)
         if not found.has_head:
             check_alone(found)
+        check_quant_names(found)
         return found
 
     @property
@@ -94,6 +96,11 @@ class Source:
     def has_head(self) -> bool:
         """Whether the target is exported together with what drafts for it."""
         return self.drafter != NGRAM
+
+    def quant_of(self, drafter: str) -> str:
+        """One of `QUANTS`: the last that `draft_quant` says of a drafter, or of all."""
+        asked = [one.rpartition("=") for one in self.draft_quant.split(",")]
+        return next((kind for name, _, kind in reversed(asked) if name in ("", drafter)), NONE)
 
     @cached_property
     def provenance(self) -> Provenance:
@@ -111,11 +118,12 @@ def refuse(*cases: tuple[object, str]) -> None:
 
 def check_names(asked: Source) -> None:
     """Raise SettingError for what is named and not known."""
-    kinds = asked.drafter.split(",")
-    known = tuple(KINDS) if len(kinds) > 1 else (AUTO, *KINDS)
+    kinds = [kind_of(one) for one in asked.drafter.split(",")]
+    quants = [kind_of(one) for one in asked.draft_quant.split(",")]
+    known = tuple(KINDS) if "," in asked.drafter else (AUTO, *KINDS)
     for flag, name, names in (
         ("--quantize", asked.quantize, (None, *SCHEMES)),
-        ("--draft-quant", asked.draft_quant, QUANTS),
+        *(("--draft-quant", quant, QUANTS) for quant in quants),
         ("--table-quant", asked.table_quant, QUANTS),
         *(("--drafter", kind, known) for kind in kinds),
     ):
@@ -149,7 +157,7 @@ def of_checkpoints(asked: Source) -> Source:
     """Read from directories. Raises as `Source.find` does."""
     if asked.dummy_layers is not None:
         raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
-    if "," in asked.drafter:
+    if asked.drafter not in (AUTO, *KINDS):
         raise SettingError(
             f"--drafter {asked.drafter}: are dummies: of several --draft-dir each is what its "
             "files say"
@@ -215,6 +223,16 @@ def check_draft_dir(found: Source) -> None:
         raise CheckpointNotFoundError(
             f"--draft-dir {found.draft_dir}: holds no {CONFIG}, so it is no draft head"
         )
+
+
+def check_quant_names(found: Source) -> None:
+    """Raise SettingError where `draft_quant` says something of a drafter that is not there."""
+    names = [one.name for one in found.drafts]
+    for one in found.draft_quant.split(","):
+        name = one.rpartition("=")[0]
+        if name and name not in names:
+            known = f"they are {', '.join(map(str, names))}" if names else "one alone needs no name"
+            raise SettingError(f"--draft-quant {one}: no drafter is called {name!r}: {known}")
 
 
 def check_alone(found: Source) -> None:

@@ -95,7 +95,14 @@ def test_dummies_of_several_kinds_have_their_names() -> None:
 @pytest.mark.parametrize(
     ("drafter", "message"),
     [
-        ("eagle3,eagle3", "--drafter eagle3,eagle3: a dummy has one of each kind"),
+        (
+            "eagle3,eagle3",
+            "--drafter eagle3,eagle3: two are called 'eagle3': name one, as in other",
+        ),
+        ("a=eagle3,a=dflash", "--drafter a=eagle3,a=dflash: two are called 'a'"),
+        ("eagle3,dflash=eagle3", "--drafter dflash=eagle3: 'dflash' means something else: choose"),
+        ("eagle3,A=eagle3", "--drafter A=eagle3: a name has small letters, digits and hyphens"),
+        ("fast=eagle3", "--drafter fast=eagle3: a name is for several: leave it out"),
         ("eagle3,ngram", "--drafter eagle3,ngram: any artifact drafts with ngram: leave it out"),
         ("auto,eagle3", "--drafter auto: known are"),
         ("eagle3,none", "--drafter none: known are"),
