@@ -15,8 +15,9 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.checks.lossless import OWN_AND_SCRIPT, Comparison, compare
 from eagle_aot.runtime_runner.checks.rows import RowCheck
+from eagle_aot.runtime_runner.rounds.shape import Shape, parse_tree
 from shared.number_list import numbers
-from shared.options import no_cuda_graph_option
+from shared.options import drafter_option, no_cuda_graph_option
 
 console = Console(width=100)
 
@@ -29,6 +30,9 @@ console = Console(width=100)
               help="Prompts per context.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=2), default=64, show_default=True)
 @click.option("--chain-lens", default="1,2,3,4,5,6,7", show_default=True, callback=numbers)
+@click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE",
+              help="A tree as well; may be given more than once.")  # fmt: skip
+@drafter_option
 @no_cuda_graph_option
 def main(
     artifact: Path,
@@ -36,6 +40,8 @@ def main(
     prompts: int,
     max_new_tokens: int,
     chain_lens: list[int],
+    trees: tuple[str, ...],
+    drafter: str | None,
     no_cuda_graph: bool,
 ) -> None:
     """Check on this machine what ARTIFACT promises: rows that do not feel their neighbours, and
@@ -48,10 +54,11 @@ def main(
     Prompts are random token ids, so any artifact will do. Prints one table per check and exits with
     1 when anything differs.
     """
-    runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph)
+    shapes = [parse_tree(tree) for tree in trees]
+    runner = load_artifact(artifact, cuda_graphs=not no_cuda_graph, drafter=drafter)
     check_lengths(runner, contexts, max_new_tokens)
     same = check_rows(runner, contexts)
-    same &= check_outputs(runner, contexts, prompts, chain_lens, max_new_tokens)
+    same &= check_outputs(runner, contexts, prompts, chain_lens, shapes, max_new_tokens)
     sys.exit(0 if same else 1)
 
 
@@ -79,25 +86,34 @@ def check_rows(runner: Runner, contexts: list[int]) -> bool:
 
 
 def check_outputs(
-    runner: Runner, contexts: list[int], count: int, chain_lens: list[int], new_tokens: int
+    runner: Runner,
+    contexts: list[int],
+    count: int,
+    chain_lens: list[int],
+    trees: list[Shape],
+    new_tokens: int,
 ) -> bool:
-    """Every prompt with drafts of either kind and of every chain length against itself plainly."""
-    table = Table("context", "chain length", "drafts", "prompts", "identical", "tokens per round")
+    """Every prompt with drafts of either kind, of every chain length, and with every tree against
+    itself plainly."""
+    table = Table("context", "chain or tree", "drafts", "prompts", "identical", "tokens per round")
+    rounds = [
+        *itertools.product(map(str, chain_lens), OWN_AND_SCRIPT),
+        *((str(tree), "own") for tree in trees),
+    ]
     found: list[Comparison] = []
     for context in contexts:
         prompts = [tokens(runner, context, seed) for seed in range(count)]
         here = [
             one
             for prompt in prompts
-            for one in compare(runner, prompt, chain_lens, new_tokens, OWN_AND_SCRIPT)
+            for one in compare(runner, prompt, chain_lens, new_tokens, OWN_AND_SCRIPT, trees)
         ]
-        for chain_len, drafts in itertools.product(chain_lens, OWN_AND_SCRIPT):
-            alike = [o for o in here if (o.chain_len, o.drafts) == (chain_len, drafts)]
-            table.add_row(str(context), str(chain_len), drafts, *cells(alike))
+        for index, (shape, drafts) in enumerate(rounds):
+            table.add_row(str(context), shape, drafts, *cells(here[index :: len(rounds)]))
         found += here
     console.print(f"Speculative against plain output, {new_tokens} tokens, {runner.executor.name}")
     console.print(table)
-    each = found[:: len(chain_lens) * len(OWN_AND_SCRIPT)]  # prompt, once
+    each = found[:: len(rounds)]  # prompt, once
     if repeated := sum(len(set(one.plain)) == 1 for one in each):
         console.print(f"{repeated} plain outputs are one token repeated, which checks little")
     return all(one.identical for one in found)
