@@ -87,7 +87,7 @@ class Processors:
             return self.filtered(self.penalised(logits, rows), scale, rows)
         from eagle_aot.triton_kernels.process_logits import cut, penalise
 
-        penalised, largest = penalise.launch(
+        penalised, extremes = penalise.launch(
             *(logits, rows.sequences, rows.positions, rows.paths),
             (self._biased, self._bias),
             (self._penalised, self._penalties),
@@ -96,7 +96,7 @@ class Processors:
         )
         bounds = self._top_k, self._top_p, self._min_p
         weighing = SCALE_BITS, LOG2E, EXP2
-        return cut.launch(penalised, largest, scale, rows.sequences, *bounds, *weighing)
+        return cut.launch(penalised, extremes, scale, rows.sequences, *bounds, *weighing)
 
     def penalised(self, logits: Tensor, rows: Rows) -> Tensor:
         """Of logits float32 [R, V]: with biases and penalties, minus infinity for what may not be

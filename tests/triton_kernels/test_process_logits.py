@@ -12,10 +12,11 @@ FUSED = "fma.", "mad.rn.f32", "mul.f32", "add.f32"
 
 STATE = {
     **dict.fromkeys(("sequences_ptr", "positions_ptr", "paths_ptr", "least_ptr"), "*i64"),
-    **dict.fromkeys(("top_k_ptr", "prefixes_ptr", "sums_ptr"), "*i64"),
+    **dict.fromkeys(("top_k_ptr", "sums_ptr"), "*i64"),
     **dict.fromkeys(("biased_ptr", "penalised_ptr", "seen_ptr", "stops_ptr"), "*i1"),
-    **{"counts_ptr": "*i32", "top_p_ptr": "*fp64"},
+    **{"counts_ptr": "*i32", "top_p_ptr": "*fp64", "thresholds_ptr": "*i32"},
 }
+SIZES = {"VOCAB": 262_144, "BLOCKS": 64, "MOST_BLOCKS": 64}
 
 
 def ptx(kernel: Any, options: dict[str, Any], constants: dict[str, Any]) -> str:
@@ -24,17 +25,15 @@ def ptx(kernel: Any, options: dict[str, Any], constants: dict[str, Any]) -> str:
     return ptx_for_h100(kernel, dict.fromkeys(pointers, "*fp32") | STATE, constants, options)
 
 
-@pytest.mark.parametrize("digit", [0, 1])
-@pytest.mark.parametrize("weighed", [False, True])
-def test_thresholds_fuse_no_product_into_a_sum(digit: int, weighed: bool) -> None:
+@pytest.mark.parametrize("name", ["begin", "narrow", "gather", "exact", "cut"])
+def test_thresholds_fuse_no_product_into_a_sum(name: str) -> None:
     pytest.importorskip("triton", reason="triton is not installed")
     from eagle_aot.triton_kernels.process_logits import cut
 
-    constants = {**cut.SIZES, "ROWS": 8, "VOCAB": 262_144, "BLOCKS": 64, "MOST_BLOCKS": 64}
-    code = ptx(cut.cut_kernel, cut.OPTIONS, constants)
-    constants |= {"DIGIT": digit, "IS_WEIGHED": weighed}
+    constants = {**SIZES, "BLOCK": cut.BLOCK, "TILE": cut.TILE, "FEW": cut.FEW}
+    constants |= {"CHOICES": cut.CHOICES, "CAPACITY": cut.CAPACITY, "LANES": cut.LANES}
     constants |= {"SCALE_BITS": SCALE_BITS, "LOG2E": LOG2E, "EXP2": EXP2}
-    code += ptx(cut.search_kernel, cut.OPTIONS, constants)
+    code = ptx(getattr(cut, f"{name}_kernel"), cut.OPTIONS, constants)
     assert not any(fused in code for fused in FUSED)
 
 
@@ -43,6 +42,6 @@ def test_penalties_fuse_no_product_into_a_sum_and_divide_exactly(path: int) -> N
     pytest.importorskip("triton", reason="triton is not installed")
     from eagle_aot.triton_kernels.process_logits import penalise
 
-    constants = {"VOCAB": 262_144, "BLOCKS": 64, "BLOCK": penalise.BLOCK, "PATH": path}
+    constants = {**SIZES, "BLOCK": penalise.BLOCK, "PATH": path}
     code = ptx(penalise.penalise_kernel, penalise.OPTIONS, constants)
     assert not any(fused in code for fused in FUSED) and "div.rn.f32" in code

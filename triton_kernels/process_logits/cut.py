@@ -3,79 +3,65 @@
 Importing this module needs triton.
 """
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from eagle_aot.triton_kernels.process_logits import exact, narrow
+from eagle_aot.triton_kernels.process_logits.exact import TILE, exact_kernel
+from eagle_aot.triton_kernels.process_logits.gather import CAPACITY, LANES, gather_kernel
+from eagle_aot.triton_kernels.process_logits.narrow import narrow_kernel
+from eagle_aot.triton_kernels.process_logits.numbers import LOWEST, ordered
 from eagle_aot.triton_kernels.process_logits.penalise import BLOCK, OPTIONS
 from eagle_aot.triton_kernels.process_logits.search import (
-    BITS,
     CHOICES,
-    DIGITS,
+    LARGEST_VALUE,
+    SPAN,
     SUMS,
-    largest_of,
-    order_of,
-    ordered,
-    reached,
-    search_kernel,
-    share,
+    begin_kernel,
 )
 
-SIZES = {"BITS": BITS, "DIGITS": DIGITS, "CHOICES": CHOICES, "BLOCK": BLOCK}
+STEPS = 3
+"""What a row is narrowed by at most."""
+FEW = TILE
+"""Logits that a row need not be narrowed for again."""
 
 
 @triton.jit
 def cut_kernel(
     x_ptr: tl.tensor,
-    largest_ptr: tl.tensor,
     scale_ptr: tl.tensor,
     sequences_ptr: tl.tensor,
-    top_k_ptr: tl.tensor,
-    top_p_ptr: tl.tensor,
     min_p_ptr: tl.tensor,
-    prefixes_ptr: tl.tensor,
-    sums_ptr: tl.tensor,
-    ROWS: tl.constexpr,
+    spans_ptr: tl.tensor,
+    thresholds_ptr: tl.tensor,
     VOCAB: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    MOST_BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
-    BITS: tl.constexpr,
-    DIGITS: tl.constexpr,
-    CHOICES: tl.constexpr,
 ) -> None:
-    """A block of a row, once both of its thresholds are found."""
+    """A block of a row, once its threshold is found."""
     row, block = tl.program_id(0), tl.program_id(1)
     sequence, scale = tl.load(sequences_ptr + row), tl.load(scale_ptr + row)
-    top_k, top_p = tl.load(top_k_ptr + sequence), tl.load(top_p_ptr + sequence)
-    least = tl.zeros((), tl.int64)
-    if scale > 0:
-        if top_k < VOCAB:
-            least = reached(
-                prefixes_ptr, sums_ptr, row, top_k, ROWS, BLOCKS, MOST_BLOCKS, DIGITS, BITS, CHOICES
-            )
-        if top_p < 1:
-            prefixes_ptr += DIGITS * ROWS
-            sums_ptr += DIGITS * ROWS * BLOCKS * (CHOICES + 1)
-            goal = share(sums_ptr, row, top_p, BLOCKS, MOST_BLOCKS, CHOICES)
-            found = reached(
-                prefixes_ptr, sums_ptr, row, goal, ROWS, BLOCKS, MOST_BLOCKS, DIGITS, BITS, CHOICES
-            )
-            least = tl.maximum(least, found)
     scale = tl.where(scale > 0, scale, 1.0)
-    largest = largest_of(largest_ptr, row, BLOCKS, MOST_BLOCKS) * scale
+    threshold = tl.load(thresholds_ptr + row)
+    largest = tl.load(spans_ptr + row * SPAN + LARGEST_VALUE)
+    least = largest + tl.load(min_p_ptr + sequence)
+    if (threshold == LOWEST) & (least == float("-inf")):
+        return
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < VOCAB
     at = row.to(tl.int64) * VOCAB + column
     x = tl.load(x_ptr + at, mask=inside, other=float("-inf"))
     value = x * scale
-    kept = (ordered(value) >= order_of(least)) & (value >= largest + tl.load(min_p_ptr + sequence))
+    kept = (ordered(value) >= threshold) & (value >= least)
     tl.store(x_ptr + at, tl.where(kept, x, float("-inf")), mask=inside)
 
 
 def launch(
     logits: Tensor,
-    largest: Tensor,
+    extremes: Tensor,
     scale: Tensor,
     sequences: Tensor,
     top_k: Tensor,
@@ -85,28 +71,63 @@ def launch(
     log2e: float,
     exp2: tuple[float, ...],
 ) -> Tensor:
-    """logits float32 [R, V] and the largest of their blocks, as `penalise.launch` gives them, times
-    `scale` float32 [R] -> logits with minus infinity for what is not kept, in their own memory.
+    """logits float32 [R, V] and the extremes of their blocks, as `penalise.launch` gives them,
+    times `scale` float32 [R] -> logits with minus infinity for what is not kept, in their own
+    memory.
 
     Of S sequences: `top_k` int64 [S], V for all; `top_p` float64 [S], 1 for all; `min_p` float32
-    [S], its logarithm. The others are the twin's constants of weights.
+    [S], its logarithm. The others are the twin's constants of weights. What is made on the way
+    takes 64 KiB a row.
     """
-    rows, vocab = logits.shape
-    blocks = largest.shape[1]
-    prefixes = top_k.new_empty(2, DIGITS, rows)
-    sums = top_k.new_empty(2, DIGITS, rows, blocks, SUMS)
-    given = (logits, largest, scale.contiguous(), sequences.contiguous(), top_k, top_p)
-    shape = {"ROWS": rows, "VOCAB": vocab, "BLOCKS": blocks, **SIZES, **OPTIONS}
-    shape |= {"MOST_BLOCKS": triton.next_power_of_2(blocks)}
-    for step in range(2 * DIGITS):
-        search_kernel[(rows, blocks)](
-            *(*given, prefixes, sums),
-            DIGIT=step % DIGITS,
-            IS_WEIGHED=step >= DIGITS,
-            SCALE_BITS=scale_bits,
-            LOG2E=log2e,
-            EXP2=exp2,
-            **shape,
-        )
-    cut_kernel[(rows, blocks)](*given, min_p, prefixes, sums, **shape)
+    asked = scale.contiguous(), sequences.contiguous(), top_k, top_p
+    weights = {"SCALE_BITS": scale_bits, "LOG2E": log2e, "EXP2": exp2}
+    spans, thresholds = _searched(logits, extremes, asked, weights)
+    (rows, vocab), blocks = logits.shape, extremes.shape[2]
+    cut_kernel[(rows, blocks)](
+        logits, *asked[:2], min_p, spans, thresholds, VOCAB=vocab, BLOCK=BLOCK, **OPTIONS
+    )
     return logits
+
+
+def _searched(
+    logits: Tensor, extremes: Tensor, asked: tuple[Tensor, ...], weights: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Spans float32 [R, SPAN] of rows, and thresholds int32 [R]."""
+    (rows, vocab), blocks = logits.shape, extremes.shape[2]
+    spans = logits.new_empty(rows, SPAN.value)
+    sums = asked[2].new_empty(rows, SUMS.value + CHOICES)
+    candidates = logits.new_empty(rows, min(CAPACITY, vocab))
+    thresholds = sums.new_empty(rows, dtype=torch.int32)
+    known = *asked, spans, sums
+    sizes = {"VOCAB": vocab, "CHOICES": CHOICES}
+    blocked = {"BLOCKS": blocks, "BLOCK": BLOCK, **sizes}
+    listed = {"CAPACITY": candidates.shape[1]}
+    most = {"BLOCKS": blocks, "MOST_BLOCKS": triton.next_power_of_2(blocks)}
+    depth = {name: weights[name] for name in ("SCALE_BITS", "LOG2E")}
+    begin_kernel[(rows,)](extremes, *known, **most, **sizes, **depth, **OPTIONS)
+    for _ in range(STEPS):
+        narrow_kernel[(rows, blocks)](
+            logits, *known, FEW=FEW, **blocked, **weights, **narrow.OPTIONS
+        )
+    gather_kernel[(rows, blocks)](
+        logits,
+        extremes,
+        *known,
+        candidates,
+        LANES=min(LANES, BLOCK),
+        **blocked,
+        **listed,
+        **OPTIONS,
+    )
+    exact_kernel[(rows,)](
+        logits,
+        *known,
+        candidates,
+        thresholds,
+        TILE=TILE,
+        **sizes,
+        **listed,
+        **weights,
+        **exact.OPTIONS,
+    )
+    return spans, thresholds

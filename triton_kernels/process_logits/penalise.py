@@ -27,13 +27,13 @@ def penalise_kernel(
     least_ptr: tl.tensor,
     stops_ptr: tl.tensor,
     out_ptr: tl.tensor,
-    largest_ptr: tl.tensor,
+    extremes_ptr: tl.tensor,
     VOCAB: tl.constexpr,
     BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
     PATH: tl.constexpr,
 ) -> None:
-    """One block of one row, and its largest."""
+    """One block of one row, its largest, and its least that is finite."""
     row, block = tl.program_id(0), tl.program_id(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < VOCAB
@@ -59,7 +59,10 @@ def penalise_kernel(
         x = tl.where(stops, float("-inf"), x)
     tl.store(out_ptr + at, x, mask=inside)
     largest = tl.max(tl.where(inside, x, float("-inf")), axis=0)
-    tl.store(largest_ptr + row * BLOCKS + block, largest)
+    least = tl.min(tl.where(inside & (x > float("-inf")), x, float("inf")), axis=0)
+    extremes_ptr += row * 2 * BLOCKS + block
+    tl.store(extremes_ptr, largest)
+    tl.store(extremes_ptr + BLOCKS, least)
 
 
 def launch(
@@ -72,7 +75,8 @@ def launch(
     texts: tuple[Tensor, Tensor],
     stops: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """logits [R, V] -> the same processed, float32, and the largest of each block, float32 [R, N].
+    """logits [R, V] -> the same processed, float32, and of each block the largest and the least
+    that is finite, infinity for none: float32 [R, 2, N].
 
     Rows are of `sequences` int64 [R], choose tokens at `positions` int64 [R] and have `paths` int64
     [R, P] of drafts behind their text, -1 where there is none. Of S sequences: `bias` is which have
@@ -84,7 +88,7 @@ def launch(
     rows, vocab = logits.shape
     blocks = triton.cdiv(vocab, BLOCK)
     out = logits.new_empty(rows, vocab, dtype=bias[1].dtype)
-    largest = out.new_empty(rows, blocks)
+    extremes = out.new_empty(rows, 2, blocks)
     penalise_kernel[(rows, blocks)](
         logits.contiguous(),
         sequences.contiguous(),
@@ -95,11 +99,11 @@ def launch(
         *texts,
         *stops,
         out,
-        largest,
+        extremes,
         VOCAB=vocab,
         BLOCKS=blocks,
         BLOCK=BLOCK,
         PATH=0 if paths is None else paths.shape[1],
         **OPTIONS,
     )
-    return out, largest
+    return out, extremes

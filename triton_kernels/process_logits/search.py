@@ -1,176 +1,139 @@
-"""The thresholds of top_k and top_p, found by four bits a pass.
+"""What is known of a row whose threshold is looked for, at first and in between.
 
-A pass takes sums of whole numbers, exact in any order, of what reaches each of 16 numbers. A block
-of which nothing lies between two of them is not read again: its sums are those it had. Importing
-this module needs triton. No product is fused with a sum: weights have the bits of the eager twin's.
+A threshold is the largest number such that what is no smaller reaches a goal: the `top_k` of a row,
+each token counting as one, or the share `top_p` of its weights. Where a row asks for both, it is
+the first that is looked for in all of the row, and the second among what the first leaves.
+
+The row is summed up from each of `CHOICES` numbers on that lie evenly between two, and so again in
+between the two of these that the threshold proves to lie between. Any numbers would lead to the
+same threshold, these soon leave few logits. Importing this module needs triton. No product is fused
+with a sum.
 """
 
 import triton
 import triton.language as tl
 
-BITS = 4
-DIGITS = 32 // BITS
-CHOICES = 1 << BITS
-SUMS = CHOICES + 1
-"""Of a block and a pass: what reaches each choice of a digit, and what reaches one more."""
+from eagle_aot.triton_kernels.process_logits.numbers import LARGEST, octaves
+
+CHOICES = 8
+
+# Of a row's numbers, float32 [SPAN]: those that are summed up from lie evenly between LOW and LAST,
+# but the first, which is LEAST; the threshold is below HIGH; LARGEST_VALUE is the row's.
+LEAST, LOW, LAST, HIGH, LARGEST_VALUE = (tl.constexpr(n) for n in range(5))
+SPAN = tl.constexpr(5)
+
+# And of its whole numbers, int64 [SUMS + CHOICES]: what is to be reached, 0 for what is not known
+# yet; what reaches HIGH; whether there is too much in between; how many candidates there are; how
+# many blocks were summed up; and the sums.
+GOAL, ABOVE, IS_WIDE, COUNT, ARRIVED, SUMS = (tl.constexpr(n) for n in range(6))
+
+COUNTED_RANGE = tl.constexpr(64.0)
+"""Of logits below the largest, where `top_k` is looked for at first."""
 
 
 @triton.jit
-def ordered(x: tl.tensor) -> tl.tensor:
-    """int32 that compare as float32 without NaN do; there is one zero."""
-    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def order_of(number: tl.tensor) -> tl.tensor:
-    """What a search looks for, int64 from 0 to 2**32 - 1, in the order of `ordered`."""
-    return (number - 0x80000000).to(tl.int32)
-
-
-@triton.jit
-def weight(
-    x: tl.tensor,
-    largest: tl.tensor,
-    SCALE_BITS: tl.constexpr,
-    LOG2E: tl.constexpr,
-    EXP2: tl.constexpr,
-) -> tl.tensor:
-    """exp(x - largest) * 2**SCALE_BITS as a whole number, int64, by a polynomial in 2's powers."""
-    below = tl.maximum((x - largest) * LOG2E, -SCALE_BITS - 2.0)
-    floor = tl.floor(below)
-    rest = below - floor
-    power = tl.full(x.shape, EXP2[len(EXP2) - 1], tl.float32)
-    for n in tl.static_range(len(EXP2) - 1):
-        power = power * rest + EXP2[len(EXP2) - 2 - n]
-    exponent = (floor.to(tl.int32) + (SCALE_BITS + 127)) << 23
-    return (power * exponent.to(tl.float32, bitcast=True)).to(tl.int64)
-
-
-@triton.jit
-def largest_of(
-    largest_ptr: tl.tensor, row: tl.tensor, BLOCKS: tl.constexpr, MOST_BLOCKS: tl.constexpr
-) -> tl.tensor:
-    """A row's largest logit, of those of its blocks."""
-    block = tl.arange(0, MOST_BLOCKS)
-    at = largest_ptr + row * BLOCKS + block
-    return tl.max(tl.load(at, mask=block < BLOCKS, other=float("-inf")), axis=0)
-
-
-@triton.jit
-def reached(
-    prefixes_ptr: tl.tensor,
-    sums_ptr: tl.tensor,
+def asked(
     row: tl.tensor,
-    goal: tl.tensor,
-    ROWS: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    MOST_BLOCKS: tl.constexpr,
-    DIGIT: tl.constexpr,
-    BITS: tl.constexpr,
-    CHOICES: tl.constexpr,
-) -> tl.tensor:
-    """The largest number whose first DIGIT digits are all, and which what is kept reaches."""
-    if DIGIT == 0:
-        return tl.zeros((), tl.int64)
-    block, choice = tl.arange(0, MOST_BLOCKS)[:, None], tl.arange(0, CHOICES)[None, :]
-    at = (((DIGIT - 1) * ROWS + row) * BLOCKS + block) * (CHOICES + 1) + choice
-    sums = tl.sum(tl.load(sums_ptr + at, mask=block < BLOCKS, other=0), axis=0)
-    digit = tl.sum((sums >= goal).to(tl.int64), axis=0) - 1
-    return tl.load(prefixes_ptr + (DIGIT - 1) * ROWS + row) + (digit << (32 - BITS * DIGIT))
-
-
-@triton.jit
-def share(
-    sums_ptr: tl.tensor,
-    row: tl.tensor,
-    top_p: tl.tensor,
-    BLOCKS: tl.constexpr,
-    MOST_BLOCKS: tl.constexpr,
-    CHOICES: tl.constexpr,
-) -> tl.tensor:
-    """How much of a row's weights has to be kept, int64."""
-    block = tl.arange(0, MOST_BLOCKS)
-    at = (row * BLOCKS + block) * (CHOICES + 1)  # of the first digit, what reaches 0
-    total = tl.sum(tl.load(sums_ptr + at, mask=block < BLOCKS, other=0), axis=0)
-    return tl.ceil(total.to(tl.float64) * top_p).to(tl.int64)
-
-
-@triton.jit
-def search_kernel(
-    x_ptr: tl.tensor,
-    largest_ptr: tl.tensor,
     scale_ptr: tl.tensor,
     sequences_ptr: tl.tensor,
     top_k_ptr: tl.tensor,
     top_p_ptr: tl.tensor,
-    prefixes_ptr: tl.tensor,
+    VOCAB: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """A row's scale, top_k and top_p, and whether it is cut by one and by the other."""
+    sequence, scale = tl.load(sequences_ptr + row), tl.load(scale_ptr + row)
+    top_k, top_p = tl.load(top_k_ptr + sequence), tl.load(top_p_ptr + sequence)
+    return scale, top_k, top_p, (scale > 0) & (top_k < VOCAB), (scale > 0) & (top_p < 1)
+
+
+@triton.jit
+def bound(least: tl.tensor, low: tl.tensor, last: tl.tensor, share: tl.tensor) -> tl.tensor:
+    """A number that is summed up from: `least`, which no other is below, for the share 0."""
+    return tl.where(share == 0, least, low + (last - low) * share)
+
+
+@triton.jit
+def begin_kernel(
+    extremes_ptr: tl.tensor,
+    scale_ptr: tl.tensor,
+    sequences_ptr: tl.tensor,
+    top_k_ptr: tl.tensor,
+    top_p_ptr: tl.tensor,
+    spans_ptr: tl.tensor,
     sums_ptr: tl.tensor,
-    ROWS: tl.constexpr,
     VOCAB: tl.constexpr,
     BLOCKS: tl.constexpr,
     MOST_BLOCKS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BITS: tl.constexpr,
-    DIGITS: tl.constexpr,
     CHOICES: tl.constexpr,
-    DIGIT: tl.constexpr,
-    IS_WEIGHED: tl.constexpr,
     SCALE_BITS: tl.constexpr,
     LOG2E: tl.constexpr,
-    EXP2: tl.constexpr,
 ) -> None:
-    """One pass of a block of a row: what top_k keeps is counted, and then what top_p keeps weighed.
+    """A row's span, within which most thresholds lie.
 
-    `prefixes` int64 [2, DIGITS, ROWS] and `sums` int64 [2, DIGITS, ROWS, BLOCKS, CHOICES + 1] are
-    of both searches.
+    All tokens that are lower than the largest by log(VOCAB / (1 - top_p)) have less than 1 - top_p
+    of the probability together.
     """
-    row, block = tl.program_id(0), tl.program_id(1)
-    sequence, scale = tl.load(sequences_ptr + row), tl.load(scale_ptr + row)
-    top_k, top_p = tl.load(top_k_ptr + sequence), tl.load(top_p_ptr + sequence)
-    few = top_k < VOCAB
-    if scale <= 0 or not (top_p < 1 if IS_WEIGHED else few):
-        return
-    least = tl.zeros((), tl.int64)
-    goal = top_k
-    if IS_WEIGHED:
-        if few:
-            least = reached(
-                prefixes_ptr, sums_ptr, row, top_k, ROWS, BLOCKS, MOST_BLOCKS, DIGITS, BITS, CHOICES
-            )
-        prefixes_ptr += DIGITS * ROWS
-        sums_ptr += DIGITS * ROWS * BLOCKS * (CHOICES + 1)
-        if DIGIT:
-            goal = share(sums_ptr, row, top_p, BLOCKS, MOST_BLOCKS, CHOICES)
-    prefix = reached(
-        prefixes_ptr, sums_ptr, row, goal, ROWS, BLOCKS, MOST_BLOCKS, DIGIT, BITS, CHOICES
+    row = tl.program_id(0)
+    scale, top_k, top_p, counted, weighed = asked(
+        row, scale_ptr, sequences_ptr, top_k_ptr, top_p_ptr, VOCAB
     )
-    if block == 0:
-        tl.store(prefixes_ptr + DIGIT * ROWS + row, prefix)
-    place = sums_ptr + ((DIGIT * ROWS + row) * BLOCKS + block) * (CHOICES + 1)
-    above = tl.zeros((), tl.int64)
-    between = above + 1
-    if DIGIT:
-        before = place - ROWS * BLOCKS * (CHOICES + 1)
-        before += (prefix >> (32 - BITS * DIGIT)) & (CHOICES - 1)
-        above = tl.load(before + 1)
-        between = tl.load(before) - above
-    tl.store(place + CHOICES, above)
-    if between == 0:
-        for choice in tl.static_range(CHOICES):
-            tl.store(place + choice, above)
-        return
-    column = block * BLOCK + tl.arange(0, BLOCK)
-    inside = column < VOCAB
-    at = row.to(tl.int64) * VOCAB + column
-    value = tl.load(x_ptr + at, mask=inside, other=float("-inf")) * scale
-    order = ordered(value)
-    counted = inside & (order >= order_of(least))
-    if IS_WEIGHED:
-        largest = largest_of(largest_ptr, row, BLOCKS, MOST_BLOCKS) * scale
-        each = tl.where(counted, weight(value, largest, SCALE_BITS, LOG2E, EXP2), 0)
-    else:
-        each = counted.to(tl.int32)
-    for choice in tl.static_range(CHOICES):
-        bound = order_of(prefix + (choice << (32 - BITS - BITS * DIGIT)))
-        tl.store(place + choice, tl.sum(tl.where(order >= bound, each, 0), axis=0))
+    factor = tl.where(scale > 0, scale, 1.0)
+    block = tl.arange(0, MOST_BLOCKS)
+    at = extremes_ptr + row * 2 * BLOCKS + block
+    largest = tl.max(tl.load(at, mask=block < BLOCKS, other=float("-inf")), axis=0) * factor
+    least = tl.min(tl.load(at + BLOCKS, mask=block < BLOCKS, other=float("inf")), axis=0) * factor
+    last = tl.minimum(largest, LARGEST)
+    least = tl.minimum(tl.maximum(least, -LARGEST), last)
+    depth = tl.minimum(octaves(VOCAB / tl.maximum(1 - top_p, 1e-30)), SCALE_BITS + 2.0) / LOG2E
+    depth = tl.where(counted, COUNTED_RANGE * scale, depth)
+    spans_ptr += row * SPAN
+    tl.store(spans_ptr + LEAST, least)
+    tl.store(spans_ptr + LOW, tl.maximum(last - depth, least))
+    tl.store(spans_ptr + LAST, last)
+    tl.store(spans_ptr + HIGH, float("inf"))
+    tl.store(spans_ptr + LARGEST_VALUE, largest)
+    sums_ptr += row * (SUMS + CHOICES)
+    tl.store(sums_ptr + GOAL, tl.where(counted, top_k, 0))
+    tl.store(sums_ptr + ABOVE, 0)
+    tl.store(sums_ptr + IS_WIDE, (counted | weighed) & (largest > float("-inf")))
+    tl.store(sums_ptr + COUNT, 0)
+    tl.store(sums_ptr + ARRIVED, 0)
+    tl.store(sums_ptr + SUMS + tl.arange(0, CHOICES), tl.zeros((CHOICES,), tl.int64))
+
+
+@triton.jit
+def narrower(
+    spans_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    top_p: tl.tensor,
+    CHOICES: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """With all blocks of a row summed up, between which two numbers its threshold lies, the lower
+    of them minus infinity where none reaches the goal, and what lies in between.
+
+    Sums are zeros again for the next time.
+    """
+    share = tl.arange(0, CHOICES)
+    sums = tl.load(sums_ptr + SUMS + share)
+    goal = tl.load(sums_ptr + GOAL)
+    if goal == 0:
+        total = tl.max(sums, axis=0)
+        goal = tl.ceil(total.to(tl.float64) * top_p).to(tl.int64)
+    last, high = tl.load(spans_ptr + LAST), tl.load(spans_ptr + HIGH)
+    least, low = tl.load(spans_ptr + LEAST), tl.load(spans_ptr + LOW)
+    bounds = bound(least, low, last, share.to(tl.float32) / CHOICES)
+    above = tl.maximum(tl.load(sums_ptr + ABOVE), tl.max(tl.where(sums < goal, sums, 0), axis=0))
+    within = tl.min(tl.where(sums < goal, 1 << 62, sums), axis=0) - above
+    low = tl.max(tl.where(sums < goal, float("-inf"), bounds), axis=0)
+    high = tl.minimum(high, tl.min(tl.where(sums < goal, bounds, float("inf")), axis=0))
+    last = tl.minimum(last, high)
+    tl.debug_barrier()  # all threads have read what is written now
+    tl.store(spans_ptr + LEAST, low)
+    tl.store(spans_ptr + LOW, low)
+    tl.store(spans_ptr + LAST, last)
+    tl.store(spans_ptr + HIGH, high)
+    tl.store(sums_ptr + GOAL, goal)
+    tl.store(sums_ptr + ABOVE, above)
+    tl.store(sums_ptr + ARRIVED, 0)
+    tl.store(sums_ptr + SUMS + share, tl.zeros((CHOICES,), tl.int64))
+    return low, last, within

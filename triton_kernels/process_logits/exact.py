@@ -1,0 +1,163 @@
+"""Thresholds to the bit, among what may be one.
+
+Importing this module needs triton. No product is fused with a sum.
+"""
+
+import triton
+import triton.language as tl
+
+from eagle_aot.triton_kernels.process_logits.numbers import (
+    LOWEST,
+    UNBOUNDED,
+    end_of,
+    ordered,
+    weight,
+)
+from eagle_aot.triton_kernels.process_logits.search import (
+    ABOVE,
+    COUNT,
+    GOAL,
+    HIGH,
+    LARGEST_VALUE,
+    LOW,
+    SPAN,
+    SUMS,
+    asked,
+)
+
+TILE = 4096
+OPTIONS = {"num_warps": 16, "enable_fp_fusion": False}
+
+
+@triton.jit
+def tile(
+    source_ptr: tl.tensor,
+    start: tl.tensor,
+    count: tl.tensor,
+    scale: tl.tensor,
+    largest: tl.tensor,
+    lowest: tl.tensor,
+    end: tl.tensor,
+    TILE: tl.constexpr,
+    IS_WEIGHED: tl.constexpr,
+    SCALE_BITS: tl.constexpr,
+    LOG2E: tl.constexpr,
+    EXP2: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """Of TILE logits, those whose order is from `lowest` on and below `end`: which they are, their
+    orders, and what each counts or weighs, zero for all others."""
+    at = start + tl.arange(0, TILE)
+    value = tl.load(source_ptr + at, mask=at < count, other=float("-inf")) * scale
+    order = ordered(value)
+    between = (at < count) & (order >= lowest) & (order < end)
+    if IS_WEIGHED:
+        each = tl.where(between, weight(value, largest, SCALE_BITS, LOG2E, EXP2), 0)
+    else:
+        each = between.to(tl.int32)
+    return between, order, each
+
+
+@triton.jit
+def threshold(
+    source_ptr: tl.tensor,
+    count: tl.tensor,
+    scale: tl.tensor,
+    largest: tl.tensor,
+    lowest: tl.tensor,
+    end: tl.tensor,
+    above: tl.tensor,
+    goal: tl.tensor,
+    top_p: tl.tensor,
+    TILE: tl.constexpr,
+    IS_WEIGHED: tl.constexpr,
+    SCALE_BITS: tl.constexpr,
+    LOG2E: tl.constexpr,
+    EXP2: tl.constexpr,
+) -> tl.tensor:
+    """The largest order from `lowest` on and below `end` that reaches the goal, int32, or the share
+    `top_p` of all these where the goal is 0.
+
+    The first tile stays in registers; what is behind it is read again for each bit.
+    """
+    between, order, each = tile(
+        source_ptr, 0, count, scale, largest, lowest, end,
+        TILE, IS_WEIGHED, SCALE_BITS, LOG2E, EXP2,
+    )  # fmt: skip
+    least, most = tl.where(between, order, UNBOUNDED), tl.where(between, order, LOWEST)
+    together = each
+    for start in range(TILE, count, TILE):
+        between, others, weights = tile(
+            source_ptr, start, count, scale, largest, lowest, end,
+            TILE, IS_WEIGHED, SCALE_BITS, LOG2E, EXP2,
+        )  # fmt: skip
+        least = tl.minimum(least, tl.where(between, others, UNBOUNDED))
+        most = tl.maximum(most, tl.where(between, others, LOWEST))
+        together += weights
+    if goal == 0:
+        goal = tl.ceil(tl.sum(together, axis=0).to(tl.float64) * top_p).to(tl.int64)
+    found, beyond = tl.min(least, axis=0).to(tl.int64), tl.max(most, axis=0).to(tl.int64) + 1
+    while beyond - found > 1:
+        middle = found + ((beyond - found) >> 1)
+        reached = tl.where(order >= middle.to(tl.int32), each, 0)
+        for start in range(TILE, count, TILE):
+            _, others, weights = tile(
+                source_ptr, start, count, scale, largest, lowest, end,
+                TILE, IS_WEIGHED, SCALE_BITS, LOG2E, EXP2,
+            )  # fmt: skip
+            reached += tl.where(others >= middle.to(tl.int32), weights, 0)
+        is_enough = above + tl.sum(reached, axis=0) >= goal
+        found = tl.where(is_enough, middle, found)
+        beyond = tl.where(is_enough, beyond, middle)
+    return found.to(tl.int32)
+
+
+@triton.jit
+def exact_kernel(
+    x_ptr: tl.tensor,
+    scale_ptr: tl.tensor,
+    sequences_ptr: tl.tensor,
+    top_k_ptr: tl.tensor,
+    top_p_ptr: tl.tensor,
+    spans_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    candidates_ptr: tl.tensor,
+    thresholds_ptr: tl.tensor,
+    VOCAB: tl.constexpr,
+    CHOICES: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    TILE: tl.constexpr,
+    SCALE_BITS: tl.constexpr,
+    LOG2E: tl.constexpr,
+    EXP2: tl.constexpr,
+) -> None:
+    """A row: the order, int32, of the least value that it keeps, LOWEST for all."""
+    row = tl.program_id(0)
+    scale, _, top_p, counted, weighed = asked(
+        row, scale_ptr, sequences_ptr, top_k_ptr, top_p_ptr, VOCAB
+    )
+    spans_ptr += row * SPAN
+    sums_ptr += row * (SUMS + CHOICES)
+    largest = tl.load(spans_ptr + LARGEST_VALUE)
+    if not ((counted | weighed) & (largest > float("-inf"))):
+        tl.store(thresholds_ptr + row, LOWEST)
+        return
+    low = tl.load(spans_ptr + LOW)
+    lowest = tl.where(low > float("-inf"), ordered(low), LOWEST)
+    end = end_of(tl.load(spans_ptr + HIGH))
+    goal, above = tl.load(sums_ptr + GOAL), tl.load(sums_ptr + ABOVE)
+    source_ptr, count = candidates_ptr + row * CAPACITY, tl.load(sums_ptr + COUNT).to(tl.int32)
+    if count > CAPACITY:
+        source_ptr, count = x_ptr + row.to(tl.int64) * VOCAB, VOCAB
+    if counted & (low > float("-inf")):
+        lowest = threshold(
+            source_ptr, count, scale, largest, lowest, end, above, goal, top_p,
+            TILE, False, SCALE_BITS, LOG2E, EXP2,
+        )  # fmt: skip
+    if weighed:
+        if counted:
+            end, above, goal = UNBOUNDED, tl.zeros((), tl.int64), tl.zeros((), tl.int64)
+        lowest = threshold(
+            source_ptr, count, scale, largest, lowest, end, above, goal, top_p,
+            TILE, True, SCALE_BITS, LOG2E, EXP2,
+        )  # fmt: skip
+    tl.store(thresholds_ptr + row, lowest)
