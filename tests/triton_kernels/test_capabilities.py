@@ -4,6 +4,7 @@ Within its shared memory, and with next to nothing put aside for want of registe
 """
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.sampling.thresholds import EXP2, LOG2E, SCALE_BITS
 from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability, fitting
 from support.kernels.compiled import launches
 from support.kernels.h100 import local_memory
@@ -22,7 +24,7 @@ SPILLED = 64
 """Bytes per thread."""
 
 OTHERS = [found for found in SHARED_MEMORY if found != H100]
-"""Each kernel's own tests compile it for an H100."""
+"""Most kernels' own tests compile them for an H100."""
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -97,6 +99,30 @@ def copy_rows(kernel: ModuleType) -> None:
     kernel.launch(empty(4, 4096, 512), empty(4, 4096, 512), *(2 * (empty(9, dtype=torch.int64),)))
 
 
+ROWS, VOCAB = 32, 262_144
+NUMBERS = partial(empty, ROWS, dtype=torch.int64)
+LOGITS = partial(empty, ROWS, VOCAB, dtype=torch.float32)
+
+
+def penalties_of_logits(kernel: ModuleType) -> None:
+    """Gemma 4 31B's, in rows behind four drafts."""
+    flags, tokens = empty(ROWS, dtype=torch.bool), empty(ROWS, VOCAB, dtype=torch.bool)
+    kernel.launch(
+        *(LOGITS(), NUMBERS(), NUMBERS(), empty(ROWS, 4, dtype=torch.int64)),
+        (flags, LOGITS()),
+        (flags, empty(ROWS, 3, dtype=torch.float32)),
+        (empty(ROWS, VOCAB, dtype=torch.int32), tokens),
+        (NUMBERS(), tokens),
+    )
+
+
+def thresholds_of_logits(kernel: ModuleType) -> None:
+    scale = empty(ROWS, dtype=torch.float32)
+    extremes = empty(ROWS, 2, 64, dtype=torch.float32)
+    bounds = NUMBERS(), empty(ROWS, dtype=torch.float64), scale
+    kernel.launch(LOGITS(), extremes, scale, NUMBERS(), *bounds, SCALE_BITS, LOG2E, EXP2)
+
+
 Launch = Callable[[ModuleType], None]
 
 EACH: dict[Launch, str] = {
@@ -108,6 +134,8 @@ EACH: dict[Launch, str] = {
     norm_rope_store: "norm_rope_store.kernel",
     residual_norm: "residual_norm.kernel",
     copy_rows: "copy_rows.kernel",
+    penalties_of_logits: "process_logits.penalise",
+    thresholds_of_logits: "process_logits.cut",
 }
 NARROWEST: dict[Launch, str] = {
     most_int4_few_rows: "int4_gemm.small_m",
@@ -118,6 +146,7 @@ NARROWEST: dict[Launch, str] = {
 
 CASES = [(launch, EACH[launch], gpu) for launch in EACH for gpu in OTHERS]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
+CASES += [(launch, EACH[launch], H100) for launch in (penalties_of_logits, thresholds_of_logits)]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +160,9 @@ def test_it_fits(
     tmp_path: Path,
 ) -> None:
     kernel = import_module(f"eagle_aot.triton_kernels.{name}")
-    for call in launches(monkeypatch, kernel, lambda: launch(kernel), generation):
+    calls = launches(monkeypatch, kernel, lambda: launch(kernel), generation)
+    assert calls
+    for call in calls:
         program = call.compiled(generation)
         assert program.metadata.shared <= SHARED_MEMORY[generation] << 10
         assert local_memory(program.asm["cubin"], tmp_path) <= SPILLED

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from eagle_aot.triton_kernels import device
 
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 KINDS = {
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
     torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.bool: "*i1",
     torch.int16: "*i16",
     torch.int32: "*i32",
     torch.int64: "*i64",
@@ -76,7 +78,11 @@ def launches(
     monkeypatch.setattr(device, "capability", lambda: capability)
     if hasattr(module, "capability"):
         monkeypatch.setattr(module, "capability", lambda: capability)
-    monkeypatch.setattr(module, "wrap_triton", Recorder)
+    if hasattr(module, "wrap_triton"):
+        monkeypatch.setattr(module, "wrap_triton", Recorder)
+    else:
+        for name in [name for name in vars(module) if name.endswith("_kernel")]:
+            monkeypatch.setattr(module, name, Recorder(getattr(module, name)))
     launch()
     return found
 
