@@ -56,6 +56,9 @@ class Engine:
         self.running: list[Text] = []
         self.after_step: Callable[[Engine], None] = lambda engine: None
         """For checks."""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called in each step that has a forward: where this thread `waits` for it, once it is
+        under way."""
         self._share, self._turns = PromptShare(prompt_share), PromptTurns()
         self._added_ever = 0
         self._lock = threading.Lock()
@@ -89,6 +92,11 @@ class Engine:
         """Whether a step would do anything."""
         with self._lock:
             return bool(self._added or self.waiting or self.prompts or self.running)
+
+    @property
+    def waits(self) -> bool:
+        """Whether forwards run elsewhere while this thread waits for their tokens."""
+        return self.schedule.running.bonus.is_cuda
 
     def abandon(self) -> None:
         """End all requests at once, without events: behind a step that was interrupted."""
@@ -177,12 +185,14 @@ class Engine:
     def _window(self, text: Text) -> list[Event]:
         with self.forwards.chunk():
             told = text.score()
+            self.meanwhile()
         return self._told(text, told)
 
     def _chunk(self, text: Text) -> list[Event]:
         self._prefixes.take_over(text)
         with self.forwards.chunk():
             bonus = text.read()
+            self.meanwhile()
             first = int(bonus)  # waits for the device: the chunk's time is its own
         if text.prompt_left:
             return []
@@ -204,7 +214,9 @@ class Engine:
         round_ = self.schedule.choose(texts)
         shown = round_.drafter is self.schedule.drafter  # and not nobody, or who stands in for it
         with self.forwards.round():
-            outcomes = round_.outcomes(round_.play())
+            played = round_.play()
+            self.meanwhile()
+            outcomes = round_.outcomes(played)
         found, events = [], list[Event]()
         for text, outcome in zip(texts, outcomes, strict=False):
             try:

@@ -52,7 +52,11 @@ class Worker:
         self._changed = threading.Condition()
         self._draining = self._closed = False
         self.outbox = Outbox()
-        """For those who hear: what is in it is sent behind each step."""
+        """For those who hear: what is in it is sent once a step. Whoever then wakes wants the
+        interpreter, so that where a device computes it is sent when the next step has launched."""
+        self._overlaps = engine.waits
+        if self._overlaps:
+            engine.meanwhile = self._send
         self.steps_seconds = 0.0
         """Of all of them, with what is told of each."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -116,18 +120,23 @@ class Worker:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._engine.busy)
                 if self._closed:
-                    return
+                    break
             started = time.perf_counter()
             try:
                 self._step()
             except Exception as error:  # a bug; nobody else would tell those that wait
                 log.exception("a step of the engine failed")
                 self._give_up(error)
-            try:
-                self.outbox.send()
-            except Exception:  # a bug; without this thread nobody else would be served
-                log.exception("what a step had to tell could not be sent")
+            if not (self._overlaps and self._engine.busy):
+                self._send()
             self.steps_seconds += time.perf_counter() - started
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            self.outbox.send()
+        except Exception:  # a bug; without this thread nobody else would be served
+            log.exception("what a step had to tell could not be sent")
 
     def _step(self) -> None:
         for event in self._engine.step():

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from torch import Tensor
 
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.generation import Generation, Watch
 from eagle_aot.runtime_runner.results.result import Result
-from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.rounds.round import Outcome, Round, Running
 from eagle_aot.runtime_runner.serve.worker import Draining, Full, Heard, Worker
 from support.runner.toy import TAIL, ToyTarget, plain_text
 
@@ -137,6 +138,39 @@ def test_what_a_step_has_to_tell_wakes_a_loop_once(worker: Worker, gate: Gate) -
     worker.close()
     assert heard == ["a", "b", "a", "b"] and woken == [0]
     assert all(isinstance(ears.heard, Failed) for ears in done)
+
+
+def test_where_a_device_computes_a_step_is_told_of_while_the_next_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Engine, "waits", True)
+    round_ = Round(ToyTarget(SEED, 8, 4), None, 0, Running(range(1), TAIL, "cpu"))
+    play, outcomes, order = round_.play, round_.outcomes, list[str]()
+
+    def launch() -> Tensor:
+        order.append("launched")
+        return play()
+
+    def read(played: Tensor) -> list[Outcome]:
+        order.append("waited")
+        return outcomes(played)
+
+    class Loop:
+        def call_soon_threadsafe(self, call: Callable[..., None], *arguments: object) -> None:
+            call(*arguments)
+
+    monkeypatch.setattr(round_, "play", launch)
+    monkeypatch.setattr(round_, "outcomes", read)
+    worker, ears = Worker(Engine(OneRound(round_)), most_waiting=0), Ears()
+
+    def tell(tokens: list[int]) -> None:
+        worker.outbox.add(Loop(), order.append, "told")  # type: ignore[arg-type]
+
+    worker.submit((asked([1, 2], 3, tell), ears.hear))
+    worker.start()
+    assert isinstance(ears.wait(), Result)
+    worker.close()
+    assert order == [*["launched", "told", "waited"] * 2, "told"]
 
 
 def test_a_loop_that_is_closed_hears_nothing_and_the_others_do(
