@@ -69,7 +69,7 @@ def chain_length(
 @click.option("--batch-size", type=int, metavar="B",
               help="Answer so many prompts of --prompts-jsonl side by side.")  # fmt: skip
 @click.option("--prompt-share", type=float, metavar="S",
-              help="Of the time, for prompts beside answers; default: 0.5.")  # fmt: skip
+              help="Of the time, for prompts beside answers; default: 0.45.")  # fmt: skip
 @click.option("--max-new-tokens", type=int, metavar="N",
               help="Of an answer, at most; default: 128, in a chat 1024.")  # fmt: skip
 @click.option("--chain-len", callback=chain_length, metavar="K",

@@ -33,7 +33,7 @@ MOST_KEY_BYTES = 1 << 20
               show_default=True, metavar="S", help="Seconds, from asking to the end.")  # fmt: skip
 @click.option("--max-body", type=click.IntRange(min=1024), default=8 << 20, show_default=True,
               metavar="BYTES", help="Of a request.")  # fmt: skip
-@click.option("--prompt-share", type=float, default=0.5, show_default=True, metavar="S",
+@click.option("--prompt-share", type=float, default=0.45, show_default=True, metavar="S",
               help="Of the time, for prompts beside answers.")  # fmt: skip
 @click.option("--no-reuse", "reuse", is_flag=True, flag_value=False, default=True,
               help="Run every prompt whole, whatever caches hold of it.")  # fmt: skip
