@@ -3,7 +3,7 @@
 import gc
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.plots.picture import check_plot
 from eagle_aot.runtime_runner.results.failures import Failures
 from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
-from eagle_aot.runtime_runner.sampling.options import SAMPLING, sampling_options
+from eagle_aot.runtime_runner.sampling.options import SAMPLING, choice_of, sampling_options
 from eagle_aot.runtime_runner.sampling.parameters import LogprobsOf
 
 if TYPE_CHECKING:
@@ -194,13 +194,8 @@ class Options:
 
     def sampling(self, runner: "Runner") -> dict[str, Any]:
         """What stands here of how tokens are chosen, or is recommended."""
-        named = {name: getattr(self, name) for name in SAMPLING}
-        given = {name: value for name, value in named.items() if value is not None}
         wanted = runner.recommended_sampling if self.recommended_sampling else {}
-        more = {"logit_bias": self.logit_bias, "allowed_ids": self.allow_id or None}
-        names = "logprobs", "logprobs_of", "prompt_logprobs"
-        told = {name: getattr(self, name) for name in names}
-        return {**wanted, **given, **more, **told}
+        return wanted | choice_of({field.name: getattr(self, field.name) for field in fields(self)})
 
     def asked(self, runner: "Runner") -> list[Parameters]:
         """Of each answer to a prompt."""

@@ -110,7 +110,9 @@ def test_a_file_of_prompts(int4_head_artifact: Path, int4_head: Runner, tmp_path
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS[:9]))
     answers.write_text('{"prompt_tokens": 1}\n{"prompt')
     module = "eagle_aot.runtime_runner.serve.on_ray.batch"
-    command = [sys.executable, "-m", module, int4_head_artifact, prompts, answers]
+    how = {"temperature": 0.8, "top_p": 0.9, "seed": 7}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in how.items()]
+    command = [sys.executable, "-m", module, int4_head_artifact, prompts, answers, *options]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     for told in ("8 answers, behind 1", "0 answers, behind 9"):
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -119,4 +121,4 @@ def test_a_file_of_prompts(int4_head_artifact: Path, int4_head: Runner, tmp_path
     first, *lines = answers.read_text().splitlines()
     assert first == '{"prompt_tokens": 1}'
     found = [json.loads(line)["token_ids"] for line in lines]
-    assert found == [int4_head.generate(text).token_ids for text in QUESTIONS[1:9]]
+    assert found == [int4_head.generate(text, **how).token_ids for text in QUESTIONS[1:9]]

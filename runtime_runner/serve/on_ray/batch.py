@@ -17,6 +17,7 @@ from eagle_aot.common.command import check_installed, eagle_command
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.sampling.options import choice_of, choice_options
 
 FAILED = b'{"error": '
 STARTS = b'{"prompt_tokens": ', FAILED
@@ -32,6 +33,10 @@ STARTS = b'{"prompt_tokens": ', FAILED
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=128, show_default=True)
 @click.option("--system", metavar="TEXT", help="What the model is told before all else.")
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap prompts in the chat template.")
+@click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
+@click.option("--stop", multiple=True, metavar="TEXT",
+              help="End before this text; may be given more than once.")  # fmt: skip
+@choice_options
 @click.option("--quiet", is_flag=True)
 def main(
     artifact: Path,
@@ -39,7 +44,7 @@ def main(
     answers_jsonl: Path,
     replicas: int,
     quiet: bool,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Answer PROMPTS_JSONL, as eagle-run reads it, into ANSWERS_JSONL, a line for each prompt in
     their order, as eagle-run --json writes it. The same command again goes on where one ended.
@@ -48,9 +53,11 @@ def main(
     prompts = read_prompts(None, None, prompts_jsonl)
     console = Console(stderr=True)
     hidden = quiet or not console.is_terminal
+    options = options_of(given)
+    asked = Parameters(**options)
     with appending(answers_jsonl) as file:
         done = whole_lines(answers_jsonl)
-        check_same(answers_jsonl, Parameters(**options))
+        check_same(answers_jsonl, asked)
         if done > len(prompts):
             raise SettingError(
                 f"{answers_jsonl}: has {done} answers, {prompts_jsonl} {len(prompts)} prompts: "
@@ -64,6 +71,13 @@ def main(
     if not quiet:
         click.echo(f"{answers_jsonl}: {left} answers, behind {done} that were there", err=True)
     raise_failures(answers_jsonl)
+
+
+def options_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Those of `Runner.generate` that stand on the command line."""
+    same = "max_new_tokens", "system", "raw_prompt", "ignore_eos", "echo"
+    stops = {"stop_ids": given["stop_id"], "stop_texts": given["stop"]}
+    return {name: given[name] for name in same} | stops | choice_of(given)
 
 
 @contextmanager
@@ -93,14 +107,18 @@ def whole_lines(path: Path) -> int:
 
 
 def check_same(path: Path, asked: Parameters) -> None:
-    """Raise SettingError where the first answer of a file was asked for otherwise."""
+    """Raise SettingError where the first answer of a file was asked for otherwise; each has a seed
+    of its own where none is asked for."""
     with path.open("rb") as lines:
         answer = next((line for line in lines if not line.startswith(FAILED)), b"{}")
     try:
-        told = json.loads(answer).get("parameters", asked.to_json())
+        told = json.loads(answer).get("parameters")
     except ValueError as error:
         raise SettingError(f"{path}: is damaged ({error}): name another file") from error
-    if told != asked.to_json():
+    wanted = json.loads(json.dumps(asked.to_json()))
+    if told is not None and asked.seed is None:
+        told.pop("seed", None)
+    if told not in (None, wanted):
         raise SettingError(
             f"{path}: has answers that were asked for with other options: give those, or name "
             "another file"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.serve.on_ray import batch, predictor
 from support.refusals import refuses
 
@@ -63,6 +64,34 @@ def test_it_goes_on_with_the_same_options_alone(answer: Path) -> None:
     assert answer.read_text() == there
     assert run(answer, "a", "b", options=same).exit_code == 0
     assert answer.read_text() == there + ANSWER
+
+
+def test_seeds_that_were_drawn_differ_and_one_that_is_asked_for_does_not(answer: Path) -> None:
+    drawn = ANSWER.replace("}", ', "parameters": {"temperature": 0.8, "seed": 3}}')
+    answer.write_text(drawn)
+    assert run(answer, "a", "b", options=["--temperature", "0.8"]).exit_code == 0
+    assert answer.read_text() == drawn + ANSWER
+    for asked in ("4", "3"):
+        result = run(answer, "a", "b", options=["--temperature", "0.8", "--seed", asked])
+        assert result.exit_code == int(asked == "4"), result.output
+
+
+def test_how_tokens_are_chosen_is_said_as_to_eagle_run(answer: Path) -> None:
+    words = ("--logit-bias 5=-1.5 --allow-id 5 --allow-id 6 --stop x --stop-id 2 --top-k 3 "
+             "--ignore-eos --min-tokens 1 --logprobs 2 --echo")  # fmt: skip
+    told = Parameters(
+        logit_bias={5: -1.5}, allowed_ids=(5, 6), stop_texts=("x",), stop_ids=(2,), top_k=3,
+        ignore_eos=True, min_tokens=1, logprobs=2, echo=True,
+    )  # fmt: skip
+    there = json.dumps({"prompt_tokens": 1, "parameters": told.to_json()}) + "\n"
+    answer.write_text(there)
+    assert run(answer, "a", "b", options=words.split()).exit_code == 0
+    assert answer.read_text() == there + ANSWER
+
+
+def test_parameters_that_cannot_be_leave_no_file(answer: Path) -> None:
+    refuses(run(answer, "a", options=["--temperature", "-1"]), "temperature -1.0")
+    assert not answer.exists()
 
 
 def test_one_writes_at_a_time(answer: Path) -> None:
