@@ -50,8 +50,9 @@ class Kept(CudaWeightCollector):
 
 
 @contextmanager
-def compiled_apart(gpu: SharedGpu) -> Iterator[list[Compiled]]:
-    """Let the CUDA backend compile beside other processes, into the list that this gives."""
+def compiled_apart(gpu: SharedGpu, place: int) -> Iterator[list[Compiled]]:
+    """Let the CUDA backend compile beside other processes, into the list that this gives, as one
+    at that place of their queue may."""
     compiled: list[Compiled] = []
     compile_one = getattr(CudaBackend, PREPROCESS)
 
@@ -59,7 +60,7 @@ def compiled_apart(gpu: SharedGpu) -> Iterator[list[Compiled]]:
         program: ExportedProgram, specs: list[CompileSpec], _: CudaWeightCollector
     ) -> PreprocessResult:
         graph, kept = graph_digest(program), Kept()
-        with gpu.memory(gpu_bytes(program)):
+        with gpu.memory(place, gpu_bytes(program)):
             started = time.perf_counter()
             result = compile_one(program, specs, kept)
             seconds = time.perf_counter() - started

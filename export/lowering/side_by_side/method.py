@@ -74,8 +74,15 @@ def _end_with(lifeline: Connection) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def lower_method(name: str) -> Lowered:
-    """Trace and compile a method. Raises ExportError."""
+def lower_method(name: str, place: int) -> Lowered:
+    """Trace and compile a method at a place in the queue for the GPU. Raises ExportError."""
+    try:
+        return _lowered(name, place)
+    finally:
+        _given.gpu.room.leave(place)
+
+
+def _lowered(name: str, place: int) -> Lowered:
     from torch._inductor import config
 
     from eagle_aot.export.lowering import cuda
@@ -89,7 +96,7 @@ def lower_method(name: str) -> Lowered:
     with stated("tracing failed"):
         specs = method_specs(work.pair.pair(), work.lengths, work.splits_keys)
         programs = traced({name: specs[name]}, work.lengths.max_batch_size, CUDA)
-    with stated("lowering failed"), compiled_apart(work.gpu) as compiled:
+    with stated("lowering failed"), compiled_apart(work.gpu, place) as compiled:
         cuda.compiled(programs, {}, lambda stage: None)
     (only,) = compiled
     gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0

@@ -38,16 +38,18 @@ def lowered_beside(
     """Lower the CUDA methods of a prepared pair in up to `jobs` processes while the block runs,
     which finds them compiled where it lowers the same methods itself.
 
-    Moves the pair's weights into memory that all share. The processes take up to `gpu_memory` bytes
-    of the GPU, or what is free. Each traces and compiles for itself; what it compiled lies in
-    `directory`, which is made and is gone after the block. No process outlives the block, or this
-    process. Raises in the block, where it lowers a method, what lowering that method raised.
+    They begin in the order of `names`, and have the GPU's memory as `room.may_begin` says: those
+    that need most of it, the target's, are to be first. Moves the pair's weights into memory that
+    all share. The processes and this one take up to `gpu_memory` bytes of the GPU, or what is free.
+    Each traces and compiles for itself; what it compiled lies in `directory`, which is made and is
+    gone after the block. No process outlives the block, or this process. Raises in the block, where
+    it lowers a method, what lowering that method raised.
     """
     with progress.stage("share weights"), stated("sharing weights failed"):
         shared = SharedPair(pair)
     context = get_context("spawn")  # a fork of a process that has used a GPU cannot use it
     ends, lifeline = context.Pipe(duplex=False)
-    gpu = SharedGpu(context, free_room(jobs, gpu_memory))
+    gpu = SharedGpu(context, free_room(jobs, gpu_memory), len(names))
     directory.mkdir()
     work = Work(
         shared,
@@ -60,7 +62,7 @@ def lowered_beside(
     )
     pool = ProcessPoolExecutor(jobs, context, begin, (work,))
     try:
-        futures = {name: pool.submit(lower_method, name) for name in names}
+        futures = {name: pool.submit(lower_method, name, at) for at, name in enumerate(names)}
         for future in futures.values():
             future.add_done_callback(lambda done: _tell(done, progress))
         from eagle_aot.export.lowering.side_by_side.compiled import taken_over  # takes seconds

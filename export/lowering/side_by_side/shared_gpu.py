@@ -9,46 +9,45 @@ from unittest.mock import patch
 import torch
 from torch.export import ExportedProgram
 
-BESIDE = 2 << 30
-"""Bytes of a GPU that a process takes beside a method's weights, roughly: its context, and what
-compiling and tuning need."""
+from eagle_aot.export.lowering.side_by_side.room import Room
+
+CONTEXT = 9 << 26
+"""Bytes of a GPU that a process takes once it has used it, roughly: CUDA's own."""
+
+BESIDE = 3 << 28
+"""Bytes that compiling takes beside a method's weights and the largest tensor, roughly: rows, what
+timing writes between runs, and what the allocator keeps."""
 
 
 def free_room(jobs: int, most: int | None) -> int:
-    """Bytes of the GPU that `jobs` processes can share out, `most` of what is free; where that is
-    none each waits for all others."""
+    """Bytes of the GPU that methods in `jobs` processes can share out, beside what every process
+    takes and this one holds: of what is free, and of `most` for all of them. Where that is none
+    each method waits for all others."""
     if not torch.cuda.is_available():
         return 1
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
-    return max(min(free, most or free) - jobs * BESIDE, 1)
+    ours = CONTEXT + torch.cuda.memory_reserved()
+    return max(min(free, free if most is None else most - ours) - jobs * CONTEXT, 1)
 
 
 class SharedGpu:
-    """What processes take in turns: memory, and the quiet that timing needs."""
+    """What processes share: memory, and the quiet that timing needs."""
 
-    def __init__(self, context: SpawnContext, room: int) -> None:
+    def __init__(self, context: SpawnContext, room: int, methods: int) -> None:
         """To be handed to processes of the context as they are spawned; `room` is in bytes."""
-        self._changed = context.Condition()
-        self._free = context.Value("q", room, lock=False)  # which the condition guards
-        self._room = room
+        self.room = Room(context, room, methods)
         self._quiet = context.RLock()
 
     @contextmanager
-    def memory(self, size: int) -> Iterator[None]:
-        """Wait until `size` bytes are free, and keep them; more than all there is waits for all."""
-        size = min(size, self._room)
-        with self._changed:
-            self._changed.wait_for(lambda: self._free.value >= size)
-            self._free.value -= size
-        try:
-            yield
-        finally:
-            if torch.cuda.is_initialized():
-                torch.cuda.empty_cache()
-            with self._changed:
-                self._free.value += size
-                self._changed.notify_all()
+    def memory(self, place: int, size: int) -> Iterator[None]:
+        """Wait until the method at that place of the queue may take `size` bytes; keep them."""
+        with self.room.taken(place, size):
+            try:
+                yield
+            finally:
+                if torch.cuda.is_initialized():
+                    torch.cuda.empty_cache()
 
     @contextmanager
     def quiet_timing(self) -> Iterator[None]:
@@ -73,14 +72,9 @@ class SharedGpu:
 
 
 def gpu_bytes(program: ExportedProgram) -> int:
-    """About what compiling a method takes: its weights, and a copy of the largest for tuning.
-
-    Caches take nothing.
-    """
+    """About what compiling a method takes: its weights, the largest tensor again, for tuning, and
+    `BESIDE`. Caches take nothing but that."""
     held = {**program.state_dict, **program.constants}
-    sizes = [
-        tensor.nbytes
-        for name, tensor in held.items()
-        if isinstance(tensor, torch.Tensor) and "kv_cache" not in name
-    ]
-    return sum(sizes) + max(sizes, default=0)
+    sizes = {name: held[name].nbytes for name in held if isinstance(held[name], torch.Tensor)}
+    weights = sum(size for name, size in sizes.items() if "kv_cache" not in name)
+    return weights + max(sizes.values(), default=0) + BESIDE

@@ -10,49 +10,32 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.runtime.benchmarking import InductorBenchmarker, TritonBenchmarker
 
-from eagle_aot.export.lowering.side_by_side.shared_gpu import SharedGpu, free_room, gpu_bytes
+from eagle_aot.export.lowering.side_by_side.shared_gpu import (
+    BESIDE,
+    CONTEXT,
+    SharedGpu,
+    free_room,
+    gpu_bytes,
+)
 
-CONTEXT = get_context("spawn")
-
-
-def most_at_once(gpu: SharedGpu, sizes: list[int]) -> int:
-    """What threads that take so much for a while hold together at most."""
-    held: list[int] = []
-    seen: list[int] = []
-
-    def take(size: int) -> None:
-        with gpu.memory(size):
-            held.append(size)
-            seen.append(sum(held))
-            time.sleep(0.02)
-            held.remove(size)
-
-    threads = [threading.Thread(target=take, args=(size,)) for size in sizes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert len(seen) == len(sizes), "all had their turn"
-    return max(seen)
+MULTIPROCESSING = get_context("spawn")
 
 
-def test_memory_is_shared_out() -> None:
-    gpu = SharedGpu(CONTEXT, room=10)
-    assert most_at_once(gpu, [6, 6, 3, 4, 6, 3]) <= 10
-    assert most_at_once(gpu, [3, 3, 3]) == 9
-    assert most_at_once(gpu, [25, 3, 3]) == 25, "what never fits runs alone"
-
-
-def test_what_is_free_is_shared_out_beside_what_every_process_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_room_is_what_contexts_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.cuda.is_available() or free_room(4, None) == 1
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 << 30, 80 << 30))
-    assert free_room(4, None) == free_room(4, 75 << 30) == 62 << 30
-    assert free_room(4, 32 << 30) == 24 << 30
-    gpu = SharedGpu(CONTEXT, free_room(100, None))
-    assert most_at_once(gpu, [6, 3, 4]) == 6, "each waits for all others"
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 1 << 30)
+    assert free_room(4, None) == free_room(4, 75 << 30) == (70 << 30) - 4 * CONTEXT
+    assert free_room(4, 32 << 30) == (31 << 30) - 5 * CONTEXT, "this process's, and what it holds"
+    assert free_room(200, None) == free_room(4, 1 << 30) == 1, "each waits for all others"
+
+
+def test_memory_is_given_back() -> None:
+    gpu = SharedGpu(MULTIPROCESSING, room=10, methods=3)
+    for place in range(3):
+        with pytest.raises(KeyError), gpu.memory(place, 8):
+            raise KeyError("a failure")
 
 
 def test_kernels_are_timed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +49,10 @@ def test_kernels_are_timed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
     for kind in (TritonBenchmarker, InductorBenchmarker):
         monkeypatch.setattr(kind, "benchmark_gpu", measure)
-    with SharedGpu(CONTEXT, room=10).quiet_timing(), ThreadPoolExecutor(4) as pool:
+    with (
+        SharedGpu(MULTIPROCESSING, room=10, methods=1).quiet_timing(),
+        ThreadPoolExecutor(4) as pool,
+    ):
         kinds = [TritonBenchmarker(), InductorBenchmarker()] * 4
         times = list(pool.map(lambda kind: kind.benchmark_gpu(0.01), kinds))
     assert times == [0.01] * 8
@@ -83,6 +69,6 @@ class Method(nn.Module):
         return x * self.large.sum() + self.small.sum() + self.get_buffer("kv_cache").sum()
 
 
-def test_a_method_needs_its_weights_and_the_largest_again() -> None:
+def test_a_method_needs_its_weights_and_the_largest_tensor_again() -> None:
     program = torch.export.export(Method(), (torch.ones(1),))
-    assert gpu_bytes(program) == 4 * (64 + 16 + 64)
+    assert gpu_bytes(program) == 4 * (64 + 16 + 1024) + BESIDE
