@@ -35,6 +35,7 @@ from eagle_aot.export.lowering.backend import ASSEMBLE, multiprocessors
 from eagle_aot.export.lowering.empty_caches import caches_kept_empty
 from eagle_aot.export.lowering.in_place import writes_unwrapped
 from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
+from eagle_aot.export.lowering.large_examples import large_examples_in_one_place
 from eagle_aot.export.lowering.realised_once import inputs_realised_once
 
 CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
@@ -79,6 +80,7 @@ def compiled(
         caches_kept_empty(),
         writes_unwrapped(),
         inputs_realised_once(),
+        large_examples_in_one_place(),
         # A GPU's program has no vectors on the host: no need to find out by compiling which work.
         config.patch({"cpp.vec_isa_ok": False}),
     ):
