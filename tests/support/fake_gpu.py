@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from multiprocessing.context import SpawnContext
@@ -34,7 +33,8 @@ def compiling_text() -> Iterator[None]:
 def compile_text(
     module: GraphModule, inputs: object, options: Mapping[str, object]
 ) -> list[object]:
-    """What AOTInductor returns: the path of a library, here of text, and the weights."""
+    """What AOTInductor returns: the path of a library, here of text, and the weights; constants of
+    the graph are in the library."""
     from torch.export.pt2_archive._package_weights import TensorProperties, Weights
 
     directory = os.environ["TORCHINDUCTOR_CACHE_DIR"]
@@ -43,39 +43,29 @@ def compile_text(
     os.close(file)
     Path(path).write_text(str(module.graph))
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    weights = {name: (tensor.detach(), TensorProperties(tensor)) for name, tensor in held.items()}
+    weights = {
+        name: (tensor.detach(), TensorProperties(tensor))
+        for name, tensor in held.items()
+        if not name.startswith("_lifted_tensor_constant")
+    }
     return [path, Weights(weights)]
 
 
 class FakeGpu(SharedGpu):
-    """Compiles text."""
+    """Compiles text, and fails at the last method of the queue."""
+
+    def __init__(self, context: SpawnContext, room: int, methods: int) -> None:
+        super().__init__(context, room, methods)
+        self._last = methods - 1
 
     @contextmanager
     def quiet_timing(self) -> Iterator[None]:
         with super().quiet_timing(), compiling_text():
             yield
 
-
-class BrokenGpu(SharedGpu):
-    """Compiles nothing."""
-
     @contextmanager
-    def quiet_timing(self) -> Iterator[None]:
-        raise RuntimeError("CUDA error: an illegal access\nand how to debug it")
-        yield
-
-
-class SlowGpu(SharedGpu):
-    """Compiles for ever; the file `pid`, set before, says in which process."""
-
-    pid: Path
-
-    def __init__(self, context: SpawnContext, room: int) -> None:
-        super().__init__(context, room)
-        self._told = self.pid
-
-    @contextmanager
-    def quiet_timing(self) -> Iterator[None]:
-        self._told.write_text(f"{os.getpid()}\n")
-        time.sleep(600)
-        yield
+    def memory(self, place: int, size: int) -> Iterator[None]:
+        with super().memory(place, size):
+            if place == self._last:
+                raise RuntimeError("CUDA error: an illegal access\nand how to debug it")
+            yield

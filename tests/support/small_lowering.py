@@ -3,16 +3,18 @@
 As a program it lowers until it is killed: `python -m support.small_lowering DIRECTORY`.
 """
 
+import os
 import signal
 import sys
 import time
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import PREFILL, TARGET_VERIFY
+from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
 from eagle_aot.common.progress import Progress
 from eagle_aot.export import Source
 from eagle_aot.export.lengths import method_lengths
@@ -24,20 +26,22 @@ from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
-from support.fake_gpu import SlowGpu
 
-LENGTHS = method_lengths(128, 256, 64)
+SEQUENCES = 2
+LENGTHS = method_lengths(128, 256, 64, SEQUENCES)
+METHODS = [PREFILL, TARGET_VERIFY, COPY_ROWS]
 PID = "pid"
 
 
 def small_pair() -> Pair:
     """One random layer, without a head."""
     source = Source.find("gemma4-tiny", None, None, "dummy", 1, drafter="ngram")
-    return pack_int4(load_pair(source, CacheSizes(256, torch.bfloat16, on_host=True)).pair, 132)
+    sizes = CacheSizes(256, torch.bfloat16, SEQUENCES, on_host=True)
+    return pack_int4(load_pair(source, sizes).pair, 132)
 
 
 def small_programs(pair: Pair) -> dict[str, ExportedProgram]:
-    return traced(method_specs(pair, LENGTHS, splits_keys=True), 1, CUDA)
+    return traced(method_specs(pair, LENGTHS, splits_keys=True), SEQUENCES, CUDA)
 
 
 def beside(
@@ -45,7 +49,7 @@ def beside(
 ) -> AbstractContextManager[None]:
     """Lowers the pair's methods in processes of their own, in a directory within this one."""
     return processes.lowered_beside(
-        [PREFILL, TARGET_VERIFY],
+        METHODS,
         pair,
         LENGTHS,
         splits_keys=True,
@@ -56,12 +60,17 @@ def beside(
     )
 
 
+def lower_for_ever(file: Path, name: str, place: int) -> None:
+    """Write into the file in which process."""
+    file.write_text(f"{os.getpid()}\n")
+    time.sleep(600)
+
+
 def main(directory: Path) -> None:
     """Lower for ever; the file `PID` says in which process."""
     # What a shell runs in the background is not interrupted unless it asks to be.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    SlowGpu.pid = directory / PID
-    processes.SharedGpu = SlowGpu  # type: ignore[misc]
+    processes.lower_method = partial(lower_for_ever, directory / PID)  # type: ignore[assignment]
     with beside(small_pair(), directory, Progress(), jobs=1):
         time.sleep(600)
 
