@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,8 @@ def check_kinds(asked: str, known: Collection[str]) -> str:
               help="Processes that lower methods for CUDA at the same time; XNNPACK's are lowered "
                    "by one.")  # fmt: skip
 @click.option("--gpu-memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
-              help="What they may take of the GPU together, as far as one of them can.  "
+              help="What they and this process may take of the GPU together, each with its CUDA "
+                   "context, as far as one method can.  "
                    "[default: what is free]")  # fmt: skip
 @click.option("--reproduce", type=click.Path(path_type=Path), metavar="manifest.json",
               help="Repeat a recorded export and say what differs.")  # fmt: skip
@@ -177,11 +179,13 @@ def check_usage(asked: Asked) -> None:
 
 def export(asked: Asked) -> None:
     """Write an artifact; say where it is and how large, and what it holds in more bits."""
+    started = time.perf_counter()
     from eagle_aot.export import run_export
     from eagle_aot.export.loading.describe_target import tell_dense
     from eagle_aot.export.lowering.backend import DTYPES, choose_backend, untried
 
     source, options = asked.source, asked.options
+    options.progress.since(started, "begin")
     backend = choose_backend(asked.backend)
     output_dir = asked.output_dir or Path(f"{source.target_model}-{backend}")
     tell_drafter(source, asked)

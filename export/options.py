@@ -28,9 +28,9 @@ class ExportOptions:
     """How to export a pair. None means the head's, the target's or the backend's own default, and
     for `image_seed` what the self-test finds.
 
-    With more `jobs` than one a CUDA program's methods are lowered by as many processes. Together
-    they take `gpu_memory` bytes of the GPU, or what is free, as far as one of them can. They are
-    spawned: a script that asks for it guards its own work by `if __name__ == "__main__"`.
+    With more `jobs` than one a CUDA program's methods are lowered by as many processes. With this
+    one they take `gpu_memory` bytes of the GPU together, or what is free, as far as one method can.
+    They are spawned: a script that asks for it guards its own work by `if __name__ == "__main__"`.
     """
 
     backend: str = AUTO

@@ -1,7 +1,7 @@
 """From checkpoints to an artifact, step by step."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import Constants, Manifest
+from eagle_aot.artifact import Constants, Manifest, file_records
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.drafters.registry import SHOWN_PICTURES
@@ -141,12 +141,14 @@ def export_pair(
         if lengths.image_tokens:
             provenance.copy_processor(directory)
         write_draft_ids(pair.drafts, directory)
+        with progress.stage("hash"):
+            files = file_records(sorted(directory.iterdir()))
         manifest = describe(
             loaded.source,
             pair.draft.kind,
             methods,
             constants,
-            directory,
+            files,
             options=options,
             decisions=decisions,
             device=compiler.device_record(),
@@ -247,11 +249,15 @@ def write_program(
     progress: Progress,
 ) -> None:
     """Lower the methods and write the program's files."""
-    with compiler.workspace(directory / WORKSPACE):
+    with ExitStack() as stack:
+        stack.enter_context(compiler.workspace(directory / WORKSPACE))
         with progress.stage("lower") as begin, stated("lowering failed"):
             program = compiler.lower(programs, constants.methods(), begin)
-        with progress.stage("write"):
+        with progress.stage("write") as begin:
             compiler.write(program, directory)
+            begin("clean up")
+            del program  # and files of weights with it
+            stack.close()
 
 
 def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:

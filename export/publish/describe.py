@@ -15,12 +15,12 @@ from eagle_aot.artifact import (
     Constants,
     Device,
     DrafterRecord,
+    FileRecord,
     ImageInputs,
     Manifest,
     RowRange,
     Stage,
     TargetIdentity,
-    file_records,
 )
 from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import CheckpointError
@@ -65,7 +65,7 @@ def describe(
     drafter: str,
     methods: Mapping[str, MethodSpec],
     constants: Constants,
-    directory: Path,
+    files: dict[str, FileRecord],
     *,
     options: ExportOptions,
     decisions: dict[str, Any],
@@ -75,7 +75,7 @@ def describe(
     images: ImageInputs | None = None,
     drafters: list[DrafterRecord] | None = None,
 ) -> Manifest:
-    """The manifest of the files that are in `directory`; `options` as they were chosen.
+    """The manifest of an artifact of these files; `options` as they were chosen.
 
     `drafter` is the kind of the one that was loaded, or of the first of several `drafters`.
     """
@@ -101,7 +101,7 @@ def describe(
         caches=sorted(set().union(*(method.writes for method in methods.values()))),
         stages=stages,
         self_test=self_test,
-        files=file_records(sorted(directory.iterdir())),
+        files=files,
         images=images,
         drafters=drafters,
     )

@@ -22,6 +22,13 @@ def test_stages_are_measured() -> None:
     assert 0 <= stage.seconds < 5 and 2**24 < stage.host_peak_bytes < 2**40
 
 
+def test_a_stage_may_have_begun_before() -> None:
+    progress = Progress()
+    progress.since(time.perf_counter() - 7, "begin")
+    (stage,) = progress.stages
+    assert stage.name == "begin" and 7 <= stage.seconds < 12
+
+
 def test_a_stage_may_become_the_next_one() -> None:
     progress = Progress()
     with pytest.raises(KeyError), progress.stage("lower") as begin:
@@ -64,13 +71,15 @@ def test_what_is_held_at_the_same_time_adds_up() -> None:
 
 
 def test_what_ran_beside_is_recorded_and_counts() -> None:
-    """It takes the host's memory from its beginning, the GPU's in the stage that it tells of."""
+    """It takes the host's memory from its beginning until it comes, the GPU's in the stage that it
+    tells of: two one after the other do not add up, however late the first one came."""
     progress, began = Progress(), time.perf_counter()
     with progress.stage("lower"):
         time.sleep(0.02)
-        progress.beside(Stage("lower prefill", 0.01, 1 << 40, 1 << 30), began)
-        time.sleep(0.02)
-        progress.beside(Stage("lower target_verify", 0.01, 1 << 40, 1 << 31), began)
+        now = time.perf_counter()
+        progress.beside(Stage("lower prefill", 0.01, 1 << 40, 1 << 30), began, now)
+        late = time.perf_counter()
+        progress.beside(Stage("lower target_verify", late - now, 1 << 40, 1 << 31), began, late)
     with progress.stage("write"):
         pass
     *beside, lower, write = progress.stages

@@ -25,7 +25,7 @@ PREPROCESS = "_preprocess_with_weight_collector"
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What the compiler made of a method, in how many seconds.
+    """What the compiler made of a method, in how many seconds, until when by `perf_counter`.
 
     `graph` is `graph_digest` of what it was given. Weights are files of the process that compiled
     it, and of whoever unpickles this from then on.
@@ -35,6 +35,7 @@ class Compiled:
     result: PreprocessResult
     weights: CudaWeightArtifact
     seconds: float
+    ended: float
 
 
 class Kept(CudaWeightCollector):
@@ -63,8 +64,8 @@ def compiled_apart(gpu: SharedGpu, place: int) -> Iterator[list[Compiled]]:
         with gpu.memory(place, gpu_bytes(program)):
             started = time.perf_counter()
             result = compile_one(program, specs, kept)
-            seconds = time.perf_counter() - started
-        compiled.append(Compiled(graph, kept.result, kept.weights, seconds))
+            ended = time.perf_counter()
+        compiled.append(Compiled(graph, kept.result, kept.weights, ended - started, ended))
         return result
 
     with gpu.quiet_timing(), patch.object(CudaBackend, PREPROCESS, compile_apart):

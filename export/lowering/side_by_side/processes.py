@@ -62,27 +62,26 @@ def lowered_beside(
     )
     pool = ProcessPoolExecutor(jobs, context, begin, (work,))
     try:
-        futures = {name: pool.submit(lower_method, name, at) for at, name in enumerate(names)}
-        for future in futures.values():
-            future.add_done_callback(lambda done: _tell(done, progress))
-        from eagle_aot.export.lowering.side_by_side.compiled import taken_over  # takes seconds
-
+        with progress.stage("begin processes"):
+            futures = {name: pool.submit(lower_method, name, at) for at, name in enumerate(names)}
+            for future in futures.values():
+                future.add_done_callback(lambda done: _tell(done, progress))
+            from eagle_aot.export.lowering.side_by_side.compiled import taken_over  # takes seconds
         with taken_over(lambda name: _wait(name, futures[name])):
             yield
-    except BaseException:
-        lifeline.close()
-        raise
     finally:
-        pool.shutdown(cancel_futures=True)
-        lifeline.close()
-        ends.close()
-        shared.close()
-        shutil.rmtree(directory, ignore_errors=True)
+        with progress.stage("end processes"):
+            lifeline.close()  # which kills them: to end of themselves they would take seconds
+            pool.shutdown(cancel_futures=True)
+            ends.close()
+            shared.close()
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _tell(done: "Future[Lowered]", progress: Progress) -> None:
     if not done.cancelled() and done.exception() is None:
-        progress.beside(done.result().stage, done.result().began)
+        lowered = done.result()
+        progress.beside(lowered.stage, lowered.began, lowered.compiled.ended)
 
 
 def _wait(name: str, future: "Future[Lowered]") -> "Compiled":

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -17,6 +18,16 @@ LONG = 5.0
 """Seconds after which a log is told of a stage."""
 
 
+class Beside(NamedTuple):
+    """A stage that was over at `ended`, of work that began at `began` and `came` here, in seconds
+    of `time.perf_counter`."""
+
+    began: float
+    came: float
+    ended: float
+    stage: Stage
+
+
 class Progress:
     """Measures stages one after another.
 
@@ -26,7 +37,7 @@ class Progress:
     def __init__(self) -> None:
         self.console = Console(file=sys.stderr)  # this one, whoever redirects it later
         self.stages: list[Stage] = []
-        self._beside: list[tuple[float, float, Stage]] = []
+        self._beside: list[Beside] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[str], None]]:
@@ -43,13 +54,18 @@ class Progress:
             yield following
         self._done(name, started)
 
-    def beside(self, stage: Stage, began: float) -> None:
-        """Record a stage that another process has just ended; it counts among what is taken here.
+    def beside(self, stage: Stage, began: float, ended: float) -> None:
+        """Record a stage of another process's work; it counts among what is taken here.
 
-        That process began its work at `began` of `time.perf_counter`, which processes share.
+        By `time.perf_counter`, which processes share, that work began at `began` and has just come
+        here, and the stage, in which it had the GPU, was over at `ended`.
         """
-        self._beside.append((began, time.perf_counter(), stage))
+        self._beside.append(Beside(began, time.perf_counter(), ended, stage))
         self._record(stage)
+
+    def since(self, started: float, name: str) -> None:
+        """Record a stage that began before this was there, at `started` of `time.perf_counter`."""
+        self._done(name, started)
 
     def _start(self) -> float:
         if torch.cuda.is_available():
@@ -58,11 +74,11 @@ class Progress:
 
     def _done(self, name: str, started: float) -> None:
         gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        host_beside = [(b, e, stage.host_peak_bytes) for b, e, stage in self._beside]
+        host_beside = [(one.began, one.came, one.stage.host_peak_bytes) for one in self._beside]
         gpu_beside = [
-            (ended - stage.seconds, ended, stage.gpu_peak_bytes)
-            for _, ended, stage in self._beside
-            if ended >= started
+            (one.ended - one.stage.seconds, one.ended, one.stage.gpu_peak_bytes)
+            for one in self._beside
+            if one.ended >= started
         ]
         host, gpu = host_peak_bytes() + at_once(host_beside), gpu_peak + at_once(gpu_beside)
         self._record(Stage(name, time.perf_counter() - started, host, gpu))

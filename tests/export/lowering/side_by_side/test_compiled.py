@@ -43,7 +43,7 @@ def test_a_file_of_weights_is_its_receivers(tmp_path: Path) -> None:
 def test_a_method_that_was_traced_otherwise_is_refused() -> None:
     program = torch.export.export(nn.Identity(), (torch.zeros(1),))
     result = PreprocessResult(processed_bytes=b"", debug_handle_map={})
-    other = Compiled("another graph", result, CudaWeightArtifact([], {}), 1.0)
+    other = Compiled("another graph", result, CudaWeightArtifact([], {}), 1.0, 2.0)
     specs = {"prefill": [compile_specs("prefill")]}
     with (
         taken_over({"prefill": other}.__getitem__),
