@@ -44,16 +44,14 @@ def small_programs(pair: Pair) -> dict[str, ExportedProgram]:
     return traced(method_specs(pair, LENGTHS, splits_keys=True), SEQUENCES, CUDA)
 
 
-def beside(
-    pair: Pair, directory: Path, progress: Progress, jobs: int
-) -> AbstractContextManager[None]:
-    """Lowers the pair's methods in processes of their own, in a directory within this one."""
+def beside(pair: Pair, directory: Path, progress: Progress) -> AbstractContextManager[None]:
+    """Lowers the pair's methods in a process of their own, in a directory within this one."""
     return processes.lowered_beside(
         METHODS,
         pair,
         LENGTHS,
         splits_keys=True,
-        jobs=jobs,
+        jobs=1,  # each takes ten seconds to import what it needs
         gpu_memory=None,
         directory=directory / "beside",
         progress=progress,
@@ -71,7 +69,7 @@ def main(directory: Path) -> None:
     # What a shell runs in the background is not interrupted unless it asks to be.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     processes.lower_method = partial(lower_for_ever, directory / PID)  # type: ignore[assignment]
-    with beside(small_pair(), directory, Progress(), jobs=1):
+    with beside(small_pair(), directory, Progress()):
         time.sleep(600)
 
 

@@ -48,7 +48,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Lowered:
     pair, progress, directory = small_pair(), Progress(), tmp_path_factory.mktemp("lowered")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "SharedGpu", FakeGpu)
-        with pytest.raises(ExportError) as raised, beside(pair, directory, progress, jobs=2):
+        with pytest.raises(ExportError) as raised, beside(pair, directory, progress):
             programs = small_programs(pair)
             anything = programs.pop(COPY_ROWS)
             side_by_side = written(programs, directory)
