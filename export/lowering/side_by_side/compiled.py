@@ -64,7 +64,7 @@ def compiled_apart(gpu: SharedGpu, place: int) -> Iterator[list[Compiled]]:
         with gpu.memory(place, gpu_bytes(program)):
             started = time.perf_counter()
             result = compile_one(program, specs, kept)
-            ended = time.perf_counter()
+            ended = time.perf_counter()  # before another begins in the room that this one had
         compiled.append(Compiled(graph, kept.result, kept.weights, ended - started, ended))
         return result
 
