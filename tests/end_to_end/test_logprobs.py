@@ -79,12 +79,12 @@ def test_no_bit_depends_on_how_a_text_is_decoded(
 ) -> None:
     """Plain, along chains and trees, and beside others; of a trained head and of a random one."""
     runner = int4_head if trained else batch_runner
-    prompts = mixed_prompts(runner)[2::60]
+    prompts = mixed_prompts(runner)[2::90]
     asked = how | {"logprobs": 20, "max_new_tokens": 20}
     plain = [runner.generate(prompt, speculate=False, **asked) for prompt in prompts]
     expected = [told(result) for result in plain]
     assert [[one.id for one in text] for text in expected] == [r.token_ids for r in plain]
-    for shape in SHAPES if how in ({}, EVERYTHING) else SHAPES[::2]:
+    for shape in SHAPES if how == EVERYTHING else SHAPES[::2]:
         found = [told(runner.generate(prompt, **asked, **shape)) for prompt in prompts]
         assert found == expected, shape
     together = runner.generate_many(prompts, 4, chain_len=3, **asked)

@@ -27,7 +27,7 @@ def test_a_tree_never_changes_the_tokens(
     file = tmp_path / "paths.py"
     file.write_text(PATHS)
     trees = itertools.cycle([*SHAPES, str(file)])
-    for prompt in mixed_prompts(runner, 80)[::3]:
+    for prompt in mixed_prompts(runner, 40)[::3]:
         plain = runner.generate(prompt, 20, speculate=False)
         for tree in itertools.islice(trees, 3):
             result = runner.generate(prompt, 20, tree=tree)
@@ -38,7 +38,7 @@ def test_a_tree_never_changes_the_tokens(
 @pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
 def test_nor_does_choosing_one(fixture: str, request: pytest.FixtureRequest) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    for prompt in mixed_prompts(runner, 80)[::5]:
+    for prompt in mixed_prompts(runner, 40)[::5]:
         plain = runner.generate(prompt, 40, speculate=False)
         result = runner.generate(prompt, 40, tree="auto")
         assert result.token_ids == plain.token_ids, len(prompt)
