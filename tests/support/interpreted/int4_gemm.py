@@ -65,15 +65,15 @@ def test_a_product_of_large_rows_is_finite() -> None:
 def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
     x, weight = case.rows(8), case.packed()
     together = product(x, weight)
-    for m in range(1, 8):
+    for m in (1, 4, 7):
         assert torch.equal(product(x[:, :m], weight), together[:, :, :m])
-    for row in range(8):
+    for row in (0, 3, 7):
         assert torch.equal(product(x[:, row : row + 1], weight), together[:, :, row : row + 1])
 
 
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(
-    "case", [Case(37, 512, 32), Case(37, 384, 64), Case(130, 768, 128, True)], ids=str
+    "case", [Case(37, 512, 32), Case(37, 384, 64), Case(70, 768, 128, True)], ids=str
 )
 def test_a_row_has_its_bits_in_tiles_of_every_width(case: Case, splits: int) -> None:
     """Bit for bit what each row is alone, also in further tiles."""

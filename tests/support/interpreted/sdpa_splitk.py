@@ -30,11 +30,15 @@ LAYERS = [
     Layer(4, 2, 64, 64, torch.bfloat16),
 ]
 FLAT, RING = LAYERS[0], LAYERS[6]
-TILED = [*LAYERS[:4], *LAYERS[6:9]]
+TILED = [*LAYERS[1:4], RING, LAYERS[8]]
 """Every number of heads that share keys, and windows: all that decides how rows are tiled."""
 
+KINDS = [LAYERS[2], LAYERS[3], RING, LAYERS[8], LAYERS[9]]
+"""Without a window and with one, of whole chunks and not, in float32 and in halves: all that
+decides which keys of which caches a row reads, and what they are multiplied in."""
+
 HUGE = 6e4  # in half precision too
-SETTINGS = settings(max_examples=20, deadline=None, derandomize=True, database=None)
+SETTINGS = settings(max_examples=12, deadline=None, derandomize=True, database=None)
 
 FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
 """Parents of a tree's rows: branches of three lengths."""
@@ -45,8 +49,8 @@ SCATTERED = [5, 9, 0, 60, 3, 2, 1, 7]
 BEHIND = [0, 1, 15, 16, 17, 60, 79, 80, 511]
 """Lengths of committed text: around a tail's, and around where chunks become longer."""
 
-FEWER = [0, 17, 79]
-"""Of these: at the beginning, behind a first tail, and across a longer chunk's beginning."""
+FEWER = [0, 79]
+"""Of these: at the beginning, and across a longer chunk's beginning."""
 
 PLACES = [
     (layer, behind)
@@ -55,6 +59,13 @@ PLACES = [
 ]
 """Layers without a window meet a length alike, so one of them is enough for all lengths, and so do
 windows of whole chunks, and those that end in the tail."""
+
+BRANCHED = [
+    (layer, behind)
+    for layer in LAYERS
+    for behind in ([0, 15, 17, 79, 511] if layer in (LAYERS[2], RING, LAYERS[8]) else [79])
+]
+"""Fewer for trees: which keys lie before a tail, a chain's rows have asked everywhere."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -110,7 +121,7 @@ def test_a_chain_is_attention_and_each_row_what_it_is_alone(layer: Layer, behind
     assert torch.equal(some, output[:, 2:7])
 
 
-@pytest.mark.parametrize(("layer", "behind"), PLACES, ids=str)
+@pytest.mark.parametrize(("layer", "behind"), BRANCHED, ids=str)
 def test_a_node_of_a_tree_is_what_it_is_alone(layer: Layer, behind: int) -> None:
     """Wherever its path lies."""
     text = tree(behind, FEW, SCATTERED)
@@ -120,7 +131,7 @@ def test_a_node_of_a_tree_is_what_it_is_alone(layer: Layer, behind: int) -> None
     assert all(torch.equal(alone(layer, text, row), output[0, row]) for row in (3, 5))
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("layer", KINDS, ids=str)
 def test_a_row_does_not_feel_other_sequences_nor_padding(layer: Layer) -> None:
     """Texts of three lengths, in caches in another order, with rows that are missing."""
     texts = chain(70, 3), tree(130, FEW, SCATTERED, 300), chain(4, 1, 900), chain(0, 2, 1000)
@@ -152,7 +163,7 @@ def test_a_window_may_be_longer_than_what_a_ring_was_made_for(behind: int) -> No
     assert torch.equal(alone(layer, text, 5), output[0, 5])
 
 
-@pytest.mark.parametrize("layer", [FLAT, LAYERS[3], RING], ids=str)
+@pytest.mark.parametrize("layer", [LAYERS[3], RING], ids=str)
 def test_a_long_text(layer: Layer) -> None:
     text = tree(4096, FEW, SCATTERED)
     case = forward(layer, text, slots=4200)
@@ -229,14 +240,14 @@ def test_tails_of_rows_in_one_program_are_what_each_is_alone(layer: Layer) -> No
             assert torch.equal(plain[0, 0], together[0, row])
 
 
-@pytest.mark.parametrize("layer", LAYERS[:6], ids=str)
+@pytest.mark.parametrize("layer", LAYERS[2:5], ids=str)
 def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
     text = chain(70, 3)
     outputs = [attend(forward(layer, text, slots=slots)) for slots in (73, 128, 1000)]
     assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("layer", [*KINDS, LAYERS[4]], ids=str)
 def test_what_no_row_sees_changes_no_bit(layer: Layer) -> None:
     text = tree(150, FEW, SCATTERED)
     clean, huge, infinite = (
