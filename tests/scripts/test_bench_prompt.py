@@ -1,17 +1,16 @@
 """The bench of a prompt's parts: everything but the GPU."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
 from bench.int4.shapes import Shape
 from bench.prompt import attention, layers, products
 from bench.sdpa.layers import Layer
+from bench_prompt import main
 from eagle_aot.export import Source, load_pair
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
@@ -20,7 +19,6 @@ from eagle_aot.targets.int4 import Int4Weight
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m
 from eagle_aot.triton_kernels.sdpa_prompt import sdpa_prompt
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_prompt.py"
 SMALL = Shape("small", 256, 128, 60)
 
 
@@ -110,5 +108,5 @@ def test_layers_are_those_of_the_target() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so() -> None:
-    run = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True)
-    assert run.returncode == 1 and "needs an NVIDIA GPU" in run.stderr
+    run = CliRunner().invoke(main, [])
+    assert run.exit_code == 1 and "needs an NVIDIA GPU" in run.stderr

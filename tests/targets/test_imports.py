@@ -1,25 +1,27 @@
 """Which packages may know of which: seen in a fresh interpreter, and in the source."""
 
 import ast
+import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-# Each package is imported in a fork of one process that has paid for torch already.
+# Each package is imported in a fork of one process that has torch and its compiler already.
 PROBE = """
 import json, os, sys
-import torch
+import torch, torch._inductor.utils
 found = {}
 for package in sys.argv[1:]:
     read, write = os.pipe()
     if os.fork() == 0:
         __import__(package)
         os.write(write, json.dumps([m for m in sys.modules if m.split(".")[0] in
-                                    ("eagle_aot", "executorch", "triton")]).encode())
+                                    ("eagle_aot", "executorch")]).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
@@ -72,6 +74,21 @@ def test_kernels_import_nothing_else_of_this_project(
     assert {m.split(".")[1] for m in ours} == {"triton_kernels"}
 
 
+KERNELS = {
+    "eagle_aot.targets": "eagle_aot.triton_kernels.int4_gemm.small_m",
+    "eagle_aot.triton_kernels.sdpa_splitk": "eagle_aot.triton_kernels.sdpa_splitk.kernel",
+}
+
+
+@pytest.mark.parametrize("package", KERNELS)
+def test_a_kernel_is_not_imported_before_it_is_needed(
+    imported: dict[str, list[str]], package: str
+) -> None:
+    kernel = KERNELS[package]
+    assert importlib.util.find_spec(kernel) and kernel.rpartition(".")[0] in imported[package]
+    assert kernel not in imported[package]
+
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("export", "runtime_runner", "targets", "triton_kernels", "src/eagle_aot")
 KINDS = {
@@ -92,9 +109,14 @@ BUILT_ON = {
 REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Names of what a file imports, wherever in it, each with what it is taken from."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    return frozenset(_imports(ast.parse(path.read_text())))
+
+
+def _imports(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -1,7 +1,5 @@
-"""The INT4 operators: what is traced, and on machines without triton too."""
+"""The INT4 operators: what is traced."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -189,41 +187,6 @@ def test_of_the_kernels_for_a_range_each_number_of_rows_launches_one(
         assert numbers == [number if i == taken else 0 for i in range(5)]
     reinplace_inplaceable_ops_core(opened.graph)
     assert [call.kwargs["tensors_to_clone"] for call in calls] == 5 * [[]]
-
-
-WITHOUT_TRITON = """
-import sys
-sys.modules["triton"] = None  # importing it raises ImportError
-import torch
-from torch.export import Dim
-from eagle_aot.triton_kernels.int4_gemm import int4_linear
-
-class Layer(torch.nn.Module):
-    def forward(self, x, codes, scales):
-        return int4_linear(x, codes, scales, None, 6, 1)
-
-weight = torch.zeros(1, 1, 4096, dtype=torch.int16), torch.ones(1, 1, 512).bfloat16()
-inputs = torch.ones(1, 4, 32).bfloat16(), *weight
-shapes = {1: Dim("rows", min=1, max=4)}, None, None
-program = torch.export.export(Layer(), inputs, dynamic_shapes=shapes, strict=True)
-print([node.name for node in program.graph.nodes if node.op == "call_function"])
-print(program.module()(*inputs).unique().tolist())
-"""
-
-
-def test_importing_tracing_and_running_on_a_cpu_need_no_triton() -> None:
-    run = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], capture_output=True, text=True)
-    assert run.stdout.split("\n") == ["['int4_small_m', 'flatten']", "[-256.0]", ""], run.stderr
-    assert "Triton not available" not in run.stderr  # what `triton_op` would say
-
-
-KERNEL = "eagle_aot.triton_kernels.int4_gemm.small_m"
-IMPORTED = f"import sys, eagle_aot.targets; print({KERNEL!r} in sys.modules)"
-
-
-def test_the_kernel_is_not_imported_before_it_is_needed() -> None:
-    run = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
-    assert run.stdout == "False\n", run.stderr
 
 
 def test_outside_an_export_the_limit_is_four() -> None:

@@ -1,7 +1,4 @@
-"""The attention operator: its arithmetic, what is traced, and on machines without triton too."""
-
-import subprocess
-import sys
+"""The attention operator: its arithmetic, what is traced."""
 
 import pytest
 import torch
@@ -220,41 +217,3 @@ def test_lowered_for_a_gpu_it_is_two_kernels_that_copy_no_cache(
     sizes = kernels[0].kwargs["kwargs"]
     for name in ("batch", "rows"):
         assert sizes[name].target is torch.ops.aten.sym_size.int
-
-
-WITHOUT_TRITON = """
-import sys
-sys.modules["triton"] = None  # importing it raises ImportError
-import torch
-from torch.export import Dim
-from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-
-class Attention(torch.nn.Module):
-    def forward(self, q, k, v, positions, sequences, tail):
-        return sdpa_splitk(q, k, v, positions, sequences, tail, 1.0, 0, 0)
-
-cache = torch.ones(2, 3, 16, 4)
-positions = torch.arange(4).repeat(2, 1)
-tail = (positions.unsqueeze(-1) + torch.arange(-15, 1)).clamp(min=-1)
-inputs = torch.ones(2, 4, 2, 4), cache, cache, positions, torch.arange(2), tail
-b, t = Dim("b", min=1, max=8), Dim("t", min=1, max=8)
-shapes = {0: b, 1: t}, None, None, {0: b, 1: t}, {0: b}, {0: b, 1: t}
-program = torch.export.export(Attention(), inputs, dynamic_shapes=shapes, strict=True)
-print([node.name for node in program.graph.nodes if node.op == "call_function"])
-print(program.module()(*inputs).unique().tolist())
-"""
-
-
-def test_importing_tracing_and_running_on_a_cpu_need_no_triton() -> None:
-    run = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], capture_output=True, text=True)
-    assert run.stdout.split("\n") == ["['sdpa_splitk']", "[1.0]", ""], run.stderr
-    assert "Triton not available" not in run.stderr  # what `triton_op` would say
-
-
-KERNEL = "eagle_aot.triton_kernels.sdpa_splitk.kernel"
-IMPORTED = f"import sys, eagle_aot.triton_kernels.sdpa_splitk; print({KERNEL!r} in sys.modules)"
-
-
-def test_the_kernel_is_not_imported_before_it_is_needed() -> None:
-    run = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
-    assert run.stdout == "False\n", run.stderr
