@@ -23,7 +23,7 @@ from eagle_aot.targets.llama.config import SMOLLM2_135M, read_config
 
 SMOLLM2_DIR = "SMOLLM2_DIR"
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
-TOKENS = 16
+TOKENS = 8
 PROMPTS = (
     "What is the capital of France?",
     "Write a function in Python that adds two numbers.",

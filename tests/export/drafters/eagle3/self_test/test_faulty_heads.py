@@ -21,7 +21,7 @@ from support.checkpoint_edits import edit_config
 from tiny_pair.stories import stories
 
 EOS_IDS = (1, 4)
-STORIES = 32
+STORIES = 20
 """Problems of the target's own kind, which single taps take to be told apart."""
 
 
