@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.parameters import Parameters
 from server_checks.replicas import replicas
 from support.server import Server, served
 
@@ -43,6 +44,19 @@ def test_texts_are_those_of_one_engine(server: Server, int4_head: Runner) -> Non
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda text: streamed(server, text), QUESTIONS[:8]))
     assert found == [int4_head.generate(text, 200).text for text in QUESTIONS[:8]]
+
+
+def test_several_answers_of_one_request(server: Server, int4_head: Runner) -> None:
+    """Each is a call of its own to Ray."""
+    prompts = QUESTIONS[:2]
+    asked: Any = {"temperature": 2.0, "seed": 7, "n": 2}
+    ask = partial(server.client.completions.create, model="tiny", prompt=prompts, max_tokens=6)
+    expected = [
+        int4_head.answer(prompt, one).text
+        for prompt in prompts
+        for one in Parameters(**asked, max_new_tokens=6, raw_prompt=True).answers()
+    ]
+    assert [choice.text for choice in ask(**asked, timeout=60).choices] == expected
 
 
 def test_log_probabilities_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:

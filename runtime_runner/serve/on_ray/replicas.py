@@ -6,6 +6,7 @@ text depends on the request alone, that one's is the same, and goes on where the
 """
 
 import asyncio
+import contextvars
 import functools
 import logging
 import secrets
@@ -129,7 +130,10 @@ class ReplicatedService:
         check_room(len(work.asked), self.serving, self._most, self.draining)
         answers = Answers(len(work.asked), self.model.settings.request_seconds, self.metrics)
         texts = [
-            asyncio.create_task(self._answer(answers, index, replace(work, asked=[asked])))
+            asyncio.create_task(
+                self._answer(answers, index, replace(work, asked=[asked])),
+                context=contextvars.Context(),  # Ray routes one call for each request it knows of
+            )
             for index, asked in enumerate(work.asked)
         ]
         for text in texts:
