@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from eagle_aot.common.errors import EagleError
+from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine.forwards import Forwards
 from eagle_aot.runtime_runner.engine.request import RequestId, reason
@@ -31,9 +31,12 @@ class Draining(EagleError):
 
 
 def check_room(coming: int, serving: int, most: int, draining: bool) -> None:
-    """Raise Draining, or Full unless all of some more may be served or wait."""
+    """Raise Draining, SettingError for more than ever fit, or Full unless all of some more may be
+    served or wait."""
     if draining:
         raise Draining("shutting down: no more requests are taken")
+    if coming > most:
+        raise SettingError(f"{coming} answers at once: {most} at most, for prompts times n")
     if serving + coming > most:
         raise Full(f"{serving} requests run or wait, of {most} at most")
 
@@ -99,7 +102,7 @@ class Worker:
         return max(0, self.serving - len(self._engine.running) - len(self._engine.prompts))
 
     def submit(self, *submitted: Submitted) -> list[RequestId]:
-        """Serve all of some, or none. Raises Full or Draining."""
+        """Serve all of some, or none. Raises as `check_room` does."""
         with self._changed:
             check_room(len(submitted), self.serving, self._most, self._draining or self._closed)
             numbers = [self._served.add(generation) for generation, _ in submitted]

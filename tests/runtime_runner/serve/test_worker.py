@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from torch import Tensor
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.generation import Generation, Watch
@@ -231,7 +232,14 @@ def test_no_more_wait_than_may(worker: Worker, gate: Gate) -> None:
 
 def test_all_are_taken_or_none(worker: Worker, gate: Gate) -> None:
     gate.open.clear()
+    submit(worker, [1, 2])
     with pytest.raises(Full):
+        worker.submit(*((asked([1], 2), Ears().hear) for _ in range(3)))
+    assert worker.serving == 1
+
+
+def test_more_than_ever_fit_are_not_told_to_come_again(worker: Worker) -> None:
+    with pytest.raises(SettingError, match=r"^4 answers at once: 3 at most"):
         worker.submit(*((asked([1], 2), Ears().hear) for _ in range(4)))
     assert worker.serving == 0
 
