@@ -84,9 +84,22 @@ def test_what_was_sampled_can_be_sampled_again(server: Server, int4_head: Runner
     (choice,) = ask(server, **how, max_tokens=60, seed=seed, extra_body=PLAIN).choices
     assert choice.message.content == first.choices[0].message.content
     assert choice.message.content == int4_head.generate(QUESTION, 60, seed=seed, **how).text
-    several = ask(server, **how, max_tokens=60, n=3, seed=seed).choices
+    whole = ask(server, **how, max_tokens=60, n=3, seed=seed)
+    several = whole.choices
+    assert whole.usage.prompt_tokens == first.usage.prompt_tokens, "it has one prompt"
     assert several[0].message.content == choice.message.content
     assert len({one.message.content for one in several}) == 3
+
+
+def test_what_is_null_is_not_there(server: Server) -> None:
+    """In parameters, and in an answer that comes back as the official client dumps it."""
+    null: Any = dict.fromkeys(("temperature", "top_p", "n", "stream", "logit_bias", "stop"))
+    turn: Any = {"role": "user", "content": QUESTION}
+    complete = partial(server.client.chat.completions.create, model="tiny", max_tokens=4, seed=3)
+    said = complete(messages=[turn]).choices[0].message
+    assert complete(messages=[turn], **null).choices[0].message == said
+    turns: Any = [turn, said.model_dump(), turn]
+    assert complete(messages=turns).choices[0].message.content
 
 
 def test_a_stream_tells_each_choices_seed_at_its_end(server: Server) -> None:
@@ -142,6 +155,10 @@ def test_a_stop_text_ends_it(server: Server) -> None:
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
         ({"temperature": -1}, "temperature -1"),
         ({"temperature": "NaN"}, "temperature"),
+        ({"temperature": True}, "temperature: Input should be a valid number"),
+        ({"top_p": "0.5"}, "top_p: Input should be a valid number"),
+        ({"messages": None}, "messages: Field required"),
+        ({"no_such": None}, "no_such: no such parameter here"),
         ({"logit_bias": {"99999": 1}}, "logit_bias: token 99999 is outside the vocabulary"),
         ({"n": 1000}, "n 1000: must be a whole number from 1 to 128"),
         ({"max_tokens": "8"}, "max_tokens: Input should be a valid integer"),
@@ -178,7 +195,8 @@ def test_bodies_that_are_none(server: Server) -> None:
     large = server.http.post("/v1/chat/completions", content=b"x" * (9 << 20), headers=headers)
     assert large.status_code == 413
     assert server.http.get("/v1/nothing").status_code == 404
-    assert server.http.get("/v1/completions").status_code == 405
+    other = server.http.get("/v1/completions")
+    assert other.status_code == 405 and other.headers["allow"] == "POST"
 
 
 def test_many_clients_each_get_their_own_text(server: Server, int4_head: Runner) -> None:
@@ -223,7 +241,7 @@ def test_metrics_add_up(server: Server) -> None:
 
 def test_keys_are_asked_for(int4_head_artifact: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("first\n\nsecond\n")
+    keys.write_text("first\n\nsecond\nzwölf\n", encoding="utf-8")
     with served(
         int4_head_artifact, "--api-key-file", str(keys), "--no-warm-up", key="second"
     ) as server:
@@ -232,6 +250,8 @@ def test_keys_are_asked_for(int4_head_artifact: Path, tmp_path: Path) -> None:
             headers = {"Authorization": f"Bearer {shown}"}
             answer = server.http.get("/v1/models", headers=headers)
             assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_key"
+        spelled = {b"Authorization": "Bearer zwölf".encode()}
+        assert server.http.get("/v1/models", headers=spelled).status_code == 200
         assert server.http.get("/health").status_code == 200
         told_to_stop(server)
 

@@ -116,6 +116,7 @@ def wording(kind: type[W], model: Model, asked: Asked, answers: Answers) -> W:
         model=model.settings.model,
         fingerprint=model.fingerprint,
         bytes_of=model.bytes_of,
+        n=asked.n,
         shown=[Shown(every=every) for _ in range(answers.count)] if told else (),
     )
 
@@ -126,7 +127,8 @@ def key_check(service: Service) -> Callable[[Request], None]:
 
     def check(request: Request) -> None:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        equal = [hmac.compare_digest(shown.strip().encode(), key) for key in keys]
+        sent = shown.strip().encode("latin-1")  # as headers are decoded
+        equal = [hmac.compare_digest(sent, key) for key in keys]
         if keys and not (scheme.lower() == "bearer" and any(equal)):
             raise ApiError(401, "no valid API key: send Authorization: Bearer KEY", "invalid_key")
 

@@ -4,9 +4,17 @@ Whatever is not named here is refused.
 """
 
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    model_validator,
+)
 
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Message, Part
@@ -30,9 +38,18 @@ Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Strict(BaseModel):
-    """Of which nothing is ignored."""
+    """Of which nothing is ignored; a field that is null is as one that is not there."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_null(cls, asked: Any) -> Any:
+        """As in OpenAI's API, whose clients send what is None."""
+        if not isinstance(asked, dict):
+            return asked
+        null = {name for name, value in asked.items() if value is None}
+        return {name: asked[name] for name in asked if name not in null & cls.model_fields.keys()}
 
 
 class TextPart(Strict):
@@ -66,11 +83,17 @@ class ImagePart(Strict):
 
 
 class Turn(Strict):
-    """Of a conversation; `developer` is OpenAI's newer name for the system."""
+    """Of a conversation; `developer` is OpenAI's newer name for the system. What can only be null
+    is what the official client's answers hold beside their text, for who sends them back."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | Annotated[list[TextPart | ImagePart], Field(max_length=MOST_MESSAGES)]
     name: None = None
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: None = None
 
     def message(self) -> Message:
         """As prompts have it: parts where there are pictures."""
@@ -106,14 +129,14 @@ class Asked(Strict):
     stream_options: StreamOptions | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[list[StrictInt], Field(max_length=1024)] = []
-    temperature: float = 1.0
-    top_p: float = 1.0
+    temperature: StrictFloat = 1.0
+    top_p: StrictFloat = 1.0
     top_k: StrictInt = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Annotated[dict[int, float], Field(max_length=1024)] = {}
+    min_p: StrictFloat = 0.0
+    presence_penalty: StrictFloat = 0.0
+    frequency_penalty: StrictFloat = 0.0
+    repetition_penalty: StrictFloat = 1.0
+    logit_bias: Annotated[dict[int, StrictFloat], Field(max_length=1024)] = {}
     allowed_token_ids: Annotated[list[StrictInt], Field(max_length=65536)] | None = None
     min_tokens: StrictInt = 0
     ignore_eos: StrictBool = False

@@ -96,7 +96,9 @@ def add_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return response(ApiError(error.status_code, str(error.detail)))
+        told = response(ApiError(error.status_code, str(error.detail)))
+        told.headers.update(error.headers or {})  # with 405, what is allowed
+        return told
 
     for kind in (ApiError, EagleError, RequestFailed, TimeoutError, Exception):
         app.add_exception_handler(kind, failed)

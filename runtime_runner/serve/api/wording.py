@@ -46,12 +46,13 @@ class Wording(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Named(ABC):
-    """What all objects of one answer share. `shown` is one for each choice, none where no log
-    probabilities were asked for."""
+    """What all objects of one answer share, which has `n` choices for each prompt. `shown` is one
+    for each choice, none where no log probabilities were asked for."""
 
     model: str
     fingerprint: str
     bytes_of: TokenBytes
+    n: int = 1
     shown: Sequence[Shown] = ()
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -101,7 +102,7 @@ class ChatWording(Named):
             choice(i, result, self._logprobs(i, result), message=said(result))
             for i, result in enumerate(results)
         ]
-        return self._object("chat.completion", self.number, choices, usage=usage(results))
+        return self._object("chat.completion", self.number, choices, usage=usage(results, self.n))
 
     def start(self, index: int) -> dict[str, Any] | None:
         return self._chunk(index, {"role": "assistant", "content": ""})
@@ -114,7 +115,7 @@ class ChatWording(Named):
         return self._chunk(index, {}, **ending(result, self._last_logprobs(index, result)))
 
     def cost(self, results: Sequence[Result]) -> dict[str, Any]:
-        return self._object("chat.completion.chunk", self.number, [], usage=usage(results))
+        return self._object("chat.completion.chunk", self.number, [], usage=usage(results, self.n))
 
     def _worded(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return of_chat(logprobs, self.bytes_of)
@@ -135,7 +136,7 @@ class CompletionWording(Named):
             choice(i, result, self._logprobs(i, result), text=result.text)
             for i, result in enumerate(results)
         ]
-        return self._object("text_completion", self.number, choices, usage=usage(results))
+        return self._object("text_completion", self.number, choices, usage=usage(results, self.n))
 
     def start(self, index: int) -> dict[str, Any] | None:
         return None
@@ -147,7 +148,7 @@ class CompletionWording(Named):
         return self._chunk(index, "", **ending(result, self._last_logprobs(index, result)))
 
     def cost(self, results: Sequence[Result]) -> dict[str, Any]:
-        return self._object("text_completion", self.number, [], usage=usage(results))
+        return self._object("text_completion", self.number, [], usage=usage(results, self.n))
 
     def _worded(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return of_completion(logprobs, self.bytes_of)
@@ -175,9 +176,11 @@ def ending(result: Result, logprobs: dict[str, Any] | None) -> dict[str, Any]:
     return {"logprobs": logprobs, "finish_reason": reason, "seed": result.parameters.seed}
 
 
-def usage(results: Sequence[Result]) -> dict[str, Any]:
-    """Tokens of a request's prompt and of all its answers, and what speculation did for them."""
-    prompt = sum(result.prompt_tokens for result in results)
+def usage(results: Sequence[Result], n: int) -> dict[str, Any]:
+    """Tokens of a request's prompts, each once, and of all its answers, `n` of each prompt, and
+    what speculation did for them."""
+    firsts = results[::n]
+    prompt = sum(result.prompt_tokens for result in firsts)
     generated = sum(len(result.token_ids) for result in results)
     stats = [result.stats for result in results]
     rounds = sum(one.rounds for one in stats)
@@ -185,7 +188,7 @@ def usage(results: Sequence[Result]) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": sum(r.cached_tokens for r in results)},
+        "prompt_tokens_details": {"cached_tokens": sum(r.cached_tokens for r in firsts)},
         "speculation": {
             "rounds": rounds,
             "drafted": sum(one.drafted for one in stats),
