@@ -62,8 +62,14 @@ class Batch:
             self.results.append(answer)
             plain = answer.text if answer.text is not None else answer.ids
             click.echo(json.dumps(answer.to_json()) if self._as_json else plain)
+            self._tell_seed(answer.parameters.seed)
             return
         self._failures.add(number, answer.error)
+
+    def _tell_seed(self, seed: int | None) -> None:
+        """With which this answer can be had again; JSON holds it."""
+        if seed is not None and not self._as_json and not self._quiet:
+            self._beside.print(f"seed {seed}", style="dim", highlight=False)
 
     def _tell_totals(self, batch_size: int, seconds: float) -> None:
         whole = together(self.results, batch_size, seconds)

@@ -117,4 +117,6 @@ def cost(result: "Result") -> str:
     parts.append(f"{result.cached_tokens} of {result.prompt_tokens} prompt tokens kept")
     if result.finish_reason in CUT:
         parts.append(CUT[result.finish_reason])
+    if result.parameters.seed is not None:
+        parts.append(f"seed {result.parameters.seed}")
     return ", ".join(parts)

@@ -1,6 +1,7 @@
 """Sampling from a real `.pte`: one text, however it is decoded."""
 
 import json
+import re
 from pathlib import Path
 from statistics import fmean
 
@@ -22,8 +23,8 @@ from support.runner.mixed_prompts import mixed_prompts
 PROMPT = "Tom has 3 pens. He buys 4 more. How many pens does he have?"
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+def run(*arguments: str | Path, typed: str | None = None) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments], input=typed)
 
 
 @pytest.mark.parametrize("fixture", ["tiny", "batch_runner"])
@@ -117,8 +118,21 @@ def test_a_line_of_json_can_be_run_again(tiny_artifact: Path, tiny: Runner) -> N
     assert line["seed"] == line["parameters"]["seed"]
     again = tiny.answer(PROMPT, Parameters.from_json(line["parameters"]))
     assert again.token_ids == line["token_ids"]
-    told = run(tiny_artifact, "--prompt", PROMPT, "--temperature", "3", "--max-new-tokens", "4")
-    assert "seed" in told.output
+
+
+def test_a_seed_that_was_drawn_is_told(tiny_artifact: Path, tmp_path: Path, tiny: Runner) -> None:
+    """With each answer, however it was asked for."""
+    (lines := tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": PROMPT}) + "\n")
+    for how in (
+        ("--prompt", PROMPT),
+        ("--prompts-jsonl", lines, "--batch-size", "1"),
+        ("--chat",),
+    ):
+        hot = "--temperature", "3", "--max-new-tokens", "4"
+        told = run(tiny_artifact, *how, *hot, typed=PROMPT)
+        (seed,) = re.findall(r"\bseed +(\d+)", told.stderr)
+        found = tiny.generate(PROMPT, 4, temperature=3.0, seed=int(seed)).text
+        assert found is not None and told.stdout == found + "\n"
 
 
 @pytest.mark.parametrize(
