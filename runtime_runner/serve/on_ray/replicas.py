@@ -26,6 +26,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from eagle_aot.artifact.verified import forget
+from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner.engine import Failed
 from eagle_aot.runtime_runner.serve.answers import Answers, Item, Piece
 from eagle_aot.runtime_runner.serve.api.app import make_app
@@ -196,8 +197,19 @@ def serve_replicas(replicas: Replicas, host: str, port: int) -> None:
 
 
 def deploy(replicas: Replicas, host: str, port: int) -> "DeploymentHandle[Front]":
-    """Start all of it where Ray has been."""
-    serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
+    """Start all of it where Ray has been. Raises EagleError where that fails."""
+    try:
+        serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
+        return run(replicas)
+    except RuntimeError as error:  # what replicas raise too, with all that they were doing
+        last = str(error).strip().rpartition("\n")[2]
+        raise EagleError(
+            f"{host}:{port}: Ray cannot serve there, as the log says: {last}"
+        ) from error
+
+
+def run(replicas: Replicas) -> "DeploymentHandle[Front]":
+    """Once they are ready."""
     one = serve.deployment(Replica).options(
         num_replicas=replicas.count,
         max_ongoing_requests=2 * replicas.caches,

@@ -1,0 +1,25 @@
+"""What is told of a server on Ray that does not start."""
+
+from pathlib import Path
+
+import pytest
+
+from eagle_aot.common.errors import EagleError
+from eagle_aot.runtime_runner.serve.service import Settings
+
+pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
+
+from eagle_aot.runtime_runner.serve.on_ray import replicas as on_ray
+
+
+def test_what_ray_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**options: object) -> None:
+        raise RuntimeError("ray::ProxyActor\n  File ...\nRuntimeError: Failed to bind.\n")
+
+    monkeypatch.setattr(on_ray.serve, "start", start)
+    one = on_ray.Replicas(
+        artifact=Path("a"), count=1, gpus=0, caches=1, settings=Settings(model="a"), load={}
+    )
+    line = "^127.0.0.1:80: Ray cannot serve there, as the log says: RuntimeError: Failed to bind.$"
+    with pytest.raises(EagleError, match=line):
+        on_ray.deploy(one, "127.0.0.1", 80)
