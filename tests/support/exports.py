@@ -66,7 +66,7 @@ class Exports:
         beside = Path(sys.executable).with_name("eagle-export")
         program = beside if beside.exists() else "eagle-export"
         process = subprocess.Popen(
-            ["nice", "-n", "4", program, "--output-dir", output_dir, *options],  # tests go first
+            [program, "--output-dir", output_dir, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
