@@ -97,10 +97,16 @@ class Source:
         """Whether the target is exported together with what drafts for it."""
         return self.drafter != NGRAM
 
+    @property
+    def quants(self) -> list[tuple[str, str]]:
+        """What `draft_quant` says: of whom, "" for all drafters, and which of `QUANTS`."""
+        asked = (one.rpartition("=") for one in self.draft_quant.split(","))
+        return [(name, quant) for name, _, quant in asked]
+
     def quant_of(self, drafter: str) -> str:
-        """One of `QUANTS`: the last that `draft_quant` says of a drafter, or of all."""
-        asked = [one.rpartition("=") for one in self.draft_quant.split(",")]
-        return next((kind for name, _, kind in reversed(asked) if name in ("", drafter)), NONE)
+        """One of `QUANTS`: the last that is said of a drafter, or of all."""
+        said = (quant for name, quant in reversed(self.quants) if name in ("", drafter))
+        return next(said, NONE)
 
     @cached_property
     def provenance(self) -> Provenance:
@@ -119,11 +125,10 @@ def refuse(*cases: tuple[object, str]) -> None:
 def check_names(asked: Source) -> None:
     """Raise SettingError for what is named and not known."""
     kinds = [kind_of(one) for one in asked.drafter.split(",")]
-    quants = [kind_of(one) for one in asked.draft_quant.split(",")]
     known = tuple(KINDS) if "," in asked.drafter else (AUTO, *KINDS)
     for flag, name, names in (
         ("--quantize", asked.quantize, (None, *SCHEMES)),
-        *(("--draft-quant", quant, QUANTS) for quant in quants),
+        *(("--draft-quant", quant, QUANTS) for _, quant in asked.quants),
         ("--table-quant", asked.table_quant, QUANTS),
         *(("--drafter", kind, known) for kind in kinds),
     ):
@@ -228,11 +233,12 @@ def check_draft_dir(found: Source) -> None:
 def check_quant_names(found: Source) -> None:
     """Raise SettingError where `draft_quant` says something of a drafter that is not there."""
     names = [one.name for one in found.drafts]
-    for one in found.draft_quant.split(","):
-        name = one.rpartition("=")[0]
+    for name, quant in found.quants:
         if name and name not in names:
             known = f"they are {', '.join(map(str, names))}" if names else "one alone needs no name"
-            raise SettingError(f"--draft-quant {one}: no drafter is called {name!r}: {known}")
+            raise SettingError(
+                f"--draft-quant {name}={quant}: no drafter is called {name!r}: {known}"
+            )
 
 
 def check_alone(found: Source) -> None:
