@@ -47,12 +47,12 @@ class Progress:
 
             def following(following_name: str) -> None:
                 nonlocal name, started
-                self._done(name, started)
+                self.since(started, name)
                 name, started = following_name, self._start()
                 show(name)
 
             yield following
-        self._done(name, started)
+        self.since(started, name)
 
     def beside(self, stage: Stage, began: float, ended: float) -> None:
         """Record a stage of another process's work; it counts among what is taken here.
@@ -63,16 +63,13 @@ class Progress:
         self._beside.append(Beside(began, time.perf_counter(), ended, stage))
         self._record(stage)
 
-    def since(self, started: float, name: str) -> None:
-        """Record a stage that began before this was there, at `started` of `time.perf_counter`."""
-        self._done(name, started)
-
     def _start(self) -> float:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         return time.perf_counter()
 
-    def _done(self, name: str, started: float) -> None:
+    def since(self, started: float, name: str) -> None:
+        """Record a stage that began at `started` of `time.perf_counter`."""
         gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
         host_beside = [(one.began, one.came, one.stage.host_peak_bytes) for one in self._beside]
         gpu_beside = [
