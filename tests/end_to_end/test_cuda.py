@@ -92,15 +92,16 @@ def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
             result = runner.generate(prompt, 40, chain_len)
             assert result.token_ids == plain, (len(prompt), chain_len)
             accepted += result.stats.accepted
-        prefill(runner.round(7), prompt, Stats(chain_len=7))
-        following = torch.tensor([[*prompt[1:], int(runner.round(7).running.bonus)]])
+        played = runner.round(7)  # once: on a GPU this reads something before it records
+        prefill(played, prompt, Stats(chain_len=7))
+        following = torch.tensor([[*prompt[1:], int(played.running.bonus)]])
         path = committed(following, torch.arange(len(prompt)), torch.tensor([0]))
         on_host.observe(path, torch.empty(0))
         running = Running([0], runner.constants.tail, "cpu")
         running.place(following[:, -1:], len(prompt))
         chain = Shape.chain(7)
-        here = runner.drafter.propose(runner.running, chain).tokens.tolist()
-        assert here == on_host.propose(running, chain).tokens.tolist()
+        drafts = runner.drafter.propose(played.running, chain).tokens.tolist()
+        assert drafts == on_host.propose(running, chain).tokens.tolist()
     assert accepted
 
 
