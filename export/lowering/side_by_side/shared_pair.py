@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -23,21 +23,24 @@ ALIGNMENT = 256
 class SharedPair:
     """A pair that can be handed to processes as they are spawned; its weights are not copied.
 
-    Caches are made anew there, of zeros that take no memory. For Linux.
+    Caches are made anew there, of zeros that take no memory. What holds the tensors lies behind
+    them, as processes would else begin one after another: whoever spawns one waits until it has
+    read what it is given, which it does behind its imports. For Linux.
     """
 
     def __init__(self, pair: Pair) -> None:
         """Moves the weights of `pair`, which stays the pair it is, one storage after another."""
         self._file = os.memfd_create("weights")
-        os.ftruncate(self._file, _size(pair))
-        places = _moved(pair, mmap.mmap(self._file, 0))
-        structure = io.BytesIO()
-        _Writer(structure, places).dump(pair)
-        self._structure = structure.getvalue()
+        self._size = _size(pair)
+        os.ftruncate(self._file, self._size)
+        places = _moved(pair, mmap.mmap(self._file, self._size))
+        with open(os.dup(self._file), "ab") as structure:
+            _Writer(structure, places).dump(pair)
 
     def pair(self) -> Pair:
         """The pair, over the memory of all."""
-        pair = _Reader(io.BytesIO(self._structure), mmap.mmap(self._file, 0)).load()
+        memory = mmap.mmap(self._file, 0)
+        pair = _Reader(io.BytesIO(memory[self._size :]), memory).load()
         assert isinstance(pair, Pair)
         return pair
 
@@ -46,10 +49,10 @@ class SharedPair:
         os.close(self._file)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"file": DupFd(self._file), "structure": self._structure}
+        return {"file": DupFd(self._file), "size": self._size}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._file, self._structure = state["file"].detach(), state["structure"]
+        self._file, self._size = state["file"].detach(), state["size"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Place:
 class _Writer(pickle.Pickler):
     """Writes the places of tensors in their stead."""
 
-    def __init__(self, file: io.BytesIO, places: dict[int, Place]) -> None:
+    def __init__(self, file: BinaryIO, places: dict[int, Place]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._places = places
 

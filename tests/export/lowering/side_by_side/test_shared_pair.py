@@ -1,6 +1,8 @@
 """One copy of a pair's weights, whoever has the pair."""
 
+import pickle
 import resource
+import select
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,14 @@ def test_the_pair_is_the_same_wherever_it_is(pair: Pair) -> None:
             assert not tensor.requires_grad
         assert there.draft.embed_tokens.weight is there.target.embed_weight
     assert str(elsewhere) == str(pair)
+
+
+def test_no_process_waits_for_what_another_is_handed(pair: Pair) -> None:
+    """A pipe holds it: else processes would begin one after another, each behind its imports."""
+    shared = SharedPair(pair)
+    handed = {name: value for name, value in shared.__getstate__().items() if name != "file"}
+    shared.close()
+    assert len(pickle.dumps(handed)) < select.PIPE_BUF
 
 
 def resident_bytes() -> int:
