@@ -7,12 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.runner import Runner, load_artifact
+    from eagle_aot.runtime_runner.load import load_artifact
+    from eagle_aot.runtime_runner.runner import Runner
 
 __all__ = ["Runner", "load_artifact"]
 
+_HOMES = {"Runner": "runner", "load_artifact": "load"}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.runner"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -165,7 +165,7 @@ class Options:
 
     def load(self) -> "Runner":
         """The artifact, opened."""
-        from eagle_aot.runtime_runner.runner import load_artifact  # imports torch
+        from eagle_aot.runtime_runner.load import load_artifact  # imports torch
 
         share: dict[str, Any] = (
             {} if self.prompt_share is None else {"prompt_share": self.prompt_share}

@@ -71,7 +71,7 @@ def main(
     from eagle_aot.common.progress import Progress
     from eagle_aot.runtime_runner.bench.measure import Bench  # imports torch
     from eagle_aot.runtime_runner.bench.memory import bytes_in_use
-    from eagle_aot.runtime_runner.runner import load_artifact
+    from eagle_aot.runtime_runner.load import load_artifact
 
     if drafter == AUTO_DRAFTER:
         raise SettingError("--drafter auto: the parts of a round are one drafter's: name it")

@@ -102,7 +102,7 @@ def read_keys(path: Path | None) -> tuple[str, ...]:
 
 def load(artifact: Path, given: dict[str, Any]) -> "Runner":
     """The artifact, opened, and all its rounds made."""
-    from eagle_aot.runtime_runner.runner import load_artifact
+    from eagle_aot.runtime_runner.load import load_artifact
 
     runner = load_artifact(artifact, **load_options(given))
     runner.measure(trees=False)  # while nobody runs

@@ -8,7 +8,8 @@ import torch
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.artifact.verified import verify_once
-from eagle_aot.runtime_runner.runner import Runner, load_artifact
+from eagle_aot.runtime_runner.load import load_artifact
+from eagle_aot.runtime_runner.runner import Runner
 
 
 def open_artifact(artifact: Path, key: str, **options: Any) -> Runner:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device, Manifest, TargetIdentity, file_record
 from eagle_aot.artifact.versions import PACKAGES, installed_versions
 from eagle_aot.common.errors import ArtifactError
-from eagle_aot.runtime_runner import load_artifact, runner
+from eagle_aot.runtime_runner import load, load_artifact
 from eagle_aot.runtime_runner.checks.integrity import check_integrity, plain
 from eagle_aot.runtime_runner.cli import main
 from support.files.artifact import write_artifact
@@ -47,7 +47,7 @@ def test_nothing_of_a_changed_artifact_is_loaded(
 ) -> None:
     loaded: list[Any] = []
     for owner, function in (
-        (runner, "open_program"),
+        (load, "open_program"),
         (ctypes, "CDLL"),
         (torch.ops, "load_library"),
     ):

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from eagle_aot.runtime_runner import runner
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
 from eagle_aot.runtime_runner.serve.cli import load
 
@@ -26,7 +25,7 @@ def test_what_warming_up_took_is_a_line_of_the_log(
     def opened(artifact: Path, **options: Any) -> Opened:
         return Opened()
 
-    monkeypatch.setattr(runner, "load_artifact", opened)
+    monkeypatch.setattr("eagle_aot.runtime_runner.load.load_artifact", opened)
     given = {"executor": "auto", "drafter": None, "prompt_share": 0.5, "reuse": True}
     with caplog.at_level("INFO"):
         load(Path("artifact"), given | {"no_warm_up": False})
