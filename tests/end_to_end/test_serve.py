@@ -164,6 +164,7 @@ def test_a_stop_text_ends_it(server: Server) -> None:
         ({"max_tokens": "8"}, "max_tokens: Input should be a valid integer"),
         ({"chain_len": 99}, "chain length 99"),
         ({"top_logprobs": 2}, "top_logprobs 2: needs logprobs: true"),
+        ({"stream_options": {}}, "stream_options: needs stream: true"),
         ({"logprobs": 2}, "logprobs: Input should be a valid boolean"),
         (
             {"logprobs": True, "top_logprobs": 21},

@@ -165,7 +165,10 @@ class Asked(Strict):
         return None
 
     def parameters(self, max_new_tokens: int, *, echo: bool = False) -> list[Parameters]:
-        """Of each answer to a prompt. Raises SettingError for a value outside its range."""
+        """Of each answer to a prompt. Raises SettingError for a value outside its range, and for
+        options of a stream where none is asked for."""
+        if self.stream_options is not None and not self.stream:
+            raise SettingError("stream_options: needs stream: true")
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return Parameters(
             **{name: getattr(self, name) for name in AS_THEY_ARE},
