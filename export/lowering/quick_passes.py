@@ -11,14 +11,14 @@ import torch
 from executorch.backends.xnnpack import xnnpack_preprocess
 from executorch.backends.xnnpack._passes import XNNPACKPassManager, XNNPACKRemoveCloneOpsTransform
 from executorch.exir import lowered_backend_module
-from executorch.exir.passes.memory_format_ops_pass import DimOrderOpsRevertPass
 from torch.export import ExportedProgram, default_decompositions
 from torch.fx import GraphModule, Node
 
 from eagle_aot.export.graph_checks.allowed import ROUNDING
+from eagle_aot.export.lowering.joined_passes import joined_passes
 
-PASSES = [XNNPACKRemoveCloneOpsTransform, DimOrderOpsRevertPass]
-"""Those of XNNPACK's that do something where all operators are `PLAIN`."""
+PASSES = [XNNPACKRemoveCloneOpsTransform]
+"""The one of XNNPACK's that does something where all operators are `PLAIN`."""
 
 PLAIN = frozenset(
     {
@@ -50,6 +50,7 @@ def quick_passes() -> Iterator[None]:
         patch.object(xnnpack_preprocess, "XNNPACKPassManager", NeededPasses),
         patch.object(lowered_backend_module, "legalize_graph", sort_in_place),
         decomposed_once(),
+        joined_passes(),
     ):
         yield
 

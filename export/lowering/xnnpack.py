@@ -43,13 +43,15 @@ def lower(
 
     Caches are mutable buffers of the graph; equal names share one place in memory at run time.
     """
+    config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
     with quick_passes():
         edge = to_edge_transform_and_lower(
             programs,
             partitioner={name: [LinearPartitioner()] for name in programs},
             constant_methods=dict(constants),
-            compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+            compile_config=config,
         )
+    edge.compile_config = config  # which it forgets, and would trace all for orders of dimensions
     begin(ASSEMBLE)
     planning = MemoryPlanningPass(alloc_graph_input=False, share_mutable_buffers=True)
     return edge.to_executorch(
