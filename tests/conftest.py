@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch.fx import config
 
 from eagle_aot.runtime_runner import Runner, load_artifact
 from support.exports import CUDA, OF_PAIRS, SHIPPED, Exports
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from support.server import Server
 
 torch.set_num_threads(1)
+if hasattr(config, "do_not_emit_stack_traces"):  # torch 2.11 has it not
+    config.do_not_emit_stack_traces = True  # a tenth of tracing below pytest's deep stack
 CUDA_ARTIFACT = "CUDA_ARTIFACT"
 
 

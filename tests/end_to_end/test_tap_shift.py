@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from eagle_aot.artifact import Constants, tokenizer_files
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.methods import Prefill
+from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.publish.describe import write_draft_ids
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.drafters import read_draft_ids
@@ -46,15 +47,15 @@ def tau(tap_layers: Sequence[int] | None, directory: Path) -> float:
     spec = TARGETS["gemma4-tiny"]
     assert spec.target_dir is not None and spec.draft_dir is not None
     target = load_target("gemma4-tiny", CONSTANTS.max_seq_len)
-    pair = Pair(target, load_draft(spec.draft_dir, target, 256))
+    pair = fold_int4(Pair(target, load_draft(spec.draft_dir, target, 256)))  # not in every round
     write_draft_ids(pair.drafts, directory)
     for path in tokenizer_files(spec.target_dir):
         shutil.copyfile(path, directory / path.name)
+    if tap_layers is not None:
+        pair.target.set_eagle_tap_layers(tap_layers)
     executor = EagerExecutor(pair)
     drafter = Eagle3Drafter(executor, CONSTANTS, read_draft_ids(directory, "cpu"))
     runner = Runner(directory, executor, CONSTANTS, drafter)
-    if tap_layers is not None:
-        target.set_eagle_tap_layers(tap_layers)
     generator = stories(3, "test")
     results = [runner.generate(next(generator).question, 128) for _ in range(24)]
     return sum(r.stats.emitted for r in results) / sum(r.stats.rounds for r in results)

@@ -5,14 +5,30 @@ from functools import cache
 
 from torch.export import ExportedProgram
 
+from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export.prepare.attention import choose_attention
 
 
-@cache
 def tiny_graphs(
     backend: str = "cuda", attention: str | None = None
 ) -> Mapping[str, ExportedProgram]:
     """By the names of the methods; traced once, for tests that only read them."""
-    source = Source.find("gemma4-tiny", None, None, "dummy")
-    options = ExportOptions(backend=backend, attention=attention, max_seq_len=128, max_prefill=72)
-    return run_check(source, options)
+    return tiny_check(backend, choose_attention(attention, backend))[0]
+
+
+@cache
+def tiny_check(
+    backend: str, attention: str, sequences: int = 1
+) -> tuple[Mapping[str, ExportedProgram], Progress]:
+    """The same, and the stages that it took."""
+    source, progress = Source.find("gemma4-tiny", None, None, "dummy"), Progress()
+    options = ExportOptions(
+        backend=backend,
+        attention=attention,
+        max_seq_len=128,
+        max_prefill=72,
+        max_batch_size=sequences,
+        progress=progress,
+    )
+    return run_check(source, options), progress

@@ -6,13 +6,14 @@ import pytest
 from torch._subclasses import FakeTensor
 
 from eagle_aot.artifact import COPY_ROWS, DRAFT_PREFILL, METHODS, TARGET_METHODS
-from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportOptions, Source, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
+from eagle_aot.export.prepare.attention import choose_attention
 from eagle_aot.targets import TARGETS
 from eagle_aot.triton_kernels.int4_gemm import api
 from support.heads.files import HeadShape, write_speculators
 from support.int4_graphs import int4_calls
+from support.tiny_graphs import tiny_check
 
 
 @pytest.mark.parametrize(
@@ -23,16 +24,7 @@ def test_the_shipped_geometry_keeps_the_contract_without_being_materialised(
 ) -> None:
     """In each of six layers q, k and v as one, gate and up as one, and two; XNNPACK folds them."""
     before = api.MATVEC_MAX_M
-    source = Source.find("gemma4-tiny", None, None, "dummy")
-    progress = Progress()
-    options = ExportOptions(
-        backend=backend,
-        max_seq_len=128,
-        max_prefill=72,
-        max_batch_size=sequences,
-        progress=progress,
-    )
-    programs = run_check(source, options)
+    programs, progress = tiny_check(backend, choose_attention(None, backend), sequences)
     assert ("pack" in [stage.name for stage in progress.stages]) == (backend == "cuda")
     brought = (DRAFT_PREFILL,) if backend == "cuda" else ()
     copying = (COPY_ROWS,) if sequences > 1 else ()

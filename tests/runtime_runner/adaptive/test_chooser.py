@@ -63,9 +63,9 @@ TEXTS: dict[str, Rates] = {
 @pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("rates", TEXTS.values(), ids=TEXTS)
 def test_it_is_about_as_fast_as_the_best_fixed_length(costs: RoundCosts, rates: Rates) -> None:
-    texts = [right_drafts(rates, LENGTH, seed) for seed in range(2)]
-    fixed = [sum(fixed_price(costs, text, k) for text in texts) for k in CHAINS]
-    chosen = sum(chosen_price(costs, text, Chooser(costs)) for text in texts)
+    text = right_drafts(rates, LENGTH, 0)
+    fixed = [fixed_price(costs, text, k) for k in CHAINS]
+    chosen = chosen_price(costs, text, Chooser(costs))
     assert chosen <= min(fixed) / 0.97
     assert chosen <= fixed[0] / 0.98
 
