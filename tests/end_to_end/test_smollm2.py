@@ -4,10 +4,13 @@ Only where SMOLLM2_DIR names the directory that `scripts/get_smollm2` filled: no
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,6 +38,14 @@ pytestmark = pytest.mark.skipif(
     SMOLLM2_DIR not in os.environ,
     reason=f"scripts/get_smollm2 DIR gets a real model, {SMOLLM2_DIR}=DIR reads it here",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """The file's fields, which whoever opens it takes seconds to read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
+        yield
 
 
 @pytest.fixture(scope="module")
