@@ -14,14 +14,14 @@ def tiny_graphs(
     backend: str = "cuda", attention: str | None = None
 ) -> Mapping[str, ExportedProgram]:
     """By the names of the methods; traced once, for tests that only read them."""
-    return tiny_check(backend, choose_attention(attention, backend))[0]
+    return tiny_check(backend, choose_attention(attention, backend), 1)[0]
 
 
 @cache
 def tiny_check(
-    backend: str, attention: str, sequences: int = 1
+    backend: str, attention: str, sequences: int
 ) -> tuple[Mapping[str, ExportedProgram], Progress]:
-    """The same, and the stages that it took."""
+    """The same, with caches for so many sequences, and the stages that it took."""
     source, progress = Source.find("gemma4-tiny", None, None, "dummy"), Progress()
     options = ExportOptions(
         backend=backend,
