@@ -1,4 +1,4 @@
-"""Pictures on a GPU: the tower against its modules, and drafts that change no token."""
+"""Pictures on a GPU, from a PNG to tokens: against modules and transformers, however decoded."""
 
 import subprocess
 import sys
@@ -13,11 +13,12 @@ from eagle_aot.runtime_runner.images.picture import Patches
 from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from support.golden_cases import relative_error
 from support.picture_pair import NEVER, PLACEHOLDER, ROWS
-from support.pictures import drawn
+from support.pictures import drawn, stored, transformers_shortfall
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 IMAGES = [drawn(100, 80), drawn(60, 150, seed=1)]
+OTHERS = [drawn(100, 80, seed=9), drawn(60, 150, seed=8)]
 PROMPTS = [("What is this?", 1), (f"Is {PLACEHOLDER} older than {PLACEHOLDER}, or not?", 2)]
 
 
@@ -27,7 +28,16 @@ def runner(picture_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFac
     target_dir, head_dir = picture_pair
     beside = Path(sys.executable).with_name("eagle-export")
     command = [beside if beside.exists() else "eagle-export", "--target-model", "auto"]
-    options = ["--backend", "cuda", "--inputs", "text,image", "--max-seq-len", "320"]
+    options = [
+        "--backend",
+        "cuda",
+        "--inputs",
+        "text,image",
+        "--max-seq-len",
+        "320",
+        "--max-batch-size",
+        "2",
+    ]
     places = ["--target-dir", target_dir, "--draft-dir", head_dir, "--output-dir", directory]
     subprocess.run([*command, *options, "--no-self-test", *places], check=True)
     return load_artifact(directory)
@@ -49,13 +59,34 @@ def test_the_tower_is_the_one_of_its_modules(
         assert relative_error(rows, wanted[0, : picture.count]) < 5e-2
 
 
-def test_drafts_change_no_token(runner: Runner) -> None:
+def test_its_text_is_what_transformers_would_say(
+    runner: Runner, picture_pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """In bfloat16 a token may be another one that is as good; behind other pictures it is not."""
+    files = [tmp_path / f"{i}.png" for i in range(len(IMAGES))]
+    for file, image in zip(files, IMAGES, strict=True):
+        file.write_bytes(stored(image))
     for prompt, count in PROMPTS:
-        read = runner.reader.read(prompt, images=IMAGES[:count])
-        plain = runner.generate(read, 20, speculate=False).token_ids
-        assert not set(plain) & set(NEVER)
-        for chain_len in (1, 4, 7):
-            assert runner.generate(read, 20, chain_len).token_ids == plain
-        assert runner.generate(read, 20, tree=(4, 4, 16)).token_ids == plain
-        runner.generate(read, 4)
-        assert runner.generate(read, 20, reuse=True).token_ids == plain
+        text = runner.generate(prompt, 20, speculate=False, images=files[:count]).token_ids
+        read, other = (
+            runner.reader.read(prompt, images=images[:count]) for images in (IMAGES, OTHERS)
+        )
+        assert transformers_shortfall(picture_pair[0], read, text).max() < 0.1
+        assert transformers_shortfall(picture_pair[0], other, text).max() > 0.3
+
+
+def test_drafts_chunks_and_neighbours_change_no_token(runner: Runner) -> None:
+    prompts = [runner.reader.read(prompt, images=IMAGES[:count]) for prompt, count in PROMPTS]
+    for sampled in ({}, {"temperature": 1.0, "top_p": 0.9, "seed": 3}):
+        alone = []
+        for read in prompts:
+            plain = runner.generate(read, 20, speculate=False, **sampled).token_ids
+            assert not set(plain) & set(NEVER)
+            for chain_len in (1, 4, 7):
+                assert runner.generate(read, 20, chain_len, **sampled).token_ids == plain
+            assert runner.generate(read, 20, tree=(4, 4, 16), **sampled).token_ids == plain
+            runner.generate(read, 4)
+            assert runner.generate(read, 20, reuse=True, **sampled).token_ids == plain
+            alone.append(plain)
+        together = runner.generate_many(prompts * 2, max_new_tokens=20, reuse=True, **sampled)
+        assert [getattr(one, "token_ids", one) for one in together] == alone * 2

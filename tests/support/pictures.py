@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from eagle_aot.artifact import ImageInputs
 from eagle_aot.runtime_runner.images.picture import Patches, PlacedPrompt
@@ -47,20 +48,9 @@ def stored(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 @torch.no_grad()
 def transformers_text(target_dir: Path, prompt: PlacedPrompt, count: int) -> list[int]:
     """The greedy text of `count` tokens behind a prompt."""
-    from transformers import Gemma4ForConditionalGeneration
-
-    model = Gemma4ForConditionalGeneration.from_pretrained(
-        target_dir, attn_implementation="eager", dtype=torch.float32
-    ).eval()
-    ids = torch.tensor([prompt.tokens])
-    contents = [placed.picture.content for placed in prompt.pictures]
-    patches = [content for content in contents if isinstance(content, Patches)]
-    whole = model.generate(
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        mm_token_type_ids=(ids == IMAGE).long(),
-        pixel_values=torch.cat([one.pixels for one in patches]),
-        image_position_ids=torch.cat([one.places for one in patches]),
+    inputs = transformers_inputs(prompt, [])
+    whole = transformers_model(target_dir).generate(
+        **inputs,
         do_sample=False,
         max_new_tokens=count,
         min_new_tokens=count,
@@ -68,4 +58,37 @@ def transformers_text(target_dir: Path, prompt: PlacedPrompt, count: int) -> lis
         eos_token_id=None,
         pad_token_id=0,
     )
-    return whole[0, ids.shape[1] :].tolist()
+    return whole[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+@torch.no_grad()
+def transformers_shortfall(target_dir: Path, prompt: PlacedPrompt, text: list[int]) -> Tensor:
+    """How far below the best one each token's logit lies, in deviations of all that may follow:
+    0 where it is the greedy choice. Float32 [tokens]."""
+    logits = transformers_model(target_dir)(**transformers_inputs(prompt, text[:-1])).logits
+    behind = logits[0, len(prompt.tokens) - 1 :].index_fill(1, torch.tensor(NEVER), -torch.inf)
+    chosen = behind.gather(1, torch.tensor(text)[:, None])[:, 0]
+    return (behind.amax(dim=1) - chosen) / behind[:, : min(NEVER)].std(dim=1)
+
+
+def transformers_model(target_dir: Path) -> Any:
+    """The checkpoint in float32."""
+    from transformers import Gemma4ForConditionalGeneration
+
+    return Gemma4ForConditionalGeneration.from_pretrained(
+        target_dir, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+
+
+def transformers_inputs(prompt: PlacedPrompt, text: list[int]) -> dict[str, Tensor]:
+    """A prompt with its pictures, and text behind it."""
+    ids = torch.tensor([[*prompt.tokens, *text]])
+    contents = [placed.picture.content for placed in prompt.pictures]
+    patches = [content for content in contents if isinstance(content, Patches)]
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": (ids == IMAGE).long(),
+        "pixel_values": torch.cat([one.pixels for one in patches]),
+        "image_position_ids": torch.cat([one.places for one in patches]),
+    }
