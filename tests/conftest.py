@@ -10,7 +10,6 @@ import torch
 from torch.fx import config
 
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.adaptive.costs import measure
 from support.exports import CUDA, OF_PAIRS, SHIPPED, Exports
 
 if TYPE_CHECKING:
@@ -52,15 +51,6 @@ def needs_artifact(item: pytest.Item) -> bool:
 def fixtures(item: pytest.Item) -> Sequence[str]:
     """The names of all fixtures that a test needs."""
     return getattr(item, "fixturenames", ())
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_measuring() -> Iterator[None]:
-    """What rounds cost is measured in a second, not in four: tests ask for the tokens, whatever is
-    chosen."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "SECONDS", 1.0)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from eagle_aot.runtime_runner import runner
+from eagle_aot.runtime_runner import load
 from eagle_aot.runtime_runner.bench import measure
 from eagle_aot.runtime_runner.bench.cli import main
 from eagle_aot.runtime_runner.bench.results import Results
@@ -33,7 +33,7 @@ def no_room(results: Results, path: Path) -> None:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The artifacts that were loaded, on a disk that fills up before the picture is drawn."""
     loaded: list[Any] = []
-    monkeypatch.setattr(runner, "load_artifact", lambda path, *_, **__: loaded.append(path))
+    monkeypatch.setattr(load, "load_artifact", lambda path, *_, **__: loaded.append(path))
     monkeypatch.setattr(measure, "Bench", MadeUpBench)
     monkeypatch.setattr(rounds, "plot_rounds", no_room)
     return loaded
