@@ -82,8 +82,7 @@ class PromptReader:
         if not found:
             flat = [self._flat(message) for message in messages]
             return self._placed(self.tokenizer.encode(flat, system=system), [])
-        if any(self._word in part["text"] for part in of(messages, "text")):
-            raise PromptError(f"a message says {self._word} itself: pictures are parts of it")
+        messages = [self._with_places(message) for message in messages]
         return self._placed(self._encoded(messages, system, len(found)), found)
 
     def picture(self, source: Source, rows: int | None) -> Picture:
@@ -131,6 +130,25 @@ class PromptReader:
             if piece:
                 parts.append({"type": "text", "text": piece})
         return parts
+
+    def _with_places(self, message: Message) -> Message:
+        """With the pictures that stand in front of a text where it says that they are, as vLLM has
+        it. Raises PromptError where text says so of another number of them."""
+        if not any(self._word in part["text"] for part in of([message], "text")):
+            return message
+        images, content = [*of([message])], message["content"]
+        text = content[-1].get("text", "") if isinstance(content, list) else ""
+        if images != content[:-1] or text.count(self._word) != len(images):
+            raise PromptError(
+                f"a message says {self._word} itself: pictures are parts of it, or it says so of "
+                "each of those in front of one text"
+            )
+        first, *pieces = text.split(self._word)
+        parts: list[Part] = [{"type": "text", "text": first}]
+        for image, piece in zip(images, pieces, strict=True):
+            parts += [image, {"type": "text", "text": piece}]
+        spread = [part for part in parts if part["type"] != "text" or part["text"]]
+        return {"role": message["role"], "content": spread}
 
     def _encoded(self, messages: Sequence[Message], system: str | None, pictures: int) -> list[int]:
         """Ids with an image token for each picture: by a template that knows parts, or else with

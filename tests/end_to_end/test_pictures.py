@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import PromptError, SettingError
+from eagle_aot.common.prompts import user
 from eagle_aot.export import Source, load_pair
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.chat import Conversation
@@ -171,9 +172,15 @@ def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None
             reader.read(prompt, images=files)
     with pytest.raises(PromptError, match="1 places for pictures, and 0 pictures are given"):
         reader.read(f"{TEXT} {PLACEHOLDER}")
-    turn[1] = {"type": "text", "text": PLACEHOLDER}
+    shown = [{"type": "image", "image": file} for file in files]
+    said = {"type": "text", "text": TWO}
+    in_text = reader.read([{"role": "user", "content": [*shown, said]}])
+    assert in_text.keys == read.keys
+    for content in ([*shown[:1], said], [said, *shown], [*shown, said, said]):
+        with pytest.raises(PromptError, match="pictures are parts of it"):
+            reader.read([{"role": "user", "content": content}])
     with pytest.raises(PromptError, match="pictures are parts of it"):
-        reader.read([{"role": "user", "content": turn}])
+        reader.read([user(TWO), {"role": "assistant", "content": "?"}, user([*shown])])
     with pytest.raises(PromptError, match="stands for video or audio"):
         reader.read("a <|video|>")
     with pytest.raises(PromptError, match="65 pictures: a prompt takes 64 at most"):
@@ -194,6 +201,7 @@ def test_commands_take_pictures(
     assert json.loads(one.stdout)["token_ids"] == plain[0]
     lines = [
         {"prompt": TEXT, "images": [str(files[0])]},
+        {"prompt": TWO, "images": [str(one) for one in files]},
         {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": data_url(files[1])}},
             {"type": "text", "text": TEXT},
@@ -203,7 +211,9 @@ def test_commands_take_pictures(
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
     both = run(picture_artifact, "--prompts-jsonl", prompts, *options[2:-1], "--batch-size", "2")
     assert both.exit_code == 0, both.output
-    assert [json.loads(x)["token_ids"] for x in both.stdout.splitlines()[:2]] == plain
+    two = picture_runner.generate(TWO, COUNT, images=files).token_ids
+    found = [json.loads(line)["token_ids"] for line in both.stdout.splitlines()[:3]]
+    assert found == [plain[0], two, plain[1]]
     turns = f"/image {files[0]}\n{TEXT}\n/image nowhere.png\n/exit\n"
     chat = CliRunner().invoke(main, [str(picture_artifact), "--chat", *options[2:-1]], input=turns)
     assert json.loads(chat.stdout.splitlines()[0])["token_ids"] == plain[0]
