@@ -8,11 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from eagle_aot.artifact import (
-    Constants,
-    ImageInputs,
-    tokenizer_files,
-)
+from eagle_aot.artifact import Constants, ImageInputs, tokenizer_files
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter

@@ -1,8 +1,9 @@
 """Prompts as users write them, with their pictures, read for one artifact."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +124,7 @@ class PromptReader:
         pieces = text.split(self._word)
         if len(pieces) == 1:
             pieces = [*[""] * len(pictures), text]
-        parts: list[Part] = []
-        for i, piece in enumerate(pieces):
-            if i:
-                parts.append({"type": "image", "text": ""})
-            if piece:
-                parts.append({"type": "text", "text": piece})
-        return parts
+        return between(pieces, repeat({"type": "image", "text": ""}))
 
     def _with_places(self, message: Message) -> Message:
         """With the pictures that stand in front of a text where it says that they are, as vLLM has
@@ -143,12 +138,7 @@ class PromptReader:
                 f"a message says {self._word} itself: pictures are parts of it, or it says so of "
                 "each of those in front of one text"
             )
-        first, *pieces = text.split(self._word)
-        parts: list[Part] = [{"type": "text", "text": first}]
-        for image, piece in zip(images, pieces, strict=True):
-            parts += [image, {"type": "text", "text": piece}]
-        spread = [part for part in parts if part["type"] != "text" or part["text"]]
-        return {"role": message["role"], "content": spread}
+        return {"role": message["role"], "content": between(text.split(self._word), images)}
 
     def _encoded(self, messages: Sequence[Message], system: str | None, pictures: int) -> list[int]:
         """Ids with an image token for each picture: by a template that knows parts, or else with
@@ -180,6 +170,17 @@ def _for_template(message: Message) -> Message:
         for part in content
     ]
     return {"role": message["role"], "content": parts}
+
+
+def between(texts: Sequence[str], pictures: Iterable[Part]) -> list[Part]:
+    """Parts: a picture between each two of the texts, of which empty ones are none."""
+    parts, following = list[Part](), iter(pictures)
+    for i, text in enumerate(texts):
+        if i:
+            parts.append(next(following))
+        if text:
+            parts.append({"type": "text", "text": text})
+    return parts
 
 
 def of(messages: Sequence[Message], *kinds: str) -> Iterator[Part]:

@@ -28,18 +28,10 @@ def runner(picture_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFac
     target_dir, head_dir = picture_pair
     beside = Path(sys.executable).with_name("eagle-export")
     command = [beside if beside.exists() else "eagle-export", "--target-model", "auto"]
-    options = [
-        "--backend",
-        "cuda",
-        "--inputs",
-        "text,image",
-        "--max-seq-len",
-        "320",
-        "--max-batch-size",
-        "2",
-    ]
+    options = ["--backend", "cuda", "--inputs", "text,image"]
+    sizes = ["--max-seq-len", "320", "--max-batch-size", "2"]
     places = ["--target-dir", target_dir, "--draft-dir", head_dir, "--output-dir", directory]
-    subprocess.run([*command, *options, "--no-self-test", *places], check=True)
+    subprocess.run([*command, *options, *sizes, "--no-self-test", *places], check=True)
     return load_artifact(directory)
 
 

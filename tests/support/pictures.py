@@ -1,6 +1,7 @@
 """Pictures that are made up, and what transformers says behind them."""
 
 import io
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,9 @@ def transformers_shortfall(target_dir: Path, prompt: PlacedPrompt, text: list[in
     return (behind.amax(dim=1) - chosen) / behind[:, : min(NEVER)].std(dim=1)
 
 
+@cache
 def transformers_model(target_dir: Path) -> Any:
-    """The checkpoint in float32."""
+    """The checkpoint in float32, read once."""
     from transformers import Gemma4ForConditionalGeneration
 
     return Gemma4ForConditionalGeneration.from_pretrained(
