@@ -6,6 +6,7 @@ No tolerance: token for token, whatever the drafter proposes.
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.engine import Limits
@@ -20,6 +22,7 @@ from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
+from support.runner.even_clock import SECONDS, set_even_clock
 from support.runner.mixed_prompts import BOUNDARIES, CHAIN_LENS, mixed_prompts
 from support.runner.one_text import decode
 from support.runner.shuffled_shapes import Shuffled
@@ -47,15 +50,22 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
 def test_nor_does_choosing_the_chain_length(fixture: str, request: pytest.FixtureRequest) -> None:
     """What is chosen depends on time, the tokens do not."""
     runner: Runner = request.getfixturevalue(fixture)
-    chosen = []
     for prompt in mixed_prompts(runner, FEW)[::2]:
         plain = runner.generate(prompt, 40, speculate=False)
         result = runner.generate(prompt, 40, "auto")
         assert result.token_ids == plain.token_ids, len(prompt)
         assert result.finish_reason == plain.finish_reason
-        chosen.append(result.stats)
-    if fixture == "tiny":  # random heads do not pay
-        assert Stats.total(chosen).rounds_by_chain_len[0] < Stats.total(chosen).rounds
+
+
+def test_what_pays_is_drafted(tiny: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trained head's drafts do where rounds take the same."""
+    set_even_clock(monkeypatch)
+    schedule = tiny.adaptive_schedule(False)
+    rounds = dict.fromkeys(schedule.costs.rounds, (SECONDS, SECONDS))
+    monkeypatch.setattr(schedule, "_chooser", Chooser(replace(schedule.costs, rounds=rounds)))
+    found = [tiny.generate(prompt, 40, "auto").stats for prompt in mixed_prompts(tiny, FEW)[::8]]
+    drafting = Stats.total(found).rounds - Stats.total(found).rounds_by_chain_len[0]
+    assert drafting > Stats.total(found).rounds // 2
 
 
 @pytest.mark.parametrize("fixture", ["tiny", "random_runner"])

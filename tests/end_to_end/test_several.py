@@ -17,6 +17,7 @@ from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.cli import Options, main
 from eagle_aot.runtime_runner.results.result import Result
 from support.golden_cases import golden_case
+from support.runner.even_clock import set_even_clock
 
 _, CASE = golden_case("dflash/qwen3_full")
 PROMPT, TEXT = CASE["input.tokens"].tolist(), CASE["expected.text"].tolist()
@@ -73,7 +74,10 @@ def test_each_has_a_chain_length_of_its_own(runners: dict[str, Runner]) -> None:
     assert found == {"eagle3": 4, "dflash": 5, "quick": 4}
 
 
-def test_auto_finds_who_drafts_best(several_artifact: Path) -> None:
+def test_auto_finds_who_drafts_best(
+    several_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_even_clock(monkeypatch)
     runner = load_artifact(several_artifact, drafter="auto")
     longest = len(TEXT) - len(PROMPT)
     found = [runner.generate(PROMPT, longest, **CHAIN) for _ in range(9)]
@@ -101,8 +105,12 @@ def test_each_drafts_as_many_as_pay_where_nobody_says(
         assert isinstance(one, Result) and one.token_ids == TEXT[len(text) :][:20]
 
 
-def test_a_conversation_goes_on_with_its_drafter(runners: dict[str, Runner]) -> None:
-    runner, text, names = runners["auto"], list(TEXT[:40]), set()
+def test_a_conversation_goes_on_with_its_drafter(
+    several_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_even_clock(monkeypatch)
+    runner = load_artifact(several_artifact, drafter="auto")
+    text, names = list(TEXT[:40]), set()
     for _ in range(8):  # as many as it takes to know who is the fastest
         runner.generate(PROMPT, 40, **CHAIN)
     for _ in range(4):
