@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest, all_program_names
 from eagle_aot.artifact.methods import constant_methods
@@ -21,6 +22,8 @@ from eagle_aot.runtime_runner.executors.runtime import Method, Runtime, Verifica
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
 """What the runtime calls the backends of our artifacts."""
+TORCH = "2.13"
+"""Of which the runtime's wheel was built: tensors of older ones have another layout."""
 
 
 class ExecuTorchExecutor:
@@ -39,14 +42,16 @@ class ExecuTorchExecutor:
     ) -> None:
         """`methods` are as `open_program` takes them.
 
-        Raises UnsupportedError when the runtime lacks the artifact's backend or the host the
-        memory, and ArtifactError when the file is not a program or lacks a method."""
+        Raises UnsupportedError when the runtime lacks the artifact's backend or is not for the
+        installed torch, or the host lacks the memory, and ArtifactError when the file is not a
+        program or lacks a method."""
         path, weights = directory / PROGRAM, directory / WEIGHTS
         self.device = torch.device("cuda" if manifest.backend == "cuda" else "cpu")
         if self.device.type == "cpu":
             check_host(manifest)
         with native_stderr_muted():
             check_backend(manifest.backend)
+            check_torch(TorchVersion(torch.__version__))
             try:
                 self._program = Runtime.get().load_program(
                     path,
@@ -98,6 +103,15 @@ def check_backend(backend: str) -> None:
         raise UnsupportedError(
             f"the installed executorch has no {name}: install a build of executorch with {backend} "
             "support, or use --executor aoti"
+        )
+
+
+def check_torch(installed: TorchVersion) -> None:
+    """Raise UnsupportedError where torch is older than the runtime can share tensors with."""
+    if installed < TORCH:
+        raise UnsupportedError(
+            f"the ExecuTorch runtime needs torch {TORCH}, and {installed} is installed: "
+            f"pip install 'torch=={TORCH}.*'"
         )
 
 

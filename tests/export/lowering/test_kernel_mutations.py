@@ -137,14 +137,18 @@ def test_another_torch_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 class Twice(nn.Module):
     """Every kernel of ours, and everything again with other tensors."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = tensors(Case(128, 128, 32).packed())
+        self.norm, *self.eps = ResidualCase(2, 2, 128, False, False).arguments()[4:]
+
     def forward(self, x: Tensor, q: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         return *self.once(x, q, positions), *self.once(2 * x, 2 * q, positions)
 
     def once(self, x: Tensor, q: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
-        weight = tensors(Case(128, 128, 32).packed())
+        weight, norm, eps = self.weight, self.norm, self.eps
         parts = int4_small_m(x, *weight, 2, "")
         whole = int4_small_m(x, *weight, 1, "silu"), int4_large_m(x, *weight, "")
-        _, _, _, _, norm, *eps = ResidualCase(2, 2, 128, False, False).arguments()
         scale = torch.ones(1, dtype=torch.bfloat16)
         norms = residual_norm(parts, x, None, None, norm, *eps)
         norms += residual_norm(whole[1].unsqueeze(0), x, norm, scale, norm, *eps)
