@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensor
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.targets import TapTarget
+from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.pictures import Pictures
 
@@ -111,6 +112,14 @@ class Pair(Paired):
             yield part
         finally:
             self.target.set_eagle_tap_layers(self.tap_layers)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights, what is shared once."""
+        holders = [module for module in self.modules() if not isinstance(module, KVCache)]
+        held = [(*m.parameters(recurse=False), *m.buffers(recurse=False)) for m in holders]
+        storages = [tensor.untyped_storage() for tensors in held for tensor in tensors]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def reset_cache(self) -> None:
         """Forget all sequences."""

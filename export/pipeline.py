@@ -33,14 +33,14 @@ from eagle_aot.export.methods import method_specs
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import SPLITK, choose_attention
-from eagle_aot.export.prepare.cpu_weights import FLOAT32
+from eagle_aot.export.prepare.cpu_weights import FLOAT32, INT4
 from eagle_aot.export.prepare.cpu_weights.lighten import lighten
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.export.publish.describe import describe, image_inputs, publish, write_draft_ids
 from eagle_aot.export.publish.drafters import drafter_records
-from eagle_aot.export.publish.output_dir import appearing, check_output_dir
+from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
 from eagle_aot.export.self_test.run import check_head, pairing_records, self_test
 from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
@@ -128,6 +128,8 @@ def export_pair(
     lengths = _lengths(loaded.pair, options)  # again, with what the drafter's methods take
     loaded = replace(loaded, pair=prepare(loaded.pair, backend, progress))
     pair = loaded.pair
+    codes = 2 if options.cpu_weights == INT4 else 1  # of 4 bits take 8 until they are lowered
+    check_disk(Path(output_dir), pair.weight_bytes // codes)  # before the minutes of work
     methods = method_specs(pair, lengths, options.attention == SPLITK)
     with appearing(Path(output_dir)) as directory:
         with beside(list(methods), pair, lengths, directory / BESIDE, options):

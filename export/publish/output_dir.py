@@ -11,6 +11,7 @@ from pathlib import Path
 
 from eagle_aot.artifact import ARTIFACT_FILES, MANIFEST
 from eagle_aot.common.errors import EagleError, ExportError
+from eagle_aot.common.memory import in_binary
 from eagle_aot.common.strict_json import read_object
 
 ELSEWHERE = "choose another --output-dir"
@@ -34,6 +35,19 @@ def check_output_dir(output_dir: Path) -> None:
         os.rmdir(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=parent))
     except OSError as error:
         raise ExportError(f"{final}: cannot be written: {error.strerror}: {ELSEWHERE}") from error
+
+
+def check_disk(output_dir: Path, needed: int) -> None:
+    """Raise ExportError unless the disk of `output_dir` has so many bytes free: an artifact that is
+    replaced lies there until the new one does."""
+    final = output_dir.resolve()
+    parent = next(path for path in final.parents if path.exists())
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise ExportError(
+            f"{final}: weights take {in_binary(needed)}, and {in_binary(free)} are free on its "
+            f"disk: {ELSEWHERE}"
+        )
 
 
 def _not_ours(directory: Path) -> str | None:

@@ -47,6 +47,7 @@ async def _serve(runner: Runner, settings: Settings, host: str, port: int) -> No
         host=host,
         port=port,
         log_config=None,
+        lifespan="off",  # nothing begins or ends with it
         timeout_graceful_shutdown=LAST_BYTES,
     )
     service.worker.start()

@@ -1,5 +1,6 @@
 """Whatever ends a command, its user reads one line."""
 
+import subprocess
 import sys
 
 import click
@@ -45,6 +46,16 @@ def test_memory_that_ran_out_is_one_line(error: BaseException) -> None:
     result = CliRunner().invoke(command_that_raises(error))
     assert result.exit_code == 1 and result.stderr.startswith("Error: out of memory on the ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_that_cannot_be_written_is_one_line(option: str) -> None:
+    program = "from eagle_aot.common.command import eagle_command; eagle_command(lambda: None)()"
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program, option], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (1, "Error: output: No space left on device\n")
 
 
 def test_a_bug_stays_a_bug() -> None:

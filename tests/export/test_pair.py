@@ -17,6 +17,7 @@ from eagle_aot.export.methods import Prefill, TargetVerify
 from eagle_aot.export.pair import Method
 from eagle_aot.targets import TARGETS, TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.registry import TINY_DIR
 from eagle_aot.targets.step import MAX_CHAIN_LEN, TAIL, chain_tail
 from support.gemma_oracle import VOCAB, oracle_states, random_gemma, random_tokens, save_text_layout
 from support.heads.files import (
@@ -298,3 +299,11 @@ def test_the_shipped_pair_belongs_together() -> None:
     shipped = load_draft(draft_dir, target, 32)
     assert isinstance(target, TapTarget)
     assert Pair(target, shipped).target is target
+
+
+@pytest.mark.parametrize("context", [64, 128])
+def test_its_weights_are_counted_once_and_caches_are_none(context: int) -> None:
+    target = load_target("gemma4-tiny", context)
+    pair = Pair(target, load_draft(TINY_DIR / "head", target, context))
+    stored = {t.data_ptr(): t.nbytes for t in pair.state_dict().values()}  # caches are not
+    assert 0 <= pair.weight_bytes - sum(stored.values()) < 1024, "but for scales and frequencies"

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from eagle_aot.artifact import Manifest
@@ -13,8 +14,9 @@ from faults.fault import Arguments, CannotMake, Fault
 from faults.scene import Scene, write
 
 TINY = ("--target-model", "gemma4-tiny", "--backend", "xnnpack")
-SMALL_DISK = "size=100k"
-LARGEST_FILE = 100_000  # bytes, less than the program of the small pair
+SMALL_DISK, LARGER_DISK = "size=16m", "size=64m"  # the shipped pair's artifact takes 31 MB
+LARGEST_FILE = 100_000  # bytes, less than its program
+CHUNK = bytes(2**20)
 POLL = 0.02  # s
 
 
@@ -53,16 +55,25 @@ def refused_places() -> Iterator[Fault]:
 
 
 def exporting(scene: Scene, place: Path) -> Arguments:
-    """A pair so small that its export takes seconds."""
-    return [*scene.small_pair(), "--output-dir", place]
+    """The shipped pair, in a context that makes its export quick."""
+    return [*TINY, "--max-seq-len", "128", "--output-dir", place]
 
 
 def full_disks() -> Iterator[Fault]:
     """Disks that have no room for the program."""
     yield Fault(
+        name="disk: no room for the weights",
+        command="eagle-export",
+        arrange=lambda scene: exporting(scene, _disk(scene, SMALL_DISK) / "out"),
+        says="free on its disk: choose another",
+        check=lambda scene, output: nothing_in(scene.directory / "disk"),
+        after=_unmount,
+    )
+    yield Fault(
         name="disk: full while the artifact is written",
         command="eagle-export",
-        arrange=lambda scene: exporting(scene, _small_disk(scene) / "out"),
+        arrange=lambda scene: exporting(scene, _disk(scene, LARGER_DISK) / "out"),
+        drive=_fill_disk,
         says="No space left on device",
         check=lambda scene, output: nothing_in(scene.directory / "disk"),
         after=_unmount,
@@ -183,12 +194,23 @@ def _thaw(scene: Scene) -> None:
     os.chmod(scene.directory / "place", 0o755)
 
 
-def _small_disk(scene: Scene) -> Path:
+def _disk(scene: Scene, size: str) -> Path:
     disk = scene.directory / "disk"
     disk.mkdir()
-    if not _done("mount", "-t", "tmpfs", "-o", SMALL_DISK, "tmpfs", str(disk)):
+    if not _done("mount", "-t", "tmpfs", "-o", size, "tmpfs", str(disk)):
         raise CannotMake("no disk can be mounted here")
     return disk
+
+
+def _fill_disk(child: "subprocess.Popen[bytes]", scene: Scene) -> None:
+    """For as long as the export runs that has begun to write."""
+    disk = scene.directory / "disk"
+    await_partial(child, disk)
+    with suppress(OSError), (disk / "others").open("wb", buffering=0) as file:
+        while file.write(CHUNK):
+            pass
+    child.wait()
+    (disk / "others").unlink()
 
 
 def _unmount(scene: Scene) -> None:

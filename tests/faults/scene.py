@@ -38,15 +38,6 @@ class Scene:
         """A copy of the shipped draft head."""
         return Path(shutil.copytree(TINY_DIR / "head", self.directory / "head"))
 
-    def small_pair(self) -> list[str]:
-        """A pair of two layers, whose export takes seconds, as options."""
-        target = Path(shutil.copytree(SMALL / "gemma4", self.directory / "target"))
-        head = Path(shutil.copytree(SMALL / "head_speculators", self.directory / "head"))
-        for path in (SMALL / "tokenizer").iterdir():
-            shutil.copyfile(path, target / path.name)
-        pair = ["--target-dir", str(target), "--draft-dir", str(head)]
-        return ["--target-model", "auto", *pair, "--max-seq-len", "32", "--backend", "xnnpack"]
-
     def prompts(self, *lines: str | bytes) -> Path:
         """A file of prompts."""
         encoded = [line if isinstance(line, bytes) else line.encode() for line in lines]

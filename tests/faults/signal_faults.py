@@ -25,10 +25,10 @@ STAGES = {
     "assemble": SOON,
     "write": 0.0,
 }
-"""When within each the signal is sent: at once where the small pair takes a few milliseconds."""
-WRITING = ("lower", "assemble", "write")
+"""When within each the signal is sent: at once where the shipped pair takes a few milliseconds."""
+WRITING = ("trace", "check graphs", "import the compiler", "lower", "assemble", "write")
 """Those in which an unfinished artifact lies on the disk."""
-TEXTS = 200  # short prompts, which keep the self-test of the small pair busy for a second or more
+TEXTS = 200  # short prompts, which keep the self-test busy for a second or more
 POLL = 0.001  # s
 
 
@@ -85,7 +85,7 @@ def killed(stage: str) -> Fault:
 
 
 def arguments(scene: Scene, stage: str) -> Arguments:
-    """The small pair; for the self-test texts of its own, which are long in all."""
+    """The shipped pair; for the self-test texts of its own, which are long in all."""
     options = exporting(scene, new_place(scene) / "out")
     if not stage.startswith("self-test"):
         return options

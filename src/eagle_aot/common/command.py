@@ -18,6 +18,17 @@ from eagle_aot.common.process import open_standard_streams, persistent_interrupt
 from eagle_aot.common.text import one_line
 
 
+class Command(click.Command):
+    """Whose help and version are refused by a full disk in one line, as what it prints itself."""
+
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        try:
+            return super().main(*arguments, **settings)
+        except OSError as error:
+            click.echo(f"Error: {one_line(stated(error) or '')}", err=True)
+            sys.exit(1)
+
+
 def eagle_command(body: Callable[..., None]) -> click.Command:
     """A click command whose stated failures are one line on stderr and exit code 1.
 
@@ -48,7 +59,9 @@ def eagle_command(body: Callable[..., None]) -> click.Command:
         finally:
             logging.disable(logging.NOTSET)
 
-    command = click.command(context_settings={"help_option_names": ["-h", "--help"]})(run)
+    command = click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})(
+        run
+    )
     return click.version_option(__version__, prog_name="eagle-aot")(command)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from eagle_aot.artifact import ARTIFACT_FILES
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.publish import output_dir
-from eagle_aot.export.publish.output_dir import appearing, check_output_dir
+from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
 
 
 def names(directory: Path) -> list[str]:
@@ -217,3 +218,10 @@ def test_a_killed_process_leaves_no_artifact_and_the_next_export_cleans_up(tmp_p
     assert not final.exists() and len(os.listdir(tmp_path)) == 1
     write_artifact(final, "whole")
     assert names(tmp_path) == ["artifact"]
+
+
+def test_a_disk_without_room_for_the_weights_is_refused(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    check_disk(tmp_path / "not" / "there", free // 2)
+    with pytest.raises(ExportError, match=r"weights take .* GiB, and .* free on its disk: choose"):
+        check_disk(tmp_path / "not" / "there", 2 * free + 2**30)
