@@ -304,3 +304,5 @@ def test_told_twice_it_stops(int4_head_artifact: Path) -> None:
             server.stop(signal.SIGINT)
             server.stop(signal.SIGINT)
             assert server.process.wait(20) == 0
+            assert server.process.stderr is not None
+            assert "Traceback" not in server.process.stderr.read()

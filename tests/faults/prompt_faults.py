@@ -59,7 +59,9 @@ def id_faults() -> Iterator[Fault]:
             lambda scene, stop=stop: ["--prompt", "Tom", "--stop-id", stop],
             "is outside the vocabulary of 1024",
         )
-    yield with_options("--chain-len 8", lambda s: ["--prompt", "Tom", "--chain-len", "8"], "1 to 7")
+    yield with_options(
+        "--chain-len 16", lambda s: ["--prompt", "Tom", "--chain-len", "16"], "1 to 15"
+    )
 
 
 def output_faults() -> Iterator[Fault]:

@@ -28,7 +28,7 @@ STAGES = {
 """When within each the signal is sent: at once where the shipped pair takes a few milliseconds."""
 WRITING = ("trace", "check graphs", "import the compiler", "lower", "assemble", "write")
 """Those in which an unfinished artifact lies on the disk."""
-TEXTS = 200  # short prompts, which keep the self-test busy for a second or more
+TEXTS = 40  # short prompts, which keep the self-test busy for a second or more
 POLL = 0.001  # s
 
 
