@@ -1,5 +1,6 @@
 """What compilers raise, as a failure that is stated."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,9 +19,16 @@ def stated(what: str) -> Iterator[None]:
         raise ExportError(f"{what}: {shortage(error) or in_one_line(error)}") from error
 
 
+WRONG = re.compile(r"error|multiple definition|undefined reference", re.IGNORECASE)
+"""In a line by which a compiler or linker says what is wrong."""
+
+
 def in_one_line(error: Exception) -> str:
-    """The first line of its message; where that announces a process's report, its last one too."""
+    """The first line of its message, and what a process's report comes to that it announces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
+    if "Output:" in lines:  # of a compiler, behind its command
+        said = lines[lines.index("Output:") + 1 :]
+        return f"{lines[0]}: {next(filter(WRONG.search, said), said[-1] if said else 'no output')}"
     return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]

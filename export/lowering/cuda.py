@@ -36,6 +36,7 @@ from eagle_aot.export.lowering.empty_caches import caches_kept_empty
 from eagle_aot.export.lowering.in_place import writes_unwrapped
 from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
 from eagle_aot.export.lowering.large_examples import large_examples_in_one_place
+from eagle_aot.export.lowering.own_objects import objects_of_their_own
 from eagle_aot.export.lowering.realised_once import inputs_realised_once
 
 CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
@@ -81,6 +82,7 @@ def compiled(
         writes_unwrapped(),
         inputs_realised_once(),
         large_examples_in_one_place(),
+        objects_of_their_own(),
         # A GPU's program has no vectors on the host: no need to find out by compiling which work.
         config.patch({"cpp.vec_isa_ok": False}),
     ):

@@ -13,6 +13,17 @@ Traceback (most recent call last):
 SyntaxError: unterminated string literal
 """
 
+LINKER = """CppCompileError: C++ compile error
+
+Command:
+g++ a.o b.o -o kernels.so
+
+Output:
+ld: warning: a.o: missing .note.GNU-stack section implies executable stack
+ld: b.o:(.rodata+0x0): multiple definition of `__kernel_start'; a.o: first defined here
+collect2: error: ld returned 1 exit status
+"""
+
 
 @pytest.mark.parametrize(
     ("message", "line"),
@@ -25,6 +36,12 @@ SyntaxError: unterminated string literal
             "lowering failed: Failed to run a block: An exception occurred in a subprocess: "
             "SyntaxError: unterminated string literal",
         ),
+        (
+            LINKER,
+            "lowering failed: CppCompileError: C++ compile error: ld: b.o:(.rodata+0x0): multiple "
+            "definition of `__kernel_start'; a.o: first defined here",
+        ),
+        ("C++ compile error\n\nOutput:\n", "lowering failed: C++ compile error: no output"),
     ],
 )
 def test_the_line_says_what_was_wrong(message: str, line: str) -> None:

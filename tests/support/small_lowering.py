@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch.export import ExportedProgram
+from tqdm import tqdm
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
 from eagle_aot.common.progress import Progress
@@ -59,7 +60,8 @@ def beside(pair: Pair, directory: Path, progress: Progress) -> AbstractContextMa
 
 
 def lower_for_ever(file: Path, name: str, place: int) -> None:
-    """Write into the file in which process."""
+    """Write into the file in which process, which shows progress to nobody, as Inductor does."""
+    tqdm(disable=True)
     file.write_text(f"{os.getpid()}\n")
     time.sleep(600)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from tqdm import tqdm
 
 from eagle_aot.artifact import Stage
 from eagle_aot.common.memory import host_own_peak_bytes
@@ -66,6 +67,9 @@ def begin(work: Work) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(work.threads)
+    # By itself tqdm, by which Inductor waits for kernels, makes a semaphore that all processes of a
+    # machine see, and which would outlive one that is killed.
+    tqdm.set_lock(threading.RLock())
 
 
 def _end_with(lifeline: Connection) -> None:
