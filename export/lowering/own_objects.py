@@ -13,8 +13,8 @@ def objects_of_their_own() -> Iterator[None]:
 
     torch 2.11 names a kernel's binary after what is in it, and the object made of that after the
     binary. Of two kernels of ours that differ in a constant which no instruction depends on, the
-    second's object would replace the first's and be linked twice: "multiple definition of". The
-    shipped pair for two sequences has such kernels. torch 2.13 makes one object of all binaries.
+    second's object would replace the first's and be linked twice: "multiple definition of". Small
+    models for two sequences have such kernels. torch 2.13 makes one object of all binaries.
     """
     from torch._inductor import codecache  # takes seconds
     from torch._inductor.cpp_builder import convert_cubin_to_obj

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class Fault:
 
     def limit(self) -> None:
         """Runs in the child before the command."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job of a shell's ignores it
         if self.address_space is not None:
             resource.setrlimit(resource.RLIMIT_AS, (self.address_space, self.address_space))
         if self.file_size is not None:
