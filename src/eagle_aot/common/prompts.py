@@ -173,5 +173,7 @@ def _read(path: Path) -> str:
     try:
         content = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
         return content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:  # whose text would name the file again
+        raise PromptError(f"{name_of(path)}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
         raise PromptError(f"{name_of(path)}: cannot be read ({error})") from error
