@@ -29,6 +29,10 @@ def in_one_line(error: Exception) -> str:
     if not lines:
         return type(error).__name__
     if "Output:" in lines:  # of a compiler, behind its command
-        said = lines[lines.index("Output:") + 1 :]
-        return f"{lines[0]}: {next(filter(WRONG.search, said), said[-1] if said else 'no output')}"
+        return f"{lines[0]}: {_complaint(lines[lines.index('Output:') + 1 :])}"
     return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]
+
+
+def _complaint(said: list[str]) -> str:
+    """The first line that says what is wrong, otherwise the last one."""
+    return next(filter(WRONG.search, said), (said or ["no output"])[-1])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eagle_aot.artifact import ARTIFACT_FILES, MANIFEST
-from eagle_aot.common.errors import EagleError, ExportError
+from eagle_aot.common.errors import EagleError, ExportError, reason
 from eagle_aot.common.memory import in_binary
 from eagle_aot.common.strict_json import read_object
 
@@ -34,7 +34,7 @@ def check_output_dir(output_dir: Path) -> None:
             raise ExportError(f"{final}: holds other files ({other}): {ELSEWHERE}")
         os.rmdir(tempfile.mkdtemp(prefix=f".{final.name}.partial-", dir=parent))
     except OSError as error:
-        raise ExportError(f"{final}: cannot be written: {error.strerror}: {ELSEWHERE}") from error
+        raise ExportError(f"{final}: cannot be written: {reason(error)}: {ELSEWHERE}") from error
 
 
 def check_disk(output_dir: Path, needed: int) -> None:
@@ -88,8 +88,7 @@ def appearing(output_dir: Path) -> Iterator[Path]:
     except EagleError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ExportError(f"{final}: cannot be written: {reason}") from error
+        raise ExportError(f"{final}: cannot be written: {reason(error)}") from error
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_aot.common.command import check_installed
-from eagle_aot.common.errors import PromptError
+from eagle_aot.common.errors import PromptError, reason
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,7 +25,7 @@ def read_file(path: Path) -> bytes:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise PromptError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise PromptError(f"{path}: cannot be read ({reason(error)})") from error
     if len(content) > MOST_BYTES:
         raise PromptError(f"{path}: longer than {MOST_BYTES >> 20} MiB, the most of a picture")
     return content
@@ -67,5 +67,5 @@ def upright(image: "Image", where: str) -> "Image":
 
 
 def _broken(where: str, error: Exception) -> PromptError:
-    reason = str(error) or type(error).__name__
-    return PromptError(f"{where}: a picture that cannot be read ({reason})")
+    why = str(error) or type(error).__name__
+    return PromptError(f"{where}: a picture that cannot be read ({why})")

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eagle_aot.common.errors import SettingError, UnsupportedError
+from eagle_aot.common.errors import SettingError, UnsupportedError, reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +22,7 @@ def check_plot(path: Path) -> None:
     try:
         open_for_writing(path)
     except OSError as error:
-        raise SettingError(f"--plot {path}: cannot be written: {error.strerror}") from error
+        raise SettingError(f"--plot {path}: cannot be written: {reason(error)}") from error
 
 
 def open_for_writing(path: Path) -> None:
@@ -40,7 +40,6 @@ def save_picture(figure: "Figure", path: Path) -> None:
         figure.savefig(partial, format="png")
         partial.replace(path)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise SettingError(f"--plot {path}: cannot be written: {reason}") from error
+        raise SettingError(f"--plot {path}: cannot be written: {reason(error)}") from error
     finally:
         partial.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from eagle_aot import __version__
-from eagle_aot.common.errors import EagleError, UnsupportedError
+from eagle_aot.common.errors import EagleError, UnsupportedError, reason
 from eagle_aot.common.memory import check_address_space, shortage
 from eagle_aot.common.process import open_standard_streams, persistent_interrupts
 from eagle_aot.common.text import one_line
@@ -87,5 +87,5 @@ def check_installed(name: str, *, extra: str) -> None:
 def stated(error: Exception) -> str | None:
     """What a user can do something about, as one line; None for a bug of ours."""
     if isinstance(error, OSError):
-        return f"{error.filename or 'output'}: {error.strerror or error}"
+        return f"{error.filename or 'output'}: {reason(error)}"
     return shortage(error)

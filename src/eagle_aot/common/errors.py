@@ -46,3 +46,8 @@ class ArtifactError(EagleError):
 
 class ExportError(EagleError):
     """Tracing, checking or lowering failed."""
+
+
+def reason(error: OSError | UnicodeError) -> str:
+    """Why a file cannot be read or written, without its name: for lines that begin with it."""
+    return getattr(error, "strerror", None) or str(error)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
 import msgspec
 
-from eagle_aot.common.errors import PromptError
+from eagle_aot.common.errors import PromptError, reason
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -173,7 +173,5 @@ def _read(path: Path) -> str:
     try:
         content = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
         return content.decode("utf-8-sig")
-    except OSError as error:  # whose text would name the file again
-        raise PromptError(f"{name_of(path)}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise PromptError(f"{name_of(path)}: cannot be read ({error})") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"{name_of(path)}: cannot be read ({reason(error)})") from error
