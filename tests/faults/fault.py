@@ -40,15 +40,15 @@ class Fault:
 
     `arrange` makes the fault in a scene and returns the command's arguments. `code` is the exit
     code it must end with, `also` others that are right where it may have ended before `drive`
-    acted on it; `says` is what its one line holds (nothing where that is empty). `check` looks at
-    stdout and at what was written, and returns what is wrong with it; `after` undoes what a scene
-    is not removed with. With `terminal` stderr is one. `address_space` and `file_size` are limits
-    in bytes.
+    acted on it; `says` is what its one line holds (nothing where that is empty), of
+    several one. `check` looks at stdout and at what was written, and returns what is wrong with it;
+    `after` undoes what a scene is not removed with. With `terminal` stderr is one. `address_space`
+    and `file_size` are limits in bytes.
     """
 
     name: str
     arrange: Callable[[Scene], Arguments]
-    says: str = ""
+    says: str | tuple[str, ...] = ""
     command: str = "eagle-run"
     code: int = 1
     check: Callable[[Scene, str], str | None] = accept

@@ -99,7 +99,8 @@ def judged(fault: Fault, code: int | None, said: str, left: list[str]) -> list[s
         wrong.append("a traceback")
     if len(said.splitlines()) > 1:
         wrong.append(f"{len(said.splitlines())} lines on stderr")
-    if fault.says not in said:
+    right = (fault.says,) if isinstance(fault.says, str) else fault.says
+    if not any(line in said for line in right):
         wrong.append(f"does not say {fault.says!r}")
     if code == fault.code == 1 and fault.stdout is None and not said.startswith("Error: "):
         wrong.append("no stated failure")
