@@ -5,17 +5,19 @@ fixed by the tree's shape, and nothing is read back to the host, so that a round
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.rounds.shape import Ranks, Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, numbers
+from eagle_aot.runtime_runner.rounds.step import NOWHERE, Draft, StepRows, numbers
 
-ROOT = -1
-"""The parent of the first drafts."""
+LEAST_LOSS = 1e-6
+"""By how much a node's score is below its parent's in any case, also where the head is all but
+certain of it: so whatever is taken by score has its parent taken as well. In float64, where a sum
+of log probabilities does not swallow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,48 +36,19 @@ Expand = Callable[[StepRows, Tensor, int], Expanded]
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Drafts that may be taken, M of each sequence: `tokens`, `parents` (nodes, or `ROOT`) and
-    `ranks` among siblings int64 [B, M], and `scores` float32 [B, M], log probabilities of paths."""
+    """Drafts found behind F others: `tokens` int64 [B, F k], `scores` float64 [B, F k], the log
+    probabilities of paths, and `parents` int64 [B, F], which of all nodes those others are, counted
+    from 1 on in the order found, and 0 for the root."""
 
     tokens: Tensor
-    parents: Tensor
-    ranks: Tensor
     scores: Tensor
-
-    def __len__(self) -> int:
-        return self.tokens.shape[1]
-
-    def __add__(self, more: "Nodes") -> "Nodes":
-        names = [field.name for field in fields(self)]
-        return Nodes(*(torch.cat((getattr(self, n), getattr(more, n)), dim=1) for n in names))
+    parents: Tensor
 
     @classmethod
     def behind(cls, parents: Tensor, scores: Tensor, found: Expanded) -> "Nodes":
-        """The F x k behind `parents` int64 [B, F], whose paths score `scores` float32 [B, F].
-
-        A node scores less than its parent in any case, also where that is all but certain of it:
-        so whatever is taken by score has its parent taken as well.
-        """
-        before = scores.unsqueeze(-1)
-        below = torch.nextafter(before, torch.full_like(before, -torch.inf))
-        topk = found.tokens.shape[2]
-        return cls(
-            found.tokens.flatten(1),
-            parents.repeat_interleave(topk, dim=1),
-            numbers(0, topk, parents.device).expand_as(found.tokens).flatten(1),
-            torch.minimum(before + found.scores, below).flatten(1),
-        )
-
-    def drafted(self, places: Tensor, depth: int) -> Draft:
-        """Those at `places` int64 [B, N], ascending and each with its parent."""
-        rows = torch.zeros_like(self.parents)
-        rows.scatter_(1, places, numbers(1, places.shape[1] + 1, places.device).expand_as(places))
-        parents = self.parents.gather(1, places)
-        before = torch.where(parents == ROOT, 0, rows.gather(1, parents.clamp(min=0)))
-        tokens, ranks, scores = (
-            of_nodes.gather(1, places) for of_nodes in (self.tokens, self.ranks, self.scores)
-        )
-        return Draft(tokens, before, ranks, depth, scores)
+        """Behind `parents` int64 [B, F], whose paths score `scores` float64 [B, F]."""
+        below = scores.unsqueeze(2) + found.scores.clamp(max=-LEAST_LOSS)
+        return cls(found.tokens.flatten(1), below.flatten(1), parents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,71 +60,99 @@ class Trunk:
     sequences: Tensor
     tail: int
 
-    def rows(self, tokens: Tensor, slots: Tensor) -> StepRows:
-        """Nodes at one depth d of the head's own, whose paths lie in `slots` int64 [B, F, d]: in
-        front of them, tokens lie in the slots of their positions."""
-        depth = slots.shape[2]
-        positions = torch.where(self.position < 0, -1, self.position + depth - 1)
-        committed = self.position.unsqueeze(1) + numbers(depth - self.tail, 0, slots.device)
-        width = tokens.shape[1]
-        tail = torch.cat((committed.unsqueeze(1).expand(-1, width, -1), slots), dim=2)
-        tail = torch.where(self.position.view(-1, 1, 1) < 0, -1, tail.clamp(min=-1))
-        return StepRows(tokens, positions.unsqueeze(1).expand_as(tokens), self.sequences, tail)
+    def ahead(self, count: int) -> Tensor:
+        """The first of the places from the trunk's on: int64 [B, count]."""
+        places = self.position.unsqueeze(1) + numbers(0, count, self.position.device)
+        idle = self.position.unsqueeze(1) < 0
+        return torch.where(idle, numbers(NOWHERE, 0, places.device), places)
+
+    def behind(self) -> Tensor:
+        """Slots of the tokens before the trunk's, int64 [B, 1, D]: those of their positions."""
+        back = numbers(-self.tail, 0, self.position.device)
+        return (self.position.unsqueeze(1) + back).clamp(min=NOWHERE).unsqueeze(1)
 
 
 @dataclass(slots=True)
 class Growth:
-    """A tree on its way: all `nodes` so far, of which the last `newest` were found last, and of
-    their F parents the recurrent `features` [B, F, H] and `slots` int64 [B, F, d], the head's own
-    of the path, of which `used` are taken by the whole tree."""
+    """A tree on its way: what was `found` at each depth, `topk` behind each node, and of the F
+    nodes gone on from last the recurrent `features` [B, F, H] and `tails` int64 [B, F, D], the
+    slots of their paths.
+
+    A node that is gone on from lies in the next of the head's `own` slots int64 [B, S], of which
+    `used` are taken."""
 
     trunk: Trunk
-    nodes: Nodes
-    newest: Nodes
+    topk: int
+    own: Tensor
+    found: list[Nodes]
     features: Tensor
-    slots: Tensor
+    tails: Tensor
     used: int = 0
 
     @classmethod
-    def begin(cls, trunk: Trunk, first: Expanded) -> "Growth":
+    def begin(cls, trunk: Trunk, shape: Shape, first: Expanded) -> "Growth":
         """`first` is what the head says in front of the trunk's token, F = 1."""
-        root = torch.full_like(trunk.sequences, ROOT).unsqueeze(1)
-        nodes = Nodes.behind(root, torch.zeros_like(root, dtype=first.scores.dtype), first)
-        return cls(trunk, nodes, nodes, first.features, root.unsqueeze(2)[..., :0])
+        own = trunk.ahead(max(shape.head_rows, shape.depth))
+        root = numbers(0, 1, own.device).expand(len(own), 1)
+        nodes = Nodes.behind(root, root.double(), first)
+        return cls(trunk, shape.topk, own, [nodes], first.features, trunk.behind())
 
-    def go_on(self, best: Tensor, topk: int, expand: Expand) -> None:
-        """Let the head go on from the nodes at `best` int64 [B, F] among the newest."""
-        parent = (best // (len(self.newest) // self.slots.shape[1])).unsqueeze(2)
+    def likeliest(self) -> tuple[Tensor, Tensor]:
+        """Which of the newest nodes score best, int64 [B, k], and their scores."""
+        scores, best = self.found[-1].scores.topk(self.topk, dim=1)
+        return best, scores
+
+    def go_on(self, best: Tensor, scores: Tensor, expand: Expand) -> None:
+        """Let the head go on from the nodes at `best` int64 [B, F] among the newest, which score
+        `scores` float64 [B, F]."""
+        newest, depth, count = self.found[-1], len(self.found), best.shape[1]
+        before = 1 + sum(nodes.tokens.shape[1] for nodes in self.found[:-1])
+        parent = (best // self.topk).unsqueeze(2)
         features = self.features.gather(1, parent.expand(-1, -1, self.features.shape[2]))
-        before = self.slots.gather(1, parent.expand(-1, -1, self.slots.shape[2]))
-        own = numbers(self.used, self.used + best.shape[1], best.device)
-        own = (self.trunk.position.unsqueeze(1) + own).unsqueeze(2)
-        self.slots = torch.cat((before, own), dim=2)
-        rows = self.trunk.rows(self.newest.tokens.gather(1, best), self.slots)
-        found = expand(rows, features, topk)
-        places = best + (len(self.nodes) - len(self.newest))
-        self.newest = Nodes.behind(places, self.newest.scores.gather(1, best), found)
-        self.nodes, self.features = self.nodes + self.newest, found.features
-        self.used += best.shape[1]
+        path = self.tails.gather(1, parent.expand(-1, -1, self.tails.shape[2]))
+        slots = self.own[:, self.used : self.used + count].unsqueeze(2)
+        self.tails = torch.cat((path[..., 1:], slots), dim=2)
+        positions = self.own[:, depth - 1 : depth].expand_as(best)
+        rows = StepRows(newest.tokens.gather(1, best), positions, self.trunk.sequences, self.tails)
+        found = expand(rows, features, self.topk)
+        self.found.append(Nodes.behind(best + before, scores, found))
+        self.features = found.features
+        self.used += count
+
+    def scores(self) -> Tensor:
+        """Of all nodes, float64 [B, M]."""
+        return torch.cat([nodes.scores for nodes in self.found], dim=1)
+
+    def drafted(self, places: Tensor, scores: Tensor) -> Draft:
+        """The nodes at `places` int64 [B, N] of all, ascending and each with its parent."""
+        tokens = torch.cat([nodes.tokens for nodes in self.found], dim=1)
+        parents = torch.cat([nodes.parents for nodes in self.found], dim=1)
+        rows = tokens.new_zeros(len(tokens), 1 + tokens.shape[1])
+        taken = numbers(1, places.shape[1] + 1, places.device).expand_as(places)
+        rows.scatter_(1, places + 1, taken)
+        before = rows.gather(1, parents.gather(1, places // self.topk))
+        ranks = places % self.topk
+        return Draft(tokens.gather(1, places), before, ranks, len(self.found), scores)
 
 
 def grow_likely(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> Draft:
     """The tree of the nodes that the head finds likeliest. Of `first` there are `topk` tokens."""
-    growth = Growth.begin(trunk, first)
+    growth = Growth.begin(trunk, shape, first)
     for _ in range(shape.depth - 1):
-        best = growth.newest.scores.topk(shape.topk, dim=1).indices
-        growth.go_on(best, shape.topk, expand)
-    places = growth.nodes.scores.topk(shape.nodes, dim=1).indices
-    return growth.nodes.drafted(places.sort(dim=1).values, shape.depth)
+        growth.go_on(*growth.likeliest(), expand)
+    scores = growth.scores()
+    places = scores.topk(shape.nodes, dim=1, sorted=False).indices.sort(dim=1).values
+    return growth.drafted(places, scores.gather(1, places))
 
 
 def grow_paths(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> Draft:
     """The tree of a shape's own paths. Of `first` there are `topk` tokens."""
-    growth, batch = Growth.begin(trunk, first), len(trunk.sequences)
-    for best in parents_by_depth(shape):
-        growth.go_on(places_of(best, trunk.sequences.device).expand(batch, -1), shape.topk, expand)
-    taken = places_of(nodes_by_depth(shape), trunk.sequences.device)
-    return growth.nodes.drafted(taken.expand(batch, -1), shape.depth)
+    growth, batch = Growth.begin(trunk, shape, first), len(trunk.sequences)
+    for parents in parents_by_depth(shape):
+        best = places_of(parents, trunk.sequences.device).expand(batch, -1)
+        growth.go_on(best, growth.found[-1].scores.gather(1, best), expand)
+    taken = places_of(nodes_by_depth(shape), trunk.sequences.device).expand(batch, -1)
+    return growth.drafted(taken, growth.scores().gather(1, taken))
 
 
 def parents_by_depth(shape: Shape) -> Iterator[tuple[int, ...]]:

@@ -65,8 +65,7 @@ class HeadDrafter:
 
     def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
         with one_on_a_cpu(logits):
-            largest, ids = logits.topk(topk, dim=-1)
-            scores = largest - logits.logsumexp(dim=-1, keepdim=True)
+            scores, ids = logits.log_softmax(dim=-1).topk(topk, dim=-1)
         return Expanded(self._in_target(ids), scores, features)
 
     def _choice(

@@ -93,9 +93,10 @@ class RecurrentDrafter(HeadDrafter):
     def _chain(self, running: Running, length: int, logits: Tensor, feature: Tensor) -> Draft:
         place = running.position.unsqueeze(1) + 1
         drafts = [self._choice(running.sampler, logits, place, running.sequences)]
+        places = Trunk(running.position, running.sequences, self.tail).ahead(max(length - 1, 1))
         for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
-            slot = torch.where(running.position < 0, -1, running.position + step)
+            slot = places[:, step]
             rows = chain_rows(drafts[-1], slot, running.sequences, self.tail)
             logits, feature = self._run(self.placed(running, rows), feature)
             place = slot.unsqueeze(1) + 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.rounds.step import StepRows, numbers
+from eagle_aot.runtime_runner.rounds.step import NOWHERE, StepRows, numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     right = right | (lineage[0] == 0)
     whole = right.expand_as(lineage).gather(2, lineage).all(dim=0)
     depth = (lineage > 0).sum(dim=0)
-    count, leaf = torch.where(whole, depth, -1).max(dim=1)
+    count, leaf = torch.where(whole, depth, numbers(NOWHERE, 0, depth.device)).max(dim=1)
     path = lineage.gather(2, leaf.view(1, -1, 1).expand(lineage.shape[0], -1, 1)).squeeze(2)
-    step_back = (count.unsqueeze(1) - torch.arange(len(lineage), device=leaf.device)).clamp(min=0)
+    step_back = (count.unsqueeze(1) - numbers(0, len(lineage), leaf.device)).clamp(min=0)
     return path.t().gather(1, step_back), count
 
 
@@ -101,5 +101,5 @@ def _offered(step: StepRows) -> Tensor:
     """Bit r is set where a draft of rank r stands behind the row, int64 [B, T]."""
     assert step.lineage is not None and step.ranks is not None
     drafts = (step.positions >= 0) & (step.lineage[0] > 0)
-    bits = torch.where(drafts, 1 << step.ranks, 0)
+    bits = drafts * (1 << step.ranks)
     return torch.zeros_like(step.tokens).scatter_add_(1, step.lineage[1], bits)

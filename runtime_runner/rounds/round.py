@@ -19,6 +19,7 @@ from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Foreseeing, Outlook
 from eagle_aot.runtime_runner.rounds.shape import MAX_TOPK, Shape
 from eagle_aot.runtime_runner.rounds.step import (
+    NOWHERE,
     Draft,
     StepRows,
     Wanted,
@@ -112,7 +113,8 @@ class Running:
         """Go on behind what was accepted; `scattered` tells a tree's path from a chain's."""
         live = accepted.first >= 0
         self.bonus.copy_(accepted.last_token)
-        self.position.copy_(torch.where(live, accepted.first + accepted.count + 1, -1))
+        following = accepted.first + accepted.count + 1
+        self.position.copy_(torch.where(live, following, numbers(NOWHERE, 0, live.device)))
         if scattered:
             self.moves.copy_(path_slots(accepted, self.moves.shape[1]))
         else:
@@ -121,11 +123,11 @@ class Running:
 
 def path_slots(accepted: Accepted, tail: int) -> Tensor:
     """Slots of the last D tokens of the text, int64 [B, D]; -1 for those in front of the path."""
-    entry = accepted.count.unsqueeze(1) - torch.arange(
-        tail - 1, -1, -1, device=accepted.count.device
-    )
+    device = accepted.count.device
+    entry = accepted.count.unsqueeze(1) + numbers(1 - tail, 1, device)
     inside = (entry >= 0) & (accepted.first >= 0).unsqueeze(1)
-    return torch.where(inside, accepted.slots.gather(1, entry.clamp(min=0)), -1)
+    slots = accepted.slots.gather(1, entry.clamp(min=0))
+    return torch.where(inside, slots, numbers(NOWHERE, 0, device))
 
 
 class Drafter(Protocol):

@@ -10,13 +10,16 @@ from functools import cache
 import torch
 from torch import Tensor
 
+NOWHERE = -1
+"""The position, and the slot, of what only fills a place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """`tokens` int64 [B, N]; of a tree `parents` int64 [B, N], the row of the token before each, 0
     for the bonus and i + 1 for draft i, always an earlier row, and `ranks` int64 [B, N] among the
     drafts behind the same token, `depth` on one path at most; all None for a chain. `scores`
-    float32 [B, N] are the drafter's log probabilities of paths, where it tells them."""
+    float64 [B, N] are the drafter's log probabilities of paths, where it tells them."""
 
     tokens: Tensor
     parents: Tensor | None = None
@@ -59,7 +62,7 @@ def chain_rows(
         return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
     step = numbers(0, tokens.shape[1], tokens.device)
     live = first >= 0 if used is None else (first >= 0) & (step < used.unsqueeze(1))
-    positions = torch.where(live, first + step, -1)
+    positions = torch.where(live, first + step, numbers(NOWHERE, 0, step.device))
     return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
 
 
@@ -111,10 +114,10 @@ def tree_rows(
     another one reads.
     """
     assert draft.parents is not None and draft.ranks is not None and draft.depth is not None
-    root = torch.zeros_like(bonus)
+    device, root = bonus.device, numbers(0, 1, bonus.device).expand_as(bonus)
     parents = torch.cat((root, draft.parents), dim=1)
     ranks = torch.cat((root, draft.ranks), dim=1)
-    steps = [numbers(0, parents.shape[1], bonus.device).expand_as(parents)]
+    steps = [numbers(0, parents.shape[1], device).expand_as(parents)]
     for _ in range(draft.depth):
         steps.append(parents.gather(1, steps[-1]))
     lineage = torch.stack(steps)
@@ -124,15 +127,33 @@ def tree_rows(
         narrow = (ranks < wanted.topk.unsqueeze(1)) | (depth == 0)
         narrow = narrow.expand_as(lineage).gather(2, lineage).all(dim=0)
         live = live & narrow & (depth <= wanted.depth.unsqueeze(1))
-    positions = torch.where(live, first.unsqueeze(1) + depth, -1)
-    slots = first.unsqueeze(1) + torch.where(steps[0] > 0, tail + steps[0] - 1, 0)
-    committed = positions - numbers(0, tail, bonus.device).view(-1, 1, 1)
-    own, back = slots.expand_as(lineage).gather(2, lineage), numbers(0, len(lineage), bonus.device)
-    on_path = torch.where(back.view(-1, 1, 1) < depth, own, committed[: len(lineage)])
-    newest_first = torch.cat((on_path, committed[len(lineage) :]))
-    tails = torch.where(positions < 0, -1, newest_first).flip(0).permute(1, 2, 0).clamp(min=-1)
+    positions = torch.where(live, first.unsqueeze(1) + depth, numbers(NOWHERE, 0, device))
     tokens = torch.cat((bonus, draft.tokens), dim=1)
-    return StepRows(tokens, positions, sequences, tails.contiguous(), lineage, ranks)
+    slots = first.unsqueeze(1) + own_places(parents.shape[1], tail, device)
+    tails = tree_tails(positions, depth * live, slots, torch.stack(steps[::-1], dim=2), tail)
+    return StepRows(tokens, positions, sequences, tails, lineage, ranks)
+
+
+def tree_tails(
+    positions: Tensor, depth: Tensor, slots: Tensor, oldest_first: Tensor, tail: int
+) -> Tensor:
+    """Slots of the last D tokens up to each row of a tree: int64 [B, T, D].
+
+    `positions`, `depth` and `slots` int64 [B, T] are the rows' own, the depth 0 where a row only
+    fills its place; `oldest_first` int64 [B, T, P] are each row's ancestors, itself last.
+    """
+    rows, path = oldest_first.shape[1:]
+    committed = positions.unsqueeze(2) + numbers(1 - tail, 1, positions.device)
+    own = slots.unsqueeze(1).expand(-1, rows, -1).gather(2, oldest_first)
+    back = numbers(1 - path, 1, positions.device)
+    on_path = torch.where(depth.unsqueeze(2) + back > 0, own, committed[..., -path:])
+    return torch.cat((committed[..., :-path], on_path), dim=2).clamp(min=NOWHERE)
+
+
+@cache
+def own_places(rows: int, tail: int, device: torch.device) -> Tensor:
+    """Where the rows of a tree lie, counted from the bonus token's slot: int64 [T]."""
+    return torch.tensor([0, *range(tail, tail + rows - 1)], device=device)
 
 
 def rows_behind(
