@@ -43,6 +43,7 @@ COLUMNS = ("prompts", "drafts", "tokens/s", "of plain", "of best", "tau", "accep
 SEED = 20261121
 RANDOM_TOKENS = 8, 120  # of a random prompt
 REPORT_WIDTH = 120
+WARM_UP_TOKENS = 4
 
 
 TREE_AUTO: Final = "tree auto"
@@ -101,6 +102,9 @@ def main(
     every: dict[Drafts, list[Result]] = {length: [] for length in lengths}
     lines: list[Line] = []
     same = True
+    first = next(iter(sets.values()))[0]
+    for length in lengths:  # a first round takes the time of compiling and recording it
+        decode(runner, first, length, WARM_UP_TOKENS)
     with Bar(console=Console(stderr=True), transient=True) as bar:
         shown = bar.add_task("decoding", total=sum(map(len, sets.values())))
         for name, prompts in sets.items():

@@ -1,6 +1,8 @@
 """The GPU that kernels are for: what it decides of their sizes and instructions."""
 
+import subprocess
 from collections.abc import Mapping
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -23,3 +25,14 @@ def fitting(sizes: Mapping[int, Sizes]) -> Sizes:
     """Of sizes by the KiB of shared memory that they take, the largest that fit the GPU here."""
     available = SHARED_MEMORY.get(capability(), min(SHARED_MEMORY.values()))
     return sizes[max(needed for needed in sizes if needed <= available)]
+
+
+@cache
+def launches_kernels() -> bool:
+    """Whether Triton can start a kernel on the GPU here: it has a C compiler make what does."""
+    try:
+        from triton.runtime import driver
+
+        return driver.active.utils is not None
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError):
+        return False

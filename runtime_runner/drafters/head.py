@@ -13,6 +13,7 @@ from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, numbers
 from eagle_aot.runtime_runner.sampling.parameters import Choice
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from eagle_aot.triton_kernels.topk_logprobs import topk_logprobs
 
 
 class HeadDrafter:
@@ -65,7 +66,7 @@ class HeadDrafter:
 
     def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
         with one_on_a_cpu(logits):
-            scores, ids = logits.log_softmax(dim=-1).topk(topk, dim=-1)
+            scores, ids = topk_logprobs(logits, topk)
         return Expanded(self._in_target(ids), scores, features)
 
     def _choice(

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.threads import one_on_a_cpu
 from eagle_aot.runtime_runner.sampling.greedy import greedy
 from eagle_aot.runtime_runner.sampling.logprobs import packed
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Choice, Sampling
 from eagle_aot.runtime_runner.sampling.philox import noise_keys
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
+from eagle_aot.triton_kernels.device import launches_kernels
 from eagle_aot.triton_kernels.gumbel_argmax import gumbel_argmax, perturbed
 
 NOBODY = -1
@@ -97,13 +99,21 @@ class Sampler:
 
     def _note(self, sequence: int, sampling: Sampling) -> None:
         """What it asks for."""
+        self.prepare(sampling.kind)
         self._kinds[sequence] = sampling.kind
         if sampling.logprobs is not None:
             self._telling.add(sequence)
-        self.prepare(sampling.kind)
 
     def prepare(self, kind: Choice) -> None:
-        """Have the memory that a kind of choosing needs."""
+        """Have the memory that a kind of choosing needs.
+
+        Raises UnsupportedError where it needs kernels and none can be launched.
+        """
+        if kind >= Choice.SAMPLED and self._device.type != "cpu" and not launches_kernels():
+            raise UnsupportedError(
+                "sampling on a GPU: Triton can start no kernel here; install a C compiler (gcc) and"
+                " Python's headers for it, or decode greedily"
+            )
         if kind >= Choice.SAMPLED and self._scale is None:
             shape = self._sequences, self._length, 2
             self._scale = torch.zeros(self._sequences, device=self._device)

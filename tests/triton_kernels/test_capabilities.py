@@ -123,6 +123,10 @@ def thresholds_of_logits(kernel: ModuleType) -> None:
     kernel.launch(LOGITS(), extremes, scale, NUMBERS(), *bounds, SCALE_BITS, LOG2E, EXP2)
 
 
+def topk_of_logits(kernel: ModuleType) -> None:
+    kernel.launch(LOGITS(), 16)
+
+
 Launch = Callable[[ModuleType], None]
 
 EACH: dict[Launch, str] = {
@@ -136,6 +140,7 @@ EACH: dict[Launch, str] = {
     copy_rows: "copy_rows.kernel",
     penalties_of_logits: "process_logits.penalise",
     thresholds_of_logits: "process_logits.cut",
+    topk_of_logits: "topk_logprobs.kernel",
 }
 NARROWEST: dict[Launch, str] = {
     most_int4_few_rows: "int4_gemm.small_m",
@@ -146,7 +151,7 @@ NARROWEST: dict[Launch, str] = {
 
 CASES = [(launch, EACH[launch], gpu) for launch in EACH for gpu in OTHERS]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
-CASES += [(launch, EACH[launch], H100) for launch in (penalties_of_logits, thresholds_of_logits)]
+CASES += [(launch, EACH[launch], H100) for launch in list(EACH)[-3:]]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,108 @@
+"""The likeliest of a vocabulary on a GPU: each logit is read once.
+
+A logit and its column are one integer, which is the larger the larger the logit is, and of equal
+ones the smaller the column: so sorting integers sorts both. Importing this module needs triton.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 512
+NONE = -(1 << 63)
+"""Less than any logit's integer."""
+
+
+@triton.jit
+def integers_of(logits: tl.tensor, column: tl.tensor) -> tl.tensor:
+    """int64: the logits' bits in the order of integers above those of their columns."""
+    bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
+
+
+@triton.jit
+def topk_blocks_kernel(
+    logits_ptr: tl.tensor,
+    best_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    vocab: int,
+    BLOCK: tl.constexpr,
+    TOPK: tl.constexpr,
+    NONE: tl.constexpr,
+) -> None:
+    """One block of one row: its largest as integers, and how much all of it weighs beside the
+    largest one."""
+    row, block, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    column = block * BLOCK + tl.arange(0, BLOCK)
+    inside = column < vocab
+    at = row.to(tl.int64) * vocab + column
+    logits = tl.load(logits_ptr + at, mask=inside, other=float("-inf")).to(tl.float32)
+    largest = tl.max(logits, axis=0)
+    weights = tl.where(logits > float("-inf"), tl.exp(logits - largest), 0.0)
+    here = row * blocks + block
+    tl.store(sums_ptr + here, tl.sum(weights, axis=0))
+    best = tl.topk(tl.where(inside, integers_of(logits, column), NONE), TOPK)
+    tl.store(best_ptr + here * TOPK + tl.arange(0, TOPK), best)
+
+
+@triton.jit
+def logits_of(integers: tl.tensor) -> tl.tensor:
+    """float32: what `integers_of` took."""
+    ordered = (integers >> 32).to(tl.int32)
+    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def topk_merge_kernel(
+    best_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    scores_ptr: tl.tensor,
+    columns_ptr: tl.tensor,
+    blocks: int,
+    k: int,
+    BLOCKS: tl.constexpr,
+    TOPK: tl.constexpr,
+    NONE: tl.constexpr,
+) -> None:
+    """One row: the largest of those of all its blocks."""
+    row = tl.program_id(0)
+    found = tl.arange(0, BLOCKS * TOPK)
+    there = row * blocks * TOPK + found
+    best = tl.topk(tl.load(best_ptr + there, mask=found < blocks * TOPK, other=NONE), TOPK)
+    place = tl.arange(0, TOPK)
+    logits = logits_of(best)
+    block = tl.arange(0, BLOCKS)
+    sums = tl.load(sums_ptr + row * blocks + block, mask=block < blocks, other=0.0)
+    first = (row * blocks + block) * TOPK
+    largest = logits_of(tl.load(best_ptr + first, mask=block < blocks, other=NONE))
+    overall = tl.max(logits, axis=0)
+    total = tl.sum(tl.where(sums > 0.0, sums * tl.exp(largest - overall), 0.0), axis=0)
+    scores = logits - overall - tl.log(total)
+    tl.store(scores_ptr + row * k + place, scores, mask=place < k)
+    columns = 0x7FFFFFFF - (best & 0xFFFFFFFF)
+    tl.store(columns_ptr + row * k + place, columns, mask=place < k)
+
+
+def launch(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """A call of both kernels: log probabilities and columns [R, k] of `logits` float [R, V]."""
+    rows, vocab = logits.shape
+    assert 1 <= k <= min(vocab, BLOCK)
+    blocks, topk = triton.cdiv(vocab, BLOCK), triton.next_power_of_2(max(k, 2))  # it sorts no one
+    best = torch.empty(rows, blocks, topk, dtype=torch.int64, device=logits.device)
+    sums = torch.empty(rows, blocks, dtype=torch.float32, device=logits.device)
+    scores = torch.empty(rows, k, dtype=torch.float32, device=logits.device)
+    columns = torch.empty(rows, k, dtype=torch.int64, device=logits.device)
+    topk_blocks_kernel[(rows, blocks)](
+        logits.contiguous(), best, sums, vocab, BLOCK=BLOCK, TOPK=topk, NONE=NONE, num_warps=4
+    )
+    merged = triton.next_power_of_2(blocks)
+    topk_merge_kernel[(rows,)](
+        *(best, sums, scores, columns, blocks, k),
+        BLOCKS=merged,
+        TOPK=topk,
+        NONE=NONE,
+        num_warps=4 if merged * topk <= BLOCK else 8,
+    )
+    return scores, columns
