@@ -70,7 +70,8 @@ class Generation:
         self.watch.on_prompt(placed)
 
     def _take_tokens(self, event: Tokens) -> None:
-        event = replace(event, logprobs=self.text.placed(event.logprobs))
+        if event.logprobs:
+            event = replace(event, logprobs=self.text.placed(event.logprobs))
         self.output.extend(event.tokens)
         self.logprobs.extend(event.logprobs)
         self.text.show()

@@ -58,9 +58,17 @@ class Request:
     pictures: tuple[Placed, ...] = ()
     placed: PlacedPrompt = field(init=False, compare=False, repr=False)
     """The prompt and its pictures."""
+    shape: Shape | None = field(init=False, compare=False, repr=False)
+    """What it is drafted in a round, None for as much as pays."""
+    most: Shape | None = field(init=False, compare=False, repr=False)
+    """What it takes of a round at most, None for all of any."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "placed", PlacedPrompt(self.prompt, self.pictures))
+        shape = self._shape()
+        most = Shape.chain(LONGEST) if shape is None and self.tree is None else shape
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "most", most)
         if self.sampling.temperature and self.sampling.seed is None:
             raise SettingError("sampling: a request needs a seed: draw one with `Sampling.drawn`")
         if self.pictures and self.sampling.prompt_logprobs is not None:
@@ -69,21 +77,12 @@ class Request:
                 "none: leave it out"
             )
 
-    @property
-    def shape(self) -> Shape | None:
-        """What it is drafted in a round, None for as much as pays."""
+    def _shape(self) -> Shape | None:
         if isinstance(self.tree, Shape):
             return self.tree
         if self.tree == AUTO_TREE or self.chain_len == AUTO_LENGTH:
             return None
         return Shape.chain(self.chain_len)
-
-    @property
-    def most(self) -> Shape | None:
-        """What it takes of a round at most, None for all of any."""
-        if self.shape is None and self.tree is None:
-            return Shape.chain(LONGEST)
-        return self.shape
 
     @property
     def is_plain(self) -> bool:

@@ -119,7 +119,7 @@ class SharedRounds:
             texts[0].missed = self._alone.missed  # of which it may just have been shown more
             return round_
         wanted = [text.request.shape for text in texts]
-        fixed = Shape.covering([PLAIN, *filter(None, wanted)])
+        fixed = Shape.covering(frozenset((PLAIN, *filter(None, wanted))))
         self._texts = texts if None in wanted and fixed.is_chain else ()
         if not self._texts:
             return self._rounds.of(len(texts), fixed)

@@ -2,8 +2,8 @@
 
 import ast
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,10 @@ class Shape:
         return Shape.chain(depth) if topk == 1 or depth == nodes else Shape(depth, topk, nodes)
 
     @classmethod
-    def covering(cls, shapes: Iterable["Shape"]) -> "Shape":
+    @lru_cache
+    def covering(cls, every: frozenset["Shape"]) -> "Shape":
         """The largest depth, top-k and number of nodes of some, of which there is at least one; a
         tree as it is among chains that are no deeper."""
-        every = set(shapes)
         depth, topk, nodes = (max(getattr(s, n) for s in every) for n in ("depth", "topk", "nodes"))
         whole = (s for s in every if (s.depth, s.topk, s.nodes) == (depth, topk, nodes))
         return next(whole, cls(depth, topk, nodes))

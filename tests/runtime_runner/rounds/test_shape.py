@@ -75,7 +75,7 @@ def test_what_fits_any_of_some_has_no_more_rows_than_there_are(
     sizes: list[tuple[int, int, int]], rows: int
 ) -> None:
     shapes = [shape_of(*size) for size in sizes]
-    shape = Shape.covering(shapes)
+    shape = Shape.covering(frozenset(shapes))
     for size in ("depth", "topk", "nodes"):
         assert getattr(shape, size) == max(getattr(one, size) for one in shapes)
     found = shape.within(rows, 64)
@@ -88,8 +88,8 @@ def test_what_fits_any_of_some_has_no_more_rows_than_there_are(
 
 def test_a_tree_stays_as_it_is_among_shorter_chains() -> None:
     paths = Shape.of_paths(((0,), (2,), (0, 1)))
-    assert Shape.covering([Shape.chain(2), paths]) == paths
-    assert Shape.covering([Shape.chain(5), paths]) == Shape(5, 3, 5)
+    assert Shape.covering(frozenset({Shape.chain(2), paths})) == paths
+    assert Shape.covering(frozenset({Shape.chain(5), paths})) == Shape(5, 3, 5)
 
 
 @given(trees(), st.integers(1, 20))
