@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, chain_rows, numbers
+from eagle_aot.runtime_runner.rounds.step import Draft, chain_rows, numbers, or_nowhere
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -38,7 +38,7 @@ class DFlashDrafter(HeadDrafter):
         wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         step = numbers(0, accepted.tokens.shape[1], features.device)
         first, last = accepted.first.unsqueeze(1), accepted.count.unsqueeze(1)
-        positions = torch.where((first >= 0) & (step <= last), first + step, -1)
+        positions = or_nowhere((first >= 0) & (step <= last), first + step)
         self._store(positions, accepted.sequences, features.gather(1, wide))
         self._keep(accepted)
 

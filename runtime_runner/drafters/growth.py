@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.rounds.shape import Ranks, Shape
-from eagle_aot.runtime_runner.rounds.step import NOWHERE, Draft, StepRows, numbers
+from eagle_aot.runtime_runner.rounds.step import NOWHERE, Draft, StepRows, numbers, or_nowhere
 
 LEAST_LOSS = 1e-6
 """By how much a node's score is below its parent's in any case, also where the head is all but
@@ -63,8 +63,7 @@ class Trunk:
     def ahead(self, count: int) -> Tensor:
         """The first of the places from the trunk's on: int64 [B, count]."""
         places = self.position.unsqueeze(1) + numbers(0, count, self.position.device)
-        idle = self.position.unsqueeze(1) < 0
-        return torch.where(idle, numbers(NOWHERE, 0, places.device), places)
+        return or_nowhere(self.position.unsqueeze(1) >= 0, places)
 
     def behind(self) -> Tensor:
         """Slots of the tokens before the trunk's, int64 [B, 1, D]: those of their positions."""
@@ -78,8 +77,7 @@ class Growth:
     nodes gone on from last the recurrent `features` [B, F, H] and `tails` int64 [B, F, D], the
     slots of their paths.
 
-    A node that is gone on from lies in the next of the head's `own` slots int64 [B, S], of which
-    `used` are taken."""
+    A node that is gone on from lies in the next of the head's `own` slots int64 [B, S]."""
 
     trunk: Trunk
     topk: int
@@ -87,7 +85,6 @@ class Growth:
     found: list[Nodes]
     features: Tensor
     tails: Tensor
-    used: int = 0
 
     @classmethod
     def begin(cls, trunk: Trunk, shape: Shape, first: Expanded) -> "Growth":
@@ -107,17 +104,17 @@ class Growth:
         `scores` float64 [B, F]."""
         newest, depth, count = self.found[-1], len(self.found), best.shape[1]
         before = 1 + sum(nodes.tokens.shape[1] for nodes in self.found[:-1])
+        used = sum(nodes.parents.shape[1] for nodes in self.found[1:])
         parent = (best // self.topk).unsqueeze(2)
         features = self.features.gather(1, parent.expand(-1, -1, self.features.shape[2]))
         path = self.tails.gather(1, parent.expand(-1, -1, self.tails.shape[2]))
-        slots = self.own[:, self.used : self.used + count].unsqueeze(2)
+        slots = self.own[:, used : used + count].unsqueeze(2)
         self.tails = torch.cat((path[..., 1:], slots), dim=2)
         positions = self.own[:, depth - 1 : depth].expand_as(best)
         rows = StepRows(newest.tokens.gather(1, best), positions, self.trunk.sequences, self.tails)
         found = expand(rows, features, self.topk)
         self.found.append(Nodes.behind(best + before, scores, found))
         self.features = found.features
-        self.used += count
 
     def scores(self) -> Tensor:
         """Of all nodes, float64 [B, M]."""

@@ -93,7 +93,7 @@ class RecurrentDrafter(HeadDrafter):
     def _chain(self, running: Running, length: int, logits: Tensor, feature: Tensor) -> Draft:
         place = running.position.unsqueeze(1) + 1
         drafts = [self._choice(running.sampler, logits, place, running.sequences)]
-        places = Trunk(running.position, running.sequences, self.tail).ahead(max(length - 1, 1))
+        places = Trunk(running.position, running.sequences, self.tail).ahead(length - 1)
         for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
             slot = places[:, step]

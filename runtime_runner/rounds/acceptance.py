@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.rounds.step import NOWHERE, StepRows, numbers
+from eagle_aot.runtime_runner.rounds.step import StepRows, numbers, or_nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     right = right | (lineage[0] == 0)
     whole = right.expand_as(lineage).gather(2, lineage).all(dim=0)
     depth = (lineage > 0).sum(dim=0)
-    count, leaf = torch.where(whole, depth, numbers(NOWHERE, 0, depth.device)).max(dim=1)
+    count, leaf = or_nowhere(whole, depth).max(dim=1)
     path = lineage.gather(2, leaf.view(1, -1, 1).expand(lineage.shape[0], -1, 1)).squeeze(2)
     step_back = (count.unsqueeze(1) - numbers(0, len(lineage), leaf.device)).clamp(min=0)
     return path.t().gather(1, step_back), count

@@ -19,11 +19,11 @@ from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Foreseeing, Outlook
 from eagle_aot.runtime_runner.rounds.shape import MAX_TOPK, Shape
 from eagle_aot.runtime_runner.rounds.step import (
-    NOWHERE,
     Draft,
     StepRows,
     Wanted,
     numbers,
+    or_nowhere,
     paths_of,
     rows_behind,
 )
@@ -113,8 +113,7 @@ class Running:
         """Go on behind what was accepted; `scattered` tells a tree's path from a chain's."""
         live = accepted.first >= 0
         self.bonus.copy_(accepted.last_token)
-        following = accepted.first + accepted.count + 1
-        self.position.copy_(torch.where(live, following, numbers(NOWHERE, 0, live.device)))
+        self.position.copy_(or_nowhere(live, accepted.first + accepted.count + 1))
         if scattered:
             self.moves.copy_(path_slots(accepted, self.moves.shape[1]))
         else:
@@ -123,11 +122,9 @@ class Running:
 
 def path_slots(accepted: Accepted, tail: int) -> Tensor:
     """Slots of the last D tokens of the text, int64 [B, D]; -1 for those in front of the path."""
-    device = accepted.count.device
-    entry = accepted.count.unsqueeze(1) + numbers(1 - tail, 1, device)
+    entry = accepted.count.unsqueeze(1) + numbers(1 - tail, 1, accepted.count.device)
     inside = (entry >= 0) & (accepted.first >= 0).unsqueeze(1)
-    slots = accepted.slots.gather(1, entry.clamp(min=0))
-    return torch.where(inside, slots, numbers(NOWHERE, 0, device))
+    return or_nowhere(inside, accepted.slots.gather(1, entry.clamp(min=0)))
 
 
 class Drafter(Protocol):

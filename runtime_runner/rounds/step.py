@@ -62,7 +62,7 @@ def chain_rows(
         return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
     step = numbers(0, tokens.shape[1], tokens.device)
     live = first >= 0 if used is None else (first >= 0) & (step < used.unsqueeze(1))
-    positions = torch.where(live, first + step, numbers(NOWHERE, 0, step.device))
+    positions = or_nowhere(live, first + step)
     return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
 
 
@@ -88,6 +88,11 @@ def paths_of(step: StepRows) -> Tensor:
 def numbers(start: int, end: int, device: torch.device) -> Tensor:
     """int64 [end - start], ascending: one tensor, so that a recorded round need not make it."""
     return torch.arange(start, end, device=device)
+
+
+def or_nowhere(live: Tensor, places: Tensor) -> Tensor:
+    """Places int64 where they are `live`, a bool of a shape that goes with theirs."""
+    return torch.where(live, places, numbers(NOWHERE, 0, places.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def tree_rows(
         narrow = (ranks < wanted.topk.unsqueeze(1)) | (depth == 0)
         narrow = narrow.expand_as(lineage).gather(2, lineage).all(dim=0)
         live = live & narrow & (depth <= wanted.depth.unsqueeze(1))
-    positions = torch.where(live, first.unsqueeze(1) + depth, numbers(NOWHERE, 0, device))
+    positions = or_nowhere(live, first.unsqueeze(1) + depth)
     tokens = torch.cat((bonus, draft.tokens), dim=1)
     slots = first.unsqueeze(1) + own_places(parents.shape[1], tail, device)
     tails = tree_tails(positions, depth * live, slots, torch.stack(steps[::-1], dim=2), tail)

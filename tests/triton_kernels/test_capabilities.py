@@ -142,6 +142,7 @@ EACH: dict[Launch, str] = {
     thresholds_of_logits: "process_logits.cut",
     topk_of_logits: "topk_logprobs.kernel",
 }
+OF_LOGITS = penalties_of_logits, thresholds_of_logits, topk_of_logits
 NARROWEST: dict[Launch, str] = {
     most_int4_few_rows: "int4_gemm.small_m",
     wide_rows_attention: "sdpa_splitk.kernel",
@@ -151,7 +152,7 @@ NARROWEST: dict[Launch, str] = {
 
 CASES = [(launch, EACH[launch], gpu) for launch in EACH for gpu in OTHERS]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
-CASES += [(launch, EACH[launch], H100) for launch in list(EACH)[-3:]]
+CASES += [(launch, EACH[launch], H100) for launch in OF_LOGITS]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eagle_aot.triton_kernels.process_logits.numbers import ordered
+
 BLOCK = 512
 NONE = -(1 << 63)
 """Less than any logit's integer."""
@@ -16,10 +18,8 @@ NONE = -(1 << 63)
 
 @triton.jit
 def integers_of(logits: tl.tensor, column: tl.tensor) -> tl.tensor:
-    """int64: the logits' bits in the order of integers above those of their columns."""
-    bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
+    """int64: the logits' order above that of their columns."""
+    return (ordered(logits).to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
 
 
 @triton.jit
@@ -50,8 +50,8 @@ def topk_blocks_kernel(
 @triton.jit
 def logits_of(integers: tl.tensor) -> tl.tensor:
     """float32: what `integers_of` took."""
-    ordered = (integers >> 32).to(tl.int32)
-    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    order = (integers >> 32).to(tl.int32)
+    return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
