@@ -8,8 +8,8 @@ from eagle_aot.runtime_runner.adaptive.backlog import (
     RecordedBacklog,
 )
 from eagle_aot.runtime_runner.adaptive.batch import LENGTHS
-from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.costs.measure import measure_costs
+from eagle_aot.runtime_runner.adaptive.chooser import LONG, Chooser
+from eagle_aot.runtime_runner.adaptive.costs.measure import measure_costs, plain_seconds
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.engine.rounds import Rounds
@@ -85,9 +85,11 @@ class Drafting:
         self.read_something()
         chains = map(Shape.chain, range(1, min(LONGEST, constants.tail - 1) + 1))
         shapes = [*chains, *(TREES if trees else ())]
-        drafting = [self.rounds.of(1, shape, foreseen=trees) for shape in shapes]
-        rounds = [self.rounds.make(1, PLAIN, backlog), *drafting]
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
+        plain = self.rounds.make(1, PLAIN, backlog)
+        with self._running.idle():
+            foreseen = trees and plain_seconds(plain, backlog, positions[0]) >= LONG
+        rounds = [plain, *(self.rounds.of(1, shape, foreseen=foreseen) for shape in shapes)]
         with self._running.idle():  # behind it nobody runs either
             costs = measure_costs(rounds, backlog, positions)
         return AdaptiveSchedule(rounds, backlog, Chooser(costs))

@@ -37,11 +37,11 @@ class BatchChooser:
         if self._plain >= LOOK and more:
             return more[0]
         shapes = [least, *more]
-        tokens = self._expected.of(shapes)
+        expected = self._expected.of(shapes)
 
         def speed(shape: Shape) -> float:
-            expected = free * tokens[shape] + (1 - free)
-            return expected / self._price(places, shape, shapes)
+            tokens = free * expected[shape].tokens + (1 - free)
+            return tokens / self._price(places, shape, shapes)
 
         return max(shapes, key=speed)
 

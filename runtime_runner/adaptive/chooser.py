@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from eagle_aot.runtime_runner.adaptive.acceptance.estimate import runs
-from eagle_aot.runtime_runner.adaptive.acceptance.expected import ExpectedTokens
+from eagle_aot.runtime_runner.adaptive.acceptance.expected import Expected, ExpectedTokens
 from eagle_aot.runtime_runner.adaptive.costs.drift import Drift
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
@@ -17,7 +17,7 @@ MOST = 16.0  # plain rounds, that what was won before may be lost again
 MARGIN = 1.01  # by which another shape must be faster before it is taken
 RUN = 4  # rounds with drafts that are chosen at once: choosing takes time as well
 PLAIN_RUN = 16  # plain ones
-LONG = 4e-3  # seconds of a plain round, beside which choosing takes none
+LONG = 4e-3  # seconds of a plain round, beside which choosing takes none, nor does asking the head
 
 
 class Chooser:
@@ -44,6 +44,9 @@ class Chooser:
         self._look = PLAIN_RUN
         self._look_at_once = False
         self._factor = 1.0  # of the drift
+        self._spare = START  # of the account, for what is chosen
+        self._prices: Mapping[Shape, float] = {}  # of the shapes that may be chosen
+        self._of_each: Mapping[Shape, Expected] = {}
         self._singly = costs.seconds(PLAIN, costs.positions[0]) >= LONG
 
     def begin(self) -> None:
@@ -54,34 +57,47 @@ class Chooser:
     def choose(self, left: int, position: int, outlook: Outlook | None = None) -> tuple[Shape, int]:
         """The shape, and of how many rounds, at `position` with `left` tokens to go, where the head
         has caught up; `outlook` is what it expects there, where that is known."""
+        self.think(left, position)
+        return self.decide(outlook)
+
+    def think(self, left: int, position: int, under_way: Shape | None = None) -> None:
+        """What is left of `choose` behind it is `decide`: this may be done while a round is
+        `under_way`, of which `observe` will tell later."""
+        lost = self._price(under_way, position) - 1 if under_way else 0.0  # at most
+        self._spare = self._account - lost
         self._look_at_once = self._drift.wants_plain
         if self._look_at_once:
-            return PLAIN, 1
+            return
         self._factor = self._drift.factor
         fitting = [shape for shape in self.costs.rounds if shape.depth < max(left, 1)]
         prices = {shape: self._price(shape, position) for shape in fitting}
-        covered = {s: price for s, price in prices.items() if self._covers(price - 1)}
-        speeds = self._speeds(covered)
+        spare = max(self._spare, 0.0)
+        self._prices = {s: price for s, price in prices.items() if price - 1 <= spare}
+        self._of_each = self._expected.of(self._prices)
+        speeds = {s: self._of_each[s].tokens / price for s, price in self._prices.items()}
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] > MARGIN * speeds.get(self._current, 0.0):
             self._current = best
+
+    def decide(self, outlook: Outlook | None) -> tuple[Shape, int]:
+        """What `choose` returns."""
+        if self._look_at_once:
+            return PLAIN, 1
         if not self._current.nodes:
             return PLAIN, PLAIN_RUN
         if not self._singly or outlook is None:
-            return self._current, self._run(prices[self._current] - 1)
-        del covered[PLAIN]  # for a run of which little is known
-        speeds = self._speeds(covered, outlook)
-        return max(speeds, key=speeds.__getitem__), 1
+            return self._current, self._run(self._prices[self._current] - 1)
+        chances = self._expected.chances(outlook)
 
-    def _speeds(
-        self, prices: Mapping[Shape, float], outlook: Outlook | None = None
-    ) -> dict[Shape, float]:
-        tokens = self._expected.of(prices, outlook)
-        return {shape: tokens[shape] / price for shape, price in prices.items()}
+        def speed(shape: Shape) -> float:
+            return self._of_each[shape].given(chances, shape.topk).tokens / self._prices[shape]
+
+        # Not plain decoding: that is for a run, of which little is known.
+        return max((shape for shape in self._prices if shape.nodes), key=speed), 1
 
     def _run(self, loss: float) -> int:
         """How many rounds, of which each may lose as much, the account covers."""
-        return RUN if self._covers(loss * RUN) else max(1, int(self._account / loss))
+        return RUN if loss * RUN <= self._spare else max(1, int(self._spare / loss))
 
     def observe(
         self, shape: Shape, played: Sequence[Played], position: int, seconds: float | None

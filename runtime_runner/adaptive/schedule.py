@@ -1,7 +1,10 @@
 """Which round of a text comes next: what each drafts."""
 
+import statistics
 import time
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import PLAIN_RUN, Chooser
@@ -10,13 +13,15 @@ from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.rounds.outlook import Outlook
 from eagle_aot.runtime_runner.rounds.round import Outcome, Round
+from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
 class AdaptiveSchedule:
     """Rounds of every shape over one cursor, and what chooses between them.
 
     They are chosen in runs, within which nothing is asked: after each forward the host's caches
-    hold other things, so that choosing costs a small model more than it wins.
+    hold other things, so that choosing costs a small model more than it wins. Where forwards run
+    elsewhere, what follows a run of drafts is thought over while its last round is under way.
     """
 
     def __init__(self, rounds: Iterable[Round], backlog: Backlog, chooser: Chooser) -> None:
@@ -30,8 +35,9 @@ class AdaptiveSchedule:
         self._outlook: Outlook | None = None  # behind the bonus token
         self._run = self.rounds[PLAIN]
         self._run_left = 0  # rounds
-        self._played: list[Played] = []  # of the run
-        self._timed, self._seconds = 0, 0.0  # of how many it is known what they took
+        self._thought = False  # of what follows the run
+        self._played: list[tuple[Shape, Played]] = []  # that the chooser was not told of
+        self._seconds: dict[Shape, list[float]] = {}  # that these took, where it is known
         self._started = 0.0  # the round, by the host's clock
 
     @property
@@ -46,7 +52,7 @@ class AdaptiveSchedule:
         self.backlog.clear()
         self._position = prompt_tokens
         self._pending, self._run_left, self._outlook = [], 0, None
-        self._skipped = None
+        self._thought, self._skipped = False, None
 
     @property
     def missed(self) -> int | None:
@@ -59,49 +65,66 @@ class AdaptiveSchedule:
         self._tell()
         if self._pending:
             self.backlog.catch_up(self._position, self._pending)
-        self._pending, self._run_left = [], 0
+        self._pending, self._run_left, self._thought = [], 0, False
 
     def choose(self, left: int) -> Round:
         """The next round, with `left` tokens to go."""
         if not self._run_left or left <= self._run.chain_len:
-            self._tell()
             self._next_run(left)
         self._started = time.perf_counter()
         return self._run
+
+    def think(self, left: int) -> None:
+        """The round that was chosen with `left` tokens to go is under way."""
+        if self._run_left == 1 and self._run.shape.nodes:
+            self._tell()
+            self._chooser.think(left - 1, self._position, self._run.shape)
+            self._thought = True
 
     def observe(
         self, round_: Round, outcome: Outcome, run: Sequence[int], *, timed: bool = True
     ) -> None:
         """What came of it, and the tokens of it before the text's end. It is not `timed` where it
         was recorded meanwhile."""
+        shape = round_.shape
         if timed:
-            self._seconds += time.perf_counter() - self._started
-            self._timed += 1
-        self._played.append(Played.of(outcome, run, self._outlook))
+            self._seconds.setdefault(shape, []).append(time.perf_counter() - self._started)
+        self._played.append((shape, Played.of(outcome, run, self._outlook)))
         self._outlook = outcome.outlook
         self._run_left -= 1
-        if round_.shape.nodes:
+        if shape.nodes:
             self._position += outcome.accepted + 1
         else:
             self._pending += run
 
     def _tell(self) -> None:
-        """What came of the run."""
-        if self._played:
-            place = self._position + len(self._pending)
-            seconds = self._seconds / self._timed if self._timed else None
-            self._chooser.observe(self._run.shape, self._played, place, seconds)
-        self._played, self._timed, self._seconds = [], 0, 0.0
+        """What came of the last rounds."""
+        place = self._position + len(self._pending)
+        for shape, rounds in groupby(self._played, key=itemgetter(0)):
+            seconds = self._seconds.get(shape)
+            took = statistics.fmean(seconds) if seconds else None
+            self._chooser.observe(shape, [played for _, played in rounds], place, took)
+        self._played, self._seconds = [], {}
 
     def _next_run(self, left: int) -> None:
-        place = self._position + len(self._pending)
-        if self._pending and not self._caught_up(place):
-            shape, count = PLAIN, PLAIN_RUN
-        else:
-            shape, count = self._chooser.choose(left, place, self._outlook)
+        shape, count = self._thought_of(left) or self._chosen(left)
         if not shape.nodes:
             count = min(count, self.backlog.capacity - len(self._pending))
-        self._run, self._run_left = self.rounds[shape], count
+        self._run, self._run_left, self._thought = self.rounds[shape], count, False
+
+    def _thought_of(self, left: int) -> tuple[Shape, int] | None:
+        """What was thought over before, unless there is no room for it any more."""
+        if not self._thought:
+            return None
+        shape, count = self._chooser.decide(self._outlook)
+        return (shape, count) if shape.depth < left else None
+
+    def _chosen(self, left: int) -> tuple[Shape, int]:
+        self._tell()
+        place = self._position + len(self._pending)
+        if self._pending and not self._caught_up(place):
+            return PLAIN, PLAIN_RUN
+        return self._chooser.choose(left, place, self._outlook)
 
     def _caught_up(self, place: int) -> bool:
         """Whether the drafter has now seen all tokens before `place`."""

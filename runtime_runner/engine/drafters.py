@@ -67,6 +67,10 @@ class ChosenDrafter:
         """Of the drafter's own."""
         return self._now.choose(texts)
 
+    def think(self, texts: Sequence[Text]) -> None:
+        """As the drafter's own rounds do."""
+        self._now.think(texts)
+
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
         """The first round of a shape, which may have things to make, tells nothing, nor does one
         that was recorded meanwhile."""

@@ -217,6 +217,8 @@ class Engine:
         shown = round_.drafter is self.schedule.drafter  # and not nobody, or who stands in for it
         with self.forwards.round():
             played = round_.play()
+            if self.waits:
+                self.schedule.think(texts)
             self.meanwhile()
             outcomes = round_.outcomes(played)
         found, events = [], list[Event]()

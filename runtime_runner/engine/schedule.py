@@ -53,6 +53,9 @@ class Schedule(Protocol):
     def choose(self, texts: Sequence[Text]) -> Round:
         """The next round of at least one text."""
 
+    def think(self, texts: Sequence[Text]) -> None:
+        """The round that was chosen for these is under way elsewhere: there is time to spare."""
+
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
         """What came of it, in so many seconds; None where it was recorded meanwhile."""
 
@@ -74,6 +77,9 @@ class OneRound:
 
     def choose(self, texts: Sequence[Text]) -> Round:
         return self._round
+
+    def think(self, texts: Sequence[Text]) -> None:
+        """About nothing."""
 
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
         """Nothing is learned."""
@@ -128,6 +134,10 @@ class SharedRounds:
         chosen = self._together.choose(places, free, fixed, self._more(texts, fixed))
         foreseen = any(text.request.tree == AUTO_TREE for text in texts)
         return self._rounds.of(len(texts), chosen, observed=True, foreseen=foreseen)
+
+    def think(self, texts: Sequence[Text]) -> None:
+        if self._alone is not None:
+            self._alone.think(texts[0].room)
 
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
         if self._alone is not None:

@@ -274,15 +274,16 @@ class Round:
         read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
         path = self.shape.depth + 1
         columns = 1 + path if self.shape.is_chain else 2 + 3 * path
-        if played.shape[1] == columns:
-            return [read(row) for row in played.tolist()]
         ahead = 2 * WIDTH if self._foreseeing else 0
-        found, outlooks, told = played.cpu().tensor_split([columns, columns + ahead], dim=1)
-        outcomes = [read(row) for row in found.tolist()]
+        told = None
+        if played.shape[1] > columns + ahead:
+            played, told = played.cpu().tensor_split([columns + ahead], dim=1)
+        rows = played.tolist()
+        outcomes = [read(row[:columns]) for row in rows]
         if ahead:
-            rows = zip(outcomes, map(Outlook.read, outlooks.tolist()), strict=True)
-            outcomes = [outcome._replace(outlook=outlook) for outcome, outlook in rows]
-        if told.shape[1]:
-            told_of = zip(outcomes, unpacked(told, path), strict=True)
-            outcomes = [outcome._replace(logprobs=logprobs) for outcome, logprobs in told_of]
+            outlooks = [Outlook.read(row[columns:]) for row in rows]
+            outcomes = [o._replace(outlook=x) for o, x in zip(outcomes, outlooks, strict=True)]
+        if told is not None:
+            logprobs = unpacked(told, path)
+            outcomes = [o._replace(logprobs=x) for o, x in zip(outcomes, logprobs, strict=True)]
         return outcomes

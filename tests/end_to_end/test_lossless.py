@@ -18,6 +18,7 @@ from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.engine import Limits
+from eagle_aot.runtime_runner.engine.engine import Engine
 from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Round, Running
@@ -68,10 +69,12 @@ def test_what_pays_is_drafted(tiny: Runner, monkeypatch: pytest.MonkeyPatch) -> 
     assert drafting > Stats.total(found).rounds // 2
 
 
-@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
+@pytest.mark.parametrize(("fixture", "ahead"), [("tiny", True), ("random_runner", False)])
 def test_nor_does_any_order_of_shapes(
-    fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    fixture: str, ahead: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor that what comes next is thought over while a round is under way."""
+    monkeypatch.setattr(Engine, "waits", ahead)
     runner: Runner = request.getfixturevalue(fixture)
     schedule = runner.adaptive_schedule(True)
     monkeypatch.setattr(schedule, "_chooser", Shuffled(schedule.costs))

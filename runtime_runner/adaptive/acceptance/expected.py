@@ -1,8 +1,7 @@
 """How many tokens the next round is expected to give, of each shape."""
 
-import itertools
-import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from eagle_aot.runtime_runner.adaptive.acceptance.estimate import AcceptanceEstimate
 from eagle_aot.runtime_runner.adaptive.acceptance.rescues import Rescues
@@ -13,11 +12,34 @@ from eagle_aot.runtime_runner.rounds.outlook import Outlook
 from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
+class Expected(NamedTuple):
+    """Of a round: the chances that its likeliest first draft is right, and that one `beside` it is;
+    and how many drafts are accepted behind the one and behind the other."""
+
+    likeliest: float
+    beside: float
+    behind_likeliest: float
+    behind_beside: float
+
+    @property
+    def tokens(self) -> float:
+        """With the one that is not drafted."""
+        drafts = self.likeliest * (1 + self.behind_likeliest)
+        return 1 + drafts + self.beside * (1 + self.behind_beside)
+
+    def given(self, chances: Sequence[float], topk: int) -> "Expected":
+        """Where the likeliest next tokens have these chances, of which `topk` are drafted."""
+        return self._replace(likeliest=chances[0], beside=sum(chances[1:topk]))
+
+
+NOTHING = Expected(0.0, 0.0, 0.0, 0.0)
+
+
 class ExpectedTokens:
     """Of chains from what was accepted lately, by position (Leviathan et al., arXiv 2211.17192,
     with a rate for each). Of a tree the same, and where the likeliest draft is wrong a sibling may
-    be right: its own rounds say how often, and as long as there are few, the drafter's calibrated
-    probabilities. Where these are known of the very next token, they stand for what is usual there.
+    be right, behind which less is accepted than on the chain: its own rounds say how often and how
+    much, and as long as there are few, the drafter's calibrated probabilities.
     """
 
     def __init__(self, longest: int = LONGEST) -> None:
@@ -36,7 +58,7 @@ class ExpectedTokens:
         if played.before is not None:
             self._siblings.add(played.before, played.token)
         if not shape.is_chain:
-            self._of(shape).add(played)
+            self._of(shape).add(played, self._chain.rates())
             self._chain.add(*played.chain)
         elif shape.nodes:
             reached = min(shape.depth, played.emitted, self.longest)
@@ -46,23 +68,35 @@ class ExpectedTokens:
         """What a chain would have come to."""
         self._chain.add(reached, accepted)
 
-    def of(self, shapes: Iterable[Shape], outlook: Outlook | None = None) -> dict[Shape, float]:
-        """Tokens of a round of each, behind a text of which `outlook` is known."""
-        chances = None if outlook is None else self._siblings.chances(outlook)
-        chain, found = self._chain.rates(), {}
-        for shape in shapes:
-            rates = chain[: shape.depth] if shape.is_chain else self._rates(shape, chain)
-            if chances is not None and rates:
-                rates = [sum(chances[: shape.topk]), *rates[1:]]
-            found[shape] = sum(itertools.accumulate(rates, operator.mul, initial=1.0))
+    def of(self, shapes: Iterable[Shape]) -> dict[Shape, Expected]:
+        """Of a round of each."""
+        chain = self._chain.rates()
+        return {shape: self._expected(shape, chain) for shape in shapes}
+
+    def chances(self, outlook: Outlook) -> Sequence[float]:
+        """Of each of the tokens that are expected next, as often as such tokens came."""
+        return self._siblings.chances(outlook)
+
+    def _expected(self, shape: Shape, chain: Sequence[float]) -> Expected:
+        """From the deepest drafts up; what is deeper than the longest chain counts as wrong."""
+        chain, found, strayed = chain[: shape.depth], NOTHING, 0.0
+        rescued = goes_on = [0.0] * shape.depth
+        if not shape.is_chain:
+            rescued, goes_on = self._beside(shape, chain)
+        for depth in reversed(range(len(chain))):
+            right = chain[depth]
+            found = Expected(right, (1 - right) * rescued[depth], found.tokens - 1, strayed)
+            strayed = goes_on[depth] * (1 + strayed)
         return found
 
-    def _rates(self, tree: Shape, chain: list[float]) -> list[float]:
-        """Of each depth, if the one before is accepted."""
+    def _beside(self, tree: Shape, chain: Sequence[float]) -> tuple[list[float], list[float]]:
+        """At each depth, the chance of siblings where the likeliest draft of a path of such is
+        wrong, and of all drafts of another path."""
         deeper = min(tree.topk, 1 + tree.nodes // (2 * tree.depth))  # behind one, or thereabouts
-        widths = [tree.topk, *[deeper] * (tree.depth - 1)]
-        rescued = self._of(tree).rates([self._siblings.rescue(width) for width in widths])
-        return [a + (1 - a) * r for a, r in zip(chain, rescued, strict=False)]
+        beside_first, beside = map(self._siblings.rescue, (tree.topk, deeper))
+        of_tree = self._of(tree)
+        rescued = of_tree.rates([beside_first, *[beside] * (tree.depth - 1)])
+        return rescued, of_tree.going_on(chain)
 
     def _of(self, tree: Shape) -> Rescues:
         if tree not in self._rescues:

@@ -78,6 +78,11 @@ class Trial:
             self.backlog.observe(path, features)
 
 
+def plain_seconds(plain: Round, backlog: Backlog, position: int) -> float:
+    """About what a round without drafts takes."""
+    return seconds(*Trial([plain], backlog).round(PLAIN, position))
+
+
 def measure_costs(
     rounds: Iterable[Round], backlog: Backlog, positions: tuple[int, int]
 ) -> RoundCosts:

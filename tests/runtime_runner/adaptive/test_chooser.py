@@ -62,10 +62,13 @@ TEXTS: dict[str, Rates] = {
 
 @pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("rates", TEXTS.values(), ids=TEXTS)
-def test_it_is_about_as_fast_as_the_best_fixed_length(costs: RoundCosts, rates: Rates) -> None:
+@pytest.mark.parametrize("ahead", [True, False])
+def test_it_is_about_as_fast_as_the_best_fixed_length(
+    costs: RoundCosts, rates: Rates, ahead: bool
+) -> None:
     text = right_drafts(rates, LENGTH, 0)
     fixed = [fixed_price(costs, text, k) for k in CHAINS]
-    chosen = chosen_price(costs, text, Chooser(costs))
+    chosen = chosen_price(costs, text, Chooser(costs), ahead=ahead)
     assert chosen <= min(fixed) / 0.97
     assert chosen <= fixed[0] / 0.98
 
@@ -177,6 +180,7 @@ RANKS = st.lists(st.integers(0, NONE), min_size=LONGEST, max_size=LONGEST)
     st.lists(st.lists(RANKS, min_size=1, max_size=100), min_size=1, max_size=4),
     st.sampled_from([0.1, 10.0]),
     st.randoms(use_true_random=False),
+    st.booleans(),
 )
 def test_it_never_falls_behind_plain_decoding_by_more_than_its_allowance(
     prices: tuple[float, list[float]],
@@ -186,6 +190,7 @@ def test_it_never_falls_behind_plain_decoding_by_more_than_its_allowance(
     texts: list[list[list[int]]],
     milliseconds: float,
     rng: random.Random,
+    ahead: bool,
 ) -> None:
     """Whatever rounds cost, whichever drafts are right and whatever the head makes of them."""
     first, steps = prices
@@ -196,7 +201,7 @@ def test_it_never_falls_behind_plain_decoding_by_more_than_its_allowance(
     spent = 0.0
     for text in texts:
         outlooks = [sorted((rng.random() for _ in range(8)), reverse=True) for _ in text]
-        spent += chosen_price(costs, text, chooser, outlooks=outlooks)
+        spent += chosen_price(costs, text, chooser, outlooks=outlooks, ahead=ahead)
     tokens = sum(map(len, texts))
     behind_the_end = LONGEST * len(texts)  # a last round may decide more than a text has room for
     assert (1 - SHARE) * spent <= tokens + START + behind_the_end + 1e-6

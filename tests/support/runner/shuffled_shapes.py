@@ -15,7 +15,7 @@ class Shuffled(Chooser):
         super().__init__(costs)
         self.rng, self.dealt = random.Random(4), list[Shape]()
 
-    def choose(self, left: int, position: int, outlook: Outlook | None = None) -> tuple[Shape, int]:
+    def decide(self, outlook: Outlook | None) -> tuple[Shape, int]:
         self.dealt = self.dealt or self.rng.sample(list(self.costs.rounds), len(self.costs.rounds))
         return self.dealt.pop(), self.rng.randint(1, 4)
 

@@ -119,11 +119,12 @@ def chosen_price(
     chooser: Chooser,
     noise: Callable[[], float] = lambda: 1.0,
     outlooks: Sequence[Sequence[float]] | None = None,
+    ahead: bool = True,
 ) -> float:
     """Plain rounds that a text takes with chosen shapes, looks at plain tokens included.
 
     `costs` are what rounds really cost; the chooser sees them times `noise`. `outlooks` are what
-    the drafter expects at each place, by rank.
+    the drafter expects at each place, by rank. It thinks `ahead` where it has the time.
     """
     simulation = Simulation(costs, text, outlooks)
     adaptive = AdaptiveSchedule(simulation.rounds, cast(Backlog, simulation), chooser)
@@ -132,5 +133,7 @@ def chosen_price(
         while (left := len(text) - simulation.place) > 0:
             round_ = adaptive.choose(left)
             outcome = simulation.play(round_.shape, noise())
+            if ahead:
+                adaptive.think(left)
             adaptive.observe(round_, outcome, [0] * min(outcome.accepted + 1, left))
     return simulation.price
