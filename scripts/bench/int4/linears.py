@@ -1,6 +1,7 @@
 """Linears to compare, each made of one canonical INT4 weight."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
@@ -19,6 +20,8 @@ Linear = Callable[[Tensor], Tensor]
 """x bfloat16 [M, K] -> [M, N]."""
 
 INNER_K_TILES = 8
+MARLIN_GROUP = 128
+MARLIN_PARTS = 16  # of 64 rows, that it runs side by side at most
 
 
 def parts_of(weight: Int4Weight) -> Linear:
@@ -72,6 +75,30 @@ def gemlite(weight: Int4Weight) -> Linear:
     return A16W4_HQQ_INT(device="cuda", dtype=torch.bfloat16).from_weights(codes, *per_group)
 
 
+def marlin(weight: Int4Weight) -> Linear:
+    """Marlin as optimum-quanto compiles it, for float16 in groups of 128: a scale, and the zero
+    point times it, with the sign turned. Raises ValueError for other groups."""
+    if weight.group_size != MARLIN_GROUP:
+        raise ValueError(f"has groups of {MARLIN_GROUP} only")
+    from optimum.quanto.library.extensions import cuda  # noqa: F401, registers the operator
+    from optimum.quanto.tensor.weights.marlin import marlin_permute
+    from optimum.quanto.tensor.weights.marlin.int4.packed import pack
+
+    codes = torch.stack((weight.qdata & 0xF, weight.qdata >> 4), dim=-1).flatten(1)
+    scale, zero = weight.scale.float(), weight.zero_point.float()
+    per_group = [marlin_permute(t.half().contiguous()) for t in (scale, -scale * zero)]
+    parts = weight.shape[0] // MARLIN_GROUP * MARLIN_PARTS
+    busy = torch.zeros(parts, dtype=torch.int32, device=codes.device)
+    arguments = pack(codes), *per_group, busy
+    return lambda x: torch.ops.quanto.gemm_f16i4_marlin(half(x), *arguments)
+
+
+@lru_cache(maxsize=1)
+def half(x: Tensor) -> Tensor:
+    """In float16, made once for each x: it is nothing that a linear takes time for."""
+    return x.half()
+
+
 def dense(weight: Int4Weight) -> Linear:
     """cuBLAS over the weight in bfloat16."""
     matrix = dequantise_int4(weight.qdata, weight.scale, weight.zero_point).t()
@@ -89,4 +116,6 @@ def peers() -> dict[str, Callable[[Int4Weight], Linear]]:
     found: dict[str, Callable[[Int4Weight], Linear]] = {"tinygemm": tinygemm}
     if find_spec("gemlite"):
         found["gemlite"] = gemlite
+    if find_spec("optimum") and find_spec("optimum.quanto"):
+        found["Marlin"] = marlin
     return found | {"bf16": dense}

@@ -59,9 +59,8 @@ def flashinfer(queries: Queries) -> Attention:
     if len(queries.q) > 1:
         raise NotServed("not tried on several sequences")
     library, n, q = import_module("flashinfer"), queries.context, queries.q[0]
-    return lambda kv: library.single_prefill_with_kv_cache(
-        q, kv.k[:, 0, :n], kv.v[:, 0, :n], causal=True, kv_layout="HND"
-    )
+    how = {"causal": True, "kv_layout": "HND", "sm_scale": queries.layer.scale}
+    return lambda kv: library.single_prefill_with_kv_cache(q, kv.k[:, 0, :n], kv.v[:, 0, :n], **how)
 
 
 PEERS: dict[str, Callable[[Queries], Attention]] = {
