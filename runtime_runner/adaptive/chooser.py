@@ -69,10 +69,9 @@ class Chooser:
         if self._look_at_once:
             return
         self._factor = self._drift.factor
-        fitting = [shape for shape in self.costs.rounds if shape.depth < max(left, 1)]
-        prices = {shape: self._price(shape, position) for shape in fitting}
-        spare = max(self._spare, 0.0)
-        self._prices = {s: price for s, price in prices.items() if price - 1 <= spare}
+        prices, spare = self.costs.prices(max(left, 1) - 1, position), max(self._spare, 0.0)
+        now = {s: price * self._factor if s.nodes else 1.0 for s, price in prices.items()}
+        self._prices = {s: price for s, price in now.items() if price - 1 <= spare}
         self._of_each = self._expected.of(self._prices)
         speeds = {s: self._of_each[s].tokens / price for s, price in self._prices.items()}
         best = max(speeds, key=speeds.__getitem__)

@@ -1,6 +1,8 @@
 """How many tokens the next round is expected to give, of each shape."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 from eagle_aot.runtime_runner.adaptive.acceptance.estimate import AcceptanceEstimate
@@ -78,11 +80,13 @@ class ExpectedTokens:
         return self._siblings.chances(outlook)
 
     def _expected(self, shape: Shape, chain: Sequence[float]) -> Expected:
-        """From the deepest drafts up; what is deeper than the longest chain counts as wrong."""
-        chain, found, strayed = chain[: shape.depth], NOTHING, 0.0
-        rescued = goes_on = [0.0] * shape.depth
-        if not shape.is_chain:
-            rescued, goes_on = self._beside(shape, chain)
+        """What is deeper than the longest chain counts as wrong."""
+        chain = chain[: shape.depth]
+        if shape.is_chain:
+            first, *others = chain or (0.0,)
+            return Expected(first, 0.0, sum(accumulate(others, mul)), 0.0)
+        found, strayed = NOTHING, 0.0
+        rescued, goes_on = self._beside(shape, chain)
         for depth in reversed(range(len(chain))):
             right = chain[depth]
             found = Expected(right, (1 - right) * rescued[depth], found.tokens - 1, strayed)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from eagle_aot.runtime_runner.adaptive.played import Played
 
 MEMORY = 200.0  # drafts at a depth, after which one counts 1 / e
-WEIGHT = 4.0  # drafts, that what is expected counts as
+WEIGHT = 16.0  # drafts, that what is expected counts as
 
 
 class Rescues:

@@ -29,6 +29,15 @@ class RoundCosts:
         """Of a round, in plain rounds."""
         return self.seconds(shape, position) / self.seconds(PLAIN, position)
 
+    def prices(self, deepest: int, position: int) -> dict[Shape, float]:
+        """Of all rounds that are no deeper."""
+        share, plain = self._share(position), self.seconds(PLAIN, position)
+        return {
+            shape: (low + (high - low) * share) / plain
+            for shape, (low, high) in self.rounds.items()
+            if shape.depth <= deepest
+        }
+
     def price_of_catching_up(self, rows: int, position: int) -> float:
         """Of showing the head `rows` plain tokens at once, in plain rounds."""
         one, many = self.catch_up
@@ -37,6 +46,10 @@ class RoundCosts:
 
     def seconds(self, shape: Shape, position: int) -> float:
         """Of a round. Beyond where it was measured it costs what it does there."""
-        (first, last), (low, high) = self.positions, self.rounds[shape]
-        share = (position - first) / max(last - first, 1)
-        return low + (high - low) * min(max(share, 0.0), 1.0)
+        low, high = self.rounds[shape]
+        return low + (high - low) * self._share(position)
+
+    def _share(self, position: int) -> float:
+        """Of the way between the two positions."""
+        first, last = self.positions
+        return min(max((position - first) / max(last - first, 1), 0.0), 1.0)
