@@ -18,6 +18,9 @@ from eagle_aot.runtime_runner.rounds.target import Target
 Found = Sequence[tuple[Outcome, Sequence[int]]]
 """Of each text of a round, and the tokens of it before the text's end."""
 
+Among = tuple[int, float, Shape, tuple[Shape, ...]]
+"""What a `BatchChooser` is asked."""
+
 
 class Schedule(Protocol):
     """Hands out rounds. Those over the first sequences of `running` continue their texts."""
@@ -98,6 +101,9 @@ class SharedRounds:
         self.target, self.drafter, self.running = rounds.target, rounds.drafter, rounds.running
         self.drafts: str | None = None
         self._together = BatchChooser()
+        self._asked: Among | None = None  # of it, for the round
+        self._thought: tuple[Among, Shape] | None = None  # what it would say to the same again
+        self._untold: list[tuple[int, Shape, list[Played], float | None]] = []  # rounds
         self._alone: AdaptiveSchedule | None = None
         self._texts: Sequence[Text] = ()  # of the round, where it is chosen for all together
         self._outlooks: dict[RequestId, Outlook | None] = {}  # behind them
@@ -128,16 +134,21 @@ class SharedRounds:
         fixed = Shape.covering(frozenset((PLAIN, *filter(None, wanted))))
         self._texts = texts if None in wanted and fixed.is_chain else ()
         if not self._texts:
+            self._asked = None
             return self._rounds.of(len(texts), fixed)
         free = wanted.count(None) / len(texts)
         places, fixed = self._rounds.places(len(texts)), self._rounds.fitting(len(texts), fixed)
-        chosen = self._together.choose(places, free, fixed, self._more(texts, fixed))
+        asked = self._asked = places, free, fixed, self._more(texts, fixed)
+        thought, self._thought = self._thought, None
+        chosen = thought[1] if thought and thought[0] == asked else self._chosen(asked)
         foreseen = any(text.request.tree == AUTO_TREE for text in texts)
         return self._rounds.of(len(texts), chosen, observed=True, foreseen=foreseen)
 
     def think(self, texts: Sequence[Text]) -> None:
         if self._alone is not None:
             self._alone.think(texts[0].room)
+        elif self._asked:
+            self._thought = self._asked, self._chosen(self._asked)
 
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
         if self._alone is not None:
@@ -153,9 +164,16 @@ class SharedRounds:
                 text.number: outcome.outlook
                 for text, (outcome, _) in zip(self._texts, found, strict=True)
             }
-            self._together.observe(len(round_.running), round_.shape, played, seconds)
+            self._untold.append((len(round_.running), round_.shape, played, seconds))
 
-    def _more(self, texts: Sequence[Text], fixed: Shape) -> list[Shape]:
+    def _chosen(self, asked: Among) -> Shape:
+        """By all that came of rounds so far."""
+        for round_ in self._untold:
+            self._together.observe(*round_)
+        self._untold = []
+        return self._together.choose(*asked)
+
+    def _more(self, texts: Sequence[Text], fixed: Shape) -> tuple[Shape, ...]:
         """What may be drafted beyond what was asked for, by depth and nodes: trees where nobody
         asked for drafts."""
         longest = max(text.room for text in texts) - 1
@@ -163,7 +181,7 @@ class SharedRounds:
         if not fixed.nodes and any(text.request.tree == AUTO_TREE for text in texts):
             shapes += TREES
         fitting = dict.fromkeys(self._rounds.fitting(len(texts), shape) for shape in shapes)
-        return [shape for shape in fitting if fixed.depth < shape.depth <= longest]
+        return tuple(shape for shape in fitting if fixed.depth < shape.depth <= longest)
 
 
 def learns(text: Text, shape: Shape) -> bool:

@@ -35,12 +35,19 @@ from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, 
 SEED = 11
 
 
+class Waiting(Engine):
+    """As if forwards ran elsewhere: there is time to think while they do."""
+
+    waits = True
+
+
 def engine_of(
     sequences: int,
     pattern: Sequence[bool] = (True, False),
     *,
     recorded: bool = False,
     copies: bool = True,
+    waits: bool = False,
 ) -> Engine:
     """Over a toy target that cuts prompts into short chunks, of which no copy is too short."""
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
@@ -54,7 +61,7 @@ def engine_of(
 
     drafter = SeeingDrafter(target, pattern)
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
-    engine = Engine(SharedRounds(rounds, partial(alone_over, rounds)))
+    engine = (Waiting if waits else Engine)(SharedRounds(rounds, partial(alone_over, rounds)))
     engine.sequences.copy_least = 1
     return engine
 
@@ -86,9 +93,13 @@ class Comings(RuleBasedStateMachine):
         pattern=st.lists(st.booleans(), min_size=1, max_size=7),
         recorded=st.booleans(),
         copies=st.integers(0, 4),
+        waits=st.booleans(),
     )
-    def start(self, sequences: int, pattern: list[bool], recorded: bool, copies: int) -> None:
-        self.engine = engine_of(sequences, pattern, recorded=recorded, copies=copies > 0)
+    def start(
+        self, sequences: int, pattern: list[bool], recorded: bool, copies: int, waits: bool
+    ) -> None:
+        how = {"recorded": recorded, "copies": copies > 0, "waits": waits}
+        self.engine = engine_of(sequences, pattern, **how)
         self.asked: dict[int, Request] = {}
         self.got: dict[int, list[int]] = {}
         self.told: dict[int, list[TokenLogprobs]] = {}
