@@ -5,13 +5,14 @@ target accepted it, as the head gives them and as `--tree auto` reads them.
     python scripts/bench_calibration.py smollm2-int8 --prompts-jsonl prompts.jsonl
 
 Calibration is learned on the way, as it is while decoding: each draft is judged by what was known
-before it.
+before it. And how a tree's path goes on: by depth, how often the likeliest draft is right, and a
+sibling where it is wrong, as long as all before were the likeliest ones and off that chain.
 """
 
 import json
 import math
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -62,6 +63,27 @@ class Bin:
     came: float
 
 
+@dataclass(kw_only=True)
+class OfPath:
+    """At one depth of a tree, on the chain of its likeliest drafts or off it: how often a path got
+    there, how often the likeliest draft behind it was right, and a sibling. There may be none."""
+
+    depth: int
+    on_chain: bool
+    reached: int = 0
+    likeliest: int = 0
+    sibling: int = 0
+
+    def shares(self) -> tuple[float, float]:
+        """The likeliest of all, and siblings where it was wrong."""
+        missed = self.reached - self.likeliest
+        return self.likeliest / self.reached, self.sibling / missed if missed else 0.0
+
+
+Siblings = tuple[list[float], list[bool]]
+"""The head's probabilities of the drafts behind one token, and which of them came."""
+
+
 @eagle_command
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--prompts-jsonl", type=click.Path(path_type=Path), required=True)
@@ -84,20 +106,23 @@ def main(
     runner = load_artifact(artifact)
     drafter = runner.drafter
     shape = chosen_tree(tree, drafter.kind, drafter.grows_trees, runner.constants)
-    reliability, judged = Reliability(), list[Judged]()
+    reliability, judged, rounds = Reliability(), list[Judged](), list[list[Siblings]]()
     for prompt in track(prompts, console=Console(stderr=True), transient=True):
-        for chances, came in looked_at(runner, prompt, shape, max_new_tokens):
-            judged += judge(reliability, chances, came)
+        for path in looked_at(runner, prompt, shape, max_new_tokens):
+            rounds.append(path)
+            for chances, came in path:
+                judged += judge(reliability, chances, came)
     head = header(f"calibration of {artifact.name}, tree {shape}", commit)
-    found = list(bins(judged))
+    found, by_path = list(bins(judged)), of_paths(rounds, shape.depth)
     if as_json:
-        lines = [asdict(line) for line in found]
-        click.echo(json.dumps({**asdict(head), "bins": lines, "errors": errors(found)}))
+        lines = {"bins": [*map(asdict, found)], "paths": [*map(asdict, by_path)]}
+        click.echo(json.dumps({**asdict(head), **lines, "errors": errors(found)}))
         return
     console = Console(width=REPORT_WIDTH, highlight=False)
     console.print(*title_lines(head), "", table(found), sep="\n")
     for name, error in errors(found).items():
         console.print(f"expected calibration error, {name}: {error:.4f}")
+    console.print("", path_table(by_path), sep="\n")
 
 
 def of_each(prompts: Sequence[tuple[str, Prompt]], count: int | None) -> list[Prompt]:
@@ -110,8 +135,8 @@ def of_each(prompts: Sequence[tuple[str, Prompt]], count: int | None) -> list[Pr
 @torch.no_grad()
 def looked_at(
     runner: Runner, prompt: Prompt, shape: Shape, tokens: int
-) -> Iterator[tuple[list[float], list[bool]]]:
-    """Of the siblings behind each accepted token, the head's probabilities, and which one came."""
+) -> Iterator[list[Siblings]]:
+    """Of each round, the drafts behind the bonus and behind each accepted one."""
     ids, constants = runner.encode(prompt), runner.constants
     check_prompt(ids, constants)
     drafter = Watched(runner.drafter)
@@ -121,14 +146,14 @@ def looked_at(
     left = min(tokens, constants.max_seq_len - len(ids) - shape.depth)
     while left > 0:
         (outcome,) = round_.outcomes(round_.step())
-        yield from siblings(drafter.last, outcome)
+        yield list(siblings(drafter.last, outcome))
         emitted = outcome.tokens[: outcome.accepted + 1]
         left -= len(emitted)
         if {*constants.eos_ids} & {*emitted}:
             return
 
 
-def siblings(draft: Draft, outcome: Outcome) -> Iterator[tuple[list[float], list[bool]]]:
+def siblings(draft: Draft, outcome: Outcome) -> Iterator[Siblings]:
     """The same of one round."""
     assert draft.parents is not None and draft.scores is not None, "a chain has no siblings"
     tokens, parents = draft.tokens[0].tolist(), draft.parents[0].tolist()
@@ -149,6 +174,22 @@ def judge(
     for chance, right in zip(chances, came, strict=True):
         reliability.add(chance, right)
     yield from map(Judged, chances, calibrated, came)
+
+
+def of_paths(rounds: Iterable[Sequence[Siblings]], deepest: int) -> list[OfPath]:
+    """By depth, first on the chain and then off it, of a tree that is as deep."""
+    found: dict[tuple[bool, int], OfPath] = {}
+    for path in rounds:
+        on_chain = True
+        for depth, (chances, came) in enumerate(path[:deepest]):
+            line = OfPath(depth=depth + 1, on_chain=on_chain)
+            line = found.setdefault((not on_chain, depth), line)
+            likeliest = bool(came) and came[chances.index(max(chances))]
+            line.reached += 1
+            line.likeliest += likeliest
+            line.sibling += any(came) and not likeliest
+            on_chain &= likeliest
+    return [found[where] for where in sorted(found)]
 
 
 def bins(judged: Sequence[Judged]) -> Iterator[Bin]:
@@ -181,6 +222,17 @@ def table(found: Sequence[Bin]) -> Table:
         where = f"{line.low:.2f} to {line.high:.2f}"
         means = (f"{mean:.3f}" for mean in (line.raw, line.calibrated, line.came))
         shown.add_row(where, str(line.drafts), *means)
+    return shown
+
+
+def path_table(found: Sequence[OfPath]) -> Table:
+    """One line for each depth, on the chain and off it."""
+    columns = "path", "depth", "reached", "the likeliest right", "a sibling, where it is wrong"
+    shown = Table(*columns)
+    for line in found:
+        where = "on the chain" if line.on_chain else "off it"
+        shares = (f"{share:.2f}" for share in line.shares())
+        shown.add_row(where, str(line.depth), str(line.reached), *shares)
     return shown
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench_calibration import Judged, bins, errors, judge, of_each, siblings
+from bench_calibration import Judged, bins, errors, judge, of_each, of_paths, siblings
 from eagle_aot.runtime_runner.adaptive.acceptance.reliability import Reliability
 from eagle_aot.runtime_runner.rounds.round import Outcome
 from eagle_aot.runtime_runner.rounds.step import Draft
@@ -40,6 +40,21 @@ def test_bins_and_their_distance_from_what_came() -> None:
     (line,) = bins([*judged, Judged(0.6, 0.75, True)])
     assert (line.low, line.high, line.drafts, line.came) == (0.5, 0.65, 4, 0.75)
     assert errors([line]) == pytest.approx({"raw": 0.15, "calibrated": 0.0})
+
+
+def test_paths_are_told_apart_by_whether_they_left_the_chain() -> None:
+    """The likeliest three times, all there is; a second choice, then the likeliest, then no draft."""
+    wide, narrow = [0.6, 0.3], [0.9]
+    on = [*3 * [(wide, [True, False])], ([], [])]
+    off = [(wide, [False, True]), (narrow, [True]), ([], [])]
+    found = of_paths([on, off], 3)
+    assert [(x.on_chain, x.depth, x.reached, *x.shares()) for x in found] == [
+        (True, 1, 2, 0.5, 1.0),
+        (True, 2, 1, 1.0, 0.0),
+        (True, 3, 1, 1.0, 0.0),
+        (False, 2, 1, 1.0, 0.0),
+        (False, 3, 1, 0.0, 0.0),
+    ]
 
 
 def test_so_many_of_each_kind() -> None:
