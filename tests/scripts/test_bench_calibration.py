@@ -43,7 +43,7 @@ def test_bins_and_their_distance_from_what_came() -> None:
 
 
 def test_paths_are_told_apart_by_whether_they_left_the_chain() -> None:
-    """The likeliest three times, all there is; a second choice, then the likeliest, then no draft."""
+    """The likeliest three times, and no more; a second choice, the likeliest, then no draft."""
     wide, narrow = [0.6, 0.3], [0.9]
     on = [*3 * [(wide, [True, False])], ([], [])]
     off = [(wide, [False, True]), (narrow, [True]), ([], [])]
