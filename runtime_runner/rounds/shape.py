@@ -99,6 +99,7 @@ def check_tree(shape: Shape, max_depth: int, max_rows: int, max_seq_len: int) ->
     """Raise SettingError for a tree that no step, head or context has room for."""
     depth, topk, nodes = shape.depth, shape.topk, shape.nodes
     candidates = topk + (depth - 1) * topk**2
+    asked = f"{depth},{topk},{nodes}" if shape.paths is None else str(shape)
     for holds, why in (
         (not 1 <= depth <= max_depth, f"the depth must be 1 to {max_depth}"),
         (depth >= max_seq_len, f"the context has {max_seq_len} tokens only"),
@@ -110,7 +111,7 @@ def check_tree(shape: Shape, max_depth: int, max_rows: int, max_seq_len: int) ->
                                      f"{max_rows} at most: take less depth or top-k"),
     ):  # fmt: skip
         if holds:
-            raise SettingError(f"tree {shape}: {why}")
+            raise SettingError(f"tree {asked}: {why}")
     return shape
 
 
