@@ -93,7 +93,7 @@ def marlin(weight: Int4Weight) -> Linear:
 
 
 def marlin_words(codes: Tensor) -> Tensor:
-    """uint8 [N, K] -> int32 [K / 16, 2 N], as quanto's own `pack` does in minutes on the host."""
+    """uint8 [N, K] -> int32 [K / 16, 2 N], as quanto's own `pack` makes them on the host."""
     from optimum.quanto.tensor.weights.marlin.int4.packed import _perm
 
     n, k = codes.shape
