@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from eagle_aot.runtime_runner.adaptive.batch import FEWEST
 from eagle_aot.runtime_runner.engine import Engine, Finished, Tokens
 from eagle_aot.runtime_runner.engine.invariants import check_invariants
 from eagle_aot.runtime_runner.engine.rounds import Rounds
@@ -21,6 +22,7 @@ from support.runner.toy import (
     next_token,
     plain_text,
 )
+from support.runner.waiting import Waiting
 
 SEED, ROOM = 11, 120
 
@@ -36,7 +38,7 @@ class Second(SeeingDrafter):
         return [text[-1] for text in texts[1:]]
 
 
-def engine_of(sequences: int, *, recorded: bool) -> Engine:
+def engine_of(sequences: int, *, recorded: bool, waits: bool = False) -> Engine:
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
     running = Running(range(sequences), TAIL, "cpu")
 
@@ -46,13 +48,14 @@ def engine_of(sequences: int, *, recorded: bool) -> Engine:
 
     drafter = Second(target, [False])
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
-    return Engine(SharedRounds(rounds, partial(alone_over, rounds)))
+    return (Waiting if waits else Engine)(SharedRounds(rounds, partial(alone_over, rounds)))
 
 
 @pytest.mark.parametrize("sequences", [1, 3])
 @pytest.mark.parametrize("recorded", [False, True])
-def test_trees_are_taken_and_the_text_is_plain(sequences: int, recorded: bool) -> None:
-    engine = engine_of(sequences, recorded=recorded)
+@pytest.mark.parametrize("waits", [False, True])
+def test_trees_are_taken_and_the_text_is_plain(sequences: int, recorded: bool, waits: bool) -> None:
+    engine = engine_of(sequences, recorded=recorded, waits=waits)
     numbers = [engine.add(request_of([i], ROOM, "auto", tree="auto")) for i in range(sequences)]
     got: dict[int, list[int]] = {number: [] for number in numbers}
     while engine.busy:
@@ -62,7 +65,8 @@ def test_trees_are_taken_and_the_text_is_plain(sequences: int, recorded: bool) -
             elif isinstance(event, Finished):
                 shapes = event.stats.rounds_by_shape
                 assert sum(shapes.values()) == event.stats.rounds
-                assert any(shape.startswith("tree") for shape in shapes)
+                trees = [n for shape, n in shapes.items() if shape.startswith("tree")]
+                assert max(trees, default=0) >= FEWEST
                 assert event.stats.accepted == sum(event.stats.accepted_at_rank)
         check_invariants(engine)
     for i, number in enumerate(numbers):
@@ -79,3 +83,19 @@ def test_a_chain_beside_chosen_trees_takes_its_likeliest_drafts_alone() -> None:
         stats |= {e.request: e.stats for e in engine.step() if isinstance(e, Finished)}
     assert stats[chain].accepted == 0 < stats[tree].accepted
     assert not sum(stats[chain].offered_at_rank[1:])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("steps", range(3, 12))
+def test_who_joins_has_the_drafts_that_it_asked_for(waits: bool, steps: int) -> None:
+    """Whatever was thought of while it was not there."""
+    engine = engine_of(3, recorded=False, waits=waits)
+    for i in range(2):
+        engine.add(request_of([i], ROOM, "auto"))
+    for _ in range(steps):
+        engine.step()
+    joining, drafted = engine.add(request_of([5], 20, 5)), []
+    while engine.busy:
+        found = [e for e in engine.step() if isinstance(e, Tokens) and e.request == joining]
+        drafted += [event.drafted for event in found]
+    assert set(drafted[1:]) == {5}

@@ -31,14 +31,9 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.chosen import alone_over, request_of
 from support.runner.sampled import prompt_logprobs, sampled_text, samplings, told_logprobs
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
+from support.runner.waiting import Waiting
 
 SEED = 11
-
-
-class Waiting(Engine):
-    """As if forwards ran elsewhere: there is time to think while they do."""
-
-    waits = True
 
 
 def engine_of(
