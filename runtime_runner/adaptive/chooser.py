@@ -64,14 +64,14 @@ class Chooser:
         """What is left of `choose` behind it is `decide`: this may be done while a round is
         `under_way`, of which `observe` will tell later."""
         lost = self._price(under_way, position) - 1 if under_way else 0.0  # at most
-        self._spare = self._account - lost
+        self._spare = max(self._account - lost, 0.0)
         self._look_at_once = self._drift.wants_plain
         if self._look_at_once:
             return
         self._factor = self._drift.factor
-        prices, spare = self.costs.prices(max(left, 1) - 1, position), max(self._spare, 0.0)
+        prices = self.costs.prices(max(left, 1) - 1, position)
         now = {s: price * self._factor if s.nodes else 1.0 for s, price in prices.items()}
-        self._prices = {s: price for s, price in now.items() if price - 1 <= spare}
+        self._prices = {s: price for s, price in now.items() if price - 1 <= self._spare}
         self._of_each = self._expected.of(self._prices)
         speeds = {s: self._of_each[s].tokens / price for s, price in self._prices.items()}
         best = max(speeds, key=speeds.__getitem__)

@@ -214,6 +214,20 @@ def test_no_more_is_drafted_than_there_is_room_for(left: int) -> None:
     assert chooser.choose(left, 0)[0].depth <= left - 1
 
 
+def test_a_draft_that_costs_nothing_is_taken_with_nothing_to_spare() -> None:
+    """While a round is under way that may lose more than there is."""
+    costs = table([1.0, 1.0, *[9.0] * (LONGEST - 1)], 0.1, 0.2)
+    chooser, dear = Chooser(costs), Shape.chain(LONGEST)
+    chooser.begin()
+    while chooser.choose(1000, 0)[0] == dear:
+        chooser.observe(dear, [Played(0, 1)], 0, None)
+    for _ in range(20):
+        chooser.observe(CHAINS[1], [Played(1, 2)], 0, None)
+    chooser.observe(dear, [Played(0, 1)] * 9, 0, None)
+    chooser.think(1000, 0, dear)
+    assert chooser.decide(None)[0] == CHAINS[1]
+
+
 def test_between_two_lengths_of_about_the_same_speed_it_stays() -> None:
     """A tie with noise must not be a switch in every round."""
     flat = table([1.0, 3.0, 3.001, 3.002, 3.003, 3.004, 3.005, 3.006], 0.1, 0.2)
