@@ -36,8 +36,8 @@ class AdaptiveSchedule:
         self._run = self.rounds[PLAIN]
         self._run_left = 0  # rounds
         self._thought = False  # of what follows the run
-        self._played: list[tuple[Shape, Played]] = []  # that the chooser was not told of
-        self._seconds: dict[Shape, list[float]] = {}  # that these took, where it is known
+        self._played: list[tuple[Shape, Played, float | None]] = []
+        """Rounds that the chooser was not told of, and seconds where it is known what they took."""
         self._started = 0.0  # the round, by the host's clock
 
     @property
@@ -86,13 +86,11 @@ class AdaptiveSchedule:
     ) -> None:
         """What came of it, and the tokens of it before the text's end. It is not `timed` where it
         was recorded meanwhile."""
-        shape = round_.shape
-        if timed:
-            self._seconds.setdefault(shape, []).append(time.perf_counter() - self._started)
-        self._played.append((shape, Played.of(outcome, run, self._outlook)))
+        seconds = time.perf_counter() - self._started if timed else None
+        self._played.append((round_.shape, Played.of(outcome, run, self._outlook), seconds))
         self._outlook = outcome.outlook
         self._run_left -= 1
-        if shape.nodes:
+        if round_.shape.nodes:
             self._position += outcome.accepted + 1
         else:
             self._pending += run
@@ -101,10 +99,10 @@ class AdaptiveSchedule:
         """What came of the last rounds."""
         place = self._position + len(self._pending)
         for shape, rounds in groupby(self._played, key=itemgetter(0)):
-            seconds = self._seconds.get(shape)
-            took = statistics.fmean(seconds) if seconds else None
-            self._chooser.observe(shape, [played for _, played in rounds], place, took)
-        self._played, self._seconds = [], {}
+            _, played, took = zip(*rounds, strict=True)
+            known = [seconds for seconds in took if seconds is not None]
+            self._chooser.observe(shape, played, place, statistics.fmean(known) if known else None)
+        self._played = []
 
     def _next_run(self, left: int) -> None:
         shape, count = self._thought_of(left) or self._chosen(left)

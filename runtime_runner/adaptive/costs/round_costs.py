@@ -33,8 +33,8 @@ class RoundCosts:
         """Of all rounds that are no deeper."""
         share, plain = self._share(position), self.seconds(PLAIN, position)
         return {
-            shape: (low + (high - low) * share) / plain
-            for shape, (low, high) in self.rounds.items()
+            shape: between(*ends, share) / plain
+            for shape, ends in self.rounds.items()
             if shape.depth <= deepest
         }
 
@@ -46,10 +46,14 @@ class RoundCosts:
 
     def seconds(self, shape: Shape, position: int) -> float:
         """Of a round. Beyond where it was measured it costs what it does there."""
-        low, high = self.rounds[shape]
-        return low + (high - low) * self._share(position)
+        return between(*self.rounds[shape], self._share(position))
 
     def _share(self, position: int) -> float:
         """Of the way between the two positions."""
         first, last = self.positions
         return min(max((position - first) / max(last - first, 1), 0.0), 1.0)
+
+
+def between(low: float, high: float, share: float) -> float:
+    """That share of the way from one to the other."""
+    return low + (high - low) * share
