@@ -51,7 +51,10 @@ def flex(queries: Queries) -> Attention:
 
 
 def flashinfer(queries: Queries) -> Attention:
-    """FlashInfer's prefill kernel for one sequence, over a slice of the right length."""
+    """FlashInfer's kernel for one sequence, over a slice of the right length.
+
+    Of its kinds the one that splits keys among programs, which those made for Hopper do not.
+    """
     if find_spec("flashinfer") is None:
         raise NotServed("not installed")
     if queries.layer.window:
@@ -59,7 +62,8 @@ def flashinfer(queries: Queries) -> Attention:
     if len(queries.q) > 1:
         raise NotServed("not tried on several sequences")
     library, n, q = import_module("flashinfer"), queries.context, queries.q[0]
-    how = {"causal": True, "kv_layout": "HND", "sm_scale": queries.layer.scale}
+    scale = queries.layer.scale
+    how = {"causal": True, "kv_layout": "HND", "sm_scale": scale, "backend": "fa2"}
     return lambda kv: library.single_prefill_with_kv_cache(q, kv.k[:, 0, :n], kv.v[:, 0, :n], **how)
 
 
