@@ -173,11 +173,14 @@ def tokens(results: list[Result]) -> list[list[int]]:
 
 
 def report(name: str, results: dict[Drafts, list[Result]]) -> Iterator[Line]:
-    """A line for each chain length and tree; ratios are of tokens per second."""
+    """A line for each chain length and tree; ratios are of tokens per second. What is best, is the
+    best for `auto` of what it may choose: chains and plain decoding."""
     totals = {k: Stats.total(result.stats for result in found) for k, found in results.items()}
     plain = totals[0].decode_seconds
-    best = min(stats.decode_seconds for length, stats in totals.items() if length not in CHOSEN)
+    fixed = {k: stats.decode_seconds for k, stats in totals.items() if k not in CHOSEN}
+    best_chain = min(seconds for k, seconds in fixed.items() if not isinstance(k, Shape))
     for length, stats in totals.items():
+        best = best_chain if length == AUTO_LENGTH else min(fixed.values())
         yield Line(
             prompts=name,
             drafts=str(length),
