@@ -70,7 +70,7 @@ class Chooser:
             return
         self._factor = self._drift.factor
         prices = self.costs.prices(max(left, 1) - 1, position)
-        now = {s: price * self._factor if s.nodes else 1.0 for s, price in prices.items()}
+        now = {shape: self._drifted(shape, price) for shape, price in prices.items()}
         self._prices = {s: price for s, price in now.items() if price - 1 <= self._spare}
         self._of_each = self._expected.of(self._prices)
         speeds = {s: self._of_each[s].tokens / price for s, price in self._prices.items()}
@@ -138,9 +138,11 @@ class Chooser:
 
     def _price(self, shape: Shape, position: int) -> float:
         """Of a round, in plain rounds, as things are now."""
-        if not shape.nodes:
-            return 1.0
-        return self.costs.price(shape, position) * self._factor
+        return self._drifted(shape, self.costs.price(shape, position))
+
+    def _drifted(self, shape: Shape, price: float) -> float:
+        """A price as it was measured, as it is now."""
+        return price * self._factor if shape.nodes else 1.0
 
     def _covers(self, loss: float) -> bool:
         return loss <= max(self._account, 0)

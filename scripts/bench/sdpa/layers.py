@@ -41,8 +41,11 @@ class Layer:
 
     def bytes_read(self, context: int, rows: int) -> int:
         """Keys and values that the last `rows` of one sequence's `context` tokens see."""
-        seen = min(context, self.window + rows - 1) if self.window else context
-        return 4 * self.kv_heads * self.head_dim * seen
+        return 4 * self.kv_heads * self.head_dim * self.seen(context, rows)
+
+    def seen(self, context: int, rows: int) -> int:
+        """How many of one sequence's `context` tokens its last `rows` see."""
+        return min(context, self.window + rows - 1) if self.window else context
 
 
 LAYERS = (
@@ -99,6 +102,11 @@ class Queries:
     def rows(self) -> int:
         """Of one sequence."""
         return self.q.shape[1]
+
+    @property
+    def seen(self) -> int:
+        """Keys of one sequence that some row sees."""
+        return self.layer.seen(self.context, self.rows)
 
 
 def last_rows(layer: Layer, context: int, rows: int, sequences: int) -> Queries:

@@ -1,7 +1,7 @@
 """Other implementations of the same attention, as the user of each would call it."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -29,42 +29,39 @@ def stock_whole(queries: Queries) -> Attention:
 
 
 def stock_slice(queries: Queries) -> Attention:
-    """PyTorch's SDPA over a slice of the right length: eager only, a shape is the length."""
-    if queries.layer.window:
-        raise NotServed("no slice of a ring")
-    n, mask = queries.context, _mask(queries)
-    return lambda kv: _stock(queries, kv.k[:, :, :n], kv.v[:, :, :n], mask(kv.k[:, :, :n]))
+    """PyTorch's SDPA over a slice of what is seen: eager only, a shape is the length."""
+    n, mask = queries.seen, seen_by_row(queries)
+    return lambda kv: _stock(queries, kv.k[:, :, :n], kv.v[:, :, :n], mask)
 
 
 def flex(queries: Queries) -> Attention:
-    """flex_attention, compiled, with a block mask made beforehand for this very position."""
-    if queries.layer.window:
-        raise NotServed("not tried on a ring")
+    """flex_attention, compiled, with a block mask made beforehand for this very position: over the
+    whole buffer, of a window over what is seen of it."""
     compiled = _compiled_flex()
     q, masks = queries.q.transpose(1, 2), _block_masks(queries)
+    n = queries.seen if queries.layer.window else None
     return lambda kv: compiled(
-        *(q, kv.k.transpose(0, 1), kv.v.transpose(0, 1)),
-        block_mask=masks(kv.k),
+        *(q, kv.k[:, :, :n].transpose(0, 1), kv.v[:, :, :n].transpose(0, 1)),
+        block_mask=masks(kv.k[:, :, :n]),
         scale=queries.layer.scale,
         enable_gqa=True,
     )
 
 
 def flashinfer(queries: Queries) -> Attention:
-    """FlashInfer's kernel for one sequence, over a slice of the right length.
+    """FlashInfer's kernel for one sequence, over a slice of what is seen.
 
     Of its kinds the one that splits keys among programs, which those made for Hopper do not.
     """
     if find_spec("flashinfer") is None:
         raise NotServed("not installed")
-    if queries.layer.window:
-        raise NotServed("not tried on a ring")
     if len(queries.q) > 1:
         raise NotServed("not tried on several sequences")
-    library, n, q = import_module("flashinfer"), queries.context, queries.q[0]
-    scale = queries.layer.scale
-    how = {"causal": True, "kv_layout": "HND", "sm_scale": scale, "backend": "fa2"}
-    return lambda kv: library.single_prefill_with_kv_cache(q, kv.k[:, 0, :n], kv.v[:, 0, :n], **how)
+    library, n, layer = import_module("flashinfer"), queries.seen, queries.layer
+    how = {"causal": True, "kv_layout": "HND", "sm_scale": layer.scale, "backend": "fa2"}
+    how["window_left"] = layer.window - 1  # -1: none
+    attention = partial(library.single_prefill_with_kv_cache, queries.q[0], **how)
+    return lambda kv: attention(kv.k[:, 0, :n], kv.v[:, 0, :n])
 
 
 PEERS: dict[str, Callable[[Queries], Attention]] = {
@@ -79,6 +76,13 @@ def _stock(queries: Queries, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     q, keys, values = queries.q.transpose(1, 2), k.transpose(0, 1), v.transpose(0, 1)
     scale = queries.layer.scale
     return F.scaled_dot_product_attention(q, keys, values, mask, scale=scale, enable_gqa=True)
+
+
+def seen_by_row(queries: Queries) -> Tensor:
+    """Where all keys that are seen lie in order: which of them each row sees, bool [rows, seen]."""
+    own = queries.seen - queries.rows + torch.arange(queries.rows, device=queries.q.device)
+    behind = own[:, None] - torch.arange(queries.seen, device=queries.q.device)
+    return (behind >= 0) & (behind < (queries.layer.window or queries.seen))
 
 
 def _mask(queries: Queries) -> Callable[[Tensor], Tensor]:
@@ -98,14 +102,15 @@ def _mask(queries: Queries) -> Callable[[Tensor], Tensor]:
 
 
 def _block_masks(queries: Queries) -> Callable[[Tensor], BlockMask]:
-    pos = queries.positions[0]
+    first, window = queries.seen - queries.rows, queries.layer.window or queries.seen
 
-    def causal(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-        return key <= pos[row]
+    def visible(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        behind = first + row - key
+        return (behind >= 0) & (behind < window)
 
     @cache
     def of_slots(slots: int) -> BlockMask:
-        return create_block_mask(causal, None, None, queries.rows, slots, device="cuda")
+        return create_block_mask(visible, None, None, queries.rows, slots, device="cuda")
 
     return lambda k: of_slots(k.shape[2])
 
