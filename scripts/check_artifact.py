@@ -93,13 +93,10 @@ def check_outputs(
     trees: list[Shape],
     new_tokens: int,
 ) -> bool:
-    """Every prompt with drafts of either kind, of every chain length, and with every tree against
-    itself plainly."""
+    """Every prompt with drafts of either kind, of every chain length and every tree, against itself
+    plainly."""
     table = Table("context", "chain or tree", "drafts", "prompts", "identical", "tokens per round")
-    rounds = [
-        *itertools.product(map(str, chain_lens), OWN_AND_SCRIPT),
-        *((str(tree), "own") for tree in trees),
-    ]
+    rounds = list(itertools.product(map(str, [*chain_lens, *trees]), OWN_AND_SCRIPT))
     found: list[Comparison] = []
     for context in contexts:
         prompts = [tokens(runner, context, seed) for seed in range(count)]

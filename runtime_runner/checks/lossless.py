@@ -24,9 +24,9 @@ from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.runner import Runner
 
-Decode = Callable[[Runner, list[int], list[int], ChainLen, int], tuple[list[int], Stats]]
-"""Output for a prompt whose plain output is given as well, with a chain length and at most so many
-new tokens."""
+Decode = Callable[[Runner, list[int], list[int], ChainLen | Shape, int], tuple[list[int], Stats]]
+"""Output for a prompt whose plain output is given as well, with a chain length or a tree and at
+most so many new tokens."""
 Logits = Callable[[list[int]], Tensor]
 """The target's behind token ids, float32 [vocabulary]."""
 
@@ -113,26 +113,38 @@ class Tally:
 
 
 def with_own(
-    runner: Runner, prompt: list[int], plain: list[int], chain_len: ChainLen, max_new_tokens: int
+    runner: Runner,
+    prompt: list[int],
+    plain: list[int],
+    shape: ChainLen | Shape,
+    max_new_tokens: int,
 ) -> tuple[list[int], Stats]:
     """As a user would, with the runner's own drafter."""
-    result = runner.generate(prompt, max_new_tokens, chain_len)
+    if isinstance(shape, Shape):
+        result = runner.generate(prompt, max_new_tokens, tree=shape)
+    else:
+        result = runner.generate(prompt, max_new_tokens, shape)
     return result.token_ids, result.stats
 
 
 def with_script(
-    runner: Runner, prompt: list[int], plain: list[int], chain_len: ChainLen, max_new_tokens: int
+    runner: Runner,
+    prompt: list[int],
+    plain: list[int],
+    shape: ChainLen | Shape,
+    max_new_tokens: int,
 ) -> tuple[list[int], Stats]:
     """With 0, 1, 2, ... right drafts per round, from the plain output, recorded like the head's."""
-    assert chain_len != AUTO_LENGTH, "what is right would follow from what was chosen"
+    assert shape != AUTO_LENGTH, "what is right would follow from what was chosen"
     executor, constants = runner.executor, runner.constants
-    drafter = ScriptedDrafter(len(prompt), plain, lambda n: n % (chain_len + 1), executor.device)
     running = Running([0], constants.tail, executor.device)
-    round_ = Round(runner.target, drafter, chain_len, running)
+    tree = shape if isinstance(shape, Shape) else Shape.chain(shape)
+    drafter = ScriptedDrafter(len(prompt), plain, lambda n: n % (tree.depth + 1), executor.device)
+    round_ = Round(runner.target, drafter, tree, running)
     round_.play = executor.repeat(round_.step)
     room = min(max_new_tokens, constants.max_seq_len - len(prompt))
     limits = Limits(room=room, stop_ids=frozenset(constants.eos_ids))
-    request = Request(prompt=tuple(prompt), limits=limits, chain_len=chain_len)
+    request = Request(prompt=tuple(prompt), limits=limits, chain_len=tree.depth, tree=tree)
     result = generate(Engine(OneRound(round_)), Generation(request=request))
     return result.token_ids, result.stats
 
@@ -151,22 +163,18 @@ def compare(
     drafts: Mapping[str, Decode] = OWN,
     trees: Sequence[Shape] = (),
 ) -> Iterator[Comparison]:
-    """Decode a prompt plainly, then with every chain length and drafts of every kind, and with
-    trees of the runner's own drafter."""
+    """Decode a prompt plainly, then with every chain length and every tree, with drafts of every
+    kind."""
     plain = runner.generate(prompt, max_new_tokens, speculate=False).token_ids
-    for chain_len, (name, decode) in itertools.product(chain_lens, drafts.items()):
-        output, stats = decode(runner, prompt, plain, chain_len, max_new_tokens)
+    for shape, (name, decode) in itertools.product([*chain_lens, *trees], drafts.items()):
+        output, stats = decode(runner, prompt, plain, shape, max_new_tokens)
+        tree = shape if isinstance(shape, Shape) else None
         yield Comparison(
-            drafts=name, chain_len=chain_len, plain=plain, speculative=output, stats=stats
-        )
-    for tree in trees:
-        result = runner.generate(prompt, max_new_tokens, tree=tree)
-        yield Comparison(
-            drafts="own",
-            chain_len=tree.depth,
+            drafts=name,
+            chain_len=shape.depth if isinstance(shape, Shape) else shape,
             plain=plain,
-            speculative=result.token_ids,
-            stats=result.stats,
+            speculative=output,
+            stats=stats,
             tree=tree,
         )
 

@@ -17,8 +17,10 @@ from eagle_aot.runtime_runner.checks.lossless import (
     with_script,
 )
 from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.shape import Shape
 
 PLAIN = [5, 6, 7, 8]
+PATHS = (0,), (1,), (1, 0), (1, 2), (1, 2, 1)
 
 
 def checked(
@@ -89,6 +91,17 @@ def test_drafts_of_a_script_are_right_in_some_places(tiny: Runner) -> None:
     ]
     assert all(one.identical for one in found)
     lengths = found[-1].stats.accepted_lengths
+    assert sum(count > 0 for count in lengths) > 1
+
+
+@pytest.mark.parametrize("tree", [Shape(3, 2, 6), Shape(7, 8, 63), Shape.of_paths(PATHS)])
+def test_so_are_those_of_a_tree_on_paths_that_are_not_the_likeliest(
+    tiny: Runner, tree: Shape
+) -> None:
+    """A tree of paths too, of which the last is a longest one."""
+    _, found = compare(tiny, [2, 40, 41], [], 40, OWN_AND_SCRIPT, [tree])
+    assert (found.drafts, found.tree, found.identical) == ("scripted", tree, True)
+    lengths = found.stats.accepted_lengths
     assert sum(count > 0 for count in lengths) > 1
 
 
