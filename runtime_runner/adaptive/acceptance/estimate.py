@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 MEMORY = 48.0  # rounds, after which an observation counts 1 / e
 TEXTS = 16.0  # texts, after which one counts 1 / e in what is usual
-HEAD_START = 4.0  # rounds that the usual text counts as in a new one
+HEAD_START = 4.0  # rounds that what is usual counts as in a new text, at each position alike
 OPTIMISM = 0.9  # of a draft that nothing is known about
 WEIGHT_OF_OPTIMISM = 1.0  # rounds
 
@@ -32,9 +32,11 @@ class AcceptanceEstimate:
                 self._usually_reached[i] = keep * self._usually_reached[i] + r / reached[0]
                 self._usually_accepted[i] = keep * self._usually_accepted[i] + a / reached[0]
         self._text = [0] * len(reached), [0] * len(reached)
-        scale = HEAD_START / max(self._usually_reached[0], 1.0)
-        self._reached = [scale * r for r in self._usually_reached]
-        self._accepted = [scale * a for a in self._usually_accepted]
+        # So that one rare draft does not say more of its position than all texts before.
+        usual = zip(self._usually_reached, self._usually_accepted, strict=True)
+        starts = [(r, a, HEAD_START / max(r, 1.0)) for r, a in usual]
+        self._reached = [scale * r for r, _, scale in starts]
+        self._accepted = [scale * a for _, a, scale in starts]
 
     def add(self, reached: int, accepted: int) -> None:
         """A round that looked at its first `reached` drafts and accepted the first `accepted`."""

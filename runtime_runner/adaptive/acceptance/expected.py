@@ -39,9 +39,10 @@ NOTHING = Expected(0.0, 0.0, 0.0, 0.0)
 
 class ExpectedTokens:
     """Of chains from what was accepted lately, by position (Leviathan et al., arXiv 2211.17192,
-    with a rate for each). Of a tree the same, and where the likeliest draft is wrong a sibling may
-    be right, behind which less is accepted than on the chain: its own rounds say how often and how
-    much, and as long as there are few, the drafter's calibrated probabilities.
+    with a rate for each). Of a tree the same, as far as it has the chain's drafts; and where such a
+    draft is wrong a sibling may be right, behind which less is accepted than on the chain. Its own
+    rounds say how often and how much, and as long as there are few, the drafter's calibrated
+    probabilities.
     """
 
     def __init__(self, longest: int = LONGEST) -> None:
@@ -86,21 +87,21 @@ class ExpectedTokens:
             first, *others = chain or (0.0,)
             return Expected(first, 0.0, sum(accumulate(others, mul)), 0.0)
         found, strayed = NOTHING, 0.0
-        rescued, goes_on = self._beside(shape, chain)
+        of_tree = self._of(shape)
+        likeliest, goes_on = of_tree.likeliest(chain), of_tree.going_on(chain)
+        rescued = of_tree.rates(self._beside(shape))
         for depth in reversed(range(len(chain))):
-            right = chain[depth]
+            right = likeliest[depth]
             found = Expected(right, (1 - right) * rescued[depth], found.tokens - 1, strayed)
             strayed = goes_on[depth] * (1 + strayed)
         return found
 
-    def _beside(self, tree: Shape, chain: Sequence[float]) -> tuple[list[float], list[float]]:
-        """At each depth, the chance of siblings where the likeliest draft of a path of such is
-        wrong, and of all drafts of another path."""
+    def _beside(self, tree: Shape) -> list[float]:
+        """The chance of siblings at each depth, where the likeliest draft is wrong, by the head's
+        probabilities."""
         deeper = min(tree.topk, 1 + tree.nodes // (2 * tree.depth))  # behind one, or thereabouts
         beside_first, beside = map(self._siblings.rescue, (tree.topk, deeper))
-        of_tree = self._of(tree)
-        rescued = of_tree.rates([beside_first, *[beside] * (tree.depth - 1)])
-        return rescued, of_tree.going_on(chain)
+        return [beside_first, *[beside] * (tree.depth - 1)]
 
     def _of(self, tree: Shape) -> Rescues:
         if tree not in self._rescues:

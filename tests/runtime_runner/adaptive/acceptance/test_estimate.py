@@ -36,6 +36,22 @@ def test_an_unseen_position_does_as_the_one_before_it() -> None:
     assert first > 0.95 and max(others) < 0.05
 
 
+def test_what_is_usual_counts_as_much_at_positions_that_are_seldom_reached() -> None:
+    """Of drafts that are right half the time, the fourth is looked at in one round of eight."""
+    rng, estimate = random.Random(0), AcceptanceEstimate(4)
+    for _ in range(40):
+        estimate.begin()
+        for _ in range(32):
+            accepted = next((i for i in range(4) if rng.random() < 0.5), 4)
+            estimate.add(min(accepted + 1, 4), accepted)
+    estimate.begin()
+    usual = estimate.rates()
+    assert usual == pytest.approx([0.5] * 4, abs=0.1)
+    for _ in range(3):
+        estimate.add(4, 3)
+    assert usual[3] / 2 < estimate.rates()[3] < usual[3]
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=60))
 def test_rates_are_chances(rounds: list[tuple[int, int]]) -> None:
     estimate = AcceptanceEstimate(4)
