@@ -1,6 +1,7 @@
 """How likely the next drafts are to be accepted, from those of the text so far."""
 
 from collections.abc import Sequence
+from operator import mul
 
 MEMORY = 48.0  # rounds, after which an observation counts 1 / e
 TEXTS = 16.0  # texts, after which one counts 1 / e in what is usual
@@ -33,10 +34,9 @@ class AcceptanceEstimate:
                 self._usually_accepted[i] = keep * self._usually_accepted[i] + a / reached[0]
         self._text = [0] * len(reached), [0] * len(reached)
         # So that one rare draft does not say more of its position than all texts before.
-        usual = zip(self._usually_reached, self._usually_accepted, strict=True)
-        starts = [(r, a, HEAD_START / max(r, 1.0)) for r, a in usual]
-        self._reached = [scale * r for r, _, scale in starts]
-        self._accepted = [scale * a for _, a, scale in starts]
+        scales = [HEAD_START / max(r, 1.0) for r in self._usually_reached]
+        self._reached = list(map(mul, scales, self._usually_reached))
+        self._accepted = list(map(mul, scales, self._usually_accepted))
 
     def add(self, reached: int, accepted: int) -> None:
         """A round that looked at its first `reached` drafts and accepted the first `accepted`."""

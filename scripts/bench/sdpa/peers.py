@@ -58,9 +58,15 @@ def flashinfer(queries: Queries) -> Attention:
     if len(queries.q) > 1:
         raise NotServed("not tried on several sequences")
     library, n, layer = import_module("flashinfer"), queries.seen, queries.layer
-    how = {"causal": True, "kv_layout": "HND", "sm_scale": layer.scale, "backend": "fa2"}
-    how["window_left"] = layer.window - 1  # -1: none
-    attention = partial(library.single_prefill_with_kv_cache, queries.q[0], **how)
+    attention = partial(
+        library.single_prefill_with_kv_cache,
+        queries.q[0],
+        causal=True,
+        kv_layout="HND",
+        sm_scale=layer.scale,
+        window_left=layer.window - 1,  # -1: none
+        backend="fa2",
+    )
     return lambda kv: attention(kv.k[:, 0, :n], kv.v[:, 0, :n])
 
 
@@ -80,9 +86,19 @@ def _stock(queries: Queries, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 def seen_by_row(queries: Queries) -> Tensor:
     """Where all keys that are seen lie in order: which of them each row sees, bool [rows, seen]."""
-    own = queries.seen - queries.rows + torch.arange(queries.rows, device=queries.q.device)
-    behind = own[:, None] - torch.arange(queries.seen, device=queries.q.device)
-    return (behind >= 0) & (behind < (queries.layer.window or queries.seen))
+    numbers = partial(torch.arange, device=queries.q.device)
+    return _sees(queries)(numbers(queries.rows)[:, None], numbers(queries.seen))
+
+
+def _sees(queries: Queries) -> Callable[[Tensor, Tensor], Tensor]:
+    """Whether a row sees a key, by their numbers, where the keys lie in order."""
+    first, window = queries.seen - queries.rows, queries.layer.window or queries.seen
+
+    def sees(row: Tensor, key: Tensor) -> Tensor:
+        behind = first + row - key
+        return (behind >= 0) & (behind < window)
+
+    return sees
 
 
 def _mask(queries: Queries) -> Callable[[Tensor], Tensor]:
@@ -102,11 +118,10 @@ def _mask(queries: Queries) -> Callable[[Tensor], Tensor]:
 
 
 def _block_masks(queries: Queries) -> Callable[[Tensor], BlockMask]:
-    first, window = queries.seen - queries.rows, queries.layer.window or queries.seen
+    sees = _sees(queries)
 
     def visible(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-        behind = first + row - key
-        return (behind >= 0) & (behind < window)
+        return sees(row, key)
 
     @cache
     def of_slots(slots: int) -> BlockMask:
