@@ -34,5 +34,7 @@ def in_one_line(error: Exception) -> str:
 
 
 def _complaint(said: list[str]) -> str:
-    """The first line that says what is wrong, otherwise the last one."""
-    return next(filter(WRONG.search, said), (said or ["no output"])[-1])
+    """The first line that says what is wrong, otherwise the last one. That there was something is
+    all that a linker's driver says, at the end."""
+    lines = [line for line in said if not line.startswith("collect2:")] or said or ["no output"]
+    return next(filter(WRONG.search, lines), lines[-1])

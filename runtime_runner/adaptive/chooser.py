@@ -24,10 +24,10 @@ class Chooser:
     """Chooses the shape with the most tokens per second: plain decoding, a chain or a tree.
 
     Tokens of a round are estimated from the text, seconds are `costs` and how these drifted, of
-    which a plain round among those with drafts now and then tells. An account in plain rounds
-    keeps what drafting wins over plain decoding and loses against it. What it does not cover is not
-    tried, so after n tokens decoding is never behind plain decoding by more than SHARE of the time
-    and START plain rounds.
+    which its rounds tell, and a plain one among those with drafts now and then. An account in plain
+    rounds keeps what drafting wins over plain decoding and loses against it. What it does not cover
+    is not tried, so after n tokens decoding is never behind plain decoding by more than SHARE of
+    the time and START plain rounds.
 
     Where rounds are long, each with drafts is chosen for itself, by what the drafter expects next.
 
@@ -43,7 +43,6 @@ class Chooser:
         self._current = costs.longest
         self._look = PLAIN_RUN
         self._look_at_once = False
-        self._factor = 1.0  # of the drift
         self._spare = START  # of the account, for what is chosen
         self._prices: Mapping[Shape, float] = {}  # of the shapes that may be chosen
         self._of_each: Mapping[Shape, Expected] = {}
@@ -68,7 +67,6 @@ class Chooser:
         self._look_at_once = self._drift.wants_plain
         if self._look_at_once:
             return
-        self._factor = self._drift.factor
         prices = self.costs.prices(max(left, 1) - 1, position)
         now = {shape: self._drifted(shape, price) for shape, price in prices.items()}
         self._prices = {s: price for s, price in now.items() if price - 1 <= self._spare}
@@ -105,7 +103,7 @@ class Chooser:
         rounds = len(played)
         if seconds is not None:
             measured = self.costs.seconds(shape, position)
-            self._drift.add(shape.nodes > 0, rounds, seconds, measured)
+            self._drift.add(shape, rounds, seconds, measured)
         tokens = sum(round_.emitted for round_ in played)
         self._book(tokens, rounds * self._price(shape, position))
         for round_ in played:
@@ -142,7 +140,7 @@ class Chooser:
 
     def _drifted(self, shape: Shape, price: float) -> float:
         """A price as it was measured, as it is now."""
-        return price * self._factor if shape.nodes else 1.0
+        return price * self._drift.of(shape)
 
     def _covers(self, loss: float) -> bool:
         return loss <= max(self._account, 0)

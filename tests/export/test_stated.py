@@ -24,6 +24,16 @@ ld: b.o:(.rodata+0x0): multiple definition of `__kernel_start'; a.o: first defin
 collect2: error: ld returned 1 exit status
 """
 
+FULL_DISK = """C++ compile error
+
+Command:
+g++ a.o b.o -o kernels.so
+
+Output:
+/usr/bin/ld: final link failed: No space left on device
+collect2: error: ld returned 1 exit status
+"""
+
 
 @pytest.mark.parametrize(
     ("message", "line"),
@@ -40,6 +50,11 @@ collect2: error: ld returned 1 exit status
             LINKER,
             "lowering failed: CppCompileError: C++ compile error: ld: b.o:(.rodata+0x0): multiple "
             "definition of `__kernel_start'; a.o: first defined here",
+        ),
+        (
+            FULL_DISK,
+            "lowering failed: C++ compile error: /usr/bin/ld: final link failed: No space left on "
+            "device",
         ),
         ("C++ compile error\n\nOutput:\n", "lowering failed: C++ compile error: no output"),
     ],

@@ -2,17 +2,38 @@
 
 import math
 import statistics
-from collections import deque
+from collections import defaultdict, deque
+
+from eagle_aot.runtime_runner.rounds.shape import Shape
 
 SAMPLES = 15  # of each kind, the latest
 STALE = 64  # rounds of one kind, after which those of the other are to be seen again
 SETTLED = 512  # with drafts, where nothing has changed since
 FEWEST = 5  # plain samples, before they are relied on for so long
 CHANGED = 0.05  # of the time of rounds with drafts
+MEMORY = 64  # samples of a shape, after which one counts 1 / e
+WEIGHT = 8  # samples, that what was measured counts as
+FARTHEST = 0.1  # that one sample may be from what is usual, as a logarithm
+
+
+class Offset:
+    """How much more a shape takes than others with drafts do, beside what was measured: the
+    logarithm of a ratio."""
+
+    def __init__(self) -> None:
+        self.log = 0.0
+        self._samples = 0
+
+    def add(self, difference: float) -> None:
+        """A sample that is so far from what it was thought to be."""
+        self._samples = min(self._samples + 1, MEMORY)
+        self.log += min(max(difference, -FARTHEST), FARTHEST) / (self._samples + WEIGHT)
 
 
 class Drift:
-    """How much dearer rounds with drafts have become, in relation to plain ones.
+    """How much dearer rounds with drafts have become in relation to plain ones, and each shape in
+    relation to the others: what a shape takes alone, over and over, is not quite what it takes
+    among others.
 
     Medians of logarithms: a load that slows down all rounds alike changes nothing, and a single
     slow round changes little.
@@ -20,7 +41,11 @@ class Drift:
 
     def __init__(self) -> None:
         self._plain: deque[float] = deque(maxlen=SAMPLES)
-        self._drafting: deque[float] = deque(maxlen=SAMPLES)
+        self._drafting: deque[tuple[Shape, float]] = deque(maxlen=SAMPLES)
+        self._offsets: defaultdict[Shape, Offset] = defaultdict(Offset)
+        self._dearer = 0.0
+        """All rounds with drafts, never less: plain ones are few among others, and those of a
+        slower time must not make drafting look cheap."""
         self._seen = 0.0  # of rounds with drafts, when the last plain one was
         self._since = 0  # rounds with drafts since the last plain one, or plain ones if below 0
 
@@ -29,22 +54,37 @@ class Drift:
         """Whether a plain round is due, as there was none for so long."""
         return self._since >= STALE and (self._since >= SETTLED or not self._is_settled)
 
-    @property
-    def factor(self) -> float:
-        """1 where nothing is known, and never less: plain rounds are few among others, and those
-        of a slower time must not make drafting look cheap."""
-        if not self._plain or not self._drafting:
-            return 1.0
-        return math.exp(max(median(self._drafting) - median(self._plain), 0.0))
+    def of(self, shape: Shape) -> float:
+        """What its price in plain rounds is to be multiplied with, 1 where nothing is known."""
+        return math.exp(self._dearer + self._offsets[shape].log) if shape.nodes else 1.0
 
-    def add(self, drafting: bool, rounds: int, seconds: float, measured: float) -> None:
+    def add(self, shape: Shape, rounds: int, seconds: float, measured: float) -> None:
         """A run of rounds that took `seconds` each, where `measured` was expected."""
-        (self._drafting if drafting else self._plain).append(math.log(seconds / measured))
-        if drafting:
+        change = math.log(seconds / measured)
+        if shape.nodes:
+            self._add_drafting(shape, change)
             self._since = max(self._since, 0) + rounds
-            return
-        self._seen = median(self._drafting)
-        self._since = min(self._since, 0) - rounds
+        else:
+            self._add_plain(change)
+            self._since = min(self._since, 0) - rounds
+            self._forget_drafting()
+        known = self._plain and self._drafting
+        self._dearer = max(self._usual - statistics.median(self._plain), 0.0) if known else 0.0
+
+    def _add_drafting(self, shape: Shape, change: float) -> None:
+        """What the shape has of its own shows beside other ones that were played lately."""
+        change -= self._offsets[shape].log
+        others = [usual for other, usual in self._drafting if other != shape]
+        if others:
+            self._offsets[shape].add(change - statistics.median(others))
+        self._drafting.append((shape, change))
+
+    def _add_plain(self, change: float) -> None:
+        self._plain.append(change)
+        self._seen = self._usual
+
+    def _forget_drafting(self) -> None:
+        """A sample, where there was no new one for so long."""
         if self._since <= -STALE:
             self._since = 0
             if self._drafting:
@@ -52,10 +92,9 @@ class Drift:
 
     @property
     def _is_settled(self) -> bool:
-        changed = abs(median(self._drafting) - self._seen)
-        return len(self._plain) >= FEWEST and changed < CHANGED
+        return len(self._plain) >= FEWEST and abs(self._usual - self._seen) < CHANGED
 
-
-def median(samples: deque[float]) -> float:
-    """0 where there are none."""
-    return statistics.median(samples) if samples else 0.0
+    @property
+    def _usual(self) -> float:
+        """Of rounds with drafts, as far as they share it, 0 where there are none."""
+        return statistics.median(change for _, change in self._drafting) if self._drafting else 0.0

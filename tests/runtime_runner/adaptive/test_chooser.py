@@ -120,6 +120,21 @@ def test_it_notices_when_drafting_costs_more_than_was_measured(dearer: float) ->
     assert chosen_price(costs, text, Chooser(measured), noise) <= fixed / 0.95
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_it_notices_which_shapes_cost_something_else_than_was_measured(seed: int) -> None:
+    """Of texts that differ, so that all shapes are played now and then."""
+    costs, rng = COSTS["31B, slow drafts"], random.Random(seed)
+    wrong = {shape: rng.lognormvariate(0.0, 0.15) if shape.nodes else 1.0 for shape in costs.rounds}
+    measured = replace(
+        costs,
+        rounds={s: (low * wrong[s], high * wrong[s]) for s, (low, high) in costs.rounds.items()},
+    )
+    rates = [[rng.uniform(0.3, 0.95)] * LONGEST for _ in range(LENGTH // 100)]
+    text = right_drafts(lambda place: rates[place // 100], LENGTH, seed)
+    fixed = min(fixed_price(costs, text, k) for k in CHAINS)
+    assert chosen_price(costs, text, Chooser(measured)) <= fixed / 0.95
+
+
 # On a GPU rows are nearly free, on a CPU each is work.
 FREE_ROWS = table(
     [9.12, 11.2, 13.2, 15.2, 17.2, 19.3, 21.3, 23.3], 1.94, 2.5, [17.5, 18.0, 23.0, 26.0]

@@ -1,15 +1,29 @@
 """When rounds are timed again, and what their times say."""
 
+import math
+
 import pytest
 
-from eagle_aot.runtime_runner.adaptive.costs.drift import FEWEST, SAMPLES, SETTLED, STALE, Drift
+from eagle_aot.runtime_runner.adaptive.costs.drift import (
+    FARTHEST,
+    FEWEST,
+    SAMPLES,
+    SETTLED,
+    STALE,
+    WEIGHT,
+    Drift,
+)
+from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
+from eagle_aot.runtime_runner.rounds.shape import Shape
+
+CHAIN, TREE = Shape.chain(4), Shape(4, 8, 31)
 
 
 def rounds_until_plain(drift: Drift, seconds: float) -> int:
     """With drafts, of `seconds` each where 1 was expected, until a plain one is due."""
     rounds = 0
     while not drift.wants_plain:
-        drift.add(True, 4, seconds, 1.0)
+        drift.add(CHAIN, 4, seconds, 1.0)
         rounds += 4
     return rounds
 
@@ -20,7 +34,7 @@ def settled() -> Drift:
     drift = Drift()
     for _ in range(FEWEST):
         rounds_until_plain(drift, 1.0)
-        drift.add(False, 1, 1.0, 1.0)
+        drift.add(PLAIN, 1, 1.0, 1.0)
     return drift
 
 
@@ -28,7 +42,7 @@ def test_plain_rounds_are_due_often_until_enough_are_known() -> None:
     drift = Drift()
     for _ in range(FEWEST):
         assert rounds_until_plain(drift, 1.0) == STALE
-        drift.add(False, 1, 1.0, 1.0)
+        drift.add(PLAIN, 1, 1.0, 1.0)
     assert rounds_until_plain(drift, 1.0) == SETTLED
 
 
@@ -42,12 +56,32 @@ def test_one_is_due_sooner_where_rounds_with_drafts_have_changed(
 def test_what_all_rounds_share_is_no_drift(settled: Drift) -> None:
     for _ in range(SAMPLES):
         rounds_until_plain(settled, 2.0)
-        settled.add(False, 1, 2.0, 1.0)
-    assert settled.factor == pytest.approx(1.0)
+        settled.add(PLAIN, 1, 2.0, 1.0)
+    assert settled.of(CHAIN) == pytest.approx(1.0)
     assert rounds_until_plain(settled, 3.0) == STALE
-    assert settled.factor == pytest.approx(1.5)
+    assert settled.of(CHAIN) == pytest.approx(1.5)
 
 
 def test_drafting_is_never_thought_cheaper_than_it_was_measured(settled: Drift) -> None:
     rounds_until_plain(settled, 0.5)
-    assert settled.factor == 1.0
+    assert settled.of(CHAIN) == 1.0
+
+
+def test_what_a_shape_takes_among_others_is_told_apart_from_them(settled: Drift) -> None:
+    for _ in range(40):
+        settled.add(CHAIN, 4, 1.0, 1.0)
+        settled.add(TREE, 4, 1.2, 1.0)
+    assert settled.of(TREE) / settled.of(CHAIN) == pytest.approx(1.2, rel=0.02)
+    assert settled.of(PLAIN) == 1.0
+
+
+def test_a_shape_alone_has_nothing_of_its_own(settled: Drift) -> None:
+    for _ in range(4 * SAMPLES):
+        settled.add(CHAIN, 4, 1.5, 1.0)
+    assert settled.of(TREE) == pytest.approx(settled.of(CHAIN), rel=0.1)
+
+
+def test_a_single_slow_round_changes_little(settled: Drift) -> None:
+    settled.add(TREE, 4, 1.0, 1.0)
+    settled.add(TREE, 4, 50.0, 1.0)
+    assert math.log(settled.of(TREE)) <= FARTHEST / WEIGHT
