@@ -67,10 +67,10 @@ class Chooser:
         self._look_at_once = self._drift.wants_plain
         if self._look_at_once:
             return
-        prices = self.costs.prices(max(left, 1) - 1, position)
+        prices = self.costs.prices(position)
         now = {shape: self._drifted(shape, price) for shape, price in prices.items()}
         self._prices = {s: price for s, price in now.items() if price - 1 <= self._spare}
-        self._of_each = self._expected.of(self._prices)
+        self._of_each = self._expected.of(self._prices, max(left, 1))
         speeds = {s: self._of_each[s].tokens / price for s, price in self._prices.items()}
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] > MARGIN * speeds.get(self._current, 0.0):

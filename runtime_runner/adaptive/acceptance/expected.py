@@ -71,9 +71,11 @@ class ExpectedTokens:
         """What a chain would have come to."""
         self._chain.add(reached, accepted)
 
-    def of(self, shapes: Iterable[Shape]) -> dict[Shape, Expected]:
-        """Of a round of each."""
+    def of(self, shapes: Iterable[Shape], left: int | None = None) -> dict[Shape, Expected]:
+        """Of a round of each, as many as are `left` to the text at most."""
         chain = self._chain.rates()
+        if left is not None:
+            chain = chain[: left - 1]
         return {shape: self._expected(shape, chain) for shape in shapes}
 
     def chances(self, outlook: Outlook) -> Sequence[float]:

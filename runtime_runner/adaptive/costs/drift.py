@@ -14,6 +14,7 @@ CHANGED = 0.05  # of the time of rounds with drafts
 MEMORY = 64  # samples of a shape, after which one counts 1 / e
 WEIGHT = 8  # samples, that what was measured counts as
 FARTHEST = 0.1  # that one sample may be from what is usual, as a logarithm
+SURE = 0.02  # as a logarithm, within which what was measured is believed
 
 
 class Offset:
@@ -21,19 +22,24 @@ class Offset:
     logarithm of a ratio."""
 
     def __init__(self) -> None:
-        self.log = 0.0
+        self._log = 0.0
         self._samples = 0
 
-    def add(self, difference: float) -> None:
-        """A sample that is so far from what it was thought to be."""
+    def add(self, sample: float) -> None:
+        """A ratio's logarithm."""
         self._samples = min(self._samples + 1, MEMORY)
-        self.log += min(max(difference, -FARTHEST), FARTHEST) / (self._samples + WEIGHT)
+        difference = min(max(sample - self._log, -FARTHEST), FARTHEST)
+        self._log += difference / (self._samples + WEIGHT)
+
+    @property
+    def log(self) -> float:
+        """0 where it is about that: to correct what is right would be to follow noise."""
+        return math.copysign(max(abs(self._log) - SURE, 0.0), self._log)
 
 
 class Drift:
     """How much dearer rounds with drafts have become in relation to plain ones, and each shape in
-    relation to the others: what a shape takes alone, over and over, is not quite what it takes
-    among others.
+    relation to the others: few samples were measured where rounds are long or times are noisy.
 
     Medians of logarithms: a load that slows down all rounds alike changes nothing, and a single
     slow round changes little.
@@ -41,8 +47,11 @@ class Drift:
 
     def __init__(self) -> None:
         self._plain: deque[float] = deque(maxlen=SAMPLES)
-        self._drafting: deque[tuple[Shape, float]] = deque(maxlen=SAMPLES)
+        self._drafting: deque[float] = deque(maxlen=SAMPLES)
+        self._again: deque[tuple[Shape, float]] = deque(maxlen=SAMPLES)
+        """Those behind others of the same shape: the first of a shape takes longer."""
         self._offsets: defaultdict[Shape, Offset] = defaultdict(Offset)
+        self._last: Shape | None = None
         self._dearer = 0.0
         """All rounds with drafts, never less: plain ones are few among others, and those of a
         slower time must not make drafting look cheap."""
@@ -68,16 +77,18 @@ class Drift:
             self._add_plain(change)
             self._since = min(self._since, 0) - rounds
             self._forget_drafting()
+        self._last = shape
         known = self._plain and self._drafting
         self._dearer = max(self._usual - statistics.median(self._plain), 0.0) if known else 0.0
 
     def _add_drafting(self, shape: Shape, change: float) -> None:
-        """What the shape has of its own shows beside other ones that were played lately."""
-        change -= self._offsets[shape].log
-        others = [usual for other, usual in self._drafting if other != shape]
-        if others:
-            self._offsets[shape].add(change - statistics.median(others))
-        self._drafting.append((shape, change))
+        """What a shape has of its own shows beside other ones that were played lately."""
+        if shape == self._last:
+            others = [usual for other, usual in self._again if other != shape]
+            if others:
+                self._offsets[shape].add(change - statistics.median(others))
+            self._again.append((shape, change - self._offsets[shape].log))
+        self._drafting.append(change - self._offsets[shape].log)
 
     def _add_plain(self, change: float) -> None:
         self._plain.append(change)
@@ -97,4 +108,4 @@ class Drift:
     @property
     def _usual(self) -> float:
         """Of rounds with drafts, as far as they share it, 0 where there are none."""
-        return statistics.median(change for _, change in self._drafting) if self._drafting else 0.0
+        return statistics.median(self._drafting) if self._drafting else 0.0

@@ -29,14 +29,10 @@ class RoundCosts:
         """Of a round, in plain rounds."""
         return self.seconds(shape, position) / self.seconds(PLAIN, position)
 
-    def prices(self, deepest: int, position: int) -> dict[Shape, float]:
-        """Of all rounds that are no deeper."""
+    def prices(self, position: int) -> dict[Shape, float]:
+        """Of all rounds."""
         share, plain = self._share(position), self.seconds(PLAIN, position)
-        return {
-            shape: between(*ends, share) / plain
-            for shape, ends in self.rounds.items()
-            if shape.depth <= deepest
-        }
+        return {shape: between(*ends, share) / plain for shape, ends in self.rounds.items()}
 
     def price_of_catching_up(self, rows: int, position: int) -> float:
         """Of showing the head `rows` plain tokens at once, in plain rounds."""

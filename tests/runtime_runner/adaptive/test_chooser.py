@@ -132,7 +132,7 @@ def test_it_notices_which_shapes_cost_something_else_than_was_measured(seed: int
     rates = [[rng.uniform(0.3, 0.95)] * LONGEST for _ in range(LENGTH // 100)]
     text = right_drafts(lambda place: rates[place // 100], LENGTH, seed)
     fixed = min(fixed_price(costs, text, k) for k in CHAINS)
-    assert chosen_price(costs, text, Chooser(measured)) <= fixed / 0.95
+    assert chosen_price(costs, text, Chooser(measured)) <= fixed / 0.9
 
 
 # On a GPU rows are nearly free, on a CPU each is work.
@@ -222,11 +222,30 @@ def test_it_never_falls_behind_plain_decoding_by_more_than_its_allowance(
     assert (1 - SHARE) * spent <= tokens + START + behind_the_end + 1e-6
 
 
-@given(left=st.integers(1, 20))
-def test_no_more_is_drafted_than_there_is_room_for(left: int) -> None:
-    chooser = Chooser(COSTS["31B"])
+@pytest.mark.parametrize("costs", [*COSTS.values(), FREE_ROWS])
+def test_the_last_token_is_not_drafted(costs: RoundCosts) -> None:
+    chooser = Chooser(costs)
     chooser.begin()
-    assert chooser.choose(left, 0)[0].depth <= left - 1
+    assert chooser.choose(1, 0)[0] == PLAIN
+
+
+def test_drafts_count_as_far_as_there_is_room_for_them() -> None:
+    """The longest chain is fast where all is accepted, a short one does where little is left."""
+    costs = table([9.0, 9.1, *[12.0] * (LONGEST - 1)], 0.1, 0.2)
+    chooser = Chooser(costs)
+    for _ in range(100):
+        chooser.observe(costs.longest, [Played(LONGEST, LONGEST + 1)], 0, None)
+    assert chooser.choose(1000, 0)[0] == costs.longest
+    assert chooser.choose(2, 0)[0] == CHAINS[1]
+
+
+def test_a_deeper_tree_than_there_is_room_for_is_drafted_where_it_is_fastest() -> None:
+    """It has more ways on than a chain that ends with the text."""
+    text = ranked_drafts(lambda _: [RANKED["many ways"]] * LONGEST, LENGTH, 0)
+    chooser = Chooser(FREE_ROWS)
+    chosen_price(FREE_ROWS, text, chooser)
+    assert chooser.choose(1000, 0)[0].depth > 3
+    assert not chooser.choose(3, 0)[0].is_chain
 
 
 def test_a_draft_that_costs_nothing_is_taken_with_nothing_to_spare() -> None:
