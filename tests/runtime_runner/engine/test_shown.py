@@ -25,12 +25,15 @@ PLAIN, DRAFTED = 0, 4
 class Served(Requests):
     """By an engine whose drafter looks at what it was shown."""
 
-    def __init__(self, sequences: int, pattern: Sequence[bool] = (True, False)) -> None:
+    def __init__(
+        self, sequences: int, pattern: Sequence[bool] = (True, False), price: float = 1.0
+    ) -> None:
+        """`price` is that of rounds with drafts, in plain ones, as "auto" has it."""
         self.target = Followed(SEED, 32, 9, sequences=sequences)
         running = Running(range(sequences), TAIL, "cpu")
         self.drafter = Following(self.target, pattern)
         rounds = Rounds(self.target, self.drafter, running, MAX_ROWS, None)
-        super().__init__(Engine(SharedRounds(rounds, partial(alone_over, rounds))))
+        super().__init__(Engine(SharedRounds(rounds, partial(alone_over, rounds, price=price))))
 
     def add(self, prompt: Sequence[int], chain_len: ChainLen, room: int = ROOM) -> int:
         return self.ask(request_of(prompt, room, chain_len, reuse=True))
@@ -91,7 +94,7 @@ def test_nobody_waits_for_rows_that_are_of_no_use(ahead: int, behind: int) -> No
 
 def test_what_auto_has_left_out_is_run_again() -> None:
     """A text ends while nothing is drafted for it."""
-    served = Served(1, [False])
+    served = Served(1, [False], price=2.0)
     text = served.text(SYSTEM, "auto", 25)
     served.text([*text, 1], DRAFTED)
     assert len(SYSTEM) <= served.kept[1] < len(text) - 1

@@ -15,15 +15,17 @@ from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
 
 
-def alone_over(rounds: Rounds, trees: bool) -> AdaptiveSchedule:
-    """Every shape for a text that has nobody beside it, each at the price of one."""
+def alone_over(rounds: Rounds, trees: bool, price: float = 1.0) -> AdaptiveSchedule:
+    """Every shape for a text that has nobody beside it, each with drafts at the same price."""
     backlog = Backlog(rounds.drafter, 40, rounds.running.first(1))
     shapes = [*map(Shape.chain, range(1, 8)), *(TREES if trees else ())]
     drafting = [rounds.of(1, shape, foreseen=trees) for shape in shapes]
     costs = RoundCosts(
-        positions=(0, 100), rounds=dict.fromkeys([PLAIN, *shapes], (1.0, 1.0)), rows=40,
+        positions=(0, 100),
+        rounds={PLAIN: (1.0, 1.0), **dict.fromkeys(shapes, (price, price))},
+        rows=40,
         catch_up=(0.1, 4.0),
-    )  # fmt: skip
+    )
     return AdaptiveSchedule([rounds.make(1, PLAIN, backlog), *drafting], backlog, Chooser(costs))
 
 
