@@ -68,7 +68,7 @@ class Chooser:
         if self._look_at_once:
             return
         prices = self.costs.prices(position)
-        now = {shape: self._drifted(shape, price) for shape, price in prices.items()}
+        now = {shape: price * self._drift.of(shape) for shape, price in prices.items()}
         self._prices = {s: price for s, price in now.items() if price - 1 <= self._spare}
         self._of_each = self._expected.of(self._prices, max(left, 1))
         speeds = {s: self._of_each[s].tokens / price for s, price in self._prices.items()}
@@ -136,11 +136,7 @@ class Chooser:
 
     def _price(self, shape: Shape, position: int) -> float:
         """Of a round, in plain rounds, as things are now."""
-        return self._drifted(shape, self.costs.price(shape, position))
-
-    def _drifted(self, shape: Shape, price: float) -> float:
-        """A price as it was measured, as it is now."""
-        return price * self._drift.of(shape)
+        return self.costs.price(shape, position) * self._drift.of(shape)
 
     def _covers(self, loss: float) -> bool:
         return loss <= max(self._account, 0)

@@ -111,7 +111,8 @@ class AdaptiveSchedule:
         self._run, self._run_left, self._thought = self.rounds[shape], count, False
 
     def _thought_of(self, left: int) -> tuple[Shape, int] | None:
-        """What was thought over before, unless there is no room for it any more."""
+        """What was thought over before, unless its drafts may reach beyond the text: then it counts
+        how much is left, which nobody knew."""
         if not self._thought:
             return None
         shape, count = self._chooser.decide(self._outlook)

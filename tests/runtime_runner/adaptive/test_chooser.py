@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -104,15 +104,20 @@ def test_after_many_hard_texts_it_finds_that_others_are_easy(costs: RoundCosts) 
     assert chosen <= fixed / 0.85
 
 
+def dearer_by(costs: RoundCosts, factors: Mapping[Shape, float]) -> RoundCosts:
+    """Where those shapes take so many times as long."""
+    rounds = {
+        shape: (low * factors.get(shape, 1.0), high * factors.get(shape, 1.0))
+        for shape, (low, high) in costs.rounds.items()
+    }
+    return replace(costs, rounds=rounds)
+
+
 @pytest.mark.parametrize("dearer", [1.0, 1.6])
 def test_it_notices_when_drafting_costs_more_than_was_measured(dearer: float) -> None:
     """In noisy times, on a device that became slower for all rounds alike."""
     measured = COSTS["shipped pair"]
-    rounds = {
-        shape: (low * dearer, high * dearer) if shape.nodes else (low, high)
-        for shape, (low, high) in measured.rounds.items()
-    }
-    costs = replace(measured, rounds=rounds)
+    costs = dearer_by(measured, dict.fromkeys(CHAINS[1:], dearer))
     rng = random.Random(2)
     text = right_drafts(TEXTS["all 0.6"], LENGTH, 0)
     fixed = min(fixed_price(costs, text, k) for k in CHAINS)
@@ -124,11 +129,7 @@ def test_it_notices_when_drafting_costs_more_than_was_measured(dearer: float) ->
 def test_it_notices_which_shapes_cost_something_else_than_was_measured(seed: int) -> None:
     """Of texts that differ, so that all shapes are played now and then."""
     costs, rng = COSTS["31B, slow drafts"], random.Random(seed)
-    wrong = {shape: rng.lognormvariate(0.0, 0.15) if shape.nodes else 1.0 for shape in costs.rounds}
-    measured = replace(
-        costs,
-        rounds={s: (low * wrong[s], high * wrong[s]) for s, (low, high) in costs.rounds.items()},
-    )
+    measured = dearer_by(costs, {k: rng.lognormvariate(0.0, 0.15) for k in CHAINS[1:]})
     rates = [[rng.uniform(0.3, 0.95)] * LONGEST for _ in range(LENGTH // 100)]
     text = right_drafts(lambda place: rates[place // 100], LENGTH, seed)
     fixed = min(fixed_price(costs, text, k) for k in CHAINS)
