@@ -19,7 +19,18 @@ from eagle_aot.common.text import one_line
 
 
 class Command(click.Command):
-    """Whose help and version are refused by a full disk in one line, as what it prints itself."""
+    """A command whose --help groups its options, and whose every write to a full disk fails in one
+    line, that of --help and --version included."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under the headings of their groups, in the order of the options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(context):
+            if (row := parameter.get_help_record(context)) is not None:
+                groups.setdefault(getattr(parameter, "group", "Options"), []).append(row)
+        for heading, rows in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         try:

@@ -1,0 +1,226 @@
+"""Structs whose fields are the options of a command.
+
+A field is written once, with its type, its default and its help:
+
+    class BatchSpec(msgspec.Struct, kw_only=True, frozen=True):
+        batch_size: Annotated[int, Option("Prompts that are decoded in parallel.", least=1)] = 1
+
+`spec_command` makes the command's options from the fields, `check_fields` holds values from Python
+to the same types and ranges, and `recorded` is what a manifest keeps of them.
+"""
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+
+from eagle_aot.common.command import eagle_command
+from eagle_aot.common.errors import SettingError
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a field's annotation says beside its type.
+
+    `group` is the heading in --help. `flag` is the option where it is not the field's name. Numbers
+    are between `least` and `most`, both included. A tuple is one word with commas where `commas` is
+    set, else the option may be repeated. `parse` reads the word of an option that has a syntax of
+    its own, and raises ValueError with what was expected. `recorded` is False for what a manifest
+    leaves out because it does not change the artifact, `shown` for a field without an option.
+    """
+
+    help: str
+    group: str = "Options"
+    metavar: str | None = None
+    flag: str | None = None
+    least: float | None = None
+    most: float | None = None
+    commas: bool = False
+    parse: Callable[[str], Any] | None = None
+    recorded: bool = True
+    shown: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a struct: its name, its type without None, its default and its `Option`.
+
+    `optional` says whether None is a value of it.
+    """
+
+    name: str
+    type: Any
+    optional: bool
+    default: Any
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return self.option.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words of a Literal, nothing for another type."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+
+@cache
+def spec_fields(spec: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """The fields that carry an `Option`, in the order in which they are written."""
+    hints = get_type_hints(spec, include_extras=True)
+    annotated = [(info, hints[info.name]) for info in msgspec.structs.fields(spec)]
+    return tuple(_field(info, hint) for info, hint in annotated if get_origin(hint) is Annotated)
+
+
+def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
+    type_, *extras = get_args(hint)
+    (option,) = (extra for extra in extras if isinstance(extra, Option))
+    members = get_args(type_) if get_origin(type_) in (Union, types.UnionType) else (type_,)
+    kinds = [member for member in members if member is not type(None)]
+    if info.default_factory is not msgspec.NODEFAULT:
+        default = info.default_factory()
+    else:
+        default = info.default
+    return Field(info.name, kinds[0], len(kinds) < len(members), default, option)
+
+
+def check_fields(spec: msgspec.Struct) -> None:
+    """Raise SettingError for a value that its option would not take: call it in __post_init__."""
+    for field in spec_fields(type(spec)):
+        value = getattr(spec, field.name)
+        if value is None and field.optional:
+            continue
+        if field.choices and value not in field.choices:
+            raise SettingError(f"{field.flag} {value}: must be one of {', '.join(field.choices)}")
+        if field.type in (int, float):
+            _check_number(field, value)
+
+
+def _check_number(field: Field, value: Any) -> None:
+    least, most = field.option.least, field.option.most
+    kinds = int if field.type is int else (int, float)
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    low = least is None or (is_number and value >= least)
+    high = most is None or (is_number and value <= most)
+    if is_number and low and high:
+        return
+    bounds = [f"at least {least:g}"] if least is not None else []
+    bounds += [f"at most {most:g}"] if most is not None else []
+    kind = "a whole number" if field.type is int else "a number"
+    raise SettingError(f"{field.flag} {value}: must be {kind}, {' and '.join(bounds)}".rstrip(", "))
+
+
+def recorded(spec: msgspec.Struct) -> dict[str, Any]:
+    """The values that decide what the artifact is, by field."""
+    return {f.name: getattr(spec, f.name) for f in spec_fields(type(spec)) if f.option.recorded}
+
+
+def command_line(spec: type[msgspec.Struct], values: Mapping[str, Any]) -> list[str]:
+    """The arguments that stand for recorded values; each is one word, so no value is taken for an
+    option."""
+    flags = {field.name: field.flag for field in spec_fields(spec)}
+    stated = {n: v for n, v in values.items() if v is not None and v is not False}
+    return [flags[n] if v is True else f"{flags[n]}={_word(v)}" for n, v in stated.items()]
+
+
+def _word(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def spec_command(spec: type[S]) -> Callable[[Callable[[S], None]], click.Command]:
+    """A decorator: makes a command of a function of the struct, with the struct's options."""
+
+    def decorate(body: Callable[[S], None]) -> click.Command:
+        @wraps(body)
+        def run(**values: Any) -> None:
+            body(spec(**values))
+
+        command = eagle_command(run)
+        command.params[:0] = spec_options(spec)
+        return command
+
+    return decorate
+
+
+def spec_options(spec: type[msgspec.Struct]) -> list[click.Option]:
+    """The click options of a struct."""
+    return [_click_option(field) for field in spec_fields(spec) if field.option.shown]
+
+
+def _click_option(field: Field) -> click.Option:
+    option = field.option
+    words: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    if field.type is bool and not field.optional:
+        words |= {"is_flag": True, "default": field.default}
+    elif field.type is bool:
+        words |= {"default": None}
+        return _grouped(option, [f"{field.flag}/--no-{field.flag[2:]}", field.name], words)
+    elif get_origin(field.type) in (tuple, dict) and not option.commas:
+        words |= {"multiple": True, "callback": _collected(field)}
+    elif option.commas or option.parse:
+        words |= {"callback": _parsed(field)}
+    words.setdefault("type", _click_type(field))
+    is_word = field.choices or field.type in (int, float, str)
+    words["show_default"] = bool(is_word and field.default not in (None, msgspec.NODEFAULT))
+    words.setdefault("default", None if field.default is msgspec.NODEFAULT else field.default)
+    return _grouped(option, [field.flag, field.name], words)
+
+
+def _grouped(option: Option, names: list[str], words: dict[str, Any]) -> click.Option:
+    made = click.Option(names, **words)
+    made.group = option.group  # type: ignore[attr-defined]  # Command.format_options reads it
+    return made
+
+
+def _click_type(field: Field) -> Any:
+    option = field.option
+    if option.parse or option.commas or get_origin(field.type) is dict:
+        return None
+    if field.choices:
+        return click.Choice(field.choices)
+    kind = get_args(field.type)[0] if get_origin(field.type) is tuple else field.type
+    if kind is Path:
+        return click.Path(path_type=Path)
+    if kind is int and (option.least, option.most) != (None, None):
+        return click.IntRange(option.least, option.most)  # type: ignore[arg-type]
+    return kind
+
+
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def _parsed(field: Field) -> Callback:
+    kind = get_args(field.type)[0] if field.option.commas else str
+
+    def read(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            if field.option.parse:
+                return field.option.parse(value)
+            return tuple(kind(part) for part in value.split(","))
+        except ValueError as error:
+            expected = str(error) if field.option.parse else "expected values and commas"
+            raise click.BadParameter(f"{value!r}: {expected}") from error
+
+    return read
+
+
+def _collected(field: Field) -> Callback:
+    def read(context: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
+        try:
+            parse = field.option.parse
+            parsed = tuple(parse(value) if parse else value for value in values)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        return dict(parsed) if get_origin(field.type) is dict else parsed
+
+    return read

@@ -1,0 +1,103 @@
+"""Structs whose fields are the options of a command."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.common.spec import Option, check_fields, command_line, recorded, spec_command
+
+
+def id_and_bias(word: str) -> tuple[int, float]:
+    token, _, bias = word.partition("=")
+    return int(token), float(bias)
+
+
+class Example(msgspec.Struct, kw_only=True, frozen=True):
+    model: Annotated[str, Option("A model.", metavar="NAME")]
+    length: Annotated[int | None, Option("Tokens.", "Shape", least=16, most=64)] = None
+    share: Annotated[float, Option("Of the time.", least=0, most=1)] = 0.5
+    backend: Annotated[Literal["cpu", "gpu"], Option("Where it runs.", "Shape")] = "cpu"
+    layers: Annotated[tuple[int, ...] | None, Option("Layers.", commas=True)] = None
+    stop: Annotated[tuple[str, ...], Option("Texts.")] = ()
+    bias: Annotated[dict[int, float], Option("Biases.", parse=id_and_bias)] = {}
+    as_json: Annotated[bool, Option("As JSON.", flag="--json", recorded=False)] = False
+    reuse: Annotated[bool | None, Option("Reuse.")] = None
+    output: Annotated[Path | None, Option("A folder.", recorded=False)] = None
+    steps: int = 3
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def parsed(*words: str) -> Example:
+    seen: list[Example] = []
+    result = CliRunner().invoke(spec_command(Example)(seen.append), words)
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def test_command_without_options_has_the_fields_defaults() -> None:
+    assert parsed("--model", "a") == Example(model="a")
+
+
+def test_options_of_every_type_become_their_fields() -> None:
+    words = (
+        "--model=a --length=20 --share=0.25 --backend=gpu --layers=1,2 --stop=x --stop=y "
+        "--bias=4=-1.5 --bias=5=2 --json --no-reuse --output=out"
+    )
+    assert parsed(*words.split()) == Example(
+        model="a", length=20, share=0.25, backend="gpu", layers=(1, 2), stop=("x", "y"),
+        bias={4: -1.5, 5: 2.0}, as_json=True, reuse=False, output=Path("out"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--length=8", "8 is not in the range 16<=x<=64"),
+        ("--backend=tpu", "'tpu' is not one of 'cpu', 'gpu'"),
+        ("--layers=1,x", "'1,x': expected values and commas"),
+        ("--bias=4", "could not convert string to float"),
+    ],
+)
+def test_word_of_another_type_is_a_usage_error(words: str, line: str) -> None:
+    result = CliRunner().invoke(spec_command(Example)(print), ["--model=a", words])
+    assert result.exit_code == 2 and line in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"length": 8}, "--length 8: must be a whole number, at least 16 and at most 64"),
+        ({"length": True}, "--length True: must be a whole number, at least 16 and at most 64"),
+        ({"share": 2}, "--share 2: must be a number, at least 0 and at most 1"),
+        ({"backend": "tpu"}, "--backend tpu: must be one of cpu, gpu"),
+    ],
+)
+def test_value_from_python_outside_its_range_is_refused(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(SettingError, match=line):
+        Example(model="a", **values)
+
+
+def test_recorded_values_leave_out_what_does_not_change_the_artifact() -> None:
+    values = recorded(Example(model="a", as_json=True))
+    assert list(values) == [
+        "model", "length", "share", "backend", "layers", "stop", "bias", "reuse",
+    ]  # fmt: skip
+
+
+def test_command_line_of_recorded_values_gives_the_same_struct() -> None:
+    spec = Example(model="--odd", length=32, layers=(3, 4))
+    values = {n: v for n, v in recorded(spec).items() if n not in ("stop", "bias")}
+    assert parsed(*command_line(Example, values)) == spec
+
+
+def test_help_lists_options_under_their_groups() -> None:
+    text = CliRunner().invoke(spec_command(Example)(print), ["--help"]).output
+    shape, options = text.index("Shape:"), text.index("Options:")
+    assert options < text.index("--model") < shape < text.index("--length")
+    assert "--steps" not in text
