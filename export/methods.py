@@ -155,9 +155,7 @@ def given_rows(pair: Pair, lengths: MethodLengths) -> dict[str, Input]:
     """What a prompt's chunk takes besides where there may be pictures in it."""
     if not lengths.image_tokens:
         return {}
-    caches = (module for module in pair.modules() if isinstance(module, KVCache))
-    dtype = next(cache.k.dtype for cache in caches)
-    return given_inputs(lengths.max_prefill, pair.target.hidden_size, dtype)
+    return given_inputs(lengths.max_prefill, pair.target.hidden_size, pair.target.dtype)
 
 
 def copying(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:

@@ -45,7 +45,7 @@ from eagle_aot.export.self_test.run import check_head, pairing_records, self_tes
 from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
 from eagle_aot.targets import get_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 
 DEFAULT_MAX_PREFILL = {CUDA: 1536, XNNPACK: 512}
 WORKSPACE = "compiling"
@@ -66,7 +66,7 @@ def run_export(source: Source, output_dir: Path, options: ExportOptions) -> Mani
     source.provenance.check_tokenizer()  # before the minutes of work, not after
     with options.progress.stage("load"):
         sizes = _caches(source, options, backend)
-        loaded = load_by_gpu(source, sizes, pictures=options.reads_pictures)
+        loaded = load_by_gpu(source, DTYPES[backend], sizes, pictures=options.reads_pictures)
     return export_pair(loaded, output_dir, options=options)
 
 
@@ -82,7 +82,7 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
     with FakeTensorMode(allow_non_fake_inputs=True) if source.is_dummy else nullcontext():
         with options.progress.stage("load"):
             sizes = _caches(source, options, backend)
-            loaded = load_pair(source, sizes, pictures=options.reads_pictures)
+            loaded = load_pair(source, DTYPES[backend], sizes, pictures=options.reads_pictures)
         options = replace(options, image_tokens=_image_tokens(source, options))
         loaded = lightened(loaded, options)
         lengths = _lengths(loaded.pair, options)
@@ -103,7 +103,7 @@ def run_self_test(source: Source, options: ExportOptions) -> Verdict:
     options = replace(options, image_tokens=_image_tokens(source, options))
     with options.progress.stage("load"):
         sizes = _caches(source, options, backend)
-        loaded = load_pair(source, sizes, pictures=options.reads_pictures)
+        loaded = load_pair(source, DTYPES[backend], sizes, pictures=options.reads_pictures)
     return self_test(lightened(loaded, options), backend, options)
 
 
@@ -284,12 +284,12 @@ def _image_tokens(source: Source, options: ExportOptions) -> tuple[int, ...] | N
     return options.image_tokens or (source.provenance.image_tokens,)
 
 
-def _caches(source: Source, options: ExportOptions, backend: str) -> CacheSizes:
+def _caches(source: Source, options: ExportOptions, backend: str) -> CacheSpec:
     max_seq_len = options.max_seq_len or get_target(source.target_model).default_max_seq_len
     # On a CPU a row is reduced over all of a ring, and long chunks are no faster.
     chunk = min(_max_prefill(options, backend), max_seq_len) if backend == CUDA else 0
     chunk = max(chunk, *_image_tokens(source, options) or (0,))  # a picture lies in one
-    return CacheSizes(max_seq_len, DTYPES[backend], options.max_batch_size, chunk)
+    return CacheSpec(max_seq_len, DTYPES[backend], options.max_batch_size, chunk)
 
 
 def _max_prefill(options: ExportOptions, backend: str) -> int:

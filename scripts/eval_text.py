@@ -25,7 +25,7 @@ from eagle_aot.common.prompts import read_prompts
 from eagle_aot.export import Source, load_pair
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4.quantisers import QUANTS
 from shared.header import header, title_lines
 from shared.options import commit_option, json_option
@@ -60,7 +60,7 @@ def main(
     choices: list[int] = []
     for kind in QUANTS:
         source = Source.find("auto", target_dir, None, "auto", table_quant=kind)
-        pair = load_pair(source, CacheSizes(piece, torch.float32)).pair
+        pair = load_pair(source, torch.float32, CacheSpec(piece, torch.float32)).pair
         ids = list(stream(source, prompts_jsonl))[:tokens]
         nats, chosen = likelihood(fold_int4(pair).target, ids, piece)
         choices = choices or chosen

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from eagle_aot.targets.step import GivenRows, Rows
@@ -12,10 +13,12 @@ from eagle_aot.targets.step import GivenRows, Rows
 class TapTarget(Protocol):
     """A causal language model with caches for several sequences, whose hidden states can be tapped.
 
-    Implementations are `nn.Module`s, so that they can be exported. `sliding_window` is 0 for a
-    model without sliding layers.
+    Implementations are `nn.Module`s, so that they can be exported. `dtype` is that of weights and
+    activations; KV caches may have another. `sliding_window` is 0 for a model without sliding
+    layers.
     """
 
+    dtype: torch.dtype
     max_seq_len: int
     sequences: int
     vocab_size: int

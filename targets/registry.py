@@ -11,7 +11,7 @@ import torch
 from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.targets import llama, qwen3
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.decoder.weights import fill_dummy
 from eagle_aot.targets.gemma4 import (
@@ -32,7 +32,7 @@ DUMMY_GROUP_SIZE = 32
 AUTO = "auto"
 """The target model that stands for whatever config.json says."""
 
-Loader = Callable[[Checkpoint, CacheSizes], TapTarget]
+Loader = Callable[[Checkpoint, torch.dtype, CacheSpec], TapTarget]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class TargetSpec:
     name: str
     summary: str
     load: Loader
-    dummy: Callable[[CacheSizes, int | None], TapTarget] | None
+    dummy: Callable[[torch.dtype, CacheSpec, int | None], TapTarget] | None
     target_dir: Path | None = None
     draft_dir: Path | None = None
     default_max_seq_len: int = 4096
@@ -65,16 +65,16 @@ def load_target(
     Its caches hold `max_batch_size` sequences of up to `max_seq_len` tokens each.
     Raises SettingError for a name that is neither, and the checkpoint's own errors.
     """
-    caches = CacheSizes(max_seq_len, dtype, max_batch_size)
+    caches = CacheSpec(max_seq_len, dtype, max_batch_size)
     spec = TARGETS.get(str(path_or_name))
     if spec is not None and spec.target_dir is not None:
-        return spec.load(Checkpoint(spec.target_dir), caches)
+        return spec.load(Checkpoint(spec.target_dir), dtype, caches)
     if not Path(path_or_name).exists():
         raise SettingError(
             f"{path_or_name}: neither a checkpoint directory nor a .gguf nor a shipped target "
             f"({', '.join(name for name, s in TARGETS.items() if s.target_dir)})"
         )
-    return _load_any(Checkpoint(path_or_name), caches)
+    return _load_any(Checkpoint(path_or_name), dtype, caches)
 
 
 def get_target(name: str) -> TargetSpec:
@@ -106,17 +106,18 @@ def model_type(checkpoint: Checkpoint) -> str:
     return found
 
 
-def _load_any(checkpoint: Checkpoint, caches: CacheSizes) -> TapTarget:
-    return LOADERS[model_type(checkpoint)](checkpoint, caches)
+def _load_any(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
+    return LOADERS[model_type(checkpoint)](checkpoint, dtype, caches)
 
 
 Config = TypeVar("Config", Gemma4Config, PreNormConfig)
 
 
 def _dummy(
-    decoder: Callable[[Config, CacheSizes], TapTarget],
+    decoder: Callable[[Config, torch.dtype, CacheSpec], TapTarget],
     config: Config,
-    caches: CacheSizes,
+    dtype: torch.dtype,
+    caches: CacheSpec,
     num_layers: int | None,
 ) -> TapTarget:
     if num_layers is not None and not 1 <= num_layers <= config.num_hidden_layers:
@@ -124,15 +125,15 @@ def _dummy(
             f"--dummy-layers {num_layers}: the target has {config.num_hidden_layers} layers"
         )
     config = replace(config, layer_types=config.layer_types[:num_layers])
-    target = decoder(config, caches)
+    target = decoder(config, dtype, caches)
     assert isinstance(target, TapDecoder)
-    fill_dummy(target, DUMMY_GROUP_SIZE, caches.dtype)
+    fill_dummy(target, DUMMY_GROUP_SIZE, dtype)
     return target.eval()
 
 
-def _dummy_tiny(caches: CacheSizes, num_layers: int | None) -> TapTarget:
+def _dummy_tiny(dtype: torch.dtype, caches: CacheSpec, num_layers: int | None) -> TapTarget:
     config = Gemma4Config.from_hf(Checkpoint(TINY_DIR / "target").config)
-    return _dummy(Gemma4Target, config, caches, num_layers)
+    return _dummy(Gemma4Target, config, dtype, caches, num_layers)
 
 
 def _line(

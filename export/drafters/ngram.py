@@ -10,7 +10,7 @@ from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.pair import Pair
 from eagle_aot.targets import TapTarget, TargetSpec
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 __all__ = ["methods", "without_checkpoint"]
 
@@ -40,7 +40,7 @@ class NgramDraft(nn.Module):
 
 
 def without_checkpoint(
-    spec: TargetSpec, target: TapTarget, caches: CacheSizes
+    spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> tuple[NgramDraft, Facts]:
     """All that there is, and no facts."""
     return NgramDraft(target.vocab_size), {}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.targets import TapTarget, TargetSpec
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 if TYPE_CHECKING:
     from eagle_aot.export.drafters.files import HeadCheckpoint
@@ -57,7 +57,7 @@ class DrafterKind(Protocol):
     """A line of the registry: a module that knows one kind of drafter."""
 
     def without_checkpoint(
-        self, spec: TargetSpec, target: TapTarget, caches: CacheSizes
+        self, spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
     ) -> tuple[Drafter, Facts]:
         """The drafter where no checkpoint is read, and the facts that `HeadKind.load` returns.
 
@@ -84,7 +84,8 @@ class HeadKind(DrafterKind, Protocol):
         self,
         checkpoint: "HeadCheckpoint",
         target: TapTarget,
-        caches: CacheSizes,
+        dtype: torch.dtype,
+        caches: CacheSpec,
         tap_layers: Sequence[int] | None,
     ) -> tuple[Drafter, Facts]:
         """The drafter on the host, and for the manifest how its files were understood.

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 from eagle_aot.common.errors import CheckpointNotFoundError, PairingError, SettingError
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint, read_config
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 SHORTEST = 16  # any context will do for sizes
 
@@ -38,7 +38,9 @@ class TargetFacts:
         if spec.dummy is None:
             raise SettingError(f"{target_model} has no geometry of its own: name a --target-dir")
         with FakeTensorMode():
-            return cls._of(target_model, spec.dummy(CacheSizes(SHORTEST, torch.bfloat16), None))
+            return cls._of(
+                target_model, spec.dummy(torch.bfloat16, CacheSpec(SHORTEST, torch.bfloat16), None)
+            )
 
     @classmethod
     def read(cls, directory: Path) -> "TargetFacts":

@@ -21,7 +21,7 @@ from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.pictures import Pictures, dummy_pictures, load_pictures
@@ -46,14 +46,19 @@ class LoadedPair:
     linears: Formats
 
 
-def load_pair(source: Source, caches: CacheSizes, *, pictures: bool = False) -> LoadedPair:
-    """Target and drafter on the host, checked against each other; with `pictures` the target reads
-    those, too."""
+def load_pair(
+    source: Source, dtype: torch.dtype, caches: CacheSpec, *, pictures: bool = False
+) -> LoadedPair:
+    """Load target and drafter on the host and check them against each other.
+
+    Weights and activations have `dtype`; KV caches are made by `caches`, which has a dtype of its
+    own. With `pictures` the target's image encoder is loaded, too.
+    """
     load_target = _dummy_target if source.is_dummy else _target
     try:
-        target = load_target(source, caches)
-        loaded = _load_drafts(source, target, caches)
-        seen = _load_pictures(source, target, caches) if pictures else None
+        target = load_target(source, dtype, caches)
+        loaded = _load_drafts(source, target, dtype, caches)
+        seen = _load_pictures(source, target, dtype) if pictures else None
         modules = {name: cast(nn.Module, draft) for name, (draft, _) in loaded.items()}
         quantise_table(target, nn.ModuleList(modules.values()), source.table_quant)
         for name, module in modules.items():
@@ -66,72 +71,76 @@ def load_pair(source: Source, caches: CacheSizes, *, pictures: bool = False) -> 
     return LoadedPair(pair, source, readings, linear_formats(pair))
 
 
-def load_by_gpu(source: Source, caches: CacheSizes, *, pictures: bool = False) -> LoadedPair:
+def load_by_gpu(
+    source: Source, dtype: torch.dtype, caches: CacheSpec, *, pictures: bool = False
+) -> LoadedPair:
     """The same for an export, which hardly writes to caches: for a GPU they take no memory before.
 
     A GPU draws a dummy's numbers: a host takes minutes for 30 billion.
     """
-    if caches.dtype != DTYPES[CUDA]:
-        return load_pair(source, caches, pictures=pictures)
+    if dtype != DTYPES[CUDA]:
+        return load_pair(source, dtype, caches, pictures=pictures)
     caches = replace(caches, on_host=True)
     if not source.is_dummy:
-        return load_pair(source, caches, pictures=pictures)
+        return load_pair(source, dtype, caches, pictures=pictures)
     with torch.device(CUDA):
-        loaded = load_pair(source, caches, pictures=pictures)
+        loaded = load_pair(source, dtype, caches, pictures=pictures)
     loaded.pair.cpu()
     torch.cuda.empty_cache()  # compilers may take room in processes of their own
     return loaded
 
 
-def _dummy_target(source: Source, caches: CacheSizes) -> TapTarget:
+def _dummy_target(source: Source, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
     spec = get_target(source.target_model)
     assert spec.dummy is not None
     torch.manual_seed(DUMMY_SEED)
-    return spec.dummy(caches, source.dummy_layers)
+    return spec.dummy(dtype, caches, source.dummy_layers)
 
 
-def _target(source: Source, caches: CacheSizes) -> TapTarget:
+def _target(source: Source, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
     assert source.target_dir is not None
     scheme = None if source.quantize is None else SCHEMES[source.quantize]
     checkpoint = Checkpoint(source.target_dir, scheme)
-    return get_target(source.target_model).load(checkpoint, caches)
+    return get_target(source.target_model).load(checkpoint, dtype, caches)
 
 
-def _load_pictures(source: Source, target: TapTarget, caches: CacheSizes) -> Pictures:
+def _load_pictures(source: Source, target: TapTarget, dtype: torch.dtype) -> Pictures:
     if source.is_dummy:
-        return dummy_pictures(source.target_model, target, caches.dtype)
+        return dummy_pictures(source.target_model, target, dtype)
     assert source.target_dir is not None
-    pictures = load_pictures(Checkpoint(source.target_dir), target, caches.dtype)
+    pictures = load_pictures(Checkpoint(source.target_dir), target, dtype)
     sizes = pictures.encoder.config.patch_size, pictures.encoder.config.pooling_kernel_size
     source.provenance.check_processor(*sizes)
     return pictures
 
 
 def _load_drafts(
-    source: Source, target: TapTarget, caches: CacheSizes
+    source: Source, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> dict[str, tuple[Drafter, Facts]]:
     """By their names, which is that of its kind for the only one."""
     if not source.drafts:
-        draft, reading = _load_draft(source, target, caches)
+        draft, reading = _load_draft(source, target, dtype, caches)
         return {draft.kind: (draft, reading)}
     found = {}
     for one in source.drafts:
         assert one.name is not None
         try:
             alone = replace(source, draft_dir=one.path, drafter=one.kind or source.drafter)
-            found[one.name] = _load_draft(alone, target, caches)
+            found[one.name] = _load_draft(alone, target, dtype, caches)
         except PairingError as error:
             raise PairingError(f"drafter {one.name}: {error}") from error
     return found
 
 
-def _load_draft(source: Source, target: TapTarget, caches: CacheSizes) -> tuple[Drafter, Facts]:
+def _load_draft(
+    source: Source, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+) -> tuple[Drafter, Facts]:
     if source.draft_dir is None:
         spec = get_target(source.target_model)
-        return KINDS[source.drafter].without_checkpoint(spec, target, caches)
+        return KINDS[source.drafter].without_checkpoint(spec, target, dtype, caches)
     files = HeadCheckpoint(source.draft_dir)
     kind = kind_of_checkpoint(files) if source.drafter == AUTO else HEADS[source.drafter]
-    return kind.load(files, target, caches, source.tap_layers)
+    return kind.load(files, target, dtype, caches, source.tap_layers)
 
 
 def linear_formats(pair: Pair) -> Formats:

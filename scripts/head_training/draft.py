@@ -11,7 +11,7 @@ from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.taps import default_tap_layers
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.rope import Rope
 from head_training.frozen_target import FrozenTarget
 from head_training.learned_mask import LearnedMask
@@ -75,7 +75,7 @@ def draft_vocabulary(counts: Tensor, size: int, always: Sequence[int]) -> Tensor
 def build_draft(target: FrozenTarget, config: DraftConfig, target_ids: Tensor) -> Eagle3Draft:
     """A fresh head in float32 that shares the target's (frozen, unscaled) embedding rows."""
     model = Eagle3Draft if config.mask_token_id is None else LearnedMask
-    draft = model(config, CacheSizes(NOT_CACHED, torch.float32)).to(target.device)
+    draft = model(config, torch.float32, CacheSpec(NOT_CACHED, torch.float32)).to(target.device)
     for parameter in draft.parameters():
         if parameter.ndim == 2:
             nn.init.normal_(parameter, std=0.02)

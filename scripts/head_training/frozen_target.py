@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, View
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache, View
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.decoder.weights import replace_linear
@@ -39,7 +39,7 @@ class CausalView:
         """Keep `k`, `v` [B, T, kv_heads, D]; the cache itself stays as it is."""
         self.latest = k, v
 
-    def attends_at_once(self, heads: int, cache: KVCache) -> bool:
+    def attends_at_once(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Never: nothing is stored here for an operator to read."""
         return False
 
@@ -154,5 +154,5 @@ class FrozenTarget:
 def read_target(target_model: str, path: Path, device: torch.device) -> FrozenTarget:
     """The target at `path`, a directory or a GGUF file: bfloat16 on a GPU, float32 on a CPU."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    loaded = get_target(target_model).load(Checkpoint(path), CacheSizes(SHORTEST, dtype))
+    loaded = get_target(target_model).load(Checkpoint(path), dtype, CacheSpec(SHORTEST, dtype))
     return FrozenTarget(loaded, device)

@@ -26,7 +26,7 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import name_of_kind
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import read_config
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from head_training.draft import NOT_CACHED
 from head_training.learned_mask import LearnedMask
 
@@ -93,7 +93,7 @@ def read_head(folder: Path, target: TapTarget | None) -> Eagle3Draft:
     """What was written, of either kind; `target` as for `load_draft`."""
     checkpoint = HeadCheckpoint(folder)
     layout = read_layout(checkpoint, None, parallel=name_of_kind(checkpoint) == P_EAGLE)
-    return build_draft(layout, target, CacheSizes(NOT_CACHED, torch.float32))
+    return build_draft(layout, target, torch.float32, CacheSpec(NOT_CACHED, torch.float32))
 
 
 def _quantised(draft: Eagle3Draft, config: QuantConfig) -> dict[str, Tensor]:

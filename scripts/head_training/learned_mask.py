@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 LAYERS = 4
 """Of a head unless something else is asked for, as of the published ones (arXiv 2602.01469)."""
@@ -25,9 +25,9 @@ class LearnedMask(ParallelDraft):
     `mask_feature`, which is made of it when a head is loaded, is not used.
     """
 
-    def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:
-        super().__init__(config, caches)
-        self.mask_hidden = nn.Parameter(torch.empty(self.fc.in_features, dtype=caches.dtype))
+    def __init__(self, config: DraftConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
+        super().__init__(config, dtype, caches)
+        self.mask_hidden = nn.Parameter(torch.empty(self.fc.in_features, dtype=dtype))
         nn.init.normal_(self.mask_hidden, std=0.02)
 
     def further(self, embedding: Tensor, feature: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ class CachedAttention(SharedInput):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """`x` [1, T, H] -> [1, T, H]; stores the rows' keys and values."""
         cache, view = self.kv_cache, context.view
-        if view.attends_at_once(self.heads, cache):
+        if view.attends_at_once(self.heads, x.dtype, cache):
             q = self._store_at_once(x, view, context.rotary)
         else:
             q, k, v = self._rotated(x, context.rotary)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from eagle_aot.common.zeros import untouched_zeros
 from eagle_aot.targets.decoder.attention import additive, attend, attend_with_tail
+from eagle_aot.targets.decoder.norms import cast
 from eagle_aot.targets.step import (
     PADDING_SLOTS,
     TAIL,
@@ -133,11 +134,13 @@ class RingKVCache(KVCache):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheSizes:
-    """What a target's caches are made for: positions of a sequence, sequences, and their dtype.
+class CacheSpec:
+    """The size and dtype of a model's KV caches.
 
-    `chunk` rows of a prompt at once are more than a window only where it says so. Caches are made
-    where all else is, or, `on_host`, of zeros that take no memory until somebody writes to them.
+    Each cache holds `sequences` sequences of up to `max_seq_len` positions. `dtype` is that of the
+    stored keys and values; the model's own dtype is independent of it. Rings take prompt chunks of
+    at least `chunk` rows. With `on_host` the buffers are zeros on the host that take no memory
+    until something is written to them; without it they are made on torch's current default device.
     """
 
     max_seq_len: int
@@ -222,36 +225,38 @@ class StepView:
             if self.moves is not None:
                 sources, targets = (moves.flatten() for moves in self.moves)
                 buffer.index_copy_(1, targets, buffer.index_select(1, sources))
-            buffer.index_copy_(1, self.own, new[0].transpose(0, 1))
+            buffer.index_copy_(1, self.own, cast(new[0].transpose(0, 1), buffer.dtype))
 
-    def attends_at_once(self, heads: int, cache: KVCache) -> bool:
-        """Whether `heads` of queries attend to the cache through the operator for few rows."""
-        return self.step.splits_keys and sdpa_splitk.is_servable(heads, cache.k)
+    def attends_at_once(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
+        """Whether `heads` queries of `dtype` attend through the operator for steps."""
+        servable = dtype == cache.k.dtype and sdpa_splitk.is_servable(heads, cache.k)
+        return self.step.splits_keys and servable
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """`q` [1, B * T, heads, head_dim] over what was stored; same shape and dtype."""
         step = self.step
         k, v = cache.by_sequence(cache.k), cache.by_sequence(cache.v)
-        if self.attends_at_once(q.shape[2], cache):
+        if self.attends_at_once(q.shape[2], q.dtype, cache):
             rows = step.positions, step.sequences, step.tail
             apart = rows_of_sequences(q, step.positions)
             sizes = scale, cache.window, cache.ring
             return one_row_of_rows(sdpa_splitk.sdpa_splitk(apart, k, v, *rows, *sizes))
-        committed = self._committed(cache.k), self._committed(cache.v)
-        tail = self._gathered(cache.k), self._gathered(cache.v)
+        committed = self._committed(cache.k, q.dtype), self._committed(cache.v, q.dtype)
+        tail = self._gathered(cache.k, q.dtype), self._gathered(cache.v, q.dtype)
         masks = self.mask, self.tail_mask
         return attend_with_tail(q, step.positions, committed, tail, masks, cache.k.shape[0], scale)
 
-    def _committed(self, buffer: Tensor) -> Tensor:
-        """[kv_heads * B, slots, head_dim] of the step's sequences."""
+    def _committed(self, buffer: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the step's sequences of `k` or `v`: [kv_heads * B, slots, head_dim] as `dtype`."""
         if self._cache.sequences == 1:
-            return buffer
+            return cast(buffer, dtype)
         shares = self._cache.by_sequence(buffer)
-        return shares.index_select(1, self.step.sequences).flatten(0, 1)
+        return cast(shares.index_select(1, self.step.sequences).flatten(0, 1), dtype)
 
-    def _gathered(self, buffer: Tensor) -> Tensor:
-        """[kv_heads * B * T, TAIL, head_dim] of all rows' tails."""
-        return buffer.index_select(1, self.tail).unflatten(1, (-1, TAIL)).flatten(0, 1)
+    def _gathered(self, buffer: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return all rows' tails of `k` or `v`: [kv_heads * B * T, TAIL, head_dim] as `dtype`."""
+        tails = buffer.index_select(1, self.tail).unflatten(1, (-1, TAIL)).flatten(0, 1)
+        return cast(tails, dtype)
 
 
 class PromptView:
@@ -279,27 +284,29 @@ class PromptView:
     def store(self, cache: KVCache, k: Tensor, v: Tensor) -> None:
         """Store `k`, `v` [1, T, kv_heads, head_dim] of a cache of this kind."""
         for buffer, new in ((cache.k, k), (cache.v, v)):
-            buffer.index_copy_(1, self.own, new[0].transpose(0, 1))
+            buffer.index_copy_(1, self.own, cast(new[0].transpose(0, 1), buffer.dtype))
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
         """`q` [1, T, heads, head_dim] over what was stored; same shape and dtype."""
-        if self.attends_at_once(q.shape[2], cache):
+        if self.attends_at_once(q.shape[2], q.dtype, cache):
             k, v = cache.by_sequence(cache.k), cache.by_sequence(cache.v)
             rows, sizes = (self.chunk.input_pos, self.chunk.sequence), (cache.window, cache.ring)
             last = (self.chunk.last_visible,) if cache.window and self.chunk.given else ()
             return sdpa_prompt.sdpa_prompt(q, k, v, *rows, scale, *sizes, *last)
-        return attend(q, self._share(cache.k), self._share(cache.v), self.mask, scale)
+        k, v = self._share(cache.k, q.dtype), self._share(cache.v, q.dtype)
+        return attend(q, k, v, self.mask, scale)
 
-    def attends_at_once(self, heads: int, cache: KVCache) -> bool:
-        """Whether `heads` of queries attend to the cache through the operator for prompts."""
-        return self.chunk.streams_keys and sdpa_prompt.is_servable(heads, cache.k)
+    def attends_at_once(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
+        """Whether `heads` queries of `dtype` attend through the operator for prompts."""
+        servable = dtype == cache.k.dtype and sdpa_prompt.is_servable(heads, cache.k)
+        return self.chunk.streams_keys and servable
 
-    def _share(self, buffer: Tensor) -> Tensor:
-        """[kv_heads, slots, head_dim] of the chunk's sequence."""
+    def _share(self, buffer: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the chunk's sequence of `k` or `v`: [kv_heads, slots, head_dim] as `dtype`."""
         if self._cache.sequences == 1:
-            return buffer
+            return cast(buffer, dtype)
         shares = self._cache.by_sequence(buffer)
-        return shares.index_select(1, self.chunk.sequence).squeeze(1)
+        return cast(shares.index_select(1, self.chunk.sequence).squeeze(1), dtype)
 
 
 View = StepView | PromptView

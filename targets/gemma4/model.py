@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.residual import ResidualLayer, join
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
@@ -31,9 +31,10 @@ class Gemma4Attention(CachedAttention):
 
     scale = 1.0
 
-    def __init__(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> None:
+    def __init__(
+        self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec
+    ) -> None:
         super().__init__()
-        dtype = caches.dtype
         self.heads = config.num_attention_heads
         self.head_dim, kv_heads = config.dims(layer)
         sliding = config.layer_types[layer] == SLIDING
@@ -56,13 +57,14 @@ class Gemma4Layer(ResidualLayer):
     layer_scalar: Tensor
     branch_ends = ("self_attn.o_proj", "mlp.down_proj")
 
-    def __init__(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> None:
+    def __init__(
+        self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec
+    ) -> None:
         super().__init__()
-        dtype = caches.dtype
         hidden, eps = config.hidden_size, config.rms_norm_eps
         self.kind = config.layer_types[layer]
         self.input_layernorm = RMSNorm(hidden, eps, dtype)
-        self.self_attn = self.attention(config, layer, caches)
+        self.self_attn = self.attention(config, layer, dtype, caches)
         self.post_attention_layernorm = RMSNorm(hidden, eps, dtype)
         self.pre_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
         inner = config.intermediate_size
@@ -75,9 +77,11 @@ class Gemma4Layer(ResidualLayer):
         self.post_feedforward_layernorm = RMSNorm(hidden, eps, dtype)
         self.register_buffer("layer_scalar", torch.ones(1, dtype=dtype))
 
-    def attention(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> nn.Module:
+    def attention(
+        self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec
+    ) -> nn.Module:
         """Its attention: the target's own, which a drafter's layers have not."""
-        return Gemma4Attention(config, layer, caches)
+        return Gemma4Attention(config, layer, dtype, caches)
 
     def join_packed(self) -> None:
         """The scale gets a second dimension: one alone, of few numbers, Inductor writes into the
@@ -103,10 +107,10 @@ class Gemma4Target(TapDecoder):
     embed_scale: Tensor
     never: Tensor | None
 
-    def __init__(self, config: Gemma4Config, caches: CacheSizes) -> None:
+    def __init__(self, config: Gemma4Config, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)
         self.config = config
-        self.dtype = dtype = caches.dtype
+        self.dtype = dtype
         self.vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
         self.num_hidden_layers = config.num_hidden_layers
@@ -115,7 +119,7 @@ class Gemma4Target(TapDecoder):
             config.vocab_size, config.hidden_size, dtype=dtype, device=META
         )
         self.layers = nn.ModuleList(
-            Gemma4Layer(config, layer, caches) for layer in range(config.num_hidden_layers)
+            Gemma4Layer(config, layer, dtype, caches) for layer in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         tied = config.tie_word_embeddings

@@ -6,7 +6,7 @@ import torch
 
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import LM_HEAD, check_sizes, load_weights, stored_again
 from eagle_aot.targets.gemma4.config import Gemma4Config
 from eagle_aot.targets.gemma4.model import Gemma4Target
@@ -18,7 +18,7 @@ NOT_TEXT = tuple(
 )
 
 
-def load_gemma4(checkpoint: Checkpoint, caches: CacheSizes) -> Gemma4Target:
+def load_gemma4(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> Gemma4Target:
     """The decoder of `checkpoint` on the host, INT4 where the checkpoint is INT4."""
     config = Gemma4Config.from_hf(checkpoint.config)
     prefix = name_prefix(checkpoint)
@@ -28,9 +28,9 @@ def load_gemma4(checkpoint: Checkpoint, caches: CacheSizes) -> Gemma4Target:
     if config.tie_word_embeddings:
         unused += stored_again(checkpoint, prefix)
     with torch.device("meta"):
-        check_sizes(Gemma4Target(config, caches), checkpoint, prefix)
-    target = Gemma4Target(config, caches)
-    load_weights(target, checkpoint, prefix, unused, caches.dtype)
+        check_sizes(Gemma4Target(config, dtype, caches), checkpoint, prefix)
+    target = Gemma4Target(config, dtype, caches)
+    load_weights(target, checkpoint, prefix, unused, dtype)
     return target.eval()
 
 

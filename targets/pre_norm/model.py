@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.residual import ResidualLayer, join
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
@@ -22,9 +22,10 @@ META = torch.device("meta")  # linears and the embedding get their storage from 
 class PreNormAttention(CachedAttention):
     """Grouped-query attention; `q_norm` and `k_norm` do nothing in families without them."""
 
-    def __init__(self, config: PreNormConfig, kind: str, caches: CacheSizes) -> None:
+    def __init__(
+        self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
+    ) -> None:
         super().__init__()
-        dtype = caches.dtype
         self.heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim, self.scale = config.head_dim, config.head_dim**-0.5
         q_width, kv_width = self.heads * self.head_dim, kv_heads * self.head_dim
@@ -48,12 +49,14 @@ class PreNormLayer(ResidualLayer):
 
     branch_ends = ("self_attn.o_proj", "mlp.down_proj")
 
-    def __init__(self, config: PreNormConfig, kind: str, caches: CacheSizes) -> None:
+    def __init__(
+        self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
+    ) -> None:
         super().__init__()
-        self.kind, dtype = kind, caches.dtype
+        self.kind = kind
         hidden, inner = config.hidden_size, config.intermediate_size
         self.input_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
-        self.self_attn = self.attention(config, kind, caches)
+        self.self_attn = self.attention(config, kind, dtype, caches)
         self.post_attention_layernorm = RMSNorm(hidden, config.rms_norm_eps, dtype)
         self.mlp = GatedMLP(
             gate_proj=linear(hidden, inner, dtype),
@@ -62,9 +65,11 @@ class PreNormLayer(ResidualLayer):
             activation="silu",
         )
 
-    def attention(self, config: PreNormConfig, kind: str, caches: CacheSizes) -> PreNormAttention:
+    def attention(
+        self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
+    ) -> PreNormAttention:
         """Its attention."""
-        return PreNormAttention(config, kind, caches)
+        return PreNormAttention(config, kind, dtype, caches)
 
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm
@@ -77,10 +82,10 @@ class PreNormLayer(ResidualLayer):
 class PreNormDecoder(TapDecoder):
     """A pre-norm decoder with caches as `caches` says."""
 
-    def __init__(self, config: PreNormConfig, caches: CacheSizes) -> None:
+    def __init__(self, config: PreNormConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)
         self.config = config
-        self.dtype = dtype = caches.dtype
+        self.dtype = dtype
         self.vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
         self.num_hidden_layers = config.num_hidden_layers
@@ -89,7 +94,7 @@ class PreNormDecoder(TapDecoder):
             config.vocab_size, config.hidden_size, dtype=dtype, device=META
         )
         self.layers = nn.ModuleList(
-            PreNormLayer(config, kind, caches) for kind in config.layer_types
+            PreNormLayer(config, kind, dtype, caches) for kind in config.layer_types
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         tied = config.tie_word_embeddings

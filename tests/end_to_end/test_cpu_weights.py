@@ -23,7 +23,7 @@ from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from eagle_aot.runtime_runner.rounds.target import no_moves
 from eagle_aot.targets import load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.runner.eager_executor import EagerExecutor
 from support.runner.mixed_prompts import mixed_prompts
 
@@ -61,8 +61,8 @@ def test_the_program_computes_what_eager_code_computes(
     runner: Runner = request.getfixturevalue(fixture)
     target_dir, head_dir = request.getfixturevalue(PAIRS[fixture])
     target = load_target(target_dir, runner.constants.max_seq_len)
-    files, caches = HeadCheckpoint(head_dir), CacheSizes(192, torch.float32)
-    draft, _ = kind_of_checkpoint(files).load(files, target, caches, None)
+    files, caches = HeadCheckpoint(head_dir), CacheSpec(192, torch.float32)
+    draft, _ = kind_of_checkpoint(files).load(files, target, torch.float32, caches, None)
     light = lighten(Pair(target, draft), KINDS[fixture])
     tokens = torch.arange(40, 80).unsqueeze(0)
     first, tail = torch.zeros(1, dtype=torch.int64), runner.constants.tail

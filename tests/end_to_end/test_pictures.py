@@ -18,7 +18,7 @@ from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.images.picture import Patches
 from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.prompts.run import PromptRun
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import GivenRows, PromptChunk
 from support.golden_cases import relative_error
 from support.picture_pair import BEGIN, END, IMAGE, NEVER, PLACEHOLDER, ROWS
@@ -140,7 +140,9 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
         bonus = run.run_chunk()
     found = runner.drafter.logits(where)
     source = Source.find("auto", *picture_pair, "auto")
-    pair = load_pair(source, CacheSizes(320, torch.float32, chunk=96), pictures=True).pair
+    pair = load_pair(
+        source, torch.float32, CacheSpec(320, torch.float32, chunk=96), pictures=True
+    ).pair
     given = runner.target.given_rows(Chunk(0, len(read.tokens), False), read.pictures)
     tokens, places = torch.tensor([read.tokens]), torch.arange(len(read.tokens))
     following = torch.cat((tokens, bonus), dim=1)[:, 1:]

@@ -10,7 +10,7 @@ import torch
 from eagle_aot.export import Source, load_pair
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.images.picture import Patches
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.golden_cases import relative_error
 from support.picture_pair import NEVER, PLACEHOLDER, ROWS
 from support.pictures import drawn, stored, transformers_shortfall
@@ -39,7 +39,9 @@ def test_the_tower_is_the_one_of_its_modules(
     runner: Runner, picture_pair: tuple[Path, Path]
 ) -> None:
     source = Source.find("auto", *picture_pair, "auto")
-    pair = load_pair(source, CacheSizes(96, torch.float32, chunk=ROWS), pictures=True).pair
+    pair = load_pair(
+        source, torch.float32, CacheSpec(96, torch.float32, chunk=ROWS), pictures=True
+    ).pair
     for image in IMAGES:
         picture = runner.reader.picture(image, None)
         assert isinstance(picture.content, Patches)

@@ -10,7 +10,7 @@ from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.methods import export_methods, matvec_max_m_raised, method_specs
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, FlatKVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.triton_kernels.int4_gemm import api
 
@@ -48,7 +48,7 @@ def immense(like: Tensor, dim: int) -> Tensor:
 def test_a_pair_that_memory_could_not_hold_is_traced() -> None:
     """With a table and caches of 8 TiB each, of which every copy is refused."""
     source = Source.find("gemma4-tiny", None, None, "dummy", dummy_layers=6)
-    pair = load_pair(source, CacheSizes(128, torch.bfloat16)).pair
+    pair = load_pair(source, torch.bfloat16, CacheSpec(128, torch.bfloat16)).pair
     target = pair.target
     assert isinstance(target, Gemma4Target)
     table = nn.Parameter(immense(target.embed_weight, 0), requires_grad=False)

@@ -20,7 +20,7 @@ from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.publish.decisions import describe_decisions, tower
 from eagle_aot.targets import load_target, pictures
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4.vision import GEMMA4_VISION
 from eagle_aot.targets.pictures import load_pictures
 from support.golden_cases import GOLDEN
@@ -210,7 +210,9 @@ def test_an_export_for_a_gpu_tells_of_the_tower_that_it_took_over(
     monkeypatch.setattr(pipeline, "pairing_records", lambda *given: {"eagle3": None})
     monkeypatch.setattr(pipeline, "choose_backend", lambda asked: asked)
     source = Source.find("auto", *picture_pair, "auto")
-    loaded = load_pair(source, CacheSizes(96, torch.bfloat16, chunk=70), pictures=True)
+    loaded = load_pair(
+        source, torch.bfloat16, CacheSpec(96, torch.bfloat16, chunk=70), pictures=True
+    )
     parameters = sum(p.numel() for p in loaded.pair.vision.parameters())
     options = ExportOptions(backend="cuda", inputs=BOTH, max_seq_len=96)
     with pytest.raises(Reached):
@@ -222,16 +224,18 @@ def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]
     target_dir, head_dir = picture_pair
     settings = target_dir / "processor_config.json"
     source = Source.find("auto", target_dir, head_dir, "auto")
-    caches = CacheSizes(96, torch.float32, chunk=70)
-    pair = load_pair(source, caches, pictures=True).pair
+    caches = CacheSpec(96, torch.float32, chunk=70)
+    pair = load_pair(source, torch.float32, caches, pictures=True).pair
     told = tower(pair)["tower"]
     assert told["parameters"] == sum(p.numel() for p in pair.vision.parameters())
-    assert tower(load_pair(source, caches).pair) == {}
+    assert tower(load_pair(source, torch.float32, caches).pair) == {}
     before = settings.read_text()
     try:
         wrong = {**PROCESSOR["image_processor"], "patch_size": 16}
         settings.write_text(json.dumps({"image_processor": wrong}))
         with pytest.raises(CheckpointError, match="patches of 16 pixels"):
-            load_pair(Source.find("auto", *picture_pair, "auto"), caches, pictures=True)
+            load_pair(
+                Source.find("auto", *picture_pair, "auto"), torch.float32, caches, pictures=True
+            )
     finally:
         settings.write_text(before)

@@ -12,16 +12,19 @@ from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading import load
 from eagle_aot.export.lowering.backend import DTYPES
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 
 def test_a_dummy_that_a_device_drew_lies_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the device is the host itself, so that the numbers must be the host's, too."""
     monkeypatch.setattr(load, "CUDA", "cpu")
     monkeypatch.setitem(DTYPES, "cpu", torch.bfloat16)
-    source, caches = Source.find("gemma4-tiny", None, None, "dummy"), CacheSizes(64, torch.bfloat16)
-    pair = load.load_by_gpu(source, caches).pair
-    found, expected = pair.state_dict(), load.load_pair(source, caches).pair.state_dict()
+    source, caches = Source.find("gemma4-tiny", None, None, "dummy"), CacheSpec(64, torch.bfloat16)
+    pair = load.load_by_gpu(source, torch.bfloat16, caches).pair
+    found, expected = (
+        pair.state_dict(),
+        load.load_pair(source, torch.bfloat16, caches).pair.state_dict(),
+    )
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert pair.draft.embed_tokens.weight is pair.target.embed_weight
@@ -35,7 +38,7 @@ def test_a_gpu_too_small_to_draw_a_dummy_is_stated(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(eagle3, "dummy_draft", out_of_memory)
     source = Source.find("gemma4-tiny", None, None, "dummy")
     with pytest.raises(ExportError, match=r"^loading failed: out of memory on the GPU, 2\.62 G"):
-        load.load_pair(source, CacheSizes(64, torch.bfloat16))
+        load.load_pair(source, torch.bfloat16, CacheSpec(64, torch.bfloat16))
 
 
 def test_a_gpu_too_small_to_pack_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +52,7 @@ def test_a_gpu_too_small_to_pack_is_stated(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_job_and_xnnpack_lower_here(tmp_path: Path, backend: str, jobs: int) -> None:
     """Nothing is moved, made or spawned."""
     source = Source.find("gemma4-tiny", None, None, "dummy", 1, drafter="ngram")
-    pair = load.load_pair(source, CacheSizes(64, torch.bfloat16)).pair
+    pair = load.load_pair(source, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
     before = {name: tensor.data_ptr() for name, tensor in pair.named_parameters()}
     options = ExportOptions(backend=backend, jobs=jobs)
     lengths = method_lengths(128, 256, 64)

@@ -13,7 +13,7 @@ from bench.sdpa.layers import Layer
 from bench_prompt import main
 from eagle_aot.export import Source, load_pair
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.int4 import Int4Weight
 from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m
@@ -92,7 +92,7 @@ def test_flops_are_those_of_what_is_seen() -> None:
 @torch.no_grad()
 def test_layers_are_those_of_the_target() -> None:
     source = Source.find("gemma4-tiny", None, None, "dummy", drafter="ngram")
-    pair = load_pair(source, CacheSizes(256, torch.bfloat16, chunk=128)).pair
+    pair = load_pair(source, torch.bfloat16, CacheSpec(256, torch.bfloat16, chunk=128)).pair
     target = pack_int4(pair, 132).target
     assert isinstance(target, TapDecoder)
     model = layers.Layers(target)

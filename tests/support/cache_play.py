@@ -6,7 +6,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, view_of
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, view_of
 from eagle_aot.targets.step import MAX_ROWS, TAIL, PromptChunk, Step, one_row_of_rows
 from support.kernels.sdpa_cases import Forward, Layer, Row, Text, entries, forward
 
@@ -34,7 +34,7 @@ class CachePlay:
         first_token: int = 1,
     ) -> None:
         self.layer, self.splits_keys, self.padding = layer, splits_keys, padding
-        sizes = CacheSizes(LONGEST, layer.dtype, sequences)
+        sizes = CacheSpec(LONGEST, layer.dtype, sequences)
         self.cache = sizes.cache(layer.kv_heads, layer.head_dim, layer.window)
         self.texts: list[list[int]] = [[] for _ in range(sequences)]
         self.moves = torch.full((sequences, TAIL), -1)

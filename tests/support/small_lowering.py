@@ -26,7 +26,7 @@ from eagle_aot.export.methods import method_specs
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.trace import traced
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 SEQUENCES = 2
 LENGTHS = method_lengths(128, 256, 64, SEQUENCES)
@@ -37,8 +37,8 @@ PID = "pid"
 def small_pair() -> Pair:
     """One random layer, without a head."""
     source = Source.find("gemma4-tiny", None, None, "dummy", 1, drafter="ngram")
-    sizes = CacheSizes(256, torch.bfloat16, SEQUENCES, on_host=True)
-    return pack_int4(load_pair(source, sizes).pair, 132)
+    sizes = CacheSpec(256, torch.bfloat16, SEQUENCES, on_host=True)
+    return pack_int4(load_pair(source, torch.bfloat16, sizes).pair, 132)
 
 
 def small_programs(pair: Pair) -> dict[str, ExportedProgram]:

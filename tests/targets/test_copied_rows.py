@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.targets.decoder.copied_rows import copy_rows
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.step import PromptChunk, longest_chunk, ring_slots
 from support.cache_play import CachePlay
 from support.kernels.sdpa_cases import Layer
@@ -56,7 +56,7 @@ def test_a_text_goes_on_in_another_sequence(data: st.DataObject, window: int) ->
 @pytest.mark.parametrize("at_once", [False, True])
 def test_nothing_else_is_written(window: int, at_once: bool) -> None:
     """By stock operators, and by one for both buffers."""
-    cache = CacheSizes(40, torch.float32, 3).cache(2, 4, window)
+    cache = CacheSpec(40, torch.float32, 3).cache(2, 4, window)
     for buffer in (cache.k, cache.v):
         buffer.copy_(torch.rand_like(buffer))
     before = {name: cache.by_sequence(buffer).clone() for name, buffer in cache.named_buffers()}

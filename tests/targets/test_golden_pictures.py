@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target, load_gemma4
 from eagle_aot.targets.gemma4.vision import load_vision
 from eagle_aot.targets.step import GivenRows, PromptChunk, chain_step
@@ -31,7 +31,9 @@ def spans(directory: Path) -> list[tuple[int, int]]:
 
 
 def load(directory: Path) -> Gemma4Target:
-    target = load_gemma4(Checkpoint(directory), CacheSizes(192, torch.float32, chunk=ROOM))
+    target = load_gemma4(
+        Checkpoint(directory), torch.float32, CacheSpec(192, torch.float32, chunk=ROOM)
+    )
     target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
     return target
 

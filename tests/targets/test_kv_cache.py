@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.decoder.attention import MASKED
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, FlatKVCache, RingKVCache, StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache, RingKVCache, StepView
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.step import (
     MAX_ROWS,
@@ -281,10 +281,10 @@ def test_the_guard_refuses_what_a_ring_has_overwritten() -> None:
 
 @pytest.mark.parametrize("window", [0, 8])
 def test_caches_on_the_host_are_made_there(window: int) -> None:
-    sizes = CacheSizes(64, torch.bfloat16, on_host=True)
+    sizes = CacheSpec(64, torch.bfloat16, on_host=True)
     with torch.device("meta"):
         cache = sizes.cache(2, 16, window)
-        elsewhere = CacheSizes(64, torch.bfloat16).cache(2, 16, window)
+        elsewhere = CacheSpec(64, torch.bfloat16).cache(2, 16, window)
     assert {buffer.device.type for buffer in cache.buffers()} == {"cpu"}
     assert {buffer.device.type for buffer in elsewhere.buffers()} == {"meta"}
     assert dict(cache.named_buffers()).keys() == {"k", "v"} and not cache.state_dict()

@@ -11,7 +11,7 @@ from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets import get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder import weights
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.checkpoint_edits import Tensors, edit_config, edit_tensors
 from support.gemma_oracle import random_tokens, run_in_chunks
 from support.pre_norm_oracle import FAMILIES, LLAMA3_ROPE, random_pre_norm, save
@@ -46,7 +46,7 @@ def test_a_checkpoint_of_another_family_than_asked_for_is_refused(directory: Pat
     found = directory.name
     asked = {"llama": "qwen3-8b", "qwen3": "llama-3.1-8b"}[found]
     with pytest.raises(UnsupportedError, match=f"model_type '{found}', not .*-model auto"):
-        get_target(asked).load(Checkpoint(directory), CacheSizes(16, torch.float32))
+        get_target(asked).load(Checkpoint(directory), torch.float32, CacheSpec(16, torch.float32))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError, UnsupportedError
 from eagle_aot.targets import TARGETS, TapTarget, get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.registry import LOADERS
 from support.gemma_oracle import random_gemma, save_text_layout, write_config
@@ -56,7 +56,9 @@ def test_every_line_names_itself_and_what_ships_with_it() -> None:
 def test_the_shipped_target_is_a_tap_target_with_its_published_sizes(dummy: bool) -> None:
     spec = get_target("gemma4-tiny")
     target = (
-        spec.dummy(CacheSizes(32, torch.float32), None) if dummy else load_target("gemma4-tiny", 32)
+        spec.dummy(torch.float32, CacheSpec(32, torch.float32), None)
+        if dummy
+        else load_target("gemma4-tiny", 32)
     )
     assert isinstance(target, TapTarget) and isinstance(target, nn.Module)
     assert not target.training
@@ -96,7 +98,7 @@ def test_published_geometries_have_as_many_parameters_as_their_makers_say(
     spec = get_target(name)
     assert spec.dummy is not None
     with FakeTensorMode(allow_non_fake_inputs=True):
-        target = spec.dummy(CacheSizes(16, torch.bfloat16), None)
+        target = spec.dummy(torch.bfloat16, CacheSpec(16, torch.bfloat16), None)
     assert isinstance(target, nn.Module)
     linears = sum(m.in_features * m.out_features for m in target.modules()
                   if isinstance(m, Int4Linear))  # fmt: skip
@@ -115,14 +117,17 @@ def test_a_model_type_is_a_target_of_whatever_geometry(tmp_path: Path) -> None:
         spec = get_target(name)
         assert (spec.name, spec.dummy, spec.target_dir) == (name, None, None)
         assert (
-            spec.load(Checkpoint(directory), CacheSizes(16, torch.float32)).num_hidden_layers == 4
+            spec.load(
+                Checkpoint(directory), torch.float32, CacheSpec(16, torch.float32)
+            ).num_hidden_layers
+            == 4
         )
     assert not set(LOADERS) & set(TARGETS)
 
 
 def test_a_dummy_can_be_cut_short() -> None:
     spec = get_target("gemma4-tiny")
-    assert spec.dummy(CacheSizes(32, torch.float32), 2).num_hidden_layers == 2
+    assert spec.dummy(torch.float32, CacheSpec(32, torch.float32), 2).num_hidden_layers == 2
     for layers in (0, 7):
         with pytest.raises(SettingError, match=f"--dummy-layers {layers}: the target has 6 layers"):
-            spec.dummy(CacheSizes(32, torch.float32), layers)
+            spec.dummy(torch.float32, CacheSpec(32, torch.float32), layers)

@@ -20,7 +20,7 @@ from transformers import Gemma4ForCausalLM
 from eagle_aot.common.errors import CheckpointError, SettingError, UnsupportedError
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import load_gemma4
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES, quantise
@@ -140,7 +140,9 @@ def test_a_plain_model_is_quantised_on_load(
 ) -> None:
     save_text_layout(model, tmp_path)
     linears, _ = projections(tmp_path)
-    target = load_gemma4(Checkpoint(tmp_path, SCHEMES[scheme]), CacheSizes(32, torch.float32))
+    target = load_gemma4(
+        Checkpoint(tmp_path, SCHEMES[scheme]), torch.float32, CacheSpec(32, torch.float32)
+    )
     assert sum(isinstance(m, Int4Linear) for m in target.modules()) == LINEARS
     values = {n: dense(quantise(w, SCHEMES[scheme], torch.float32)) for n, w in linears.items()}
     model.load_state_dict(values, strict=False)
@@ -152,10 +154,14 @@ def test_a_plain_model_is_quantised_on_load(
 def test_tables_and_what_is_int4_already_are_not_quantised(tmp_path: Path) -> None:
     geometry = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "global_head_dim": 32}
     save_text_layout(random_gemma(tie_word_embeddings=False, **geometry), tmp_path)
-    stored = load_gemma4(Checkpoint(tmp_path, SCHEMES["int4-g32"]), CacheSizes(32, torch.float32))
+    stored = load_gemma4(
+        Checkpoint(tmp_path, SCHEMES["int4-g32"]), torch.float32, CacheSpec(32, torch.float32)
+    )
     assert isinstance(stored.lm_head, torch.nn.Linear)
     values = save_awq(tmp_path)
-    target = load_gemma4(Checkpoint(tmp_path, SCHEMES["int4-g32"]), CacheSizes(32, torch.float32))
+    target = load_gemma4(
+        Checkpoint(tmp_path, SCHEMES["int4-g32"]), torch.float32, CacheSpec(32, torch.float32)
+    )
     layer = target.layers[0].get_submodule("mlp.up_proj")
     assert isinstance(layer, Int4Linear)
     assert torch.equal(layer.dense().weight, values["model.layers.0.mlp.up_proj.weight"])
@@ -175,7 +181,9 @@ def test_one_dense_weight_at_a_time_is_in_memory(
         return tensor
 
     monkeypatch.setattr(Checkpoint, "tensor", watched)
-    load_gemma4(Checkpoint(tmp_path, SCHEMES["int4-g32"]), CacheSizes(32, torch.float32))
+    load_gemma4(
+        Checkpoint(tmp_path, SCHEMES["int4-g32"]), torch.float32, CacheSpec(32, torch.float32)
+    )
     assert most == [1] * LINEARS
 
 
@@ -191,7 +199,9 @@ def test_what_a_gguf_holds_in_more_bits_can_be_quantised(
     file.close()
     (tmp_path / "model.safetensors").unlink()
     for scheme, count in ((None, 24), (SCHEMES["int4-g32"], LINEARS)):
-        target = load_gemma4(Checkpoint(tmp_path, scheme), CacheSizes(32, torch.float32))
+        target = load_gemma4(
+            Checkpoint(tmp_path, scheme), torch.float32, CacheSpec(32, torch.float32)
+        )
         assert sum(isinstance(m, Int4Linear) for m in target.modules()) == count
 
 
@@ -200,7 +210,9 @@ def test_a_group_that_does_not_fit_is_refused(tmp_path: Path, model: Gemma4ForCa
     with pytest.raises(
         SettingError, match=r"--quantize: model\..*_proj\.weight has 64 columns, no multiple of 128"
     ):
-        load_gemma4(Checkpoint(tmp_path, SCHEMES["int4-g128"]), CacheSizes(16, torch.float32))
+        load_gemma4(
+            Checkpoint(tmp_path, SCHEMES["int4-g128"]), torch.float32, CacheSpec(16, torch.float32)
+        )
 
 
 @pytest.mark.parametrize(

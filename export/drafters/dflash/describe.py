@@ -14,7 +14,7 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.drafters.report_lines import line, plain
 from eagle_aot.export.drafters.target_facts import TargetFacts
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 
 def describe_dflash(
@@ -27,7 +27,7 @@ def describe_dflash(
     if target is not None:
         target.check_made_for(config.target_hidden_size, config.vocab_size)
     with torch.device("meta"):
-        check_tensors(DFlashDraft(config, CacheSizes(1, torch.float32)), files)
+        check_tensors(DFlashDraft(config, torch.float32, CacheSpec(1, torch.float32)), files)
     read_target_ids(config, files)
     return {
         "directory": str(files.directory),

@@ -8,7 +8,7 @@ from eagle_aot.export.drafters.dflash.config import DFlashConfig
 from eagle_aot.export.drafters.dflash.load import TABLES, own_shapes
 from eagle_aot.export.drafters.dflash.model import DFlashDraft
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.rope import Rope
 from eagle_aot.targets.decoder.weights import assign
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig
@@ -21,12 +21,12 @@ that allows."""
 TAPS = 5
 
 
-def dummy_dflash(target: TapTarget, caches: CacheSizes) -> DFlashDraft:
+def dummy_dflash(target: TapTarget, dtype: torch.dtype, caches: CacheSpec) -> DFlashDraft:
     """A random head that shares the target's tables, as the public ones do."""
-    draft = DFlashDraft(_config(target), caches)
+    draft = DFlashDraft(_config(target), dtype, caches)
     for name, shape in own_shapes(draft).items():
         if name not in TABLES and len(shape) > 1:
-            rows = torch.randn(shape, dtype=caches.dtype) * shape[-1] ** -0.5
+            rows = torch.randn(shape, dtype=dtype) * shape[-1] ** -0.5
             assign(draft, name, rows)
     assert isinstance(target.embed_weight, nn.Parameter)  # the same one, or it would be moved twice
     draft.embed_tokens.weight = target.embed_weight

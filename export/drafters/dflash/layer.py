@@ -1,8 +1,9 @@
 """A decoder layer whose keys and values of a text are made of the target's features."""
 
+import torch
 from torch import Tensor, nn
 
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache, StepView
 from eagle_aot.targets.decoder.rope import apply_rotary
 from eagle_aot.targets.decoder.tap_decoder import Context
 from eagle_aot.targets.pre_norm.config import PreNormConfig
@@ -30,8 +31,10 @@ class DFlashAttention(PreNormAttention):
 class DFlashLayer(PreNormLayer):
     """Qwen3's, but for where keys and values of a text come from."""
 
-    def attention(self, config: PreNormConfig, kind: str, caches: CacheSizes) -> DFlashAttention:
-        return DFlashAttention(config, kind, caches)
+    def attention(
+        self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
+    ) -> DFlashAttention:
+        return DFlashAttention(config, kind, dtype, caches)
 
     def store(self, features: Tensor, context: Context) -> None:
         """As its attention does."""
@@ -64,6 +67,6 @@ class BlockView(StepView):
         return self._rows.own
 
 
-def linear(inputs: int, outputs: int, caches: CacheSizes) -> nn.Linear:
+def linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
     """Without a bias, and without storage yet."""
-    return nn.Linear(inputs, outputs, bias=False, dtype=caches.dtype, device="meta")
+    return nn.Linear(inputs, outputs, bias=False, dtype=dtype, device="meta")

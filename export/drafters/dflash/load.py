@@ -8,22 +8,24 @@ from eagle_aot.export.drafters.dflash.model import DFlashDraft
 from eagle_aot.export.drafters.dflash.reading import EMBEDDING, LM_HEAD, MAPS, DFlashFiles
 from eagle_aot.export.drafters.draft_vocabulary import read_target_ids
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign, check_shape, checked
 
 TABLES = (EMBEDDING, LM_HEAD)
 """What a head may leave to its target, and usually does."""
 
 
-def build_dflash(files: DFlashFiles, target: TapTarget, caches: CacheSizes) -> DFlashDraft:
+def build_dflash(
+    files: DFlashFiles, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+) -> DFlashDraft:
     """The head of files that have been read, on the host. Raises CheckpointError for damaged files
     and PairingError for another target."""
     with torch.device("meta"):
-        check_tensors(DFlashDraft(files.config, caches), files)
-    draft = DFlashDraft(files.config, caches)
+        check_tensors(DFlashDraft(files.config, dtype, caches), files)
+    draft = DFlashDraft(files.config, dtype, caches)
     draft.check_target(target)
     for name, shape in own_shapes(draft).items():
-        assign(draft, name, _tensor(files, target, name, shape, caches.dtype))
+        assign(draft, name, _tensor(files, target, name, shape, dtype))
     draft.target_ids = read_target_ids(files.config, files)
     return draft.eval()
 

@@ -58,7 +58,7 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
     assert isinstance(draft, DFlashDraft)
     served = splits_keys and all(is_served(draft, layer) for layer in draft.layers)
     step, caches = step_inputs(batch), caches_of(pair, "draft")
-    features = features_input(batch, draft.hidden_size, cache_dtype(draft))
+    features = features_input(batch, draft.hidden_size, draft.dtype)
     context = MethodSpec(
         module=DFlashContext(pair),
         inputs={name: step[name] for name in ("positions", "sequences")} | features,
@@ -79,13 +79,6 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
         splits_keys=served,
     )
     return {DFLASH_CONTEXT: context, DFLASH_BLOCK: block}
-
-
-def cache_dtype(draft: DFlashDraft) -> torch.dtype:
-    """What keys, values and features are held in."""
-    first = draft.layers[0]
-    assert isinstance(first, DFlashLayer)
-    return first.kv_cache.k.dtype
 
 
 def is_served(draft: DFlashDraft, layer: torch.nn.Module) -> bool:

@@ -16,7 +16,7 @@ from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.dflash.config import DFlashConfig
 from eagle_aot.export.drafters.dflash.layer import BlockView, DFlashLayer, linear
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, StepView
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.tap_decoder import Context
 from eagle_aot.targets.pre_norm.config import SLIDING
@@ -30,21 +30,21 @@ class DFlashDraft(nn.Module):
     kind = DFLASH
     target_ids: Tensor
 
-    def __init__(self, config: DFlashConfig, caches: CacheSizes) -> None:
+    def __init__(self, config: DFlashConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__()
-        self.config, dtype = config, caches.dtype
+        self.config, self.dtype = config, dtype
         hidden, eps = config.hidden_size, config.layers.rms_norm_eps
         taps_width = len(config.tap_layers) * config.target_hidden_size
         self.embed_tokens = nn.Embedding(
             config.layers.vocab_size, hidden, dtype=dtype, device="meta"
         )
-        self.fc = linear(taps_width, hidden, caches)
+        self.fc = linear(taps_width, hidden, dtype)
         self.hidden_norm = RMSNorm(hidden, eps, dtype)
         self.layers = nn.ModuleList(
-            DFlashLayer(config.layers, kind, caches) for kind in config.layers.layer_types
+            DFlashLayer(config.layers, kind, dtype, caches) for kind in config.layers.layer_types
         )
         self.norm = RMSNorm(hidden, eps, dtype)
-        self.lm_head = linear(hidden, config.draft_vocab_size, caches)
+        self.lm_head = linear(hidden, config.draft_vocab_size, dtype)
         self.rotary = config.layers.rope.embedding(config.layers.head_dim)
         self.register_buffer("target_ids", torch.arange(config.draft_vocab_size), persistent=False)
 

@@ -19,7 +19,7 @@ from eagle_aot.export.drafters.head_rope import describe_rope
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.drafters.report_lines import line, plain
 from eagle_aot.export.drafters.target_facts import TargetFacts
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 SIZES = (
     "hidden_size",
@@ -55,7 +55,7 @@ def describe_draft(
         target.check_made_for(plain_config.target_hidden_size, plain_config.vocab_size)
     config = read_geometry(head, num_layers)
     with torch.device("meta"):
-        check_shapes(new_draft(config, CacheSizes(1, torch.float32)), head)
+        check_shapes(new_draft(config, torch.float32, CacheSpec(1, torch.float32)), head)
     return {
         "directory": str(checkpoint.directory),
         "layout": {"value": head.trainer, "source": head.recognised_by},

@@ -13,7 +13,7 @@ from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.pre_norm.model import PreNormDecoder
 
@@ -23,25 +23,31 @@ PUBLIC_DRAFT_VOCAB = 32000
 PARALLEL_LAYERS = 4
 
 
-def dummy_draft(spec: TargetSpec, target: TapTarget, caches: CacheSizes) -> Eagle3Draft:
+def dummy_draft(
+    spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+) -> Eagle3Draft:
     """A random head of the geometry of `spec`'s shipped one, or of most public ones.
 
     It shares the target's embedding where the widths agree, as the public heads do.
     """
-    return _random(_config(spec, target), target, caches)
+    return _random(_config(spec, target), target, dtype, caches)
 
 
-def dummy_parallel(spec: TargetSpec, target: TapTarget, caches: CacheSizes) -> Eagle3Draft:
+def dummy_parallel(
+    spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+) -> Eagle3Draft:
     """The same, of as many layers as heads have that draft in parallel."""
     mask = target.vocab_size - 1
     config = replace(_config(spec, target), num_layers=PARALLEL_LAYERS, mask_token_id=mask)
-    return _random(config, target, caches)
+    return _random(config, target, dtype, caches)
 
 
-def _random(config: DraftConfig, target: TapTarget, caches: CacheSizes) -> Eagle3Draft:
-    draft = new_draft(config, caches).eval()
+def _random(
+    config: DraftConfig, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+) -> Eagle3Draft:
+    draft = new_draft(config, dtype, caches).eval()
     if isinstance(draft, ParallelDraft):
-        draft.set_mask(torch.randn(draft.fc.in_features, dtype=caches.dtype))
+        draft.set_mask(torch.randn(draft.fc.in_features, dtype=dtype))
     table = target.embed_weight
     if draft.embed_tokens.weight.shape == table.shape:
         assert isinstance(table, nn.Parameter)  # the same one, or it would be moved twice

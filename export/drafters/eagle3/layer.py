@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
 from eagle_aot.targets.decoder.gated_mlp import GatedMLP
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import apply_rotary
 from eagle_aot.targets.decoder.shared_input import SharedInput
@@ -113,8 +113,8 @@ class DeepDraftLayer(DraftBlock):
     As speculators builds it (`models/eagle3/core.py`); vLLM serves the same.
     """
 
-    def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:
-        super().__init__(config, config.hidden_size, caches.dtype)
+    def __init__(self, config: DraftConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
+        super().__init__(config, config.hidden_size, dtype)
         self.kv_cache = caches.cache(config.num_kv_heads, config.head_dim)
 
     def project(

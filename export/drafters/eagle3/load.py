@@ -20,7 +20,7 @@ from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN
 from eagle_aot.export.drafters.eagle3.reading.names import MAPS
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign, checked
 
 EMBEDDING, OUTPUT_TABLE = "embed_tokens.weight", "lm_head.weight"
@@ -50,24 +50,26 @@ def load_draft(
     """
     num_layers = None if target is None else target.num_hidden_layers
     head = read_layout(HeadCheckpoint(path), num_layers, tap_layers)
-    return build_draft(head, target, CacheSizes(max_seq_len, dtype, max_batch_size))
+    return build_draft(head, target, dtype, CacheSpec(max_seq_len, dtype, max_batch_size))
 
 
-def build_draft(head: HeadLayout, target: TapTarget | None, caches: CacheSizes) -> Eagle3Draft:
+def build_draft(
+    head: HeadLayout, target: TapTarget | None, dtype: torch.dtype, caches: CacheSpec
+) -> Eagle3Draft:
     """The head of a layout that has been read; `target` and errors as for `load_draft`."""
     config = read_geometry(head, None if target is None else target.num_hidden_layers)
     with torch.device("meta"):  # sizes that a config.json makes up are refused before they cost
-        plan = new_draft(config, caches)
+        plan = new_draft(config, dtype, caches)
     check_shapes(plan, head)
-    tables = _tables_of_target(plan, head, target, caches.dtype)
-    draft = new_draft(config, caches)
+    tables = _tables_of_target(plan, head, target, dtype)
+    draft = new_draft(config, dtype, caches)
     draft.has_embedding = plan.has_embedding
-    _fill(draft, head, tables, caches.dtype)
+    _fill(draft, head, tables, dtype)
     draft.target_ids = read_target_ids(draft.config, head)
     if isinstance(draft, ParallelDraft):
         stored = head.stored(MASK_HIDDEN)
         shape = head.checkpoint.shape(stored)
-        draft.set_mask(checked(head.checkpoint, stored, shape, caches.dtype))
+        draft.set_mask(checked(head.checkpoint, stored, shape, dtype))
     return draft.eval()
 
 

@@ -125,7 +125,7 @@ def methods_of_slots(
     draft, batch = pair.draft, lengths.max_batch_size
     assert isinstance(draft, Eagle3Draft)
     served = splits_keys and is_served(draft)
-    dtype = draft.kv_cache.k.dtype
+    dtype = draft.dtype
     inputs = step_inputs(batch) | features_input(batch, draft.hidden_size, dtype)
     if lengths.seeds_pictures:
         check_seeds(draft, pair.target)
@@ -147,7 +147,7 @@ def prompt_spec(pair: Pair, lengths: MethodLengths) -> MethodSpec:
     """Of `draft_prefill`, traced and tuned for many rows."""
     draft, rows = pair.draft, lengths.max_prefill
     assert isinstance(draft, Eagle3Draft)
-    features = torch.zeros(1, rows, draft.hidden_size, dtype=draft.kv_cache.k.dtype)
+    features = torch.zeros(1, rows, draft.hidden_size, dtype=draft.dtype)
     inputs = prompt_inputs(rows) | {FEATURES: (features, {1: ROWS})}
     if lengths.seeds_pictures:
         given = torch.zeros(1, rows, dtype=torch.int64)

@@ -16,7 +16,7 @@ from eagle_aot.common.errors import PairingError, SettingError
 from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
 from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, PromptView, StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache, PromptView, StepView
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.step import PromptChunk, Step, chain_step, one_row_of_rows, rows_of_sequences
@@ -39,10 +39,9 @@ class Eagle3Draft(nn.Module):
     kind = KIND
     target_ids: Tensor
 
-    def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:
+    def __init__(self, config: DraftConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__()
-        dtype = caches.dtype
-        self.config = config
+        self.config, self.dtype = config, dtype
         self.has_embedding = True
         hidden, eps = config.hidden_size, config.rms_norm_eps
         taps_width = config.num_taps * config.target_hidden_size
@@ -53,7 +52,7 @@ class Eagle3Draft(nn.Module):
             norms = (RMSNorm(config.target_hidden_size, eps, dtype) for _ in range(config.num_taps))
             self.fc_norm = nn.ModuleList(norms)
         self.fc = nn.Linear(taps_width, hidden, bias=config.fc_bias, dtype=dtype)
-        deeper = (DeepDraftLayer(config, caches) for _ in range(config.num_layers - 1))
+        deeper = (DeepDraftLayer(config, dtype, caches) for _ in range(config.num_layers - 1))
         self.layers = nn.ModuleList([DraftLayer(config, dtype), *deeper])
         self.norm = RMSNorm(hidden, eps, dtype) if config.final_norm else nn.Identity()
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False, dtype=dtype)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from eagle_aot.artifact import MASK, P_EAGLE
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 
 class ParallelDraft(Eagle3Draft):
@@ -20,9 +20,9 @@ class ParallelDraft(Eagle3Draft):
 
     kind = P_EAGLE
 
-    def __init__(self, config: DraftConfig, caches: CacheSizes) -> None:
-        super().__init__(config, caches)
-        zeros = torch.zeros(1, 1, config.hidden_size, dtype=caches.dtype)
+    def __init__(self, config: DraftConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
+        super().__init__(config, dtype, caches)
+        zeros = torch.zeros(1, 1, config.hidden_size, dtype=dtype)
         self.mask_feature = nn.Parameter(zeros, requires_grad=False)
 
     @property
@@ -48,7 +48,7 @@ class ParallelDraft(Eagle3Draft):
         return self.unmasked(mask, feature)
 
 
-def new_draft(config: DraftConfig, caches: CacheSizes) -> Eagle3Draft:
+def new_draft(config: DraftConfig, dtype: torch.dtype, caches: CacheSpec) -> Eagle3Draft:
     """A head to be filled, of either kind."""
     model = Eagle3Draft if config.mask_token_id is None else ParallelDraft
-    return model(config, caches)
+    return model(config, dtype, caches)

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export.drafters.gemma4_assistant.layer import linear
 from eagle_aot.targets.decoder.attention import MASKED, additive
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
 from eagle_aot.targets.decoder.norms import cast
 
 
@@ -22,11 +21,11 @@ class Centroids(nn.Module):
     cluster_of: Tensor
 
     def __init__(
-        self, hidden_size: int, vocab_size: int, clusters: tuple[int, int], caches: CacheSizes
+        self, hidden_size: int, vocab_size: int, clusters: tuple[int, int], dtype: torch.dtype
     ) -> None:
         super().__init__()
         count, self.top_k = clusters
-        self.centroids = linear(hidden_size, count, caches)
+        self.centroids = linear(hidden_size, count, dtype)
         own = torch.arange(vocab_size) // (vocab_size // count)
         self.register_buffer("cluster_of", own, persistent=False)
 

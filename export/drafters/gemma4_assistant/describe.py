@@ -12,7 +12,7 @@ from eagle_aot.export.drafters.gemma4_assistant.reading import AssistantFiles, r
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.drafters.report_lines import line, plain
 from eagle_aot.export.drafters.target_facts import TargetFacts
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 NAME = "Gemma 4 assistant"
 STATE = {
@@ -29,7 +29,7 @@ def describe_assistant(checkpoint: HeadCheckpoint, target: TargetFacts | None) -
     if target is not None:
         target.check_made_for(config.backbone_hidden_size, config.text.vocab_size)
     with torch.device("meta"):
-        check_tensors(Gemma4Assistant(config, 1, CacheSizes(1, torch.float32)), files)
+        check_tensors(Gemma4Assistant(config, 1, torch.float32, CacheSpec(1, torch.float32)), files)
     return {
         "directory": str(files.directory),
         "layout": {"value": NAME, "source": files.recognised_by},

@@ -9,7 +9,7 @@ from eagle_aot.export.drafters.gemma4_assistant.config import AssistantConfig
 from eagle_aot.export.drafters.gemma4_assistant.load import beside, own_shapes
 from eagle_aot.export.drafters.gemma4_assistant.model import Gemma4Assistant
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.gemma4.config import FULL, SLIDING
@@ -19,15 +19,15 @@ HIDDEN, INNER = 1024, 8192
 LAYERS = (SLIDING, SLIDING, SLIDING, FULL)
 
 
-def dummy_assistant(target: TapTarget, caches: CacheSizes) -> Gemma4Assistant:
+def dummy_assistant(target: TapTarget, dtype: torch.dtype, caches: CacheSpec) -> Gemma4Assistant:
     """A random assistant that reads `target`. Raises SettingError for what is no Gemma 4."""
     if not isinstance(target, Gemma4Target):
         raise SettingError("--drafter gemma4-assistant: the target is no Gemma 4")
-    draft = Gemma4Assistant(_config(target), target.num_hidden_layers, caches)
+    draft = Gemma4Assistant(_config(target), target.num_hidden_layers, dtype, caches)
     draft.check_target(target)
     for name, shape in own_shapes(draft).items():
         if len(shape) > 1:
-            assign(draft, name, torch.randn(shape, dtype=caches.dtype) * shape[-1] ** -0.5)
+            assign(draft, name, torch.randn(shape, dtype=dtype) * shape[-1] ** -0.5)
     return beside(draft, target)
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant.describe import (
@@ -21,7 +23,7 @@ from eagle_aot.export.drafters.gemma4_assistant.self_test.run import self_test
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.drafters.target_facts import TargetFacts
 from eagle_aot.targets import TapTarget, TargetSpec
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 __all__ = [
     "claims",
@@ -42,13 +44,14 @@ def claims(checkpoint: HeadCheckpoint) -> bool:
 def load(
     checkpoint: HeadCheckpoint,
     target: TapTarget,
-    caches: CacheSizes,
+    dtype: torch.dtype,
+    caches: CacheSpec,
     tap_layers: Sequence[int] | None,
 ) -> tuple[Gemma4Assistant, Facts]:
     """The assistant, and how it was read."""
     check_no_taps(tap_layers)
     files = read_files(checkpoint)
-    draft = build_assistant(files, target, caches)
+    draft = build_assistant(files, target, dtype, caches)
     return draft, decisions(files, draft)
 
 
@@ -61,10 +64,10 @@ def describe(
 
 
 def without_checkpoint(
-    spec: TargetSpec, target: TapTarget, caches: CacheSizes
+    spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> tuple[Gemma4Assistant, Facts]:
     """A random assistant; no checkpoint gives reasons."""
-    draft = dummy_assistant(target, caches)
+    draft = dummy_assistant(target, dtype, caches)
     taps = {"value": list(draft.tap_layers), "source": STATE["value"]}
     layout = {"value": NAME, "source": "--drafter"}
     return draft, {"taps": taps, "layout": layout, "flags": {}, "head": sizes(draft.config)}

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import apply_rotary
 from eagle_aot.targets.decoder.tap_decoder import Context
@@ -22,13 +23,15 @@ class ReadContext(Context):
 class ReadingAttention(nn.Module):
     """Queries over keys and values that the target has stored; scores are not scaled."""
 
-    def __init__(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> None:
+    def __init__(
+        self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec
+    ) -> None:
         super().__init__()
         self.head_dim, _ = config.dims(layer)
-        width, dtype = config.num_attention_heads * self.head_dim, caches.dtype
-        self.q_proj = linear(config.hidden_size, width, caches)
+        width = config.num_attention_heads * self.head_dim
+        self.q_proj = linear(config.hidden_size, width, dtype)
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps, dtype)
-        self.o_proj = linear(width, config.hidden_size, caches)
+        self.o_proj = linear(width, config.hidden_size, dtype)
 
     def forward(self, x: Tensor, context: ReadContext) -> Tensor:
         """`x` [1, T, H] -> [1, T, H]; nothing is stored."""
@@ -40,10 +43,12 @@ class ReadingAttention(nn.Module):
 class AssistantLayer(Gemma4Layer):
     """Norms, MLP and scalar are those of the target's layers."""
 
-    def attention(self, config: Gemma4Config, layer: int, caches: CacheSizes) -> nn.Module:
-        return ReadingAttention(config, layer, caches)
+    def attention(
+        self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec
+    ) -> nn.Module:
+        return ReadingAttention(config, layer, dtype, caches)
 
 
-def linear(inputs: int, outputs: int, caches: CacheSizes) -> nn.Linear:
+def linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
     """Without a bias, and without storage yet."""
-    return nn.Linear(inputs, outputs, bias=False, dtype=caches.dtype, device=META)
+    return nn.Linear(inputs, outputs, bias=False, dtype=dtype, device=META)

@@ -13,7 +13,7 @@ from eagle_aot.export.drafters.gemma4_assistant.reading import (
     AssistantFiles,
 )
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import assign, check_shape, checked
 from eagle_aot.targets.gemma4 import Gemma4Target
 
@@ -22,17 +22,17 @@ OF_TARGET = ("target_norm.weight",)
 
 
 def build_assistant(
-    files: AssistantFiles, target: TapTarget, caches: CacheSizes
+    files: AssistantFiles, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> Gemma4Assistant:
     """The assistant of files that have been read, on the host, beside its target.
 
     Raises CheckpointError for damaged files and PairingError for another target.
     """
-    draft = Gemma4Assistant(files.config, target.num_hidden_layers, caches)
+    draft = Gemma4Assistant(files.config, target.num_hidden_layers, dtype, caches)
     draft.check_target(target)
     check_tensors(draft, files)
     for name, shape in own_shapes(draft).items():
-        assign(draft, name, checked(files.checkpoint, files.stored(name), shape, caches.dtype))
+        assign(draft, name, checked(files.checkpoint, files.stored(name), shape, dtype))
     if isinstance(masked := draft.masked_embedding, Centroids):
         masked.cluster_of = _clusters(files, masked)
     return beside(draft, target)

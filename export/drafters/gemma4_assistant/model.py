@@ -19,7 +19,7 @@ from eagle_aot.export.drafters.gemma4_assistant.centroids import Centroids
 from eagle_aot.export.drafters.gemma4_assistant.config import AssistantConfig, Wiring
 from eagle_aot.export.drafters.gemma4_assistant.layer import AssistantLayer, ReadContext, linear
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache, StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache, StepView
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
@@ -34,21 +34,23 @@ class Gemma4Assistant(nn.Module):
     kind = GEMMA4_ASSISTANT
     target_ids: Tensor
 
-    def __init__(self, config: AssistantConfig, target_layers: int, caches: CacheSizes) -> None:
+    def __init__(
+        self, config: AssistantConfig, target_layers: int, dtype: torch.dtype, caches: CacheSpec
+    ) -> None:
         """Of a target of so many layers; `caches` are the target's."""
         super().__init__()
         self.config, self.target_layers = config, target_layers
-        text, dtype, width = config.text, caches.dtype, config.backbone_hidden_size
+        text, width = config.text, config.backbone_hidden_size
         hidden, eps = text.hidden_size, text.rms_norm_eps
-        self.pre_projection = linear(2 * width, hidden, caches)
+        self.pre_projection = linear(2 * width, hidden, dtype)
         self.layers = nn.ModuleList(
-            AssistantLayer(text, layer, caches) for layer in range(text.num_hidden_layers)
+            AssistantLayer(text, layer, dtype, caches) for layer in range(text.num_hidden_layers)
         )
         self.norm = RMSNorm(hidden, eps, dtype)
-        self.post_projection = linear(hidden, width, caches)
-        self.lm_head = linear(hidden, text.vocab_size, caches)
+        self.post_projection = linear(hidden, width, dtype)
+        self.lm_head = linear(hidden, text.vocab_size, dtype)
         clusters = config.centroids
-        masked = clusters and Centroids(hidden, text.vocab_size, clusters, caches)
+        masked = clusters and Centroids(hidden, text.vocab_size, clusters, dtype)
         self.register_module("masked_embedding", masked)
         self.target_norm = RMSNorm(width, eps, dtype)
         ropes = {SLIDING: text.sliding_rope, FULL: text.full_rope}

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+import torch
+
 from eagle_aot.export.drafters.eagle3.describe import decisions, describe_draft, of_dummy, report
 from eagle_aot.export.drafters.eagle3.dummy import dummy_parallel
 from eagle_aot.export.drafters.eagle3.load import build_draft
@@ -16,7 +18,7 @@ from eagle_aot.export.drafters.peagle.methods import methods
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.drafters.target_facts import TargetFacts
 from eagle_aot.targets import TapTarget, TargetSpec
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 __all__ = [
     "claims",
@@ -47,12 +49,13 @@ def claims(checkpoint: HeadCheckpoint) -> bool:
 def load(
     checkpoint: HeadCheckpoint,
     target: TapTarget,
-    caches: CacheSizes,
+    dtype: torch.dtype,
+    caches: CacheSpec,
     tap_layers: Sequence[int] | None,
 ) -> tuple[Eagle3Draft, Facts]:
     """The head, and how it was read."""
     head = read_layout(checkpoint, target.num_hidden_layers, tap_layers, parallel=True)
-    draft = build_draft(head, target, caches)
+    draft = build_draft(head, target, dtype, caches)
     return draft, decisions(draft.config, head, target.num_hidden_layers)
 
 
@@ -64,8 +67,8 @@ def describe(
 
 
 def without_checkpoint(
-    spec: TargetSpec, target: TapTarget, caches: CacheSizes
+    spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> tuple[Eagle3Draft, Facts]:
     """A random head; no checkpoint gives reasons."""
-    draft = dummy_parallel(spec, target, caches)
+    draft = dummy_parallel(spec, target, dtype, caches)
     return draft, of_dummy(draft)

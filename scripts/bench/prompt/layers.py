@@ -16,7 +16,7 @@ from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.loading.source import DUMMY, Source
 from eagle_aot.export.lowering.backend import multiprocessors
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.step import PromptChunk
 from shared.graph_timing import median_us
@@ -109,7 +109,9 @@ def random_layers(max_seq_len: int, chunk: int) -> Layers:
     """The first of a target with random INT4 weights."""
     source = Source.find(MODEL, None, None, DUMMY, LAYERS, drafter="ngram")
     with torch.device("cuda"):
-        pair = load_pair(source, CacheSizes(max_seq_len, torch.bfloat16, chunk=chunk)).pair
+        pair = load_pair(
+            source, torch.bfloat16, CacheSpec(max_seq_len, torch.bfloat16, chunk=chunk)
+        ).pair
     target = pack_int4(pair, multiprocessors()).target
     assert isinstance(target, TapDecoder)
     return Layers(target)

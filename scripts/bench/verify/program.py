@@ -23,7 +23,7 @@ from eagle_aot.export.pair import Pair
 from eagle_aot.export.pipeline import export_pair
 from eagle_aot.export.publish.output_dir import check_output_dir
 from eagle_aot.runtime_runner.executors import aoti
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 ONLY = (TARGET_VERIFY,)
 
@@ -48,7 +48,7 @@ def build(source: Source, directory: Path, options: ExportOptions) -> None:
     check_cuda()
     check_output_dir(directory)
     with options.progress.stage("load"):
-        loaded = load_by_gpu(source, CacheSizes(options.max_seq_len, DTYPES[CUDA]))
+        loaded = load_by_gpu(source, DTYPES[CUDA], CacheSpec(options.max_seq_len, DTYPES[CUDA]))
     with narrowed():
         export_pair(loaded, directory, options=options)
 

@@ -17,7 +17,7 @@ from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.loading.load import format_of
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Biased, Int4Linear
 from eagle_aot.targets.int4.packed_linear import PackedModule
 from eagle_aot.targets.int4.quantisers import QUANTS
@@ -45,7 +45,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(target: Path, head: Path, kind: str, dtype: torch.dtype = torch.float32) -> Pair:
     return load_pair(
-        Source.find("auto", target, head, "auto", draft_quant=kind), CacheSizes(64, dtype)
+        Source.find("auto", target, head, "auto", draft_quant=kind), dtype, CacheSpec(64, dtype)
     ).pair
 
 
@@ -128,7 +128,7 @@ def test_a_head_of_which_nothing_fits_is_refused() -> None:
         intermediate_size=40, num_heads=3, num_kv_heads=1, head_dim=8, norm_before_residual=True,
     )  # fmt: skip
     with pytest.raises(UnsupportedError, match="--draft-quant int4: no linear of the head has a"):
-        head = Eagle3Draft(config, CacheSizes(16, torch.float32))
+        head = Eagle3Draft(config, torch.float32, CacheSpec(16, torch.float32))
         quantise_draft(head, nn.Module(), "int4")  # type: ignore[arg-type]
 
 
@@ -189,7 +189,7 @@ def test_of_several_each_is_held_as_asked(asked: str, bits: dict[str, set[str]])
     source = Source.find(
         "gemma4-tiny", None, None, "dummy", drafter="eagle3,small=eagle3", draft_quant=asked
     )
-    pair = load_pair(source, CacheSizes(64, torch.float32)).pair
+    pair = load_pair(source, torch.float32, CacheSpec(64, torch.float32)).pair
     for name, draft in pair.drafts.items():
         modules = list(cast(nn.Module, draft).modules())
         assert {format_of(m) for m in modules if isinstance(m, Int4Linear)} == bits[name]

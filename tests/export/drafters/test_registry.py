@@ -10,7 +10,7 @@ from eagle_aot.export import Source, load_pair
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import DrafterKind, HeadKind
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of, kind_of_checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.heads.files import HeadShape, write_speculators
 
 
@@ -18,7 +18,9 @@ def test_a_checkpoint_has_a_kind_and_so_has_what_it_loads_as(
     random_pair: tuple[Path, Path],
 ) -> None:
     kind = kind_of_checkpoint(HeadCheckpoint(random_pair[1]))
-    pair = load_pair(Source.find("auto", *random_pair, "auto"), CacheSizes(32, torch.float32)).pair
+    pair = load_pair(
+        Source.find("auto", *random_pair, "auto"), torch.float32, CacheSpec(32, torch.float32)
+    ).pair
     assert kind_of(pair.draft) is kind is KINDS["eagle3"] is HEADS["eagle3"]
     assert pair.draft.kind == "eagle3"
     assert len(pair.target.tap_layers) == len(pair.draft.tap_layers) == 3
@@ -26,7 +28,7 @@ def test_a_checkpoint_has_a_kind_and_so_has_what_it_loads_as(
 
 def test_a_target_alone_is_tapped_nowhere(random_pair: tuple[Path, Path]) -> None:
     source = Source.find("auto", random_pair[0], None, "auto")
-    loaded = load_pair(source, CacheSizes(32, torch.float32))
+    loaded = load_pair(source, torch.float32, CacheSpec(32, torch.float32))
     pair = loaded.pair
     assert kind_of(pair.draft) is KINDS["ngram"] and "ngram" not in HEADS
     assert pair.target.tap_layers == pair.draft.tap_layers == ()

@@ -18,12 +18,12 @@ from eagle_aot.export.methods import method_specs
 from eagle_aot.export.options import ExportOptions, command_line
 from eagle_aot.export.pipeline import run_self_test
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import PromptChunk
 from support.heads.dflash import write_several
 from support.random_pair import write_head
 
-CACHES = CacheSizes(128, torch.float32, sequences=2)
+CACHES = CacheSpec(128, torch.float32, sequences=2)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_options_about_one_head_are_refused(files: tuple[Path, ...]) -> None:
 def test_dummies_of_several_kinds_have_their_names() -> None:
     source = Source.find("gemma4-tiny", None, None, "dummy", drafter="dflash,eagle3")
     assert [one.name for one in source.drafts] == ["dflash", "eagle3"] and source.has_head
-    pair = load_pair(source, CACHES).pair
+    pair = load_pair(source, torch.float32, CACHES).pair
     assert {name: draft.kind for name, draft in pair.drafts.items()} == {
         "dflash": "dflash",
         "eagle3": "eagle3",
@@ -134,12 +134,12 @@ def test_one_that_does_not_fit_is_named(files: tuple[Path, ...], tmp_path: Path)
     write_head(tmp_path / "head", vocab=512, taps=(2, 3, 5))
     source = source_of(target, eagle3, dflash, Path(f"wide={tmp_path / 'head'}"))
     with pytest.raises(PairingError, match=r"^drafter wide: "):
-        load_pair(source, CACHES)
+        load_pair(source, torch.float32, CACHES)
 
 
 def test_each_reads_of_the_target_what_it_reads_alone(files: tuple[Path, ...]) -> None:
     target, *heads = files
-    pair = load_pair(source_of(target, *heads), CACHES).pair
+    pair = load_pair(source_of(target, *heads), torch.float32, CACHES).pair
     assert pair.tap_layers == (2, 3, 4, 5, 6)
     together = features(pair.target, pair.features)
     widths = [draft.hidden_size for draft in pair.drafts.values()]
@@ -164,7 +164,7 @@ def features(target: TapTarget, fused: object) -> Tensor:
 
 def test_methods_and_caches_are_each_drafters_own(files: tuple[Path, ...]) -> None:
     target, *heads = files
-    pair = load_pair(source_of(target, *heads), CACHES).pair
+    pair = load_pair(source_of(target, *heads), torch.float32, CACHES).pair
     specs = method_specs(pair, method_lengths(72, 128, 0, 2))
     assert [*specs] == [
         "prefill", "target_verify", "eagle3_draft_decode", "dflash_dflash_context",

@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensorMode
 
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError, UnsupportedError
 from eagle_aot.export import Source, load_pair
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout, write_config
 from support.heads.files import HeadShape, write_speculators
 from support.pre_norm_oracle import random_pre_norm, save
@@ -27,7 +27,7 @@ def test_auto_is_the_model_type_of_the_config(tmp_path: Path, head: Path, model_
         directory = save(random_pre_norm(model_type), tmp_path / "target")
     source = Source.find("auto", directory, head, "auto")
     assert source.target_model == model_type
-    pair = load_pair(source, CacheSizes(32, torch.float32)).pair
+    pair = load_pair(source, torch.float32, CacheSpec(32, torch.float32)).pair
     assert pair.target.num_hidden_layers == 4
 
 
@@ -61,7 +61,9 @@ def test_a_dummy_head_repeats_its_targets_layer(
 ) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         pair = load_pair(
-            Source.find(name, None, None, "dummy", layers), CacheSizes(32, torch.bfloat16)
+            Source.find(name, None, None, "dummy", layers),
+            torch.bfloat16,
+            CacheSpec(32, torch.bfloat16),
         ).pair
     head, target = pair.draft.config, pair.target
     assert (head.tap_layers, head.draft_vocab_size) == (taps, 32000)
@@ -76,4 +78,4 @@ def test_a_dummy_too_short_for_three_taps_is_refused() -> None:
         FakeTensorMode(allow_non_fake_inputs=True),
         pytest.raises(SettingError, match="taps 3 layers, so at least 3"),
     ):
-        load_pair(source, CacheSizes(32, torch.bfloat16))
+        load_pair(source, torch.bfloat16, CacheSpec(32, torch.bfloat16))

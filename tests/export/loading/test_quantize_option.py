@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export import Source, load_pair
 from eagle_aot.export import cli as export_cli
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
@@ -31,7 +31,7 @@ def test_the_command_takes_the_schemes_there_are() -> None:
 
 def test_decoder_linears_become_int4(pair: tuple[Path, Path]) -> None:
     source = Source.find("auto", *pair, "auto", quantize="int4-g32-hqq")
-    target = load_pair(source, CacheSizes(32, torch.bfloat16)).pair.target
+    target = load_pair(source, torch.bfloat16, CacheSpec(32, torch.bfloat16)).pair.target
     linears = [m for m in target.modules() if isinstance(m, Int4Linear)]
     assert len(linears) == 26 and {m.group_size for m in linears} == {32}
     assert {m.scale.dtype for m in linears} == {torch.bfloat16}
@@ -39,7 +39,7 @@ def test_decoder_linears_become_int4(pair: tuple[Path, Path]) -> None:
 
 def test_without_it_they_stay_dense(pair: tuple[Path, Path]) -> None:
     target = load_pair(
-        Source.find("auto", *pair, "auto"), CacheSizes(32, torch.float32)
+        Source.find("auto", *pair, "auto"), torch.float32, CacheSpec(32, torch.float32)
     ).pair.target
     assert not any(isinstance(m, Int4Linear) for m in target.modules())
 

@@ -16,7 +16,7 @@ from eagle_aot.export.loading.load import linear_formats
 from eagle_aot.export.loading.table_quant import quantise_table
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from support.gemma_oracle import (
     VOCAB,
@@ -67,7 +67,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def load(files: Files, kind: str, dtype: torch.dtype = torch.float32, **options: Any) -> Pair:
     source = Source.find("auto", *files[1:], "auto", table_quant=kind, **options)
-    return load_pair(source, CacheSizes(64, dtype)).pair
+    return load_pair(source, dtype, CacheSpec(64, dtype)).pair
 
 
 def rounded(weight: Tensor, kind: str) -> Tensor:
@@ -159,9 +159,11 @@ def test_what_it_cannot_mean_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="--table-quant int2: known are none, int8, int4"):
         Source.find("auto", target, None, "auto", table_quant="int2")
     source = Source.find("auto", target, None, "auto", table_quant="int8")
-    pair = load_pair(Source.find("gemma4-tiny", None, None, "auto"), CacheSizes(64, torch.float32))
+    pair = load_pair(
+        Source.find("gemma4-tiny", None, None, "auto"), torch.float32, CacheSpec(64, torch.float32)
+    )
     quantise_table(pair.pair.target, nn.Module(), "int8")
     with pytest.raises(UnsupportedError, match="--table-quant int4: the checkpoint's output table"):
         quantise_table(pair.pair.target, nn.Module(), "int4")
     with pytest.raises(UnsupportedError, match=r"output table has 40 columns, no multiple of 32"):
-        load_pair(source, CacheSizes(64, torch.float32))
+        load_pair(source, torch.float32, CacheSpec(64, torch.float32))

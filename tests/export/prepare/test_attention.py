@@ -22,7 +22,7 @@ from eagle_aot.export.prepare.attention import (
 )
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.attention import MASKED
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import chain_step
 from support.gemma_oracle import random_tokens, run_in_chunks
 from support.golden_cases import relative_error
@@ -135,7 +135,7 @@ def test_which_methods_are_held_to_the_operators(
     methods: set[str],
 ) -> None:
     head = write_speculators(tmp_path, shape(head_dim))
-    pair = load_pair(paired(random_pair[0], head), CacheSizes(128, dtype)).pair
+    pair = load_pair(paired(random_pair[0], head), dtype, CacheSpec(128, dtype)).pair
     specs = method_specs(pair, method_lengths(72, 128, 16), attention == SPLITK)
     assert {name for name, spec in specs.items() if spec.splits_keys} == methods
 

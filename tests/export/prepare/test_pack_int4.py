@@ -15,7 +15,7 @@ from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets import TapTarget, load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
@@ -132,7 +132,7 @@ def test_an_output_table_can_be_packed_and_read(target: TapTarget) -> None:
 def test_weights_without_values_are_packed_without_values() -> None:
     source = Source.find("gemma4-tiny", None, None, "dummy")
     with FakeTensorMode(allow_non_fake_inputs=True):
-        pair = load_pair(source, CacheSizes(64, torch.bfloat16)).pair
+        pair = load_pair(source, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
         pair = pack_int4(pair, 132)
     packed = [m for m in pair.modules() if isinstance(m, PackedModule)]
     assert len(packed) == 4 * 6

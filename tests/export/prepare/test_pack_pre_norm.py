@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets import llama, qwen3
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.weights import fill_dummy
 from eagle_aot.targets.int4 import Int4Linear
@@ -31,7 +31,9 @@ SMALL = {
 def small_target(published: PreNormConfig) -> PreNormDecoder:
     """Of random INT4 weights, as a CUDA export loads them."""
     torch.manual_seed(0)
-    target = PreNormDecoder(replace(published, **SMALL), CacheSizes(64, torch.bfloat16))
+    target = PreNormDecoder(
+        replace(published, **SMALL), torch.bfloat16, CacheSpec(64, torch.bfloat16)
+    )
     fill_dummy(target, 32, torch.bfloat16)
     for norm in (m for m in target.modules() if isinstance(m, RMSNorm)):
         assert norm.weight is not None

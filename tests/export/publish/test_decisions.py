@@ -13,7 +13,7 @@ from eagle_aot.export import ExportOptions, Source, load_pair, run_check
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.publish.decisions import cache_bytes, describe_decisions
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 LAYERS = 3  # of a dummy, all sliding
 
@@ -25,7 +25,7 @@ def cuda() -> dict[str, Any]:
     options = ExportOptions(backend="cuda", attention="splitk", max_seq_len=128, max_prefill=72)
     programs = run_check(source, options)
     with FakeTensorMode():
-        loaded = load_pair(source, CacheSizes(128, torch.bfloat16))
+        loaded = load_pair(source, torch.bfloat16, CacheSpec(128, torch.bfloat16))
         methods = method_specs(loaded.pair, method_lengths(72, 128, 64), splits_keys=True)
     found = describe_decisions(loaded, "cuda", methods, programs, loaded.pair.target.sequences)
     stored: dict[str, Any] = json.loads(json.dumps(found))
@@ -34,7 +34,7 @@ def cuda() -> dict[str, Any]:
 
 def test_taps_and_options_come_with_their_reasons() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, CacheSizes(64, torch.float32))
+    loaded = load_pair(source, torch.float32, CacheSpec(64, torch.float32))
     found = loaded.readings["eagle3"]
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
@@ -47,7 +47,7 @@ def test_taps_and_options_come_with_their_reasons() -> None:
 
 def test_taps_of_the_command_line_are_told_as_such() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto", tap_layers=(1, 2, 3))
-    taps = load_pair(source, CacheSizes(64, torch.float32)).readings["eagle3"]["taps"]
+    taps = load_pair(source, torch.float32, CacheSpec(64, torch.float32)).readings["eagle3"]["taps"]
     assert taps == {"value": [1, 2, 3], "source": "named by --tap-layers"}
 
 
@@ -61,7 +61,7 @@ def test_quantised_linears_are_told_from_dense_ones(cuda: dict[str, Any]) -> Non
     assert linears["target.layers.*.mlp.gate_proj"] == {"int4-g32": LAYERS}
     assert linears["draft.fc"] == linears["draft.layers.*.mlp.down_proj"] == {"int8-g32": 1}
     source = Source.find("gemma4-tiny", None, None, "auto", draft_quant="none")
-    plain = load_pair(source, CacheSizes(64, torch.float32)).linears
+    plain = load_pair(source, torch.float32, CacheSpec(64, torch.float32)).linears
     assert plain["draft.fc"] == plain["draft.lm_head"] == {"dense": 1}
 
 
@@ -88,7 +88,7 @@ def test_caches_are_told_by_sequence_and_owner() -> None:
     layers, all 128 positions and room for a step in the head's."""
     source = Source.find("gemma4-tiny", None, None, "dummy", LAYERS)
     with FakeTensorMode():
-        pair = load_pair(source, CacheSizes(128, torch.bfloat16, 2)).pair
+        pair = load_pair(source, torch.bfloat16, CacheSpec(128, torch.bfloat16, 2)).pair
         methods = method_specs(pair, method_lengths(72, 128, 64, 2))
     slot = 2 * 2 * 64 * 2
     found = cache_bytes(methods, 2)

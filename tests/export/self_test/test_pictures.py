@@ -21,7 +21,7 @@ from eagle_aot.export.pipeline import run_self_test, seeded
 from eagle_aot.export.self_test.drawings import drawing, drawn
 from eagle_aot.export.self_test.picture_prompts import encoded, picture_prompts
 from eagle_aot.runtime_runner.images.picture import Patches, Picture, Placed, PlacedPrompt
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.picture_pair import IMAGE, PROCESSOR, ROWS
 from support.pictures import transformers_text
 
@@ -30,8 +30,10 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def loaded(picture_pair: tuple[Path, Path]) -> LoadedPair:
-    sizes = CacheSizes(320, torch.float32, chunk=ROWS)
-    return load_pair(Source.find("auto", *picture_pair, "auto"), sizes, pictures=True)
+    sizes = CacheSpec(320, torch.float32, chunk=ROWS)
+    return load_pair(
+        Source.find("auto", *picture_pair, "auto"), torch.float32, sizes, pictures=True
+    )
 
 
 def test_a_drawing_is_as_transformers_hands_pictures_over(loaded: LoadedPair) -> None:

@@ -19,7 +19,7 @@ from eagle_aot.export.pipeline import run_self_test
 from eagle_aot.export.self_test import run as module
 from eagle_aot.export.self_test.device import moved
 from eagle_aot.export.self_test.run import pairing_record
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from faults.heads import FAULTS, write_faulty_head
 from support.files.artifact import write_artifact
 from support.refusals import refuses
@@ -39,7 +39,7 @@ def test_a_warning_is_what_was_asked_for(tmp_path: Path) -> None:
 def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
     source = Source.find("gemma4-tiny", None, head, "auto")
-    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
     found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found is not None and found["verdict"] == "other reading"
     assert "WARNING: self-test: another reading" in capsys.readouterr().err
@@ -63,7 +63,7 @@ def test_random_weights_tell_nothing() -> None:
 
 def test_a_large_target_is_left_to_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
     weights = module.count_weights(loaded.pair.target)
     assert 5e6 < weights < 6.3e6  # of 6.3 M parameters, norms and the like left out
     monkeypatch.setattr(module, "LARGE", weights - 1)
@@ -100,7 +100,7 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
 ) -> None:
     """One block of positions has no standard error: NaN is no JSON."""
     source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, CacheSizes(42, torch.float32))
+    loaded = load_pair(source, torch.float32, CacheSpec(42, torch.float32))
     found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
     write_artifact(tmp_path, self_test=found)
@@ -109,7 +109,7 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
 
 def test_a_head_that_overflows_is_worth_nothing() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
     loaded.pair.draft.norm.weight.data.fill_(float("inf"))
     found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "chance"
@@ -127,7 +127,7 @@ def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
 
     monkeypatch.setattr(provenance, "Tokenizer", lambda directory: SimpleNamespace(encode=encode))
     source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
     found = pairing_record(loaded, "xnnpack", ExportOptions())
     assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
 
@@ -170,7 +170,7 @@ def self_test_failing_with(
         raise error
 
     source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, CacheSizes(128, torch.float32))
+    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
     monkeypatch.setattr(type(loaded.pair.target), "forward_logits_taps", fail)
     return pairing_record(loaded, "xnnpack", ExportOptions())
 

@@ -16,7 +16,7 @@ from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
 from support.heads.files import HeadShape
 from support.heads.peagle import MaskedText, peagle_tensors, write_peagle
@@ -55,7 +55,7 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, i
     model = random_gemma()
     target = load_target(save_text_layout(model, tmp_path / "target"), 64)
     head = HeadCheckpoint(write_peagle(tmp_path / "head", head_shape, TAPS))
-    draft, _ = kind.load(head, target, CacheSizes(64, torch.float32), None)
+    draft, _ = kind.load(head, target, torch.float32, CacheSpec(64, torch.float32), None)
     constants = Constants(
         max_seq_len=64, vocab_size=VOCAB, n_layers=4, min_prefill_chunk=65, max_prefill_chunk=96,
         sliding_window=8, chain_len=4, max_rows=64, max_batch_size=1, tail=16, flat_slots=160,

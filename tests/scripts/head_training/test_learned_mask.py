@@ -18,7 +18,7 @@ from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import TapTarget, load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from head_training.chains import TTT_STEPS, chain_choices
 from head_training.corpus import Corpus
 from head_training.draft import HeadSizes, build_draft, draft_config
@@ -73,7 +73,9 @@ def loaded(
     save_head(trained, Verifier.read(directory, "auto"), 4, folder, with_embedding=False)
     checkpoint, target = HeadCheckpoint(folder), load_target(directory, ROOM_IN_ALL)
     assert name_of_kind(checkpoint) == "p-eagle"
-    draft, _ = kind.load(checkpoint, target, CacheSizes(ROOM_IN_ALL, torch.float32), None)
+    draft, _ = kind.load(
+        checkpoint, target, torch.float32, CacheSpec(ROOM_IN_ALL, torch.float32), None
+    )
     assert isinstance(draft, ParallelDraft) and draft.mask_token == trained.mask_token
     return target, draft
 

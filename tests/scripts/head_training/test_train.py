@@ -12,7 +12,7 @@ import torch
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.parallel import MASK, ParallelDraft, new_draft
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import chain_step
 from head_training.chains import STEP_DECAY, TTT_STEPS, ChainLoss, read_labels
 from head_training.corpus import Corpus
@@ -87,7 +87,10 @@ def test_the_loss_is_that_of_chains_drafted_one_after_another(
 
 def build_cached(draft: Eagle3Draft) -> Eagle3Draft:
     """The same head with room for a text, as an export has it."""
-    cached, state = new_draft(draft.config, CacheSizes(64, torch.float32)), draft.state_dict()
+    cached, state = (
+        new_draft(draft.config, torch.float32, CacheSpec(64, torch.float32)),
+        draft.state_dict(),
+    )
     if isinstance(cached, ParallelDraft):
         assert isinstance(draft, LearnedMask)
         del state["mask_hidden"]

@@ -10,7 +10,7 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind
 from eagle_aot.export.drafters.gemma4_assistant.model import Gemma4Assistant
 from eagle_aot.targets import load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target
 from support.golden_cases import GOLDEN
 from support.random_pair import add_tokenizer
@@ -25,8 +25,8 @@ def assistant_pair(
     target = load_target(case / "target", SEQ_LEN, max_batch_size=sequences)
     assert isinstance(target, Gemma4Target)
     checkpoint = HeadCheckpoint(assistant or case / "assistant")
-    caches = CacheSizes(SEQ_LEN, torch.float32, sequences)
-    draft, _ = kind.load(checkpoint, target, caches, None)
+    caches = CacheSpec(SEQ_LEN, torch.float32, sequences)
+    draft, _ = kind.load(checkpoint, target, torch.float32, caches, None)
     return Pair(target, draft), target, draft
 
 

@@ -15,7 +15,7 @@ from eagle_aot.export.drafters.dflash import kind
 from eagle_aot.export.drafters.dflash.model import DFlashDraft
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget, load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.golden_cases import GOLDEN
 from support.random_pair import add_tokenizer, write_head
 
@@ -27,7 +27,9 @@ HEADS, HEAD_DIM, EPS, THETA = 4, 16, 1e-6, 1e6
 def dflash_pair(head: Path = CASE / "draft") -> tuple[Pair, TapTarget, DFlashDraft]:
     """The case's target with its head, or with one in another directory."""
     target = load_target(CASE / "target", SEQ_LEN)
-    draft, _ = kind.load(HeadCheckpoint(head), target, CacheSizes(SEQ_LEN, torch.float32), None)
+    draft, _ = kind.load(
+        HeadCheckpoint(head), target, torch.float32, CacheSpec(SEQ_LEN, torch.float32), None
+    )
     return Pair(target, draft), target, draft
 
 

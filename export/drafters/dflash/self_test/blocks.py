@@ -27,7 +27,7 @@ class TextView(StepView):
         self._causal, self._window = causal, window
         self._stored: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
-    def attends_at_once(self, heads: int, cache: KVCache) -> bool:
+    def attends_at_once(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """No operator is made for this."""
         return False
 

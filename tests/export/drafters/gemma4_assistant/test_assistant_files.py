@@ -19,7 +19,7 @@ from eagle_aot.export.drafters.gemma4_assistant.centroids import clusters_of
 from eagle_aot.export.drafters.gemma4_assistant.reading import read_files
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.targets import load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.checkpoint_edits import Tensors, edit_config, edit_tensors
 from support.golden_cases import GOLDEN
 from support.heads.assistants import assistant_pair
@@ -56,14 +56,14 @@ def test_it_is_known_by_its_type_its_class_or_its_projections(
 
 
 def test_neither_is_taken_for_the_other(random_pair: tuple[Path, Path]) -> None:
-    head, caches = HeadCheckpoint(random_pair[1]), CacheSizes(32, torch.float32)
+    head, caches = HeadCheckpoint(random_pair[1]), CacheSpec(32, torch.float32)
     assert not kind.claims(head)
     target = load_target(CASE / "target", 32)
     with pytest.raises(UnsupportedError, match="head: no Gemma 4 assistant: neither model_type"):
-        kind.load(head, target, caches, None)
+        kind.load(head, target, torch.float32, caches, None)
     assistant = HeadCheckpoint(CASE / "assistant")
     with pytest.raises(UnsupportedError, match="an assistant of Gemma 4: not an EAGLE-3 head"):
-        HEADS["eagle3"].load(assistant, target, caches, None)
+        HEADS["eagle3"].load(assistant, target, torch.float32, caches, None)
 
 
 def test_it_is_described_with_what_decided(assistant: Path) -> None:
@@ -177,13 +177,13 @@ def test_layers_of_another_kind_are_refused(
 
 
 def test_another_family_and_named_taps_are_refused(qwen3_pair: tuple[Path, Path]) -> None:
-    caches = CacheSizes(32, torch.float32)
+    caches = CacheSpec(32, torch.float32)
     source = Source.find("auto", qwen3_pair[0], CASE / "assistant", "auto")
     with pytest.raises(PairingError, match="of a Gemma 4 target, and of no other"):
-        load_pair(source, caches)
+        load_pair(source, torch.float32, caches)
     source = Source.find("auto", CASE / "target", CASE / "assistant", "auto", tap_layers=(1, 2))
     with pytest.raises(SettingError, match="--tap-layers: an assistant reads"):
-        load_pair(source, caches)
+        load_pair(source, torch.float32, caches)
 
 
 def test_every_token_must_be_in_one_cluster() -> None:

@@ -14,7 +14,7 @@ from eagle_aot.export.drafters.gemma4_assistant.model import Gemma4Assistant
 from eagle_aot.export.drafters.gemma4_assistant.reading import read_files
 from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.targets.decoder.attention import MASKED
-from eagle_aot.targets.decoder.kv_cache import CacheSizes, KVCache
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.gemma4.config import FULL, SLIDING
 from eagle_aot.targets.step import Step, chain_tail
@@ -84,7 +84,7 @@ def test_a_chain_that_scores_chosen_clusters_alone() -> None:
     directory, case = golden_case("mtp/shared_kv_centroids")
     files = read_files(HeadCheckpoint(directory / "assistant"))
     target = filled_target(directory, case, files.config.text.sliding_window)
-    draft = build_assistant(files, target, CacheSizes(SEQ_LEN, torch.float32))
+    draft = build_assistant(files, target, torch.float32, CacheSpec(SEQ_LEN, torch.float32))
     position = len(case["input.tokens"]) - 1
     state = case["expected.target_states"][-1]
     drafts = chain(draft, target, case["expected.bonus"], state, position)
@@ -109,7 +109,7 @@ def filled_target(directory: Path, case: dict[str, Tensor], window: int) -> Gemm
         head_dim=sliding.shape[2], num_key_value_heads=sliding.shape[0],
         global_head_dim=full.shape[2], num_global_key_value_heads=full.shape[0],
     )  # fmt: skip
-    target = Gemma4Target(config, CacheSizes(SEQ_LEN, torch.float32))
+    target = Gemma4Target(config, torch.float32, CacheSpec(SEQ_LEN, torch.float32))
     target.embed_tokens.weight = torch.nn.Parameter(table)
     for kind, layer in ((SLIDING, target.layers[0]), (FULL, target.layers[1])):
         cache = layer.get_submodule("self_attn.kv_cache")

@@ -18,7 +18,7 @@ from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.export.drafters.self_test.text import Text
 from eagle_aot.targets import TapTarget, load_target
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import chain_step
 from support.checkpoint_edits import edit_tensors
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
@@ -39,8 +39,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> TapTarget:
 
 
 def loaded(directory: Path, target: TapTarget) -> ParallelDraft:
-    caches = CacheSizes(64, torch.float32)
-    draft, facts = kind.load(HeadCheckpoint(directory), target, caches, (0, 1, 3))
+    caches = CacheSpec(64, torch.float32)
+    draft, facts = kind.load(HeadCheckpoint(directory), target, torch.float32, caches, (0, 1, 3))
     assert isinstance(draft, ParallelDraft) and facts["head"]["mask_token_id"] == MASK_TOKEN
     return draft
 
@@ -136,7 +136,7 @@ def change(stored: Tensors, changes: dict[str, Tensor | None]) -> None:
 def test_each_kind_refuses_the_others_files_by_name(target: TapTarget, tmp_path: Path) -> None:
     head = HeadCheckpoint(write_flat_peagle(tmp_path, SHAPES[0]))
     with pytest.raises(UnsupportedError, match="a P-EAGLE head, which drafts in parallel"):
-        eagle3.load(head, target, CacheSizes(64, torch.float32), None)
+        eagle3.load(head, target, torch.float32, CacheSpec(64, torch.float32), None)
 
 
 def test_a_description_names_the_mask(tmp_path: Path) -> None:

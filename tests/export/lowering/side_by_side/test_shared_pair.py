@@ -14,7 +14,7 @@ from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.lowering.side_by_side.shared_pair import SharedPair
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.pack import pack_int4
-from eagle_aot.targets.decoder.kv_cache import CacheSizes
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4.packed_linear import PackedModule
 
 POSITIONS = 2**18
@@ -25,8 +25,8 @@ POSITIONS = 2**18
 def pair() -> Pair:
     """As methods are traced from it: random, packed, of one layer for each that the head taps."""
     source = Source.find("gemma4-tiny", None, None, "dummy", 3)
-    sizes = CacheSizes(POSITIONS, torch.bfloat16, sequences=2, on_host=True)
-    return pack_int4(load_pair(source, sizes).pair, 132)
+    sizes = CacheSpec(POSITIONS, torch.bfloat16, sequences=2, on_host=True)
+    return pack_int4(load_pair(source, torch.bfloat16, sizes).pair, 132)
 
 
 def tensors(pair: Pair) -> dict[str, Tensor]:

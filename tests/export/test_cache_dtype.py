@@ -1,0 +1,86 @@
+"""A model whose KV caches have another dtype than its weights and activations."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eagle_aot.export.lengths import method_lengths
+from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.loading.source import Source
+from eagle_aot.export.methods import method_specs
+from eagle_aot.export.pair import Pair
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
+from eagle_aot.targets.step import MIN_PREFILL, PromptChunk, Step, chain_tail
+from support.gemma_oracle import random_tokens
+from support.golden_cases import relative_error
+
+POSITIONS, SEQUENCES, ROWS = 128, 2, 3
+BFLOAT16_KEYS = 2e-2  # of logits, where keys and values are rounded to 8 bits of mantissa
+
+
+@pytest.fixture(params=["random_pair", "qwen3_pair"])
+def directories(request: pytest.FixtureRequest) -> tuple[Path, Path]:
+    directories: tuple[Path, Path] = request.getfixturevalue(request.param)
+    return directories
+
+
+def load(directories: tuple[Path, Path], cache_dtype: torch.dtype) -> Pair:
+    """Load a pair in float32 with caches of `cache_dtype` for two sequences."""
+    source = Source.find("auto", *directories, "auto")
+    caches = CacheSpec(POSITIONS, cache_dtype, sequences=SEQUENCES)
+    return load_pair(source, torch.float32, caches).pair
+
+
+@torch.no_grad()
+def forwards(pair: Pair) -> list[Tensor]:
+    """Return logits and features of a prompt chunk and of a step of two sequences."""
+    target, draft = pair.target, pair.draft
+    target.set_eagle_tap_layers(draft.tap_layers)
+    vocab = target.vocab_size
+    outputs: list[Tensor] = []
+    for sequence in range(SEQUENCES):
+        chunk = PromptChunk(torch.arange(MIN_PREFILL), torch.tensor([sequence]))
+        outputs += target.run(random_tokens(MIN_PREFILL, sequence, vocab), chunk)
+    positions = torch.arange(MIN_PREFILL, MIN_PREFILL + ROWS).expand(SEQUENCES, -1)
+    step = Step(positions, torch.arange(SEQUENCES), chain_tail(positions))
+    tokens = random_tokens(SEQUENCES * ROWS, 2, vocab).view(SEQUENCES, ROWS)
+    logits, taps = target.run(tokens, step)
+    return [*outputs, logits, taps, draft.fuse(taps)]
+
+
+def test_weights_have_the_models_dtype_and_caches_their_own(
+    directories: tuple[Path, Path],
+) -> None:
+    pair = load(directories, torch.bfloat16)
+    assert pair.target.dtype == torch.float32
+    assert {parameter.dtype for parameter in pair.parameters()} == {torch.float32}
+    assert any(isinstance(module, nn.Linear) for module in pair.modules())
+    caches = [module for module in pair.modules() if isinstance(module, KVCache)]
+    assert {buffer.dtype for cache in caches for buffer in (cache.k, cache.v)} == {torch.bfloat16}
+
+
+def test_cached_forwards_return_the_models_dtype_and_differ_by_the_caches_rounding(
+    directories: tuple[Path, Path],
+) -> None:
+    outputs = forwards(load(directories, torch.bfloat16))
+    expected = forwards(load(directories, torch.float32))
+    assert {output.dtype for output in outputs} == {torch.float32}
+    for output, reference in zip(outputs, expected, strict=True):
+        assert relative_error(output, reference) < BFLOAT16_KEYS
+    assert not torch.equal(outputs[-3], expected[-3])
+
+
+def test_exported_methods_take_features_of_the_models_dtype(
+    directories: tuple[Path, Path],
+) -> None:
+    pair = load(directories, torch.bfloat16)
+    methods = method_specs(pair, method_lengths(72, POSITIONS, 0, SEQUENCES))
+    with_features = [method for method in methods.values() if "features" in method.inputs]
+    assert with_features
+    with torch.no_grad():
+        for method in with_features:
+            assert method.forms["features"][0] == "float32"
+            outputs = method.module(*(example for example, _ in method.inputs.values()))
+            assert all(output.dtype == torch.float32 for output in outputs)
