@@ -1,25 +1,32 @@
 """What gets installed: one package, all of it."""
 
+import runpy
 import tomllib
+from contextlib import chdir
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
-from setuptools import find_packages
 
 ROOT = Path(__file__).parents[1]
-COMMON = ("eagle_aot.artifact", "eagle_aot.common")
-FOLDERS = ("export", "targets", "runtime_runner", "triton_kernels")
+FOLDERS = ("export", "lab", "targets", "runtime_runner", "triton_kernels")
 
 
-def test_every_folder_with_code_is_listed_for_the_wheel() -> None:
-    found = {"eagle_aot"}
-    for folder in FOLDERS:
+def test_every_folder_with_code_is_in_the_wheel() -> None:
+    with_code = {"eagle_aot"}
+    for folder in (*FOLDERS, "src/eagle_aot/artifact", "src/eagle_aot/common"):
         for init in (ROOT / folder).rglob("__init__.py"):
-            found.add(".".join(("eagle_aot", *init.parent.relative_to(ROOT).parts)))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    where = project["tool"]["setuptools"]["packages"]["find"]["where"]
-    installed = {name for folder in where for name in find_packages(ROOT / folder)}
-    assert {name for name in installed if not name.startswith(COMMON)} == found
+            parts = init.parent.relative_to(ROOT).parts
+            with_code.add(".".join(("eagle_aot", *(parts[2:] if parts[0] == "src" else parts))))
+    assert set(installed_packages()) == with_code
+
+
+def installed_packages() -> list[str]:
+    """What setup.py hands to setuptools."""
+    given: dict[str, list[str]] = {}
+    with patch("setuptools.setup", lambda **arguments: given.update(arguments)), chdir(ROOT):
+        runpy.run_path("setup.py")
+    return given["packages"]
 
 
 @pytest.mark.parametrize("folder", ["tiny", "smollm2"])

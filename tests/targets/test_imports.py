@@ -35,7 +35,6 @@ FORBIDDEN = {
     "eagle_aot.triton_kernels.residual_norm": ("export", "targets", "runtime_runner", "errors"),
     "eagle_aot.targets": ("export", "runtime_runner"),
     "eagle_aot.export": ("runtime_runner",),
-    "eagle_aot.runtime_runner": ("targets", "export", "triton_kernels"),
 }
 
 
@@ -58,7 +57,7 @@ def test_a_package_does_not_import_what_it_must_not_know(
         assert not [m for m in modules if m == name or m.startswith(f"{name}.")]
 
 
-@pytest.mark.parametrize("package", [p for p in FORBIDDEN if p != "eagle_aot.runtime_runner"])
+@pytest.mark.parametrize("package", FORBIDDEN)
 def test_only_the_runner_and_the_lowering_need_executorch(
     imported: dict[str, list[str]], package: str
 ) -> None:
