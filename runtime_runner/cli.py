@@ -1,9 +1,8 @@
 """`eagle-run`: generate text from an artifact."""
 
-import gc
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +102,7 @@ def chain_length(
                    "on built-in prompts or those of --prompts-jsonl.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
 def main(self_test: bool, verify: bool, chat: bool, **given: Any) -> None:
-    """Generate from ARTIFACT, speculating with a drafter that it holds or another one."""
+    """Generate from ARTIFACT, speculating with its own drafter or with ngram."""
     options = Options(**given)
     if verify:
         check_files(options)
@@ -244,26 +243,17 @@ def check_drafts(options: Options) -> None:
             "--self-test goes with --prompts-jsonl, --executor, --no-cuda-graph and --json: "
             f"leave out {others[0]}"
         )
-    from eagle_aot.artifact import Manifest, alone, drafters_of
+    from eagle_aot.artifact import Manifest
     from eagle_aot.runtime_runner.checks import self_test
 
     prompts = self_test_prompts(options.prompts_jsonl)
     manifest = Manifest.read(options.artifact)
-    found, names = {}, drafters_of(manifest)
-    for name in names:
-        runner = (options if len(names) == 1 else replace(options, drafter=name)).load()
-        found[name] = self_test.self_test(runner, alone(manifest, name), prompts)
-        if not options.as_json:
-            self_test.show(found[name], Console(stderr=True), name if len(names) > 1 else None)
-        del runner
-        gc.collect()  # what it holds in cycles: two of a large artifact may not fit
+    finding = self_test.self_test(options.load(), manifest, prompts)
     if options.as_json:
-        told = {name: one.to_json() for name, one in found.items()}
-        first = next(iter(told.values()))
-        shown = first if len(told) == 1 else {"drafters": told}
-        click.echo(json.dumps(shown, allow_nan=False))
-    for one in found.values():
-        one.raise_warning()
+        click.echo(json.dumps(finding.to_json(), allow_nan=False))
+    else:
+        self_test.show(finding, Console(stderr=True))
+    finding.raise_warning()
 
 
 def converse(options: Options) -> None:

@@ -23,30 +23,26 @@ from eagle_aot.runtime_runner.rounds.target import TargetMethods
 BACKLOG_ROWS = 128  # at most
 
 
-class Drafting:
-    """What drafts for texts of `running`. `name` is the drafter's, `constants` are the program's
-    with its own chain length, and `target` returns the features that it reads.
+class DrafterSession:
+    """The drafter of an opened artifact, with its rounds over the sequences of `running`.
 
-    What is measured or made here writes to the caches: nobody may run meanwhile, and what they held
-    is gone.
+    Measuring and recording rounds writes to the caches: no request may run meanwhile, and what the
+    caches held is lost.
     """
 
     def __init__(
         self,
-        name: str,
         drafter: LateDrafter,
         target: TargetMethods,
         running: Running,
         constants: Constants,
         executor: Executor,
     ) -> None:
-        self.name, self.drafter, self.target = name, drafter, target
-        self.constants = constants
+        self.drafter, self.target, self.constants = drafter, target, constants
         self._running = running
         self._recorded = executor.device.type == "cuda"
         record = executor.repeat if self._recorded else None
-        trees = drafter.grows_trees
-        self.rounds = Rounds(target, drafter, running, constants.max_rows, record, trees=trees)
+        self.rounds = Rounds(target, drafter, running, constants.max_rows, record)
         self._adaptive: dict[bool, AdaptiveSchedule] = {}
 
     def is_measured(self, trees: bool) -> bool:

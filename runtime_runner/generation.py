@@ -94,7 +94,7 @@ class Generation:
             text=self.text.close(self.decode(self.output)),
             finish_reason="cancelled" if end.reason == "cancelled" else reason,
             executor=self.executor,
-            drafter=end.drafter or self.drafter,
+            drafter=self.drafter,
             parameters=asked,
             stats=end.stats,
             span=end.span,

@@ -2,12 +2,8 @@
 
 import click
 
-AUTO_DRAFTER = "auto"
-"""Any drafter that an artifact holds or prompt lookup, by what they are worth."""
-
 drafter_option = click.option(
     "--drafter",
-    metavar="NAME|auto",
-    help="What drafts: one that the artifact holds, ngram, or auto, the fastest of all these; "
-    "default: the first that it holds.",
+    metavar="KIND",
+    help="What drafts: the artifact's own drafter, by its kind, or ngram; default: the artifact's.",
 )

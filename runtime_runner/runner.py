@@ -1,8 +1,7 @@
 """An opened artifact that generates."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial, reduce
-from operator import add
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,10 +22,8 @@ from eagle_aot.runtime_runner.checks.request import (
     chosen_tree,
 )
 from eagle_aot.runtime_runner.checks.step import check_shape, check_step
-from eagle_aot.runtime_runner.drafters.opened import OpenedDrafter
-from eagle_aot.runtime_runner.drafting import Drafting
+from eagle_aot.runtime_runner.drafting import DrafterSession
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
-from eagle_aot.runtime_runner.engine.drafters import ChosenDrafter
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.engine.request import REFUSED
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
@@ -59,7 +56,7 @@ class Runner:
         directory: Path,
         executor: Executor,
         constants: Constants,
-        drafter: LateDrafter | Mapping[str, OpenedDrafter],
+        drafter: LateDrafter,
         prompt_share: float = PROMPT_SHARE,
         *,
         copies: bool = False,
@@ -67,54 +64,21 @@ class Runner:
         images: ImageInputs | None = None,
         seeds: HeadSeeds | None = None,
     ) -> None:
-        """Where there are several drafters, by their names, texts have the fastest. With `copies`
-        the program has `copy_rows`; it takes `images` in prompts where that is not None, and shows
-        them to the drafter through `seeds`, if through anything."""
-        if not isinstance(drafter, Mapping):
-            drafter = {drafter.kind: OpenedDrafter(drafter, constants)}
+        """With `copies` the program has `copy_rows`; it takes `images` in prompts where that is not
+        None, and shows them to the drafter through `seeds`, if through anything."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
+        self.drafter = drafter
+        self.target = TargetMethods(executor, constants, copies=copies, images=images, seeds=seeds)
         self.reader = PromptReader(directory, images, constants.max_prefill_chunk)
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
         sampler = Sampler(batch, device, length, constants.vocab_size)
         self.running = Running(range(batch), constants.tail, device, sampler)
-        how = partial(TargetMethods, executor, copies=copies, images=images, seeds=seeds)
-        self._draftings = {
-            name: Drafting(
-                name,
-                found.drafter,
-                how(found.constants, columns=found.columns),
-                self.running,
-                found.constants,
-                executor,
-            )
-            for name, found in drafter.items()
-        }
-        schedules = {
-            name: SharedRounds(one.rounds, partial(self._adaptive, one))
-            for name, one in self._draftings.items()
-        }
-        only = next(iter(schedules.values()))
-        schedule = only if len(schedules) == 1 else ChosenDrafter(schedules)
+        self._session = DrafterSession(drafter, self.target, self.running, constants, executor)
+        schedule = SharedRounds(self._session.rounds, self.adaptive_schedule)
         self.engine = Engine(schedule, prompt_share, reuse=reuse)
-
-    @property
-    def drafting(self) -> Drafting:
-        """What drafts, or did last where it is chosen."""
-        name = self.engine.schedule.drafts
-        return next(iter(self._draftings.values())) if name is None else self._draftings[name]
-
-    @property
-    def drafter(self) -> LateDrafter:
-        """The same by itself."""
-        return self.drafting.drafter
-
-    @property
-    def target(self) -> TargetMethods:
-        """With the features that this drafter reads."""
-        return self.drafting.target
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -227,7 +191,7 @@ class Runner:
         text = self._stream(asked, watch.on_text, before)
         drafts = asked.speculate and room > 1
         if drafts and chain_len == AUTO_LENGTH and not self.engine.busy:
-            self.measure(tree == AUTO_TREE)  # while nobody runs
+            self.adaptive_schedule(tree == AUTO_TREE)  # measured while no request runs
         limits = Limits(
             room=room,
             stop_ids=all_stop_ids(asked.stop_ids, self.constants, ignore_eos=asked.ignore_eos),
@@ -250,7 +214,7 @@ class Runner:
             decode=self._decode,
             watch=watch,
             executor=self.executor.name,
-            drafter=self.drafting.name if asked.speculate else None,
+            drafter=self.drafter.kind if asked.speculate else None,
         )
 
     @cached_property
@@ -264,17 +228,15 @@ class Runner:
     ) -> tuple[ChainLen, Shape | Literal["auto"] | None]:
         """The chain length, and the tree that takes its place. Raises SettingError for those that
         artifact or drafter do not take."""
-        if tree is None and chain_len is None and len(self._draftings) > 1:
-            return AUTO_LENGTH, None
         if tree is None:
-            return chosen_chain_len(chain_len, self.drafting.constants), None
+            return chosen_chain_len(chain_len, self.constants), None
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
-        grows = any(one.drafter.grows_trees for one in self._draftings.values())
+        kind, grows_trees = self.drafter.kind, self.drafter.grows_trees
         if tree == AUTO_TREE:
-            check_grows_trees(tree, self.drafter.kind, grows)
+            check_grows_trees(tree, kind, grows_trees)
             return AUTO_LENGTH, AUTO_TREE
-        shape = chosen_tree(tree, self.drafter.kind, grows, self.constants)
+        shape = chosen_tree(tree, kind, grows_trees, self.constants)
         return shape.depth, shape
 
     def _check_batch_size(self, batch_size: int | None) -> int:
@@ -320,8 +282,8 @@ class Runner:
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
         self.engine.sequences.forget()
         if self.executor.device.type == "cuda":
-            self.drafting.read_something()  # what is recorded starts from a state that exists
-        return self.drafting.rounds.of(
+            self._session.read_something()  # what is recorded starts from a state that exists
+        return self._session.rounds.of(
             texts, Shape.chain(shape) if isinstance(shape, int) else shape
         )
 
@@ -351,30 +313,18 @@ class Runner:
             fixed = fixed or Shape.chain(chosen)
         self.engine.sequences.forget()
         with self.running.sampler.expecting(sampling):
-            made = [
-                one.warm_up(at_once, fixed, trees=shape == AUTO_TREE)
-                for one in self._draftings.values()
-            ]
-        return reduce(add, made)
+            return self._session.warm_up(at_once, fixed, trees=shape == AUTO_TREE)
 
     def adaptive_schedule(self, trees: bool) -> AdaptiveSchedule:
-        """What chooses between rounds of every shape, with trees or without, for what drafts now;
-        `measure` measures what they cost, if nothing has. Raises SettingError as that does."""
-        return self._adaptive(self.drafting, trees)
-
-    def measure(self, trees: bool) -> None:
-        """What rounds of each drafter cost, with trees or without, unless that is known. Takes some
-        seconds. Raises SettingError while texts run, whose caches that would write."""
-        for one in self._draftings.values():
-            self._adaptive(one, trees)
-
-    def _adaptive(self, drafting: Drafting, trees: bool) -> AdaptiveSchedule:
-        if not drafting.is_measured(trees):
+        """What chooses between rounds of every shape, with trees or without. Measures what they
+        cost unless that is known, which takes some seconds; raises SettingError where that would
+        overwrite the caches of running requests."""
+        if not self._session.is_measured(trees):
             if self.engine.busy:
-                asked = f"tree {AUTO_TREE}" if trees else f"chain length {AUTO_LENGTH}"
-                raise SettingError(f"{asked}: not measured: call warm_up first")
+                setting = f"tree {AUTO_TREE}" if trees else f"chain length {AUTO_LENGTH}"
+                raise SettingError(f"{setting}: not measured: call warm_up first")
             self.engine.sequences.forget()
-        return drafting.adaptive(trees)
+        return self._session.adaptive(trees)
 
     def _stream(
         self, asked: Parameters, on_text: Callable[[str], None] | None, before: str

@@ -82,10 +82,10 @@ def picture_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def several_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    from support.heads.dflash import write_several  # slow
+def dflash_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from support.heads.dflash import write_dflash_pair  # slow
 
-    return write_several(tmp_path_factory.mktemp("several_pair"))
+    return write_dflash_pair(tmp_path_factory.mktemp("dflash_pair"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -110,9 +110,8 @@ def options_of(name: str, request: pytest.FixtureRequest) -> Sequence[str]:
     if name not in OF_PAIRS:  # one that a module makes for itself
         return ()
     pair, target, *options = OF_PAIRS[name]
-    target_dir, *head_dirs = request.getfixturevalue(pair)
-    heads = [word for head in head_dirs for word in ("--draft-dir", str(head))]
-    places = "--target-dir", str(target_dir), *heads
+    target_dir, head_dir = request.getfixturevalue(pair)
+    places = "--target-dir", str(target_dir), "--draft-dir", str(head_dir)
     return "--target-model", target, "--backend", "xnnpack", *options, *places
 
 
@@ -167,10 +166,9 @@ def picture_artifact(exports: Exports, one_thread: None) -> Path:
 
 
 @pytest.fixture(scope="session")
-def several_artifact(exports: Exports, one_thread: None) -> Path:
-    """Six layers of a Qwen3 with an EAGLE-3, a DFlash and a P-EAGLE head, which is called quick,
-    and caches for two sequences."""
-    return exports.wait("several")
+def dflash_artifact(exports: Exports, one_thread: None) -> Path:
+    """Six layers of a Qwen3 with a DFlash head, and caches for two sequences."""
+    return exports.wait("dflash")
 
 
 @pytest.fixture(scope="session")
@@ -217,9 +215,8 @@ def picture_runner(picture_artifact: Path) -> Runner:
 
 
 @pytest.fixture(scope="session")
-def dflash_runner(several_artifact: Path) -> Runner:
-    """The DFlash head, as if nothing else were there."""
-    return load_artifact(several_artifact, drafter="dflash")
+def dflash_runner(dflash_artifact: Path) -> Runner:
+    return load_artifact(dflash_artifact)
 
 
 @pytest.fixture(scope="session")

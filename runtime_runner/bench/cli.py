@@ -7,9 +7,8 @@ import click
 from rich.console import Console
 
 from eagle_aot.common.command import eagle_command
-from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.bench.results import Results
-from eagle_aot.runtime_runner.options import AUTO_DRAFTER
+from eagle_aot.runtime_runner.options import drafter_option
 
 REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wrap
 
@@ -23,9 +22,7 @@ REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wra
               help="Drafts per round.")  # fmt: skip
 @click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES",
               help="A tree as well; may be given more than once.")  # fmt: skip
-@click.option("--drafter", metavar="NAME",
-              help="What drafts: one that the artifact holds, or ngram; default: the "
-                   "first.")  # fmt: skip
+@drafter_option
 @click.option("--rows", default="1,2,4,8,16,32,64", show_default=True, metavar="N,...",
               help="Rows to verify of each sequence.")  # fmt: skip
 @click.option("--batch-sizes", default="1", show_default=True, metavar="B,...",
@@ -73,8 +70,6 @@ def main(
     from eagle_aot.runtime_runner.bench.memory import bytes_in_use
     from eagle_aot.runtime_runner.load import load_artifact
 
-    if drafter == AUTO_DRAFTER:
-        raise SettingError("--drafter auto: the parts of a round are one drafter's: name it")
     in_use_before = bytes_in_use()
     progress = Progress()
     with progress.stage("load"):

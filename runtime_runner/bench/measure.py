@@ -73,7 +73,7 @@ class Bench:
             executor=executor.name,
             cuda_graphs=settings.cuda_graphs and isinstance(executor, AotiExecutor),
             device=device_name(executor.device),
-            drafter=self._runner.drafting.name,
+            drafter=self._runner.drafter.kind,
             versions={"eagle-aot": __version__, "torch": torch.__version__},
             repeats=settings.repeats,
             taus=settings.taus,

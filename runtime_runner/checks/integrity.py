@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_aot import __version__
-from eagle_aot.artifact import Manifest, drafters_of
+from eagle_aot.artifact import Manifest
 from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, EagleError, UnsupportedError
 from eagle_aot.common.text import printable
@@ -14,7 +14,7 @@ from eagle_aot.common.text import printable
 OK = "ok"
 ANYWHERE = "xnnpack"
 """The backend without native code of an artifact's own."""
-SHOWN = ("target", "draft", "drafters", "options", "decisions", "images", "self_test")
+SHOWN = ("target", "draft", "options", "decisions", "images", "self_test")
 """Fields of a manifest that are told as they are, if they are there."""
 
 
@@ -106,8 +106,7 @@ def report(found: Integrity) -> Iterator[str]:
     yield row("schema version", str(manifest.schema_version))
     yield row("backend", manifest.backend)
     yield row("compiled for", plain(stored["device"] or "any machine"))
-    names = drafters_of(manifest)
-    yield row("drafter" if len(names) == 1 else "drafters", plain(", ".join(names)))
+    yield row("drafter", plain(manifest.drafter))
     yield "files"
     for name, status in found.statuses().items():
         size = manifest.files[name].bytes if name in manifest.files else ""
@@ -117,7 +116,7 @@ def report(found: Integrity) -> Iterator[str]:
         yield row(f"  {name}", version_row(name, recorded, found))
     for what in SHOWN:
         if what in stored:
-            yield from outline(what, by_name(stored[what]))
+            yield from outline(what, stored[what])
 
 
 def version_row(name: str, recorded: str, found: Integrity) -> str:
@@ -129,13 +128,6 @@ def version_row(name: str, recorded: str, found: Integrity) -> str:
     return (
         f"{recorded:<16}{here:<16}{'differs: must be of one minor version' if bound else 'differs'}"
     )
-
-
-def by_name(value: Any) -> Any:
-    """Entries of a list by what they are called."""
-    if not isinstance(value, list):
-        return value
-    return {one["name"]: {k: v for k, v in one.items() if k != "name"} for one in value}
 
 
 def outline(name: str, value: Any, indent: int = 0) -> Iterator[str]:

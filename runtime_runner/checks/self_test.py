@@ -183,11 +183,8 @@ def rows_of(recorded: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [row for row in readings if isinstance(row, dict)] if isinstance(readings, list) else []
 
 
-def show(finding: Finding, console: Console, drafter: str | None = None) -> None:
-    """Drafts as measured beside what the export found, and the finding unless it is an error; of
-    one of several drafters behind its name."""
-    if drafter is not None:
-        console.print(f"drafter {drafter}", markup=False, highlight=False)
+def show(finding: Finding, console: Console) -> None:
+    """Print drafts as measured, what the export found, and the finding unless it is an error."""
     if finding.stats is not None:
         console.print(table(finding))
     if finding.recorded is not None:

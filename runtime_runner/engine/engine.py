@@ -132,8 +132,6 @@ class Engine:
 
     def _admit(self) -> list[Event]:
         """Give free sequences to those who wait, the first first. Returns what failed of it."""
-        if self.waiting and not self.prompts and not self.running:
-            self._prepare()
         failed = list[Event]()
         while self.waiting and self.sequences.free:
             text = self.waiting.popleft()
@@ -150,15 +148,6 @@ class Engine:
                 failed.append(self._fail(text, error))
         return failed
 
-    def _prepare(self) -> None:
-        """Behind a change of drafters the new one was shown nothing."""
-        coming = list(self.waiting)[: len(self.sequences.free)]
-        drafted = [text.request for text in coming if not text.request.is_plain]
-        drafter, goes_on = self.schedule.drafter, self.sequences.goes_on
-        wanted = [Wanted.by(request, drafter) for request in drafted if request.reuse]
-        if drafted and self.schedule.prepare(len(drafted), lambda: any(map(goes_on, wanted))):
-            self.sequences.forget_shown()
-
     def _prompt_scoring(self, text: Text) -> PromptScoring | None:
         request, most = text.request, text.request.sampling.prompt_logprobs
         if most is None:
@@ -170,7 +159,6 @@ class Engine:
     def _prompt_run(self, text: Text) -> PromptRun:
         assert text.sequence is not None
         request, schedule = text.request, self.schedule
-        text.drafter = None if request.is_plain else schedule.drafts
         drafter = None if request.is_plain else schedule.drafter
         sampler, limits = schedule.running.sampler, request.limits
         how = request.sampling, request.prompt, limits.room, limits.stop_ids

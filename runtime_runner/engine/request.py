@@ -116,15 +116,13 @@ class Tokens:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A request's last event: it met one of its ends, filled its room, or was cancelled. The first
-    `kept` rows of its prompt were not run. `span` is None for one that never had a cache.
-    `drafter` is the name of what drafted, where that was one of several."""
+    `kept` rows of its prompt were not run. `span` is None for one that never had a cache."""
 
     request: RequestId
     reason: Reason
     kept: int
     stats: Stats
     span: Span | None
-    drafter: str | None = None
 
 
 REFUSED = RequestId(-1)

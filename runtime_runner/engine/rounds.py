@@ -25,20 +25,17 @@ class Rounds:
         running: Running,
         max_rows: int,
         record: Callable[[Call], Call] | None,
-        *,
-        trees: bool = True,
     ) -> None:
         """`record` makes a round cheap to repeat, None where nothing is recorded; a shape has
-        `max_rows` rows at most. Of a drafter without `trees` it is a chain as deep."""
+        `max_rows` rows at most."""
         self.target, self.drafter, self.running = target, drafter, running
-        self._max_rows, self._record, self._trees = max_rows, record, trees
+        self._max_rows, self._record = max_rows, record
         self._made: dict[tuple[int, Shape, bool, bool], Round] = {}
         self.recordings = 0
         """That were ever made of them."""
 
     def fitting(self, texts: int, shape: Shape) -> Shape:
         """As much of it as there are rows for in a round of so many texts."""
-        shape = shape if self._trees else Shape.chain(shape.depth)
         return shape.within(self._max_rows // self.places(texts), self._max_rows)
 
     def longest_chain(self, texts: int) -> int:

@@ -38,17 +38,8 @@ class Schedule(Protocol):
         """All sequences."""
 
     @property
-    def drafts(self) -> str | None:
-        """The name of what drafts, where it is one of several."""
-
-    @property
     def recordings(self) -> int:
-        """How many rounds of what drafts have ever been recorded."""
-
-    def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
-        """Nobody runs, and so many texts come that are drafted; `goes_on` says whether one of them
-        begins as what a cache holds. Returns whether another drafter will draft than the one that
-        was shown what caches hold."""
+        """How many rounds have ever been recorded."""
 
     def join(self, texts: Sequence[Text]) -> None:
         """The last of the texts that run has just joined the others."""
@@ -69,11 +60,7 @@ class OneRound:
     def __init__(self, round_: Round) -> None:
         self._round = round_
         self.target, self.drafter, self.running = round_.target, round_.drafter, round_.running
-        self.drafts: str | None = None
         self.recordings = 0
-
-    def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
-        return False
 
     def join(self, texts: Sequence[Text]) -> None:
         """It is the one."""
@@ -99,7 +86,6 @@ class SharedRounds:
         """`alone` gives the chooser of a text that has nobody beside it, with trees or without."""
         self._rounds, self._make_alone = rounds, alone
         self.target, self.drafter, self.running = rounds.target, rounds.drafter, rounds.running
-        self.drafts: str | None = None
         self._together = BatchChooser()
         self._asked: Among | None = None  # of it, for the round
         self._thought: tuple[Among, Shape] | None = None  # what it would say to the same again
@@ -111,9 +97,6 @@ class SharedRounds:
     @property
     def recordings(self) -> int:
         return self._rounds.recordings
-
-    def prepare(self, texts: int, goes_on: Callable[[], bool]) -> bool:
-        return False
 
     def join(self, texts: Sequence[Text]) -> None:
         if self._alone is not None and len(texts) > 1:

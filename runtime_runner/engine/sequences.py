@@ -1,7 +1,7 @@
 """The caches of an artifact: who has which, at which place, and what is left in them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
@@ -106,10 +106,6 @@ class Sequences:
         for sequence in sequences or self.order:
             self._kept.pop(sequence, None)
 
-    def forget_shown(self) -> None:
-        """Another drafts from here on, which was shown nothing of what they hold: all are free."""
-        self._kept = {s: replace(text, shown=0) for s, text in self._kept.items()}
-
     def held(self, sequence: int) -> KeptText:
         """What it holds by now, whether it is free or not."""
         user = self._users.get(sequence)
@@ -141,11 +137,6 @@ class Sequences:
         shared = {s: self.shared(wanted, self.held(s)) for s in others}
         most = max(shared, key=lambda s: shared[s], default=sequence)
         return most, shared.get(most, 0)
-
-    def goes_on(self, wanted: Wanted) -> bool:
-        """Whether any holds so much of a prompt that it is worth going on from."""
-        shared = (self.shared(wanted, self.held(s)) for s in self.order)
-        return any(rows >= self.copy_least for rows in shared)
 
     def copy(self, source: int, sequence: int, rows: int) -> None:
         """The first rows of one to another, whose text goes on behind them."""

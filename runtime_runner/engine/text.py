@@ -28,15 +28,13 @@ class Text:
 
     `sequence` is the cache that it has, None while it waits for one. Its first `rows` tokens lie
     there in the slots of their positions, and `scratch` slots behind a tail's may be written too.
-    Of the rows, the first `kept` were not run. While its prompt is scored there are none. `drafter`
-    is the name of what drafts for it, where that is one of several; `missed` is the first row of a
-    drafted text that this one was not shown, None where it was shown all.
+    Of the rows, the first `kept` were not run. While its prompt is scored there are none. `missed`
+    is the first row of a drafted text that the drafter was not shown, None where it was shown all.
     """
 
     def __init__(self, number: RequestId, request: Request) -> None:
         self.number, self.request = number, request
         self.sequence: int | None = None
-        self.drafter: str | None = None
         self.kept = self.rows = self.scratch = 0
         self.scoring: PromptScoring | None = None
         self.missed: int | None = None
@@ -147,7 +145,7 @@ class Text:
         span = None
         if self.sequence is not None:
             span = Span(self.sequence, self._started, self._first_token, time.perf_counter())
-        return Finished(self.number, reason, self.kept, self.stats, span, self.drafter)
+        return Finished(self.number, reason, self.kept, self.stats, span)
 
     def _asked_of(self, logprobs: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
         """What it asked for of what the round of all told."""

@@ -21,12 +21,6 @@ class WarmUp:
     seconds: float
     bytes: int | None
 
-    def __add__(self, more: "WarmUp") -> "WarmUp":
-        taken = None if self.bytes is None or more.bytes is None else self.bytes + more.bytes
-        counts = self.rounds + more.rounds, self.recorded + more.recorded
-        seconds = self.seconds + more.seconds
-        return WarmUp(rounds=counts[0], recorded=counts[1], seconds=seconds, bytes=taken)
-
     def __str__(self) -> str:
         taken = "" if self.bytes is None else f", {self.bytes / 1e9:.2f} GB of the GPU"
         return (

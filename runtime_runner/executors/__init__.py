@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import Manifest
+from eagle_aot.artifact import Manifest, methods_of
 from eagle_aot.common.errors import UnsupportedError
 
 Call = Callable[[], Tensor]
@@ -42,13 +42,9 @@ def open_program(
     manifest: Manifest,
     executor: str,
     *,
-    methods: Mapping[str, str] | None = None,
     cuda_graphs: bool = True,
 ) -> Executor:
-    """The program in `directory`, opened by the executor asked for or its backend's default.
-
-    Of its methods those in `methods` can be run, by the names before those that the program has for
-    them; all that its drafters need where that is None.
+    """Open the program in `directory` with the named executor, or its backend's default for "auto".
 
     Raises UnsupportedError when the backend, the executor and this machine do not fit together,
     and ArtifactError when the program cannot be read.
@@ -63,6 +59,7 @@ def open_program(
         raise UnsupportedError(
             f"executor {executor!r} does not run {backend} artifacts: use {' or '.join(fitting)}"
         )
+    methods = methods_of(manifest.drafter, manifest.methods)
     if chosen == "aoti":
         from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 

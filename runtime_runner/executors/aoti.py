@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, Constants, Manifest, all_program_names
+from eagle_aot.artifact import PROGRAM, WEIGHTS, Constants, Manifest
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.runtime_runner.executors import Call
 from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
@@ -33,11 +33,11 @@ class AotiExecutor:
         self,
         directory: Path,
         manifest: Manifest,
-        methods: Mapping[str, str] | None = None,
+        methods: Sequence[str],
         *,
         cuda_graphs: bool = True,
     ) -> None:
-        """`methods` are as `open_program` takes them.
+        """Load the named methods. With `cuda_graphs`, `repeat` records its step.
 
         Raises UnsupportedError on a machine that the artifact was not compiled for and
         ArtifactError when its files cannot be used."""
@@ -48,14 +48,13 @@ class AotiExecutor:
         data = TensorData.open(directory / WEIGHTS)
         check_weights(self._program, data)
         check_caches(self._program, manifest.caches)
-        names = all_program_names(manifest) if methods is None else methods
-        self.methods = {own: self._find(directory, name) for own, name in names.items()}
+        self.methods = {name: self._find(directory, name) for name in methods}
         self.device = torch.device("cuda", torch.cuda.current_device())
         sequences = Constants.from_methods(self._program.constants).max_batch_size
         self.weights = DeviceWeights(
             data, self.methods.values(), self.device, manifest.caches, sequences
         )
-        self._compiled = {own: self._load(directory, m) for own, m in self.methods.items()}
+        self._compiled = {name: self._load(directory, m) for name, m in self.methods.items()}
         self._cuda_graphs = cuda_graphs
         self._graph_pool: Any = torch.cuda.graph_pool_handle()
 

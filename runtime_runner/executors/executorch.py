@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest, all_program_names
+from eagle_aot.artifact import PROGRAM, WEIGHTS, CacheBytes, Manifest
 from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
@@ -37,10 +37,8 @@ class ExecuTorchExecutor:
 
     name = "executorch"
 
-    def __init__(
-        self, directory: Path, manifest: Manifest, methods: Mapping[str, str] | None = None
-    ) -> None:
-        """`methods` are as `open_program` takes them.
+    def __init__(self, directory: Path, manifest: Manifest, methods: Sequence[str]) -> None:
+        """Load the named methods.
 
         Raises UnsupportedError when the runtime lacks the artifact's backend or is not for the
         installed torch, or the host lacks the memory, and ArtifactError when the file is not a
@@ -61,11 +59,10 @@ class ExecuTorchExecutor:
             except RuntimeError as error:
                 raise ArtifactError(f"{directory}: not a readable ExecuTorch program") from error
             names = self._program.method_names
-            needed = all_program_names(manifest) if methods is None else methods
-            missing = [method for method in needed.values() if method not in names]
+            missing = [method for method in methods if method not in names]
             if missing:
                 raise ArtifactError(f"{path}: method {missing[0]} is missing: export again")
-            self._methods = {own: self._load(path, method) for own, method in needed.items()}
+            self._methods = {method: self._load(path, method) for method in methods}
             constant_names = sorted(names & set(constant_methods().values()))
             self._constants = {n: self._load(path, n).execute([]) for n in constant_names}
 

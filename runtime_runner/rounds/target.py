@@ -93,12 +93,9 @@ class TargetMethods:
         copies: bool = False,
         images: ImageInputs | None = None,
         seeds: HeadSeeds | None = None,
-        columns: slice | None = None,
     ) -> None:
-        """Rows of pictures are shown to what drafts through `seeds`, if through anything. Of what
-        methods return of rows for all drafters, this one reads `columns`, all where that is
-        None."""
-        self._executor, self._seeds, self._columns = executor, seeds, columns
+        """Rows of pictures are shown to the drafter through `seeds`, if through anything."""
+        self._executor, self._seeds = executor, seeds
         self._constants = constants
         self.tail, self.max_rows, self.copies = constants.tail, constants.max_rows, copies
         self._given = None if images is None else GivenRows(executor, images)
@@ -172,10 +169,7 @@ class TargetMethods:
 
     def _run(self, method: str, tokens: Tensor, *more: Tensor) -> Forward:
         logits, *features = self._executor.run(method, tokens, *more)
-        found = Forward(logits, *features or [logits.new_empty(*tokens.shape, 0)])
-        if self._columns is None:
-            return found
-        return found._replace(features=found.features[..., self._columns].contiguous())
+        return Forward(logits, *features or [logits.new_empty(*tokens.shape, 0)])
 
 
 def padded(tokens: Tensor, input_pos: Tensor, count: int) -> tuple[Tensor, Tensor]:

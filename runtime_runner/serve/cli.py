@@ -105,7 +105,7 @@ def load(artifact: Path, given: dict[str, Any]) -> "Runner":
     from eagle_aot.runtime_runner.load import load_artifact
 
     runner = load_artifact(artifact, **load_options(given))
-    runner.measure(trees=False)  # while nobody runs
+    runner.adaptive_schedule(trees=False)  # measured while no request runs
     if not given["no_warm_up"]:
         logging.getLogger(__name__).info("%s", runner.warm_up())
     return runner

@@ -1,13 +1,16 @@
-"""A DFlash head through a real `.pte`: however it is drafted, a text is that of plain decoding."""
+"""A DFlash head through a real `.pte`: every way of drafting gives the text of plain decoding."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from eagle_aot.artifact import Manifest, alone
-from eagle_aot.runtime_runner import Runner
+from eagle_aot.artifact import Manifest
+from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.cli import Options, main
 from eagle_aot.runtime_runner.results.result import Result
 from support.golden_cases import golden_case
 
@@ -38,7 +41,7 @@ def test_no_draft_changes_a_token(dflash_runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("drafts", [CHAIN, TREE], ids=str)
-def test_nor_does_one_that_is_sampled_or_has_a_neighbour(
+def test_drafts_change_no_token_of_sampled_texts_or_batches(
     drafts: dict[str, Any], dflash_runner: Runner
 ) -> None:
     plain = dflash_runner.generate(PROMPT, 24, speculate=False, **SAMPLED)
@@ -59,8 +62,33 @@ def test_a_text_goes_on_from_rows_that_are_kept(dflash_runner: Runner) -> None:
     assert dflash_runner.generate(longer, 16, **CHAIN, reuse=True).token_ids == plain
 
 
-def test_the_artifact_says_what_it_holds(several_artifact: Path) -> None:
-    manifest = alone(Manifest.read(several_artifact), "dflash")
+@pytest.mark.parametrize(("drafter", "kept"), [("dflash", 0), ("ngram", len(PROMPT) + 13)])
+def test_rows_of_a_plain_text_are_reused_only_if_the_drafter_needs_not_see_them(
+    drafter: str, kept: int, dflash_artifact: Path
+) -> None:
+    """As many drafts are accepted either way: the head runs again what it was not shown."""
+    runner, text = load_artifact(dflash_artifact, drafter=drafter), TEXT[: len(PROMPT) + 14]
+    runner.generate(PROMPT, 16, speculate=False)
+    reused = runner.generate(text, 16, **CHAIN, reuse=True)
+    fresh = runner.generate(text, 16, **CHAIN)
+    assert reused.token_ids == fresh.token_ids == TEXT[len(text) :][:16]
+    assert reused.stats.accepted_lengths == fresh.stats.accepted_lengths
+    assert (reused.cached_tokens, reused.drafter) == (kept, drafter) and fresh.stats.accepted > 0
+
+
+def test_eagle_run_self_test_finds_no_difference(
+    dflash_runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Options, "load", lambda options: dflash_runner)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"token_ids": PROMPT}) + "\n")
+    words = [str(dflash_runner.directory), "--self-test", "--prompts-jsonl", str(prompts), "--json"]
+    finding = json.loads(CliRunner().invoke(main, words).stdout)
+    assert finding["prompts"] == finding["identical"] == 1 and finding["stats"]["accepted"] > 0
+
+
+def test_the_manifest_describes_the_head(dflash_artifact: Path) -> None:
+    manifest = Manifest.read(dflash_artifact)
     assert manifest.drafter == "dflash"
     assert manifest.methods == [
         "prefill", "target_verify", "dflash_context", "dflash_block", "copy_rows"

@@ -31,7 +31,7 @@ OF_PAIRS = {
         *("picture_pair", "auto", "--max-seq-len", "320", "--no-self-test"),
         *("--inputs", "text,image", "--image-seed", "picture", "--max-batch-size", "2"),
     ),
-    "several": ("several_pair", "auto", *QUICK, "--max-batch-size", "2"),
+    "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),
 }
 """Exports of pairs that tests write: the fixture of the pair, `--target-model`, and options."""
 

@@ -61,7 +61,7 @@ def open_program(directory: Path) -> tuple[aoti.AotiExecutor, Constants]:
     """
     manifest = Manifest.read(directory)
     torch.cuda.empty_cache()  # what compiling has held is room for weights
-    executor = aoti.AotiExecutor(directory, manifest, {name: name for name in ONLY})
+    executor = aoti.AotiExecutor(directory, manifest, ONLY)
     for weight in executor.methods[TARGET_VERIFY].weights:
         if weight.fqn in executor.weights.caches:
             executor.weights.tensor(weight).normal_()

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from eagle_aot.artifact import DRAFT_IDS, DRAFTERS, METHODS, TARGET_METHODS, Manifest, methods_of
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner import load_artifact
-from eagle_aot.runtime_runner.drafters import KINDS, kind_of, read_draft_ids
+from eagle_aot.runtime_runner.drafters import KINDS, drafter_factory, read_draft_ids
 from support.files.artifact import write_artifact
 
 KNOWN = "eagle3, p-eagle, gemma4-assistant, dflash, ngram"
@@ -17,7 +17,7 @@ KNOWN = "eagle3, p-eagle, gemma4-assistant, dflash, ngram"
 
 def test_the_manifest_says_which(tmp_path: Path) -> None:
     write_artifact(tmp_path)
-    assert kind_of(Manifest.read(tmp_path), tmp_path) is KINDS["eagle3"]
+    assert drafter_factory(Manifest.read(tmp_path), tmp_path) is KINDS["eagle3"]
 
 
 def test_one_that_is_not_known_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_one_that_is_not_known_is_refused_before_anything_is_opened(tmp_path: Pa
 
 def test_another_may_be_asked_for(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="telepathy")
-    assert kind_of(Manifest.read(tmp_path), tmp_path, "ngram") is KINDS["ngram"]
+    assert drafter_factory(Manifest.read(tmp_path), tmp_path, "ngram") is KINDS["ngram"]
 
 
 def test_unless_the_artifact_lacks_what_it_needs(tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ import pytest
 from eagle_aot.runtime_runner.adaptive import schedule as adaptive
 from eagle_aot.runtime_runner.adaptive.batch import BatchChooser
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.drafters import DrafterChooser
 from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine import engine as engines
-from eagle_aot.runtime_runner.engine.drafters import ChosenDrafter
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call
@@ -77,25 +75,18 @@ class Clock:
         return step()
 
 
-def engine_with(drafters: int, clock: Clock) -> Engine:
-    """For two texts, recorded."""
+def recording_engine(clock: Clock) -> Engine:
+    """For two sequences."""
     target = Followed(5, 16, 9, sequences=2)
     running = Running(range(2), TAIL, "cpu", Sampler(2, "cpu", length=400, vocab=VOCAB))
-    schedules = {}
-    for name in "ab"[:drafters]:
-        drafter = Following(target, [True, False])
-        rounds = Rounds(target, drafter, running, MAX_ROWS, clock.record)
-        schedules[name] = SharedRounds(rounds, partial(alone_over, rounds))
-    schedule = schedules["a"] if drafters == 1 else ChosenDrafter(schedules)
+    rounds = Rounds(target, Following(target, [True, False]), running, MAX_ROWS, clock.record)
+    schedule = SharedRounds(rounds, partial(alone_over, rounds))
     return Engine(schedule, prompt_share=0.999)  # a prompt waits for no recording of another text
 
 
-@pytest.mark.parametrize(
-    ("chooser", "chain_len", "texts", "drafters"),
-    [(Chooser, "auto", 1, 1), (BatchChooser, "auto", 2, 1), (DrafterChooser, 3, 1, 2)],
-)
+@pytest.mark.parametrize(("chooser", "texts"), [(Chooser, 1), (BatchChooser, 2)])
 def test_a_round_that_is_recorded_for_a_text_that_samples_is_no_measurement(
-    chooser: type, chain_len: Any, texts: int, drafters: int, monkeypatch: pytest.MonkeyPatch
+    chooser: type, texts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, told, observe = Clock(), list[float | None](), chooser.observe  # type: ignore[attr-defined]
 
@@ -106,13 +97,13 @@ def test_a_round_that_is_recorded_for_a_text_that_samples_is_no_measurement(
     monkeypatch.setattr(chooser, "observe", heard)
     for module in (engines, adaptive):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    served = engine_with(drafters, clock)
+    served = recording_engine(clock)
     for sampling in (GREEDY, Sampling(temperature=0.5, seed=1)):
         told.clear()
         before = clock.recorded
-        for text in range(texts * drafters):
-            served.add(request_of([text], 90, chain_len, sampling=sampling))
-            while served.busy and (text + 1) % texts == 0:
-                assert not any(isinstance(event, Failed) for event in served.step())
+        for text in range(texts):
+            served.add(request_of([text], 90, "auto", sampling=sampling))
+        while served.busy:
+            assert not any(isinstance(event, Failed) for event in served.step())
         assert clock.recorded > before
         assert {one for one in told if one is not None} == {ROUND}

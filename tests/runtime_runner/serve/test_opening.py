@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.serve.cli import load
 
 
 class Opened:
-    def measure(self, trees: bool) -> None:
+    def adaptive_schedule(self, trees: bool) -> None:
         pass
 
     def warm_up(self) -> WarmUp:

@@ -17,10 +17,10 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.golden_cases import GOLDEN
-from support.random_pair import add_tokenizer, write_head
+from support.random_pair import add_tokenizer
 
 CASE = GOLDEN / "dflash" / "qwen3_full"
-SEQ_LEN, VOCAB = 256, 320
+SEQ_LEN = 256
 HEADS, HEAD_DIM, EPS, THETA = 4, 16, 1e-6, 1e6
 
 
@@ -33,16 +33,14 @@ def dflash_pair(head: Path = CASE / "draft") -> tuple[Pair, TapTarget, DFlashDra
     return Pair(target, draft), target, draft
 
 
-def write_several(directory: Path) -> tuple[Path, ...]:
-    """The case's target with a tokenizer, which knows more tokens than it; a random EAGLE-3 head,
-    the case's own one, and a random P-EAGLE head by a name that it is given."""
+def write_dflash_pair(directory: Path) -> tuple[Path, Path]:
+    """Copy the case's target and head and add a tokenizer, which has more tokens than the target.
+
+    Returns both directories.
+    """
     shutil.copytree(CASE, directory, dirs_exist_ok=True)
     add_tokenizer(directory / "target")
-    torch.manual_seed(3)
-    write_head(directory / "eagle3", VOCAB, taps=(2, 3, 5))
-    write_head(directory / "other", VOCAB, parallel=True, taps=(2, 3, 6))
-    heads = directory / "eagle3", directory / "draft", Path(f"quick={directory / 'other'}")
-    return directory / "target", *heads
+    return directory / "target", directory / "draft"
 
 
 def copied_head(directory: Path, **changes: Any) -> Path:
