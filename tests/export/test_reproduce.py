@@ -12,30 +12,26 @@ from msgspec.structs import asdict, replace
 
 from eagle_aot.artifact import (
     Device,
-    DrafterRecord,
     FileRecord,
     Manifest,
     TargetIdentity,
     file_record,
 )
 from eagle_aot.artifact.versions import installed_versions
-from eagle_aot.common.errors import CheckpointError, SettingError
+from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import ExportOptions, Source
 from eagle_aot.export import reproduce as module
 from eagle_aot.export.cli import main
 from eagle_aot.export.differences import compare_artifacts, differences
-from eagle_aot.export.loading.draft_dirs import parse_draft_dirs
 from eagle_aot.export.loading.provenance import identity
 from eagle_aot.export.options import record_options
 from eagle_aot.export.reproduce import (
     check_checkpoints,
-    check_drafters,
     read_recorded,
     recorded_arguments,
 )
 from eagle_aot.targets import TARGETS
 from support.files.artifact import write_artifact
-from support.heads.dflash import write_several
 from support.refusals import refuses
 
 TINY = TARGETS["gemma4-tiny"]
@@ -223,38 +219,3 @@ def test_versions_that_differ_are_told_before_the_work(
     found = json.loads(result.stdout)
     assert found["identical"] and found["output_dir"] == str(out)
     assert found["environment"]["torch"] == ["2.0.0", here]
-
-
-def test_several_drafters_are_named_again_as_they_were(tmp_path: Path) -> None:
-    target, eagle3, dflash, _ = write_several(tmp_path / "files")
-
-    def source(*given: str) -> Source:
-        drafts = parse_draft_dirs([Path(one) for one in given])[1]
-        return Source.find("auto", target, None, "auto", drafts=drafts)
-
-    asked = source(f"{eagle3}", f"block={dflash}")
-    records = [
-        DrafterRecord(
-            name=name, kind="-", draft=draft, first_feature=0, features=0, chain_len=1, facts={},
-            self_test=None,
-        )
-        for name, draft in asked.provenance.drafts.items()
-    ]  # fmt: skip
-    kept = asked.provenance.tokenizer_files
-    manifest = write_artifact(
-        tmp_path,
-        drafters=records,
-        target=TargetIdentity(name="qwen3", **asdict(asked.provenance.target)),
-        files={path.name: file_record(path) for path in kept},
-    )
-    check_drafters(manifest, asked)
-    check_checkpoints(manifest, asked)
-    other = shutil.copytree(dflash, tmp_path / "other")
-    with (other / "config.json").open("a") as file:
-        file.write("\n")
-    with pytest.raises(CheckpointError, match=r"other: not the recorded checkpoint: config\.json"):
-        check_checkpoints(manifest, source(f"{eagle3}", f"block={other}"))
-    for given in ([f"{eagle3}", f"{dflash}"], [f"block={dflash}", f"{eagle3}"]):
-        wanted = "give --draft-dir eagle3=DIR --draft-dir block=DIR"
-        with pytest.raises(SettingError, match=wanted):
-            check_drafters(manifest, source(*given))
