@@ -13,10 +13,10 @@ from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
+from eagle_aot.lab.plots.picture import check_plot
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.options import drafter_option
 from eagle_aot.runtime_runner.parameters import Parameters
-from eagle_aot.runtime_runner.plots.picture import check_plot
 from eagle_aot.runtime_runner.results.failures import Failures
 from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
 from eagle_aot.runtime_runner.sampling.options import SAMPLING, choice_of, sampling_options
@@ -179,7 +179,7 @@ class Options:
             **share,
         )
         if self.debug:
-            from eagle_aot.runtime_runner.engine.invariants import check_all
+            from eagle_aot.lab.invariants import check_all
 
             runner.engine.after_step = check_all
         if self.warm_up:
@@ -227,7 +227,7 @@ class Options:
 
 def check_files(options: Options) -> None:
     """`--verify`: print what was found, then raise what is wrong first."""
-    from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
+    from eagle_aot.lab.checks.integrity import check_integrity, report
 
     if others := given_options(but=BESIDE_VERIFY):
         raise click.UsageError(f"--verify runs nothing: leave out {others[0]}")
@@ -244,7 +244,7 @@ def check_drafts(options: Options) -> None:
             f"leave out {others[0]}"
         )
     from eagle_aot.artifact import Manifest
-    from eagle_aot.runtime_runner.checks import self_test
+    from eagle_aot.lab.checks import self_test
 
     prompts = self_test_prompts(options.prompts_jsonl)
     manifest = Manifest.read(options.artifact)
@@ -316,7 +316,7 @@ def generate_together(prompts: list[Prompt], batch_size: int, options: Options) 
     batch = Batch(runner, as_json=options.as_json, quiet=options.quiet)
     batch.run(prompts, batch_size, options.answering(runner))
     if options.picture is not None:
-        from eagle_aot.runtime_runner.plots.sequences import plot_sequences
+        from eagle_aot.lab.plots.sequences import plot_sequences
 
         title = f"{options.artifact.resolve().name}, {len(prompts)} requests"
         plot_sequences(spans(batch.results), title, options.picture)
@@ -363,7 +363,7 @@ def write(text: str) -> None:
 
 def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
     """Write the picture; without a round there is nothing to show."""
-    from eagle_aot.runtime_runner.plots.acceptance import plot_acceptance
+    from eagle_aot.lab.plots.acceptance import plot_acceptance
 
     stats = total(results)
     if not stats.drafted:

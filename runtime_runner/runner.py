@@ -14,18 +14,17 @@ from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
-from eagle_aot.runtime_runner.checks.request import (
+from eagle_aot.runtime_runner.drafting import DrafterSession
+from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
+from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
+from eagle_aot.runtime_runner.engine.request import REFUSED
+from eagle_aot.runtime_runner.engine.request_checks import (
     all_stop_ids,
     check_grows_trees,
     check_prompt,
     chosen_chain_len,
     chosen_tree,
 )
-from eagle_aot.runtime_runner.checks.step import check_shape, check_step
-from eagle_aot.runtime_runner.drafting import DrafterSession
-from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
-from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
-from eagle_aot.runtime_runner.engine.request import REFUSED
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
 from eagle_aot.runtime_runner.executors import Executor
@@ -40,6 +39,7 @@ from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape, Tree
 from eagle_aot.runtime_runner.rounds.step import StepRows
+from eagle_aot.runtime_runner.rounds.step_check import check_shape, check_step
 from eagle_aot.runtime_runner.rounds.target import Forward, TargetMethods, no_moves
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
 from eagle_aot.runtime_runner.sampling.recommended import recommended

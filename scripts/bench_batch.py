@@ -26,18 +26,18 @@ from rich.table import Table
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
+from eagle_aot.lab.bench.parts import WholeRound
+from eagle_aot.lab.bench.prefill import fill_all
+from eagle_aot.lab.bench.report import milliseconds, table_of
+from eagle_aot.lab.bench.samples import RoundSeries
+from eagle_aot.lab.bench.settings import check_range, numbers
+from eagle_aot.lab.bench.timing import Clock, clock_for
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.bench.parts import WholeRound
-from eagle_aot.runtime_runner.bench.prefill import fill_all
-from eagle_aot.runtime_runner.bench.report import milliseconds, table_of
-from eagle_aot.runtime_runner.bench.samples import RoundSeries
-from eagle_aot.runtime_runner.bench.settings import check_range, numbers
-from eagle_aot.runtime_runner.bench.timing import Clock, clock_for
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.rounds.round import Round, Running
-from shared.header import header, title_lines
-from shared.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 
 STEPS = 50  # of the engine, of whose times the median counts
 ENDLESS = 10**9  # tokens: between two prompts come as many rounds as take their time

@@ -22,13 +22,18 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_aot.common.command import eagle_command
+from eagle_aot.lab.bench.settings import check_range
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import (
+    commit_option,
+    drafter_option,
+    json_option,
+    no_cuda_graph_option,
+    numbers,
+)
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
-from shared.header import header, title_lines
-from shared.number_list import numbers
-from shared.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 
 SHORT = 65
 """Tokens of the running texts' own prompts."""

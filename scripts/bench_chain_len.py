@@ -26,17 +26,22 @@ from rich.table import Table
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import (
+    chain_lengths,
+    commit_option,
+    drafter_option,
+    json_option,
+    no_cuda_graph_option,
+)
+from eagle_aot.lab.prompts import ALL, kinds_and_prompts
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.shape import Shape, parse_tree
-from shared.header import header, title_lines
-from shared.kinds import ALL, kinds_and_prompts
-from shared.number_list import chain_lengths
-from shared.options import commit_option, drafter_option, json_option, no_cuda_graph_option
-from tiny_pair.stories import stories
 
 COLUMNS = ("prompts", "drafts", "tokens/s", "of plain", "of best", "tau", "accepted by position",
            "rounds")  # fmt: skip

@@ -27,15 +27,14 @@ from rich.table import Table
 from eagle_aot.artifact import ImageInputs, Manifest
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
+from eagle_aot.lab.bench.settings import check_range
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import commit_option, json_option, numbers
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.images.picture import Patches, Picture, PlacedPrompt
 from eagle_aot.runtime_runner.images.placing import place
 from eagle_aot.runtime_runner.prompts.given import GivenRows
 from eagle_aot.runtime_runner.prompts.run import PromptRun
-from shared.header import header, title_lines
-from shared.number_list import numbers
-from shared.options import commit_option, json_option
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

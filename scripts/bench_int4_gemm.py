@@ -18,16 +18,23 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.int4.linears import dense, dequantised, few_rows, many_rows, parts_of, peers
-from bench.int4.measure import Timed, measure, random_weight
-from bench.int4.shapes import SHAPES, Shape
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.runtime_runner.bench.memory import read_bandwidth
-from eagle_aot.runtime_runner.bench.settings import numbers
-from eagle_aot.runtime_runner.bench.timing import CudaClock
-from shared.header import header, title_lines
-from shared.options import json_option
+from eagle_aot.lab.bench.kernels.int4.linears import (
+    dense,
+    dequantised,
+    few_rows,
+    many_rows,
+    parts_of,
+    peers,
+)
+from eagle_aot.lab.bench.kernels.int4.measure import Timed, measure, random_weight
+from eagle_aot.lab.bench.kernels.int4.shapes import SHAPES, Shape
+from eagle_aot.lab.bench.memory import read_bandwidth
+from eagle_aot.lab.bench.settings import numbers
+from eagle_aot.lab.bench.timing import CudaClock
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import json_option
 
 Times = dict[str, Timed]
 PROJECT = {"kernel": parts_of, "linear": few_rows}

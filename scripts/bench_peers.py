@@ -30,10 +30,10 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import commit_option, json_option
+from eagle_aot.lab.worker import Worker
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
-from peers.worker import Worker
-from shared.header import header, title_lines
-from shared.options import commit_option, json_option
 
 COLUMNS = ("program", "tokens/s", "of {}", "prompt tokens/s", "MB resident", "ready after s",
            "texts as transformers'")  # fmt: skip
@@ -125,7 +125,7 @@ def encoded(artifact: Path, prompts: list[Prompt], count: int) -> list[list[int]
 def of_artifact(artifact: Path, threads: int, stack: ExitStack) -> Iterator[Contender]:
     """Plain decoding, and drafting as long as it pays."""
     drafter = Manifest.read(artifact).drafter
-    worker = Worker(artifact.name, python("peers.ours", artifact, threads))
+    worker = Worker(artifact.name, python("eagle_aot.lab.peers.ours", artifact, threads))
     stack.callback(worker.close)
     yield Contender(f"{artifact.name} plain", worker, {"chain_len": 0})
     yield Contender(f"{artifact.name} {drafter} auto", worker, {"chain_len": AUTO_LENGTH})

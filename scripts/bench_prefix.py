@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_aot.common.command import eagle_command
+from eagle_aot.lab.bench.settings import check_range
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.engine import Finished, Limits, Request, Tokens
-from shared.header import header, title_lines
-from shared.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

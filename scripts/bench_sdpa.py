@@ -8,18 +8,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.sdpa.layers import FULL_BUFFER, LAYERS, MAX_ROWS, ROUND_ROWS, Layer
-from bench.sdpa.measure import Bench, Measured
-from bench.sdpa.peers import PEERS
-from bench.sdpa.sweep import Ranked, sweep
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.runtime_runner.bench.memory import read_bandwidth
-from eagle_aot.runtime_runner.bench.timing import CudaClock
+from eagle_aot.lab.bench.kernels.sdpa.layers import FULL_BUFFER, LAYERS, MAX_ROWS, ROUND_ROWS, Layer
+from eagle_aot.lab.bench.kernels.sdpa.measure import Bench, Measured
+from eagle_aot.lab.bench.kernels.sdpa.peers import PEERS
+from eagle_aot.lab.bench.kernels.sdpa.sweep import Ranked, sweep
+from eagle_aot.lab.bench.memory import read_bandwidth
+from eagle_aot.lab.bench.timing import CudaClock
+from eagle_aot.lab.header import Header, header, title_lines
+from eagle_aot.lab.options import json_option, numbers
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import TAIL, choose_tiling
-from shared.header import Header, header, title_lines
-from shared.number_list import numbers
-from shared.options import json_option
 
 REPORT_WIDTH = 160
 CONTEXTS = "1024,2048,4096,8192,16384,32768,65536,131072"

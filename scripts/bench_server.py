@@ -26,15 +26,14 @@ from eagle_aot.artifact import Manifest, tokenizer_files
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import read_prompts
-from server_bench.figures import EngineTime, Line
-from server_bench.load import Known, Load
-from server_bench.measure import by_itself, served
-from server_bench.tables import tables
-from server_bench.words import made_up, with_words, words
-from shared.header import header, title_lines
-from shared.number_list import numbers
-from shared.options import commit_option, json_option
-from shared.serving import serving
+from eagle_aot.lab.bench.server.figures import EngineTime, Line
+from eagle_aot.lab.bench.server.load import Known, Load
+from eagle_aot.lab.bench.server.measure import by_itself, served
+from eagle_aot.lab.bench.server.tables import tables
+from eagle_aot.lab.bench.server.words import made_up, with_words, words
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import commit_option, json_option, numbers
+from eagle_aot.lab.serving import serving
 
 REPORT_WIDTH = 140
 

@@ -12,12 +12,11 @@ from rich.table import Table
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
+from eagle_aot.lab.checks.lossless import OWN_AND_SCRIPT, Comparison, compare
+from eagle_aot.lab.checks.rows import RowCheck
+from eagle_aot.lab.options import drafter_option, no_cuda_graph_option, numbers
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.checks.lossless import OWN_AND_SCRIPT, Comparison, compare
-from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.rounds.shape import Shape, parse_tree
-from shared.number_list import numbers
-from shared.options import drafter_option, no_cuda_graph_option
 
 console = Console(width=100)
 

@@ -22,10 +22,12 @@ from rich.progress import track
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt, read_prompts
+from eagle_aot.lab.bench.settings import check_range
+from eagle_aot.lab.invariants import check_invariants, check_serial
+from eagle_aot.lab.options import drafter_option, no_cuda_graph_option, numbers
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
-from eagle_aot.runtime_runner.bench.settings import check_range
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Failed,
@@ -35,12 +37,9 @@ from eagle_aot.runtime_runner.engine import (
     Scored,
     Tokens,
 )
-from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.sampling.parameters import Sampling
-from shared.number_list import numbers
-from shared.options import drafter_option, no_cuda_graph_option
 
 Drafts = tuple[ChainLen, Shape | Literal["auto"] | None]
 """A request's chain length, and the tree that takes its place."""

@@ -12,13 +12,12 @@ from rich.progress import track
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import read_prompts
+from eagle_aot.lab.checks.lossless import check_lossless
+from eagle_aot.lab.options import chain_lengths, drafter_option, json_option, no_cuda_graph_option
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
-from eagle_aot.runtime_runner.checks.lossless import check_lossless
 from eagle_aot.runtime_runner.rounds.shape import parse_tree
 from eagle_aot.targets import TapTarget, load_target
-from shared.number_list import chain_lengths
-from shared.options import drafter_option, json_option, no_cuda_graph_option
 
 
 @eagle_command

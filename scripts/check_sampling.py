@@ -17,11 +17,11 @@ import click
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import read_prompts
+from eagle_aot.lab.checks.sampling.distribution import SAMPLINGS, drawn
+from eagle_aot.lab.checks.sampling.texts import asked_of, by_lookup, elsewhere, one_by_one, together
+from eagle_aot.lab.options import drafter_option
+from eagle_aot.lab.prompts import spread
 from eagle_aot.runtime_runner import load_artifact
-from sampling_checks.distribution import SAMPLINGS, drawn
-from sampling_checks.texts import asked_of, by_lookup, elsewhere, one_by_one, together
-from shared.options import drafter_option
-from shared.spread import spread
 
 POSITIONS = 10_000  # that draws of one seed are of
 

@@ -26,12 +26,12 @@ from rich.console import Console
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
-from server_checks.asked import asked_of
-from server_checks.client import PATIENCE, Client
-from server_checks.replicas import Killer, replicas, resident_of
-from server_checks.tally import Tally, percentiles
-from shared.header import header, title_lines
-from shared.options import commit_option, json_option
+from eagle_aot.lab.checks.server.asked import asked_of
+from eagle_aot.lab.checks.server.client import PATIENCE, Client
+from eagle_aot.lab.checks.server.replicas import Killer, replicas, resident_of
+from eagle_aot.lab.checks.server.tally import Tally, percentiles
+from eagle_aot.lab.header import header, title_lines
+from eagle_aot.lab.options import commit_option, json_option
 
 RESIDENT = "process_resident_memory_bytes"
 

@@ -20,12 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_aot.common.errors import EagleError
+from eagle_aot.lab.options import no_cuda_graph_option, numbers
+from eagle_aot.lab.training.tiny.stories import Story, final_answer, stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.results.stats import Stats
-from shared.number_list import numbers
-from shared.options import no_cuda_graph_option
-from tiny_pair.stories import Story, final_answer, stories
 
 SEED = 20261121  # any; the split is by the question's text
 MAX_NEW_TOKENS = 256

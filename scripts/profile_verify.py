@@ -10,17 +10,22 @@ import click
 import torch
 from rich.console import Console
 
-from bench.verify.measure import Results, check_lengths, measure
-from bench.verify.program import build, dummy_source, export_options, open_program
-from bench.verify.report import report, to_json
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.progress import Progress
-from eagle_aot.runtime_runner.bench.settings import numbers
+from eagle_aot.lab.bench.kernels.verify.measure import Results, check_lengths, measure
+from eagle_aot.lab.bench.kernels.verify.program import (
+    build,
+    dummy_source,
+    export_options,
+    open_program,
+)
+from eagle_aot.lab.bench.kernels.verify.report import report, to_json
+from eagle_aot.lab.bench.settings import numbers
+from eagle_aot.lab.header import Header, header
+from eagle_aot.lab.options import json_option
 from eagle_aot.targets.step import MAX_ROWS
-from shared.header import Header, header
-from shared.options import json_option
 
 REPORT_WIDTH = 200  # columns, where stdout is no terminal: kernels have long names
 

@@ -136,11 +136,11 @@ def main(
     import torch
 
     from eagle_aot.export.drafters.taps import parse_tap_layers
-    from head_training import judge, pipeline
-    from head_training.draft import HeadSizes
-    from head_training.learned_mask import LAYERS
-    from head_training.settings import Answering, Prompting, Run
-    from shared.training import Budget
+    from eagle_aot.lab.training.heads import judge, pipeline
+    from eagle_aot.lab.training.heads.draft import HeadSizes
+    from eagle_aot.lab.training.heads.learned_mask import LAYERS
+    from eagle_aot.lab.training.heads.settings import Answering, Prompting, Run
+    from eagle_aot.lab.training.loop import Budget
 
     place = torch.device(chosen_device(device))
     # TF32 where autocast does not apply; no effect on a CPU.

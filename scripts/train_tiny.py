@@ -73,8 +73,8 @@ def main(
     # Imported here: the processes that tokenise import this file again, and need none of it.
     import torch
 
-    from shared.training import Budget
-    from tiny_pair.pipeline import Run, run_head, run_target
+    from eagle_aot.lab.training.loop import Budget
+    from eagle_aot.lab.training.tiny.pipeline import Run, run_head, run_target
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

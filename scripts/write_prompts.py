@@ -15,7 +15,7 @@ import click
 
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError
-from tiny_pair.stories import stories
+from eagle_aot.lab.training.tiny.stories import stories
 
 VOCAB_SIZE = 1024  # of the shipped pair
 LONGEST = 300  # tokens of noise: several of its sliding windows

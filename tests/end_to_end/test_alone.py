@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from eagle_aot.artifact import NGRAM, TARGET_METHODS, Manifest
 from eagle_aot.export import cli as export
 from eagle_aot.export.loading.provenance import NOWHERE
+from eagle_aot.lab.bench import cli as bench
+from eagle_aot.lab.bench import measure
+from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.runtime_runner import Runner, cli, load_artifact
-from eagle_aot.runtime_runner.bench import cli as bench
-from eagle_aot.runtime_runner.bench import measure
-from eagle_aot.runtime_runner.checks.rows import RowCheck
 from support.pre_norm_oracle import random_pre_norm, save
 from support.random_pair import add_tokenizer
 from support.refusals import refuses

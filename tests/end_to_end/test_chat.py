@@ -12,12 +12,12 @@ from torch import Tensor
 
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import Message
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.chat.conversation import Conversation
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from support.refusals import refuses
-from tiny_pair.stories import stories
 
 SYSTEM = "You count things."
 QUESTIONS = [one.question for one in itertools.islice(stories(21, "test"), 12)]

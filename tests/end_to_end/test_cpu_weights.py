@@ -17,9 +17,9 @@ from eagle_aot.export import Pair
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import kind_of_checkpoint
 from eagle_aot.export.prepare.cpu_weights.lighten import eager, lighten
+from eagle_aot.lab.checks.integrity import check_integrity, report
+from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.checks.integrity import check_integrity, report
-from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from eagle_aot.runtime_runner.rounds.target import no_moves
 from eagle_aot.targets import load_target

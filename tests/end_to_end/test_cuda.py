@@ -9,10 +9,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from check_artifact import tokens
+from eagle_aot.lab.checks.lossless import with_script
+from eagle_aot.lab.checks.rows import RowCheck
+from eagle_aot.lab.training.tiny.stories import final_answer, stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.shapes import TREES
-from eagle_aot.runtime_runner.checks.lossless import with_script
-from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
 from eagle_aot.runtime_runner.generate import prefill
@@ -23,7 +24,6 @@ from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
 from support.runner.shuffled_shapes import Shuffled
-from tiny_pair.stories import final_answer, stories
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from matplotlib.image import imread
 
 from eagle_aot.artifact import METHODS, Manifest, file_record
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.cli import main
 from support.refusals import refuses
-from tiny_pair.stories import stories
 
 OPTIONS = {
     "artifact",

@@ -13,10 +13,11 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.artifact import Manifest
+from eagle_aot.lab.scripted import ScriptedDrafter
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.drafters.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.engine.engine import Engine
 from eagle_aot.runtime_runner.generate import prefill
@@ -27,7 +28,6 @@ from support.runner.even_clock import SECONDS, set_even_clock
 from support.runner.mixed_prompts import BOUNDARIES, CHAIN_LENS, mixed_prompts
 from support.runner.one_text import decode
 from support.runner.shuffled_shapes import Shuffled
-from tiny_pair.stories import stories
 
 PARALLEL: list[dict[str, Any]] = [{"chain_len": 1}, {"chain_len": 7}, {"tree": (5, 4, 16)}]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
@@ -14,7 +15,6 @@ from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.rounds.round import Round, Running
 from support.runner.mixed_prompts import mixed_prompts
 from support.runner.shuffled_shapes import Shuffled
-from tiny_pair.stories import stories
 
 LENGTHS: list[ChainLen] = [1, 4, 7, "auto"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.engine import Engine, Failed, Request, Tokens
-from eagle_aot.runtime_runner.engine.invariants import check_all
 from eagle_aot.runtime_runner.parameters import Parameters
 
 SYSTEM = 100

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, PREFILL, TARGET_VERIFY
 from eagle_aot.export import Pair, load_draft
+from eagle_aot.lab.checks.rows import RowCheck
+from eagle_aot.lab.training.tiny.stories import final_answer, stories
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.checks.rows import RowCheck
 from eagle_aot.runtime_runner.rounds.step import chain_rows
 from eagle_aot.runtime_runner.rounds.target import no_moves
 from eagle_aot.targets import TARGETS, load_target
 from support.runner.eager_executor import EagerExecutor
-from tiny_pair.stories import final_answer, stories
 
 FIXTURES = ["tiny", "random_runner"]
 SITUATIONS = {"among 64", "32 in a bucket of 64", "as nodes of a tree", "behind a moved path"}

@@ -13,10 +13,10 @@ import torch
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.engine import Event, Finished, Scored, Tokens
-from eagle_aot.runtime_runner.engine.invariants import check_all
 from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Result

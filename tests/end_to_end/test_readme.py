@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
+from eagle_aot.lab.training.tiny.stories import final_answer, is_held_out
 from eagle_aot.runtime_runner import Runner
-from tiny_pair.stories import final_answer, is_held_out
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -23,7 +23,7 @@ ANSWERS = {"Ada has 27 marbles": 189, "If Mei owns 7 oranges": 63}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 MODULES = {
     "eagle-batch": "eagle_aot.runtime_runner.serve.on_ray.batch",
-    "eagle-bench": "eagle_aot.runtime_runner.bench.cli",
+    "eagle-bench": "eagle_aot.lab.bench.cli",
     "eagle-export": "eagle_aot.export.cli",
     "eagle-run": "eagle_aot.runtime_runner.cli",
     "eagle-serve": "eagle_aot.runtime_runner.serve.cli",

@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner, Result
 from torch import Tensor
 
-from bench_coupling import drafted
 from eagle_aot.common.errors import SettingError
+from eagle_aot.lab.checks.sampling.texts import PARAMETERS, asked_of, one_by_one, together
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.parameters import Parameters
 from eagle_aot.runtime_runner.sampling.parameters import Sampling
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from sampling_checks.texts import PARAMETERS, asked_of, one_by_one, together
+from support.runner.coupling import sampled_drafts
 from support.runner.mixed_prompts import mixed_prompts
 
 PROMPT = "Tom has 3 pens. He buys 4 more. How many pens does he have?"
@@ -60,9 +60,11 @@ def test_shared_noise_is_right_nearly_as_often_as_draws_can_be(tiny: Runner) -> 
     found = [
         draft
         for seed, prompt in enumerate(mixed_prompts(tiny)[-8:])
-        for draft in drafted(tiny, tiny.drafter, prompt, Sampling(temperature=4.0, seed=seed), 40)
+        for draft in sampled_drafts(
+            tiny, tiny.drafter, prompt, Sampling(temperature=4.0, seed=seed), 40
+        )
     ]
-    came, optimum = fmean(d.came for d in found), fmean(d.optimum for d in found)
+    came, optimum = fmean(d.accepted for d in found), fmean(d.optimum for d in found)
     least = fmean(d.optimum / (2 - d.optimum) for d in found)
     assert least - 2 / len(found) ** 0.5 < came < optimum + 2 / len(found) ** 0.5
 

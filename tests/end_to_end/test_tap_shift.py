@@ -16,12 +16,12 @@ from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.methods import Prefill
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.publish.describe import write_draft_ids
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.drafters import read_draft_ids
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.targets import TARGETS, load_target
 from support.runner.eager_executor import EagerExecutor
-from tiny_pair.stories import stories
 
 FLOOR = 7.35  # tokens per round at K = 7, of at most 8
 CONSTANTS = Constants(

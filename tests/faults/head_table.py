@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 
 from eagle_aot.export import load_draft
+from eagle_aot.lab.training.heads.head_checkpoint import Verifier, save_head
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import get_target, load_target
 from faults.heads import Fault, faults_of, no_fault, write_faulty_head
-from head_training.head_checkpoint import Verifier, save_head
-from tiny_pair.stories import stories
 
 SEED = 5  # any; the split is by the question's text
 PROBLEMS = 32

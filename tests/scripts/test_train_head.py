@@ -17,9 +17,9 @@ from eagle_aot.export.drafters.eagle3.self_test.run import rank
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import name_of_kind
 from eagle_aot.export.drafters.self_test.text import continue_greedily
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import load_target
 from eagle_aot.targets.registry import TINY_DIR
-from tiny_pair.stories import stories
 from train_head import main
 
 TARGET = ["--target-model", "gemma4-tiny", "--device", "cpu"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 from openai import OpenAI
 
-from shared.serving import serving
+from eagle_aot.lab.serving import serving
 
 SECONDS = 120.0
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
+from eagle_aot.lab.invariants import check_invariants
 from eagle_aot.runtime_runner.adaptive.batch import FEWEST
 from eagle_aot.runtime_runner.engine import Engine, Finished, Tokens
-from eagle_aot.runtime_runner.engine.invariants import check_invariants
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.lab.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
@@ -19,7 +20,6 @@ from eagle_aot.runtime_runner.engine import (
     Scored,
     Tokens,
 )
-from eagle_aot.runtime_runner.engine.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.executors import Call

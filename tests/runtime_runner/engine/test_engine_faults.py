@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from eagle_aot.lab.invariants import check_invariants
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
@@ -21,7 +22,6 @@ from eagle_aot.runtime_runner.engine import (
     Tokens,
 )
 from eagle_aot.runtime_runner.engine import engine as engine_module
-from eagle_aot.runtime_runner.engine.invariants import check_invariants
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.generate import generate_in_order

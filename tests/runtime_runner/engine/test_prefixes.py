@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 from torch import Tensor
 
+from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Tokens
-from eagle_aot.runtime_runner.engine.invariants import check_all
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.sequences import COPY_LEAST

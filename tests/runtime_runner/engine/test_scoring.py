@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import PromptError
+from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
@@ -16,7 +17,6 @@ from eagle_aot.runtime_runner.engine import (
     Scored,
     Tokens,
 )
-from eagle_aot.runtime_runner.engine.invariants import check_all
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.images.picture import Picture, Placed

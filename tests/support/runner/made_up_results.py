@@ -1,7 +1,7 @@
 """Results with round numbers, as a GPU might have given them."""
 
 from eagle_aot.artifact import CacheBytes
-from eagle_aot.runtime_runner.bench.results import (
+from eagle_aot.lab.bench.results import (
     PLAIN,
     SEED,
     STEP,

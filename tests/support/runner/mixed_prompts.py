@@ -3,8 +3,8 @@
 import itertools
 import random
 
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
-from tiny_pair.stories import stories
 
 CHAIN_LENS = range(1, 8)
 NUM_PROMPTS = 200

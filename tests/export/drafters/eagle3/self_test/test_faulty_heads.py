@@ -15,11 +15,11 @@ from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.self_test.run import rank
 from eagle_aot.export.drafters.self_test.text import Text, continue_greedily
 from eagle_aot.export.prepare.fold import fold_int4
+from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.registry import TINY_DIR
 from faults.heads import FAULTS, Fault, write_faulty_head
 from support.checkpoint_edits import edit_config
-from tiny_pair.stories import stories
 
 EOS_IDS = (1, 4)
 STORIES = 20

@@ -1,0 +1,138 @@
+"""The bytes that a forward must read, whatever computes it.
+
+Every weight once, and weights that are one storage on the device once together; of a table that is
+looked up, the rows looked up; of a cache, the slots that may be attended. Activations and writes
+are left out: next to weights they are nothing.
+"""
+
+import math
+from collections.abc import Callable, Collection, Hashable, Mapping
+
+from eagle_aot.artifact import (
+    DFLASH_BLOCK,
+    DFLASH_CONTEXT,
+    DRAFT_DECODE,
+    METHODS,
+    MTP_DECODE,
+    PEAGLE_DECODE,
+    TARGET_VERIFY,
+    Constants,
+)
+from eagle_aot.lab.bench.results import Floor
+from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.program.plan import CudaMethod
+from eagle_aot.runtime_runner.program.weight_table import Weight
+from eagle_aot.runtime_runner.rounds.shape import Shape
+
+EMBEDDING = ".embed_tokens.weight"
+LOOKED_UP = (EMBEDDING,)  # tables of which a forward reads one row per token
+
+Place = Callable[[Weight], Hashable]  # which storage on the device a weight lies in
+
+
+class BytesToRead:
+    """Of the parts of a round, from the weight tables of a program's methods; `caches` are the
+    names of those that are caches."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, CudaMethod],
+        constants: Constants,
+        place: Place,
+        caches: Collection[str],
+    ) -> None:
+        self._methods = methods
+        self._place = place
+        self._caches = caches
+        self._window = constants.sliding_window
+        self._batch, self._flat_slots = constants.max_batch_size, constants.flat_slots
+
+    def forward(self, method: str, rows: int, context: int, sequences: int = 1) -> int:
+        """Bytes read by `rows` tokens of each of `sequences` behind `context` others."""
+        weights = self._methods[method].weights
+        has_output_table = any(".lm_head." in weight.fqn for weight in weights)
+        read: dict[Hashable, int] = {}
+        for weight in weights:
+            if weight.device == "cuda":
+                place, whole = self._place(weight), weight.storage_nbytes
+                part = self._bytes_of(weight, rows, context, sequences, has_output_table)
+                read[place] = min(whole, read.get(place, 0) + part)
+        return sum(read.values())
+
+    def round(self, shape: Shape, context: int) -> int:
+        """Bytes read by a round: drafts behind the first, which are free, verification, reseed.
+
+        Without a head verification alone: what is looked up in a text is nothing next to weights.
+        """
+        verify = self.forward(TARGET_VERIFY, shape.nodes + 1, context)
+        return verify + (self._drafting(shape, context) if shape.nodes else 0)
+
+    def _drafting(self, shape: Shape, context: int) -> int:
+        """Of a round's drafts, and of what the drafter makes of what was accepted."""
+        rows = shape.depth + 1
+        if DFLASH_BLOCK in self._methods:
+            block = self.forward(DFLASH_BLOCK, rows, context)
+            return block + self.forward(DFLASH_CONTEXT, rows, 0)
+        if PEAGLE_DECODE in self._methods:
+            masks = self.forward(PEAGLE_DECODE, rows - 2, context) if rows > 2 else 0
+            return masks + self.forward(PEAGLE_DECODE, rows, context)
+        drafting = [method for method in (DRAFT_DECODE, MTP_DECODE) if method in self._methods]
+        if not drafting:
+            return 0
+        rows = 1 if drafting[0] == MTP_DECODE else rows  # an assistant commits nothing
+        step = self.forward(drafting[0], shape.topk, context)
+        return (shape.depth - 1) * step + self.forward(drafting[0], rows, context)
+
+    def _bytes_of(
+        self, weight: Weight, rows: int, context: int, sequences: int, has_output_table: bool
+    ) -> int:
+        whole = math.prod(weight.sizes) * weight.dtype.itemsize
+        if weight.fqn in self._caches:
+            slots = weight.sizes[1]
+            read = self._slots_read(slots // self._batch, context + rows)
+            return whole // slots * read * sequences
+        shares_output_table = weight.fqn.endswith(EMBEDDING) and not has_output_table
+        if weight.fqn.endswith(LOOKED_UP) and not shares_output_table:
+            return whole // weight.sizes[0] * min(rows * sequences, weight.sizes[0])
+        return whole
+
+    def _slots_read(self, slots: int, length: int) -> int:
+        """Of a sequence's slots in a cache [heads, sequences * slots, head dim], in a text of
+        `length` tokens: all where it is flat, the last window of them where it is a ring."""
+        return min(length, slots if slots == self._flat_slots else self._window)
+
+
+class Floors:
+    """The time that reading needs at a bandwidth in bytes per second."""
+
+    def __init__(self, bytes_: BytesToRead | None, bandwidth: float) -> None:
+        self._bytes = bytes_
+        self._bandwidth = bandwidth
+
+    def forward(self, method: str, rows: int, context: int, sequences: int = 1) -> Floor | None:
+        """Of one forward; None where the bytes are not known."""
+        if self._bytes is None:
+            return None
+        return self._floor(self._bytes.forward(method, rows, context, sequences))
+
+    def round(self, shape: Shape, context: int) -> Floor | None:
+        """Of one round; None where the bytes are not known."""
+        if self._bytes is None:
+            return None
+        return self._floor(self._bytes.round(shape, context))
+
+    def _floor(self, bytes_: int) -> Floor:
+        return Floor(bytes=bytes_, ms=1e3 * bytes_ / self._bandwidth)
+
+
+def bytes_to_read(
+    executor: Executor, constants: Constants, methods: Collection[str] = METHODS
+) -> BytesToRead | None:
+    """What an executor's program must read in rounds of some of its `methods`; None where the
+    executor does not know its weights."""
+    if isinstance(executor, AotiExecutor):
+        weights = executor.weights
+        used = {name: method for name, method in executor.methods.items() if name in methods}
+        return BytesToRead(used, constants, weights.place, weights.caches)
+    return None

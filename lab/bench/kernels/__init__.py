@@ -1,0 +1,1 @@
+"""Times single operators and single forwards on a GPU."""

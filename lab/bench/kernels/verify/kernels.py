@@ -1,0 +1,107 @@
+"""The kernels of a forward: what they are, and what each takes. Times are microseconds."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.lab.bench.samples import QUIET
+from eagle_aot.runtime_runner.executors import Call
+
+REPLAYS = 5
+INT4, ATTENTION, DENSE, REST = "INT4 GEMM", "attention", "output table", "rest"
+CLASSES = (INT4, ATTENTION, DENSE, REST)
+# Inductor calls a kernel that it fuses itself after every operator it has a part of, a view of
+# another's result included: only what is attention's alone tells there.
+FUSED = re.compile(r"triton_(?!tem)[a-z]{3}_fused")  # pointwise and reductions, no templates
+FUSED_ATTENTION = re.compile(r"softmax|bmm")
+# All others have a name of their own, or the one operator of their template. The first that fits:
+OWN_NAMES = {
+    ATTENTION: re.compile(r"sdpa|attention|bmm|softmax|flash|fmha", re.IGNORECASE),
+    INT4: re.compile(r"int4", re.IGNORECASE),
+    DENSE: re.compile(r"triton_tem_fused|gemm|gemv|cutlass|nvjet", re.IGNORECASE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """All launches of one kernel in one forward."""
+
+    name: str
+    launches: float
+    us: float
+
+    @property
+    def mean_us(self) -> float:
+        """Per launch."""
+        return self.us / self.launches
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A class of kernels in one forward; `share` is its part of all kernels' time."""
+
+    name: str
+    launches: float
+    us: float
+    share: float
+
+
+def class_of(name: str) -> str:
+    """Which of `CLASSES` a kernel, copy or fill is of."""
+    if FUSED.match(name):
+        return ATTENTION if FUSED_ATTENTION.search(name) else REST
+    return next((kind for kind, names in OWN_NAMES.items() if names.search(name)), REST)
+
+
+def summed(launches: Iterable[tuple[str, float]], forwards: int) -> list[Kernel]:
+    """Launches (name, us) of `forwards` equal forwards as the kernels of one, longest first."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for name, us in launches:
+        times[name].append(us)
+    kernels = (Kernel(n, len(us) / forwards, sum(us) / forwards) for n, us in times.items())
+    return sorted(kernels, key=lambda kernel: -kernel.us)
+
+
+def shares(kernels: Iterable[Kernel]) -> list[Share]:
+    """Every class with what its kernels take together, in the order of `CLASSES`."""
+    of_class: dict[str, list[Kernel]] = {kind: [] for kind in CLASSES}
+    for kernel in kernels:
+        of_class[class_of(kernel.name)].append(kernel)
+    us = {kind: sum((k.us for k in members), 0.0) for kind, members in of_class.items()}
+    total = sum(us.values())
+    return [
+        Share(
+            name=kind,
+            launches=sum((k.launches for k in members), 0.0),
+            us=us[kind],
+            share=us[kind] / total if total else 0.0,
+        )
+        for kind, members in of_class.items()
+    ]
+
+
+def kernels_of(step: Call) -> list[Kernel]:
+    """The kernels of one call of `step`, as CUPTI sees them in a few.
+
+    The profiler slows down what comes after it: time first. Raises UnsupportedError where it sees
+    nothing.
+    """
+    os.environ.setdefault(*QUIET)
+    step()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(REPLAYS):
+            step()
+        torch.cuda.synchronize()
+    on_device = (e for e in profiler.events() if e.device_type == DeviceType.CUDA)
+    kernels = summed(((e.name, e.time_range.elapsed_us()) for e in on_device), REPLAYS)
+    if not kernels:
+        raise UnsupportedError("the profiler sees no kernels here: may this process use CUPTI?")
+    return kernels

@@ -1,0 +1,59 @@
+"""Filling the caches with a context, and what that costs."""
+
+import statistics
+from collections.abc import Iterable
+
+import torch
+
+from eagle_aot.lab.bench.parts import fill_randomly
+from eagle_aot.lab.bench.results import PrefillTime
+from eagle_aot.lab.bench.timing import Clock, HostSpan, Series, Timed
+from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.rounds.round import Round, Running
+from eagle_aot.runtime_runner.runner import Runner
+
+FILLS = 3
+
+
+def fill_all(runner: Runner, sequences: Iterable[int], context: int) -> None:
+    """Fill target and drafter of sequences with random tokens, each with others."""
+    for sequence in sequences:
+        prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
+        running = Running([sequence], runner.constants.tail, runner.executor.device)
+        prefill(Round(runner.target, runner.drafter, 0, running), prompt, Stats(chain_len=0))
+
+
+def fill(runner: Runner, chain_len: int, context: int, repeats: int) -> PrefillTime:
+    """Fill target and drafter with `context` random tokens, ready for rounds of `chain_len`.
+
+    Wall time, which is the median of a few times, after one that does not count.
+    """
+    fill_once(runner, chain_len, context)
+    times = [fill_once(runner, chain_len, context) for _ in range(min(FILLS, repeats))]
+    return PrefillTime(tokens=context, ms=statistics.median(times))
+
+
+def fill_once(runner: Runner, chain_len: int, context: int) -> float:
+    """Milliseconds until the first new token is on the host."""
+    prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
+    span = HostSpan()
+    prefill(runner.round(chain_len), prompt, Stats(chain_len=chain_len))
+    span.stop()
+    return span.milliseconds()
+
+
+def longest_chunk(runner: Runner, clock: Clock, repeats: int) -> PrefillTime:
+    """The longest chunk that a prompt is cut into, in the target alone, from position 0 on."""
+    constants, target, device = runner.constants, runner.target, runner.executor.device
+    chunk = max(target.plan_prompt(constants.max_seq_len), key=len)
+    tokens = torch.zeros(1, len(chunk), dtype=torch.int64, device=device)
+    where = torch.arange(len(chunk), device=device), torch.zeros_like(tokens[0, :1])
+    timed = Timed(
+        play=lambda: target.run_prompt(tokens, *where, chunk).logits,
+        prepare=lambda: fill_randomly(tokens, constants.vocab_size),
+    )
+    series = Series(clock, timed)
+    for _ in range(repeats):
+        series.sample()
+    return PrefillTime(tokens=len(chunk), ms=series.ms)

@@ -1,0 +1,29 @@
+"""Options that the commands of the lab have in common."""
+
+import click
+
+from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.options import drafter_option
+
+__all__ = ["commit_option", "drafter_option", "json_option", "no_cuda_graph_option"]
+
+no_cuda_graph_option = click.option(
+    "--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself."
+)
+commit_option = click.option("--commit", help="Default: what git says of the package.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def numbers(context: click.Context, option: click.Parameter, value: str) -> list[int]:
+    """`1,2,3` as whole numbers from 1 on: the callback of an option."""
+    parts = value.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"{value!r} is not a list of numbers like 1,2,3")
+    return [int(part) for part in parts]
+
+
+def chain_lengths(context: click.Context, option: click.Parameter, value: str) -> list[ChainLen]:
+    """`1,4,auto` as chain lengths: the callback of an option."""
+    fixed = [part for part in value.split(",") if part.strip() != AUTO_LENGTH]
+    chosen: list[ChainLen] = [AUTO_LENGTH] if len(fixed) < value.count(",") + 1 else []
+    return [*(numbers(context, option, ",".join(fixed)) if fixed else []), *chosen]

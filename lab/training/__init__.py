@@ -1,0 +1,1 @@
+"""Trains draft heads, and the shipped pair."""

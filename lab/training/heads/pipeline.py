@@ -1,0 +1,228 @@
+"""From a target to a head on disk, in parts that each go on where they were stopped."""
+
+import json
+import math
+import platform
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from eagle_aot.artifact import P_EAGLE
+from eagle_aot.common.errors import SettingError
+from eagle_aot.export.drafters.eagle3.describe import sizes
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.lab.training.heads.answers.shards import AnswerShards, is_greedy
+from eagle_aot.lab.training.heads.answers.writer import AnswerWriter, Asked, Written
+from eagle_aot.lab.training.heads.corpus import Corpus
+from eagle_aot.lab.training.heads.draft import build_draft, draft_config, draft_vocabulary
+from eagle_aot.lab.training.heads.evaluation import evaluate_head
+from eagle_aot.lab.training.heads.head_checkpoint import Verifier, read_head, save_head
+from eagle_aot.lab.training.heads.learned_mask import rarest_token
+from eagle_aot.lab.training.heads.prompts.collect import collect_prompts
+from eagle_aot.lab.training.heads.prompts.tokens import PromptSet
+from eagle_aot.lab.training.heads.settings import Run
+from eagle_aot.lab.training.heads.token_files import read_tensors, small, write_tensors
+from eagle_aot.lab.training.heads.train import train_head
+from eagle_aot.lab.training.loop import StateFile, seed_everything
+
+TEXTS_PER_SHARD = 8192
+SAMPLE = 32  # held-out texts of a line of the report
+
+
+def run_prompts(run: Run) -> PromptSet:
+    """The prompts, in an order that mixes their kinds; made unless they are there."""
+    path = run.output_dir / "prompts.safetensors"
+    if not path.exists():
+        rows = collect_prompts(run)
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(run.seed))
+        rows = [rows[i] for i in order.tolist()]
+        flat = torch.tensor([i for row in rows for i in row])
+        tensors = {
+            "flat": small(flat, run.target.facts.vocab_size),
+            "lengths": torch.tensor([len(row) for row in rows], dtype=torch.int64),
+        }
+        write_tensors(tensors, path, run.prompts_identity)
+    tensors = read_tensors(path, run.prompts_identity)
+    return PromptSet.of_lengths(tensors["flat"], tensors["lengths"])
+
+
+def run_answers(run: Run) -> AnswerShards:
+    """The target's answers to them, until there are enough."""
+    if run.compiled:
+        run.target.compile()
+    prompts, asked = run_prompts(run), run.answering
+    shards = answer_shards(run)
+    answered = shards.numbers
+    writer = AnswerWriter(
+        run.target,
+        slots=min(asked.slots, len(prompts)),
+        longest_prompt=run.prompting.longest,
+        max_new_tokens=asked.max_new_tokens,
+        stop_ids=run.stop_ids,
+        seed=run.seed + len(answered),
+    )
+    greedy = is_greedy(torch.arange(len(prompts))).tolist()
+    left = (
+        Asked(number, prompts.ids(number), 0.0 if greedy[number] else asked.temperature)
+        for number in range(len(prompts))
+        if number not in answered
+    )
+    _write_shards(run, shards, writer.write(left))
+    return shards
+
+
+def answer_shards(run: Run) -> AnswerShards:
+    """Those that are there."""
+    directory = run.output_dir / "answers"
+    return AnswerShards(directory, run.target.facts.vocab_size, run.answers_identity)
+
+
+def _minutes(started: float) -> float:
+    return (time.monotonic() - started) / 60
+
+
+def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Written]]) -> None:
+    console, started = Console(), time.monotonic()
+    before = tokens = shards.answer_tokens
+    waiting: list[Written] = []
+    while tokens < run.answering.tokens and _minutes(started) < run.answering.minutes:
+        some = next(written, None)
+        waiting += some or []
+        tokens += sum(len(one.answer) for one in some or [])
+        if len(waiting) >= TEXTS_PER_SHARD or (some is None and waiting):
+            shards.add(waiting)
+            waiting = []
+            seconds = time.monotonic() - started
+            console.print(
+                f"answers {tokens:>12,}/{run.answering.tokens:,} tokens  "
+                f"{(tokens - before) / seconds:>9,.0f} tok/s  {seconds:6.1f} s",
+                highlight=console.is_terminal,
+                soft_wrap=True,
+            )
+        if some is None:
+            break
+    if waiting:
+        shards.add(waiting)
+
+
+def run_head(run: Run) -> None:
+    """Trains a head on the answers, writes it, and measures what was written."""
+    shards, started = answer_shards(run), time.monotonic()
+    corpus, held_out = _corpora(run, shards)
+    seed_everything(run.seed)
+    draft = fresh_draft(run, corpus)
+    _save(run, draft)  # what cannot be written is told before hours of training
+    sample = Corpus.of_rows(_rows(held_out, SAMPLE), run.device)
+
+    def accuracy() -> str:
+        found = evaluate_head(draft, run.target, sample).accuracy_by_step
+        return "  right " + " ".join(f"{share:.2f}" for share in found)
+
+    progress = train_head(
+        draft,
+        run.target,
+        corpus,
+        run.budget,
+        run.seed,
+        compiled=run.compiled,
+        state_file=StateFile(
+            path=run.output_dir / "head.state",
+            every=run.save_every,
+            identity=run.head_identity(len(corpus.lengths)),
+        ),
+        on_report=accuracy,
+    )
+    _save(run, draft)
+    scores = {
+        "trained": evaluate_head(draft, run.target, held_out).summary(),
+        "written": evaluate_head(written_draft(run), run.target, held_out).summary(),
+    }
+    record(
+        run.output_dir / "training.json",
+        {
+            "target": {"name": run.target_model, "sha256": run.target_sha256},
+            **progress.summary(),
+            "seconds_in_all": round(time.monotonic() - started, 1),
+            "texts": len(corpus.lengths),
+            "answer_tokens": shards.answer_tokens,
+            "held_out": scores,
+            "head": {"drafter": run.drafter}
+            | sizes(draft.config)
+            | {
+                "tap_layers": draft.tap_layers,
+                "format": run.head_format,
+            },
+            "bytes": sum(path.stat().st_size for path in run.head_dir.iterdir()),
+            "seed": run.seed,
+            "batch_tokens": run.budget.tokens,
+            "learning_rate": run.budget.learning_rate,
+            "minutes": None if math.isinf(run.budget.minutes) else run.budget.minutes,
+            **environment(run.device),
+        },
+    )
+
+
+def _corpora(run: Run, shards: AnswerShards) -> tuple[Corpus, Corpus]:
+    corpus, held_out = shards.corpora(run.held_out, run.device)
+    if not len(corpus.lengths) or not len(held_out.lengths):
+        raise SettingError(
+            f"{shards.directory}: {len(corpus.lengths)} texts to train on and "
+            f"{len(held_out.lengths)} to measure on: run the part `answers` first"
+        )
+    return corpus, held_out
+
+
+def fresh_draft(run: Run, corpus: Corpus) -> Eagle3Draft:
+    """A head whose vocabulary is that of the answers, and whose mask token is in no text."""
+    size = run.target.facts.vocab_size
+    mask = rarest_token(corpus.token_counts(size)) if run.drafter == P_EAGLE else None
+    config = draft_config(run.target, run.sizes, mask)
+    target_ids = draft_vocabulary(corpus.answer_counts(size), config.draft_vocab_size, run.stop_ids)
+    return build_draft(run.target, config, target_ids)
+
+
+def written_draft(run: Run) -> Eagle3Draft:
+    """The head as it lies on disk."""
+    target = None if run.with_embedding else run.target.facts
+    return read_head(run.head_dir, target).to(run.device)
+
+
+def _save(run: Run, draft: Eagle3Draft) -> None:
+    save_head(
+        draft,
+        Verifier.read(run.target_dir, run.target_model),
+        run.chain_len,
+        run.head_dir,
+        head_format=run.head_format,
+        with_embedding=run.with_embedding,
+    )
+
+
+def _rows(corpus: Corpus, count: int) -> list[tuple[list[int], int]]:
+    batch = corpus.batch(torch.arange(min(count, len(corpus.lengths))))
+    lengths, starts = corpus.lengths.tolist(), corpus.answer_starts.tolist()
+    rows = batch.tokens.tolist()
+    return [(row[: lengths[i]], starts[i]) for i, row in enumerate(rows)]
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What a run ran on."""
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+
+def record(path: Path, facts: dict[str, Any]) -> None:
+    """Writes and prints them."""
+    text = json.dumps(facts, indent=2)
+    path.write_text(text + "\n")
+    print(text)

@@ -1,1 +1,0 @@
-"""What the measuring scripts measure, a room each."""

@@ -1,1 +1,0 @@
-"""A prompt on one GPU in parts: its products, its attention, its layers."""

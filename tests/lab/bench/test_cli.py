@@ -1,0 +1,206 @@
+"""`eagle-bench` from end to end on the CPU, and what it refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from matplotlib.image import imread
+
+from eagle_aot.lab.bench.cli import main
+from support.refusals import refuses
+from support.stages import beside_stages
+
+QUICK = ("--repeats", "1", "--chain-lens", "1,3", "--tau", "1.5,4", "--contexts", "20,200")
+OPTIONS = {
+    "artifact",
+    "--contexts",
+    "--chain-lens",
+    "--tree",
+    "--drafter",
+    "--rows",
+    "--batch-sizes",
+    "--tau",
+    "--repeats",
+    "--executor",
+    "--no-cuda-graph",
+    "--plot",
+    "--json",
+    "--version",
+}
+FIELDS = {
+    "artifact",
+    "executor",
+    "cuda_graphs",
+    "device",
+    "drafter",
+    "versions",
+    "repeats",
+    "taus",
+    "read_gb_per_second",
+    "peak_memory_bytes",
+    "caches",
+    "more_sequences_fitting",
+    "prefill_chunk",
+    "contexts",
+}
+ROUND_FIELDS = {
+    "chain_len",
+    "tree",
+    "wall_ms",
+    "device_ms",
+    "host_ms",
+    "launch_ms",
+    "breakdown_ms",
+    "to_plain",
+    "floor_bytes",
+    "floor_ms",
+    "to_floor",
+    "host_copies",
+    "break_even_tau",
+    "projections",
+}
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def measured(
+    tiny_artifact: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
+    """One run as a user would start it: its JSON and its picture."""
+    command = Path(sys.executable).with_name("eagle-bench")
+    picture = tmp_path_factory.mktemp("bench") / "round.png"
+    done = subprocess.run(
+        [command, tiny_artifact, *QUICK, "--json", "--plot", picture],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, beside_stages(done.stderr)) == (0, "")
+    return json.loads(done.stdout), picture
+
+
+def test_the_options_are_frozen() -> None:
+    assert {opt for param in main.params for opt in param.opts} == OPTIONS
+
+
+def test_json_has_exactly_the_documented_fields(measured: tuple[dict[str, Any], Path]) -> None:
+    result, _ = measured
+    assert set(result) == FIELDS
+    assert (result["executor"], result["cuda_graphs"]) == ("executorch", False)
+    assert (result["repeats"], result["taus"]) == (1, [1.5, 4.0])
+    assert set(result["peak_memory_bytes"]) == {"process"}
+    assert result["peak_memory_bytes"]["process"] > 50e6
+    assert result["caches"]["bytes"] == result["caches"]["bytes_of_a_sequence"]
+    assert result["more_sequences_fitting"] > 0
+    assert result["read_gb_per_second"] > 0
+    assert result["prefill_chunk"]["tokens"] == 96
+    assert [at["context"] for at in result["contexts"]] == [20, 200]
+    for at in result["contexts"]:
+        assert set(at) == {"context", "prefill", "parts", "rounds"}
+        assert [round_["chain_len"] for round_ in at["rounds"]] == [0, 1, 3]
+        assert all(set(round_) == ROUND_FIELDS for round_ in at["rounds"])
+
+
+def test_every_part_is_there_without_a_floor(measured: tuple[dict[str, Any], Path]) -> None:
+    for at in measured[0]["contexts"]:
+        parts = {(part["name"], part["rows"]) for part in at["parts"]}
+        drafts = {("draft step", 1), ("draft seed", 2), ("draft seed", 4)}
+        assert (
+            parts == {("plain decode", 1)} | {("verify", t) for t in (2, 4, 8, 16, 32, 64)} | drafts
+        )
+        assert all(part["ms"] > 0 and part["to_floor"] is None for part in at["parts"])
+
+
+def test_ratios_agree_with_the_times_beside_them(measured: tuple[dict[str, Any], Path]) -> None:
+    for at in measured[0]["contexts"]:
+        plain, plain_round = at["parts"][0], at["rounds"][0]
+        for part in at["parts"]:
+            assert part["to_plain"] == pytest.approx(part["ms"] / plain["ms"])
+        for round_ in at["rounds"]:
+            assert sum(round_["breakdown_ms"].values()) == pytest.approx(round_["wall_ms"])
+            price = round_["wall_ms"] / plain_round["wall_ms"]
+            assert round_["break_even_tau"] == pytest.approx(price)
+            assert round_["host_ms"] is round_["launch_ms"] is round_["host_copies"] is None
+            for projected in round_["projections"]:
+                check_projection(round_, projected)
+
+
+def check_projection(round_: dict[str, Any], projected: dict[str, Any]) -> None:
+    """Either both figures or none."""
+    tau = projected["tau"]
+    if tau > round_["chain_len"] + 1:
+        assert projected["tokens_per_second"] is projected["speedup"] is None
+        return
+    assert projected["tokens_per_second"] == pytest.approx(1e3 * tau / round_["wall_ms"])
+    assert projected["speedup"] == pytest.approx(tau / round_["break_even_tau"])
+
+
+def test_rounds_without_the_head_are_timed(tiny_artifact: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "round.png"
+    done = run(tiny_artifact, *QUICK, "--json", "--drafter", "ngram", "--plot", picture)
+    assert (done.exit_code, beside_stages(done.stderr)) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["drafter"] == "ngram" and picture.is_file()
+    for at in result["contexts"]:
+        assert {part["name"] for part in at["parts"]} == {"plain decode", "verify"}
+        for round_ in at["rounds"]:
+            parts = round_["breakdown_ms"]
+            assert parts["draft"] == parts["reseed"] == 0
+            assert sum(parts.values()) == pytest.approx(round_["wall_ms"])
+
+
+def test_the_picture_is_written(measured: tuple[dict[str, Any], Path]) -> None:
+    height, width, _ = imread(measured[1]).shape
+    assert width > height > 300
+
+
+def test_tables_go_to_stdout(tiny_artifact: Path) -> None:
+    result = run(tiny_artifact, *QUICK[:-1], "30")
+    assert (result.exit_code, beside_stages(result.stderr)) == (0, "")
+    for words in ("plain decode", "draft seed", "K = 3", "Behind 30 tokens", "at tau 1.5"):
+        assert words in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--contexts", "129"], "--contexts 129: this artifact takes 1 to 128"),
+        (["--contexts", "long"], "--contexts 'long': expected numbers with commas between"),
+        (["--chain-lens", "16"], "--chain-lens 16: this artifact takes 1 to 15"),
+        (["--rows", "65"], "--rows 65: this artifact takes 1 to 64"),
+        (["--batch-sizes", "2"], "--batch-sizes 2: this artifact takes 1 to 1"),
+        (["--tau", "0"], "--tau 0: a round emits at least 1 token"),
+        (["--tau", "-1"], "--tau -1: a round emits at least 1 token"),
+        (["--repeats", "0"], "--repeats 0: must be at least 1"),
+        (["--plot", "round.pdf"], "--plot round.pdf: must end in .png"),
+        (["--plot", "/none/round.png"], "--plot /none/round.png: there is no such directory"),
+        (["--executor", "aoti"], "does not run xnnpack artifacts"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(
+    random_artifact: Path, arguments: list[str], message: str
+) -> None:
+    refuses(run(random_artifact, *arguments), message)
+
+
+def test_a_picture_needs_matplotlib(
+    random_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    picture = tmp_path / "round.png"
+    refuses(run(random_artifact, "--plot", picture), 'pip install "eagle-aot[bench]"')
+
+
+def test_no_artifact(tmp_path: Path) -> None:
+    refuses(run(tmp_path / "none"), "no such artifact directory")
+    refuses(run(tmp_path), "not an artifact (no manifest.json)")
+
+
+def test_wrong_usage_exits_with_two(random_artifact: Path) -> None:
+    assert run(random_artifact, "--what").exit_code == 2
