@@ -1,1 +1,0 @@
-"""What `bench_sdpa.py` measures, and beside what."""
