@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
-from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.prompts.run import PromptRun
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape

@@ -7,7 +7,7 @@ from eagle_aot.artifact import COPY_ROWS, Constants, Manifest
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.runtime_runner.drafters import drafter_factory, read_draft_ids
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
-from eagle_aot.runtime_runner.executors import open_program
+from eagle_aot.runtime_runner.program.executor import open_program
 from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 from eagle_aot.runtime_runner.runner import Runner
 

@@ -27,12 +27,12 @@ from eagle_aot.runtime_runner.engine.request_checks import (
 )
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
-from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.generate import generate, generate_in_order
 from eagle_aot.runtime_runner.generation import Generation, Watch
 from eagle_aot.runtime_runner.images.picture import PlacedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, Parameters
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.prompts.reader import AnyPrompt, PromptReader
 from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 from eagle_aot.runtime_runner.results.result import Result

@@ -19,8 +19,8 @@ from eagle_aot.artifact import (
     Constants,
 )
 from eagle_aot.lab.bench.results import Floor
-from eagle_aot.runtime_runner.executors import Executor
-from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.program.aoti import AotiExecutor
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.weight_table import Weight
 from eagle_aot.runtime_runner.rounds.shape import Shape
@@ -134,5 +134,5 @@ def bytes_to_read(
     if isinstance(executor, AotiExecutor):
         weights = executor.weights
         used = {name: method for name, method in executor.methods.items() if name in methods}
-        return BytesToRead(used, constants, weights.place, weights.caches)
+        return BytesToRead(used, constants, weights.storage_of, weights.caches)
     return None

@@ -16,7 +16,7 @@ from eagle_aot.lab.bench.results import Results, Setup
 from eagle_aot.lab.bench.samples import Samples, host_copies
 from eagle_aot.lab.bench.settings import Settings
 from eagle_aot.lab.bench.timing import clock_for
-from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.runner import Runner
 
 

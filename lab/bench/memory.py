@@ -6,8 +6,8 @@ import torch
 
 from eagle_aot.common.memory import host_peak_bytes
 from eagle_aot.lab.bench.timing import Clock, Timed, time_on_device
-from eagle_aot.runtime_runner.executors import Call, Executor
-from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+from eagle_aot.runtime_runner.program.aoti import AotiExecutor
+from eagle_aot.runtime_runner.program.executor import Call, Executor
 
 BUFFER_BYTES = {"cuda": 1 << 30, "cpu": 256 << 20}  # far larger than any cache
 COLUMNS = 1 << 14

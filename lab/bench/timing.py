@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.program.executor import Call
 
 SAMPLE_MS = 10.0  # long enough that one launch's delay is nothing in it
 MAX_CALLS = 1000

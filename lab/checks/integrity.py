@@ -80,8 +80,8 @@ def misfit(directory: Path, manifest: Manifest) -> str | None:
     """Why this machine cannot run what the artifact was compiled for, None where it can."""
     if manifest.backend == ANYWHERE:
         return None
-    from eagle_aot.runtime_runner.executors import EXECUTORS  # imports torch
-    from eagle_aot.runtime_runner.executors.aoti import check_machine
+    from eagle_aot.runtime_runner.program.aoti import check_machine
+    from eagle_aot.runtime_runner.program.executor import EXECUTORS  # imports torch
 
     if manifest.backend not in EXECUTORS:
         return (

@@ -25,7 +25,7 @@ from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
-from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.program.executor import Executor
 
 DrafterFactory = Callable[[Executor, Constants, Tensor | None, Manifest], LateDrafter]
 """Makes a drafter from an opened program, its constants, the target id of each draft id (int64

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import DFLASH, DFLASH_BLOCK, DFLASH_CONTEXT, Constants
 from eagle_aot.runtime_runner.drafters.head import HeadDrafter
-from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape

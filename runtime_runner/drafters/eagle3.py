@@ -4,7 +4,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, EAGLE3, Constants
 from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
-from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from eagle_aot.artifact import Constants
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.drafters.head import HeadDrafter
-from eagle_aot.runtime_runner.executors import Executor
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.rounds.acceptance import Accepted
 from eagle_aot.runtime_runner.rounds.outlook import WIDTH, packed
 from eagle_aot.runtime_runner.rounds.round import Running

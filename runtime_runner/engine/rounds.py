@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.rounds.outlook import Foreseeing
 from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
 from eagle_aot.runtime_runner.rounds.shape import Shape

@@ -1,4 +1,5 @@
-"""The files of a CUDA program, read without ExecuTorch, which takes seconds to import.
+"""An exported program: its files, and the executors that run its methods.
 
-Their hashes have been checked before; what is damaged all the same is refused in one line.
+The files of a CUDA program are read without ExecuTorch, whose import takes seconds. Their hashes
+have been checked before; a damaged file is still refused in one line.
 """

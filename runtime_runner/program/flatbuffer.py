@@ -1,4 +1,4 @@
-"""FlatBuffers tables by the numbers of their fields, and the blobs beside them.
+"""FlatBuffers tables by the numbers of their fields, and the blobs stored with them.
 
 A schema numbers the fields of a table in the order of their declaration; a union takes two numbers,
 its kind and its value.
@@ -22,20 +22,20 @@ OFFSET, SIZE = 0, 1
 KEY, SEGMENT_INDEX = 0, 1
 
 DAMAGE = (struct.error, LookupError, TypeError, ValueError)
-"""What reading raises where numbers point elsewhere; flatbuffers says TypeError."""
+"""What reading raises where offsets point outside the data; flatbuffers raises TypeError."""
 
 
 class UnreadableError(Exception):
-    """A sound file that says what this runner does not read."""
+    """An undamaged file of a format or version that this runner does not read."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[memoryview]:
-    """A whole file, copy-on-write: a tensor may share its memory, and the file stays.
+    """Map a whole file copy-on-write: a tensor may share its memory without changing the file.
 
     Raises ArtifactError, in one line, for a file that is missing or that the block cannot read.
     """
-    if not path.is_file():  # a pipe or a device would keep us waiting
+    if not path.is_file():  # reading a pipe or a device could block
         raise ArtifactError(f"{path}: missing: export again")
     try:
         with path.open("rb") as file:
@@ -49,7 +49,7 @@ def opened(path: Path) -> Iterator[memoryview]:
 
 
 def part(data: memoryview, start: int, length: int) -> memoryview:
-    """The `length` bytes from `start`. Raises IndexError unless they are there."""
+    """Return `length` bytes from `start`. Raises IndexError where the data ends before."""
     if start + length > len(data):
         raise IndexError(f"points at byte {start + length} of {len(data)}")
     return data[start : start + length]
@@ -58,7 +58,7 @@ def part(data: memoryview, start: int, length: int) -> memoryview:
 class Table:
     """One table. Absent numbers read as 0 and absent vectors as empty, as the format defines.
 
-    What lies outside the buffer raises one of DAMAGE.
+    An offset that points outside the buffer raises one of DAMAGE.
     """
 
     def __init__(self, data: memoryview, start: int) -> None:
@@ -68,58 +68,61 @@ class Table:
     @classmethod
     def root(cls, data: memoryview, identifier: bytes) -> "Table":
         """The root of one of ExecuTorch's files. Raises UnreadableError for any other."""
-        offset, found = struct.unpack_from("<I4s", data)
-        if found != identifier:
-            raise UnreadableError(f"not a {identifier.decode()} file (it begins with {found!r})")
+        offset, magic = struct.unpack_from("<I4s", data)
+        if magic != identifier:
+            raise UnreadableError(f"not a {identifier.decode()} file (it begins with {magic!r})")
         table = cls(data, offset)
         if (version := table.number(VERSION, "I")) > NEWEST:
-            raise UnreadableError(f"of schema version {version}, this runner reads {NEWEST}")
+            raise UnreadableError(f"schema version {version}, this runner reads {NEWEST}")
         return table
 
     def number(self, field: int, kind: str) -> Any:
-        """A scalar in the notation of `struct`: q, I, b, d, ?."""
-        place = self._place(field)
-        return struct.unpack_from(f"<{kind}", self._data if place else bytes(8), place)[0]
+        """Return a scalar; `kind` is in the notation of `struct`: q, I, b, d, ?."""
+        offset = self._offset(field)
+        return struct.unpack_from(f"<{kind}", self._data if offset else bytes(8), offset)[0]
 
     def text(self, field: int) -> str:
-        """A string, which must be there."""
+        """Return a string. Raises LookupError where the field is absent."""
         return str(self._fields.String(self._required(field)), "utf-8")
 
     def table(self, field: int) -> "Table":
-        """A table, which must be there."""
+        """Return a table. Raises LookupError where the field is absent."""
         return Table(self._data, self._fields.Indirect(self._required(field)))
 
     def union(self, field: int) -> "tuple[int, Table]":
-        """Kind and value of a union, which must be there; `field` is the number of its kind."""
+        """Return kind and value of a union; `field` is the number of its kind.
+
+        Raises LookupError where the field is absent.
+        """
         return self.number(field, "B"), self.table(field + 1)
 
     def numbers(self, field: int, kind: str) -> tuple[Any, ...]:
-        """A vector of scalars in the notation of `struct`."""
+        """Return a vector of scalars; `kind` is in the notation of `struct`."""
         if not (offset := self._fields.Offset(4 + 2 * field)):
             return ()
         layout = f"<{self._fields.VectorLen(offset)}{kind}"
         return struct.unpack_from(layout, self._data, self._fields.Vector(offset))
 
     def tables(self, field: int) -> "list[Table]":
-        """A vector of tables."""
+        """Return a vector of tables."""
         distances = self.numbers(field, "I")
         start = self._fields.Vector(self._fields.Offset(4 + 2 * field)) if distances else 0
         return [Table(self._data, start + 4 * i + far) for i, far in enumerate(distances)]
 
-    def _place(self, field: int) -> int:
-        """Where the value of a field is, 0 where it is absent."""
+    def _offset(self, field: int) -> int:
+        """Return the offset of a field's value, 0 where it is absent."""
         offset: int = self._fields.Offset(4 + 2 * field)
         return offset and self._fields.Pos + offset
 
     def _required(self, field: int) -> int:
-        place = self._place(field)
-        if not place:
+        offset = self._offset(field)
+        if not offset:
             raise LookupError(f"field {field} is missing from the table at {self._fields.Pos}")
-        return place
+        return offset
 
 
 class Segments:
-    """Blobs by number, and the keys that name them; several keys may name one blob."""
+    """Blobs by number, and the keys that name them. Several keys may name one blob."""
 
     def __init__(
         self, path: Path, area: memoryview, segments: list[Table], named: list[Table]
@@ -132,7 +135,7 @@ class Segments:
             self.parts[index]
 
     def segment(self, key: str) -> int:
-        """The number of the blob behind a key: equal numbers mean the same bytes.
+        """Return the number of a key's blob: equal numbers mean the same bytes.
 
         Raises ArtifactError when there is no such key.
         """
@@ -141,5 +144,5 @@ class Segments:
         return self.keys[key]
 
     def storage(self, key: str) -> memoryview:
-        """The blob behind a key, writable without changing the file. Raises ArtifactError."""
+        """Return a key's blob, writable without changing the file. Raises ArtifactError."""
         return self.parts[self.segment(key)]

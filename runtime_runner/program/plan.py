@@ -1,4 +1,4 @@
-"""One method of a program: what a constant one returns, and how a CUDA one calls its delegate."""
+"""One method of a program: what a constant method returns, how a CUDA method calls its delegate."""
 
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -47,14 +47,14 @@ class Plan:
         self._delegates = table.tables(DELEGATES)
 
     def constants(self) -> list[Any] | None:
-        """The numbers that the method returns without computing, lists flattened.
+        """Return the numbers that a constant method returns, lists flattened.
 
         None for a method that computes, takes inputs or returns something else.
         """
-        found = [self._constant(index) for index in self._outputs]
-        if self._inputs or any(self._chains) or None in found:
+        outputs = [self._constant(index) for index in self._outputs]
+        if self._inputs or any(self._chains) or None in outputs:
             return None
-        return [value for values in found for value in values or ()]
+        return [value for values in outputs for value in values or ()]
 
     def _constant(self, index: int) -> list[Any] | None:
         kind, value = self._values[index].union(UNION)
@@ -66,11 +66,11 @@ class Plan:
         return None
 
     def uses_cuda(self) -> bool:
-        """Whether any part of the method runs in the CUDA backend."""
+        """Return whether any part of the method runs in the CUDA backend."""
         return any(delegate.text(BACKEND_ID) == BACKEND for delegate in self._delegates)
 
     def cuda_call(self) -> tuple[Table, tuple[int, ...], tuple[int, ...]]:
-        """Where the payload of a method's one delegate is, and the orders as in CudaMethod."""
+        """Return the location of the one delegate's payload, and the orders as in CudaMethod."""
         if [len(chain) for chain in self._chains] != [1] or len(self._delegates) != 1:
             self._refuse(f"is not one call of {BACKEND}")
         kind, call = self._chains[0][0].union(UNION)
@@ -79,7 +79,7 @@ class Plan:
         return self._delegates[0].table(PROCESSED), *self._orders(call.numbers(ARGUMENTS, "i"))
 
     def _orders(self, arguments: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The delegate's arguments are its inputs, of which it may leave some out, then all of its
+        """Read both orders from the delegate's arguments: inputs (some may be left out), then all
         outputs."""
         count = len(arguments) - len(self._outputs)
         inputs, outputs = arguments[: max(count, 0)], arguments[max(count, 0) :]

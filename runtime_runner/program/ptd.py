@@ -1,4 +1,4 @@
-"""Reading a `.ptd` file: blobs by name, in ExecuTorch's FlatTensor format.
+"""Reads a `.ptd` file: blobs by name, in ExecuTorch's FlatTensor format.
 
 Layout (extension/flat_tensor/serialize): the flatbuffer's root offset and identifier, then at byte
 8 a header of `FH01`, u32 header length, and as u64 the flatbuffer's offset and size, the start of

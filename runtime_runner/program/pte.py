@@ -33,13 +33,13 @@ SEGMENT = 1  # DataLocation
 
 
 class Program:
-    """What a runner needs of a program: constants, CUDA methods and the blobs they name.
+    """The parts of a program that a runner needs: constants, CUDA methods and the blobs they name.
 
     Methods of other backends are left out, and so are constants that are tensors.
     """
 
     def __init__(self, path: Path, root: Table, area: memoryview) -> None:
-        """Read the program behind `root`, whose blobs lie in `area`."""
+        """Read the program from its `root` table; the blobs lie in `area`."""
         self.path = path
         self._segments = Segments(path, area, root.tables(SEGMENTS), root.tables(NAMED_DATA))
         plans = [Plan(table) for table in root.tables(PLANS)]
@@ -62,25 +62,25 @@ class Program:
             return cls(path, Table.root(program, IDENTIFIER), area)
 
     def named_data(self, key: str) -> memoryview:
-        """A blob by its name, writable without changing the file.
+        """Return a blob by its name, writable without changing the file.
 
         Raises ArtifactError when there is no such blob.
         """
         return self._segments.storage(key)
 
     def _cuda_method(self, plan: Plan) -> CudaMethod:
-        place, input_order, output_order = plan.cuda_call()
-        if place.number(LOCATION, "b") != SEGMENT:
-            raise UnreadableError(f"method {plan.name!r} keeps its table of weights elsewhere")
-        payload = self._segments.parts[place.number(INDEX, "I")]
+        processed, input_order, output_order = plan.cuda_call()
+        if processed.number(LOCATION, "b") != SEGMENT:
+            raise UnreadableError(f"method {plan.name!r} stores its weight table inline")
+        payload = self._segments.parts[processed.number(INDEX, "I")]
         library, weights = read_weight_table(payload)
         self.named_data(library)
         return CudaMethod(plan.name, library, weights, input_order, output_order)
 
 
 def check_weights(program: Program, data: TensorData) -> None:
-    """Raise ArtifactError unless `data` holds every storage that the program's weights are in,
-    of the length they say: files of two exports would not."""
+    """Raise ArtifactError unless `data` holds every storage of the program's weights, with the same
+    length. Files of two different exports do not."""
     for method in program.methods.values():
         for weight in method.weights:
             key, length = weight.storage_key, len(data.storage(weight.storage_key))
@@ -92,8 +92,8 @@ def check_weights(program: Program, data: TensorData) -> None:
 
 
 def check_caches(program: Program, caches: Collection[str]) -> None:
-    """Raise ArtifactError unless all `caches` are weights of the program: as something else they
-    might share memory."""
+    """Raise ArtifactError unless all `caches` are buffers of the program: others might share
+    memory."""
     weights = {weight.fqn for method in program.methods.values() for weight in method.weights}
     for name in sorted(set(caches) - weights):
         raise ArtifactError(f"{program.path}: has no cache {name!r}: export again")

@@ -46,13 +46,15 @@ class Weight:
 
     @property
     def owner(self) -> str:
-        """Whose weight it is: `target` or `draft`, or of several drafters `draft_NAME`."""
+        """Return which model the weight belongs to: `target` or `draft`."""
         return self.fqn.partition(".")[0]
 
 
 def read_weight_table(payload: memoryview) -> tuple[str, tuple[Weight, ...]]:
-    """Library key and weights. Raises UnreadableError for another format, and one of DAMAGE for
-    what cannot be true."""
+    """Return library key and weights.
+
+    Raises UnreadableError for another format, and one of DAMAGE for impossible values.
+    """
     cursor = _Cursor(payload)
     if bytes(payload[: len(MAGIC)]) != MAGIC:
         raise UnreadableError("its CUDA methods are of another version of ExecuTorch")
@@ -63,7 +65,7 @@ def read_weight_table(payload: memoryview) -> tuple[str, tuple[Weight, ...]]:
 
 
 class _Cursor:
-    """Reads one value after the other."""
+    """Reads values in order."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -94,7 +96,7 @@ def _weight(cursor: _Cursor) -> Weight:
 
 
 def _fits(weight: Weight) -> bool:
-    """Whether all of a view lies in its storage, which PyTorch would let grow."""
+    """Return whether the whole view lies in its storage. PyTorch would silently grow it."""
     reached = weight.storage_offset
     if 0 not in weight.sizes:
         pairs = zip(weight.sizes, weight.strides, strict=True)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import ImageInputs, encode_image
-from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.images.picture import Patches, Picture, Placed
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.prompts.chunks import Chunk
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, ImageInputs
-from eagle_aot.runtime_runner.executors import Call, Executor
+from eagle_aot.runtime_runner.program.executor import Call, Executor
 from eagle_aot.runtime_runner.prompts.given import Given
 
 METHODS = (DRAFT_DECODE, DRAFT_PREFILL)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants, ImageInputs
-from eagle_aot.runtime_runner.executors import Executor
 from eagle_aot.runtime_runner.images.picture import Placed, Span
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_around, plan_chunks
 from eagle_aot.runtime_runner.prompts.given import Given, GivenRows
 from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds

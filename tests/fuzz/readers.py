@@ -15,8 +15,8 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.reproduce import recorded_arguments
 from eagle_aot.lab.checks.integrity import check_integrity, report
-from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.images.reader import PictureReader
+from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.flatbuffer import opened
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, check_weights

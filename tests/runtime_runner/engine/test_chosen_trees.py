@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.adaptive.batch import FEWEST
 from eagle_aot.runtime_runner.engine import Engine, Finished, Tokens
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.rounds.round import Running
 from support.runner.chosen import alone_over, request_of
 from support.runner.toy import (

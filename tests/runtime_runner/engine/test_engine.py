@@ -22,7 +22,7 @@ from eagle_aot.runtime_runner.engine import (
 )
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape

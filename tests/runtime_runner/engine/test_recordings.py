@@ -14,7 +14,7 @@ from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine import engine as engines
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.rounds.round import Running
 from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling

@@ -145,7 +145,7 @@ def test_changed_marks_and_names(
 def test_a_newer_schema_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serialize, "_FLAT_TENSOR_VERSION", 1)
     message = why(path, tensor_data(STORAGES))
-    assert message.startswith("of schema version 1, this runner reads 0")
+    assert message.startswith("schema version 1, this runner reads 0")
 
 
 @pytest.mark.parametrize("field", range(16, 48, 8))

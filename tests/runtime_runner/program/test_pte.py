@@ -235,7 +235,7 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
         program.version = 1
 
     message = why(path, Files([Method()], edit=edit).program())
-    assert message.startswith("of schema version 1, this runner reads 0")
+    assert message.startswith("schema version 1, this runner reads 0")
 
 
 def test_a_library_that_is_not_there_is_refused(path: Path) -> None:
@@ -323,9 +323,7 @@ def test_a_payload_that_lies_elsewhere_is_refused(path: Path) -> None:
         place = schema.BackendDelegateDataReference(schema.DataLocation.SEGMENT, 9)
         program.execution_plan[0].delegates[0].processed = place
 
-    assert "keeps its table of weights elsewhere" in why(
-        path, Files([Method()], inline=True).program()
-    )
+    assert "stores its weight table inline" in why(path, Files([Method()], inline=True).program())
     assert "list index" in why(path, Files([Method()], inline=True, edit=edit).program())
 
 

@@ -11,7 +11,7 @@ from eagle_aot.export import Pair
 from eagle_aot.export.drafters.eagle3.methods import DraftPrefill
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
-from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.program.executor import Call
 
 
 class EagerExecutor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import PREFILL, Constants
-from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.program.executor import Call
 
 VOCAB, HIDDEN, TAIL = 50, 4, 16
 CONSTANTS = Constants(

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.lab.bench.samples import QUIET
-from eagle_aot.runtime_runner.executors import Call
+from eagle_aot.runtime_runner.program.executor import Call
 
 REPLAYS = 5
 INT4, ATTENTION, DENSE, REST = "INT4 GEMM", "attention", "output table", "rest"

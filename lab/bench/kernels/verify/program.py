@@ -22,7 +22,7 @@ from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.pipeline import export_pair
 from eagle_aot.export.publish.output_dir import check_output_dir
-from eagle_aot.runtime_runner.executors import aoti
+from eagle_aot.runtime_runner.program import aoti
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 ONLY = (TARGET_VERIFY,)

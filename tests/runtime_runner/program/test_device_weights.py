@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
+from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, Weight, check_weights
 from support.files.cuda import (
@@ -72,7 +72,7 @@ def test_equal_weights_share_one_storage(sample: Loaded) -> None:
     assert column.tolist() == [8, 14, 20] and whole.tolist()[1] == [6, 7, 8, 9, 10, 11]
 
 
-def test_equal_caches_do_not(sample: Loaded) -> None:
+def test_equal_caches_have_separate_storages(sample: Loaded) -> None:
     names = ("target.kv_cache.k", "target.kv_cache.v")
     caches = [sample.tensor("target_verify", name) for name in names]
     caches.append(sample.tensor("draft_decode", "draft.kv_cache.k"))
@@ -237,7 +237,7 @@ def test_bytes_by_part_are_a_copy(sample: Loaded) -> None:
     assert sample.weights.bytes_by_part()
 
 
-def test_room_is_asked_for_before_anything_is_loaded(
+def test_free_memory_is_checked_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What needs room is the storages that will be there, not the views of them."""

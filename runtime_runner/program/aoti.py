@@ -1,6 +1,6 @@
-"""A CUDA artifact in this process, with PyTorch alone.
+"""Runs a CUDA artifact in this process with PyTorch alone, without the ExecuTorch runtime.
 
-The program holds one AOTInductor shared object per method; they run over one set of weights and
+The program holds one AOTInductor shared object per method. They share one set of weights and
 caches, which is loaded here and bound to all of them.
 """
 
@@ -14,10 +14,9 @@ from torch import Tensor
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Constants, Manifest
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
-from eagle_aot.runtime_runner.executors import Call
-from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
-from eagle_aot.runtime_runner.executors.cuda_graph import record
-from eagle_aot.runtime_runner.executors.device_weights import DeviceWeights
+from eagle_aot.runtime_runner.program.compiled_method import CompiledMethod
+from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
+from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import CudaMethod, Program, check_caches, check_weights
 
@@ -65,7 +64,7 @@ class AotiExecutor:
         return self._compiled[method].run([aligned(x) for x in inputs])
 
     def repeat(self, step: Call) -> Call:
-        """`step` as a CUDA graph; it runs once here, before it is recorded."""
+        """Record `step` as a CUDA graph; it runs once before."""
         return record(step, self._graph_pool) if self._cuda_graphs else step
 
     def _find(self, directory: Path, name: str) -> CudaMethod:
@@ -96,21 +95,38 @@ def check_machine(directory: Path, manifest: Manifest) -> None:
             f"{directory}: compiled for compute capability {compiled_for}, this GPU has {here}: "
             "export on this machine"
         )
-    built, found = minor(manifest.versions.get("torch", "")), minor(torch.__version__)
-    if built != found:
+    built, installed = minor(manifest.versions.get("torch", "")), minor(torch.__version__)
+    if built != installed:
         raise UnsupportedError(
-            f"{directory}: compiled with torch {built}, this is torch {found}: "
+            f"{directory}: compiled with torch {built}, this is torch {installed}: "
             "install that version or export again"
         )
 
 
 def minor(version: str) -> str:
-    """`2.11.0+cu130` -> `2.11`: compiled code fits within a minor version."""
+    """Return `2.11` for `2.11.0+cu130`: compiled code runs on every patch of a minor version."""
     return ".".join(version.split(".")[:2])
 
 
 def aligned(x: Tensor) -> Tensor:
-    """`x`, copied if it is a view that compiled code cannot take."""
+    """Return `x` of any shape [...], copied if it is a view that compiled code cannot take."""
     if x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def record(step: Call, pool: Any) -> Call:
+    """Run `step` once, which loads everything lazy, then record it as a CUDA graph for replay.
+
+    Recordings share the memory `pool`, because no two of them run at the same time.
+    """
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay

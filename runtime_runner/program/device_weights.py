@@ -1,20 +1,20 @@
-"""Weights and caches of a CUDA program, once on the device."""
+"""The weights and caches of a CUDA program, loaded once to the device."""
 
 from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.executors.room import check_room
+from eagle_aot.runtime_runner.program.memory_check import check_memory
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import CudaMethod, Weight
 
 
 class DeviceWeights:
-    """One tensor of bytes per storage, shared by all methods that name it.
+    """One tensor of bytes per storage, shared by all methods that use it.
 
-    The file keeps equal bytes once. Weights that are equal may stay one storage on the device;
-    `caches`, the names of what methods write, are all zero in the file and must not.
+    The file stores equal bytes once. Equal weights may share a storage on the device too. `caches`
+    are the names of buffers that methods write: all of them are zero in the file, so they must not.
     """
 
     def __init__(
@@ -25,37 +25,39 @@ class DeviceWeights:
         caches: Collection[str],
         sequences: int = 1,
     ) -> None:
-        """Caches are of so many `sequences`. Raises UnsupportedError when a GPU has too little
-        memory left."""
+        """Load everything; the caches hold `sequences` sequences.
+
+        Raises UnsupportedError when the GPU has too little free memory.
+        """
         self._data = data
         self.caches = frozenset(caches)
         weights: dict[str | int, Weight] = {}
         for weight in (w for method in methods for w in method.weights):
-            weights.setdefault(self.place(weight), weight)
+            weights.setdefault(self.storage_of(weight), weight)
         self._parts: dict[str, int] = {}
         for weight in weights.values():
             name = f"{weight.owner} {'cache' if weight.fqn in self.caches else 'weights'}"
             self._parts[name] = self._parts.get(name, 0) + weight.storage_nbytes
         cached = sum(size for name, size in self._parts.items() if name.endswith("cache"))
         if device.type == "cuda":
-            check_room(sum(self._parts.values()) - cached, cached, sequences, device)
-        self._storages = {place: self._load(w, device) for place, w in weights.items()}
+            check_memory(sum(self._parts.values()) - cached, cached, sequences, device)
+        self._storages = {key: self._load(w, device) for key, w in weights.items()}
 
     def tensor(self, weight: Weight) -> Tensor:
-        """The view that a method's table describes, over its storage."""
-        storage = self._storages[self.place(weight)].untyped_storage()
+        """Return the view of a storage that a method's weight table describes."""
+        storage = self._storages[self.storage_of(weight)].untyped_storage()
         empty = torch.empty(0, dtype=weight.dtype, device=storage.device)
         return empty.set_(storage, weight.storage_offset, weight.sizes, weight.strides)
 
     def bytes_by_part(self) -> dict[str, int]:
-        """Bytes of `target weights`, `target cache`, `draft weights` and `draft cache`.
+        """Return the bytes of `target weights`, `target cache`, `draft weights`, `draft cache`.
 
-        What both models share counts once, for the target.
+        Weights that both models share count once, for the target.
         """
         return dict(self._parts)
 
-    def place(self, weight: Weight) -> str | int:
-        """Which storage on the device a weight lies in."""
+    def storage_of(self, weight: Weight) -> str | int:
+        """Return the key of the device storage that a weight lies in."""
         private = weight.fqn in self.caches or weight.device == "cpu"
         return weight.storage_key if private else self._data.segment(weight.storage_key)
 

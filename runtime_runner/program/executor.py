@@ -1,4 +1,4 @@
-"""Ways to run an artifact's methods."""
+"""What runs an artifact's methods, and how one is opened."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,27 +14,27 @@ Call = Callable[[], Tensor]
 
 
 class Executor(Protocol):
-    """Runs the methods of one opened program; the caches live inside it."""
+    """Runs the methods of one opened program, which holds the KV caches."""
 
     name: str
     device: torch.device
 
     def constants(self) -> Mapping[str, Sequence[Any]]:
-        """Outputs of the program's constant methods, by name."""
+        """Return the outputs of the program's constant methods, by name."""
 
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run a method on tensors of `device`; its outputs stay valid across later runs."""
+        """Run a method on tensors of `device`. Its outputs stay valid across later runs."""
 
     def repeat(self, step: Call) -> Call:
-        """`step`, made cheap to call again and again. It may run once in the making.
+        """Return a cheaper version of `step`, which may run once here (to record a CUDA graph).
 
-        It must read and write the same tensors each time and none on the host; what it returns is
-        valid until the next call.
+        `step` must read and write the same tensors each time and none on the host. The tensor that
+        it returns is valid until the next call.
         """
 
 
 EXECUTORS = {"xnnpack": ("executorch",), "cuda": ("aoti", "executorch")}
-"""What can run a backend's artifacts, the default first."""
+"""The executors of a backend's artifacts, the default first."""
 
 
 def open_program(
@@ -61,9 +61,9 @@ def open_program(
         )
     methods = methods_of(manifest.drafter, manifest.methods)
     if chosen == "aoti":
-        from eagle_aot.runtime_runner.executors.aoti import AotiExecutor
+        from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 
         return AotiExecutor(directory, manifest, methods, cuda_graphs=cuda_graphs)
-    from eagle_aot.runtime_runner.executors.executorch import ExecuTorchExecutor
+    from eagle_aot.runtime_runner.program.executorch import ExecuTorchExecutor
 
     return ExecuTorchExecutor(directory, manifest, methods)

@@ -18,8 +18,8 @@ from eagle_aot.artifact import (
     TargetIdentity,
 )
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
-from eagle_aot.runtime_runner.executors import open_program
-from eagle_aot.runtime_runner.executors.aoti import aligned, check_machine, minor
+from eagle_aot.runtime_runner.program.aoti import aligned, check_machine, minor
+from eagle_aot.runtime_runner.program.executor import open_program
 
 HOPPER = Device(name="a GPU", compute_capability="9.0", multiprocessors=132, cuda="13.0")
 MANIFEST = Manifest(

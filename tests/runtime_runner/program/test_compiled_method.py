@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.memory import shortage
-from eagle_aot.runtime_runner.executors.compiled_method import CompiledMethod
+from eagle_aot.runtime_runner.program.compiled_method import CompiledMethod
 from eagle_aot.runtime_runner.program.pte import CudaMethod
 
 COMPILER = shutil.which("cc")
@@ -92,7 +92,7 @@ def test_outputs_are_the_tensors_themselves(tmp_path: Path) -> None:
     assert torch.equal(first, b) and torch.equal(second, a)
 
 
-def test_weights_are_let_go_with_the_method(tmp_path: Path) -> None:
+def test_weights_are_released_with_the_method(tmp_path: Path) -> None:
     weight = torch.ones(3)
     before = weight._use_count()  # type: ignore[attr-defined]
     compiled = CompiledMethod(method(), build(tmp_path), {"target.w": weight}, torch.device("cpu"))
@@ -144,7 +144,7 @@ def says(text: str) -> str:
     return f'-DSAYS="{text}\\n"'
 
 
-def test_memory_that_runs_out_is_told_from_other_failures(
+def test_out_of_memory_is_distinguished_from_other_failures(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The library prints why and returns a code; a user is to read one line, not two."""
@@ -164,14 +164,14 @@ def test_another_failure_is_quoted(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert capfd.readouterr().err == ""
 
 
-def test_what_a_method_says_while_it_succeeds_is_passed_on(
+def test_stderr_of_a_successful_method_is_passed_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     load(tmp_path, says("a warning")).run([torch.ones(1), torch.ones(1)])
     assert capfd.readouterr().err == "a warning\n"
 
 
-def test_nobody_needs_to_listen(tmp_path: Path) -> None:
+def test_failure_of_a_method_is_quoted_even_without_a_stderr(tmp_path: Path) -> None:
     """A process may have been started without a standard error."""
     compiled = load(tmp_path, "-DSTATUS=1", says("unheard"))
     before = os.dup(2)
@@ -196,5 +196,5 @@ def test_bytes_that_are_no_library_are_refused() -> None:
 
 
 def test_a_weight_that_the_program_does_not_list_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"asks for target\.w, which the program does not list"):
+    with pytest.raises(ArtifactError, match=r"needs target\.w, which the program does not list"):
         CompiledMethod(method(), build(tmp_path), {}, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The official ExecuTorch runtime for Python."""
+"""Runs an artifact with the official ExecuTorch runtime for Python."""
 
 import io
 import sys
@@ -16,23 +16,24 @@ from eagle_aot.artifact.methods import constant_methods
 from eagle_aot.common.errors import ArtifactError, UnsupportedError
 from eagle_aot.common.process import held_stderr
 from eagle_aot.common.threads import torch_threads
-from eagle_aot.runtime_runner.executors import Call
-from eagle_aot.runtime_runner.executors.room import check_room
-from eagle_aot.runtime_runner.executors.runtime import Method, Runtime, Verification
+from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.program.memory_check import check_memory
+from eagle_aot.runtime_runner.program.runtime import Method, Runtime, Verification
 
 BACKENDS = {"xnnpack": "XnnpackBackend", "cuda": "CudaBackend"}
-"""What the runtime calls the backends of our artifacts."""
+"""The runtime's names of the backends that artifacts use."""
 TORCH = "2.13"
-"""Of which the runtime's wheel was built: tensors of older ones have another layout."""
+"""The oldest torch that the runtime's wheel can share tensors with: older ones lay them out
+differently."""
 
 
 class ExecuTorchExecutor:
     """Runs a program where the runtime has its backend. Methods of one program share its caches.
 
-    On a CPU the runtime computes with one thread for each core of the machine, whatever cores the
-    process may use. It hands out copies of what it computed, which torch would make with several
-    threads: they would then wait in loops on the cores that the next forward needs, which cost a
-    quarter of the speed. So torch has one thread during a run, and as many as before behind it.
+    On a CPU the runtime computes with one thread per core of the machine, regardless of the
+    process's affinity. It returns copies of its outputs, which torch would make with several
+    threads; those would then spin on the cores that the next forward needs, which costs a quarter
+    of the speed. So torch is limited to one thread during a run.
     """
 
     name = "executorch"
@@ -72,9 +73,7 @@ class ExecuTorchExecutor:
     def run(self, method: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method; raises ArtifactError when the runtime refuses."""
         try:
-            with torch_threads(
-                1
-            ):  # no other Python thread runs meanwhile: the runtime keeps the GIL
+            with torch_threads(1):  # the runtime keeps the GIL, so no other thread notices
                 return tuple(self._methods[method].execute([x.contiguous() for x in inputs]))
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]  # a native backtrace follows
@@ -113,16 +112,16 @@ def check_torch(installed: TorchVersion) -> None:
 
 
 def check_host(manifest: Manifest) -> None:
-    """Raise UnsupportedError unless the host has room for a program and its caches."""
+    """Raise UnsupportedError unless the host has enough memory for a program and its caches."""
     if (caches := CacheBytes.of(manifest)) is not None:
         files = manifest.files
         weights = sum(files[name].bytes for name in (PROGRAM, WEIGHTS) if name in files)
-        check_room(weights, caches.bytes, caches.sequences, torch.device("cpu"))
+        check_memory(weights, caches.bytes, caches.sequences, torch.device("cpu"))
 
 
 @contextmanager
 def native_stderr_muted() -> Iterator[None]:
-    """Drop what the runtime says on stderr: it probes the CPU aloud when it starts.
+    """Drop what the runtime prints to stderr while it probes the CPU at its start.
 
     It writes through Python's stream and through the file descriptor.
     """

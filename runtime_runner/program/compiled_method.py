@@ -43,7 +43,7 @@ class CompiledMethod:
     ) -> None:
         """`weights` are the constants by fully qualified name, caches included.
 
-        Raises ArtifactError when the library cannot be loaded or asks for other weights.
+        Raises ArtifactError when the library cannot be loaded or needs other weights.
         """
         self._method = method
         self._device = device
@@ -59,29 +59,30 @@ class CompiledMethod:
         weakref.finalize(self, release, delete, self._container, handles).atexit = False
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Run on the current stream. Inputs and outputs are in the method's order.
+        """Run on the current stream. Inputs and outputs [...] are in the method's order.
 
         Raises RuntimeError, as PyTorch does, when memory runs out.
         """
         ordered = [inputs[i] for i in self._method.input_order]
-        taken = handle_array(ordered)  # the callee frees these handles
+        handles = handle_array(ordered)  # the callee frees them
         count = len(self._method.output_order)
         produced = (c_void_p * count)()
         stream = c_void_p(current_stream(self._device))
         self._call(
             "RunSingleThreaded",
-            self._container, taken, c_size_t(len(ordered)), produced, c_size_t(count), stream, None,
+            self._container, handles, c_size_t(len(ordered)),
+            produced, c_size_t(count), stream, None,
         )  # fmt: skip
         outputs = tensors_of(produced)
         return tuple(outputs[i] for i in self._method.output_order)
 
     def _bind(self, weights: Mapping[str, Tensor]) -> "ctypes.Array[c_void_p]":
-        """Hand the library its constants; the handles it keeps must outlive its container."""
+        """Bind the library's constants. The handles that it keeps must outlive its container."""
         names = self._constant_names()
         unknown = set(names) - set(weights)
         if unknown:
             raise ArtifactError(
-                f"{self._method.name}: the library asks for {min(unknown)}, which the program "
+                f"{self._method.name}: the library needs {min(unknown)}, which the program "
                 "does not list: export again"
             )
         handles = handle_array([weights[fqn] for fqn in names])
@@ -98,7 +99,7 @@ class CompiledMethod:
         return handles
 
     def _constant_names(self) -> dict[str, bytes]:
-        """Fully qualified name -> the library's own name of every constant."""
+        """Map every constant's fully qualified name to the library's own name."""
         names = {}
         for index in range(self._count("Constants")):
             own, qualified = c_char_p(), c_char_p()
@@ -113,9 +114,9 @@ class CompiledMethod:
             ("Inputs", len(self._method.input_order)),
             ("Outputs", len(self._method.output_order)),
         ):
-            if (found := self._count(kind)) != expected:
+            if (count := self._count(kind)) != expected:
                 raise ArtifactError(
-                    f"{self._method.name}: the library has {found} {kind.lower()}, the program "
+                    f"{self._method.name}: the library has {count} {kind.lower()}, the program "
                     f"{expected}: export again"
                 )
 
@@ -135,28 +136,28 @@ class CompiledMethod:
 
     def _call(self, name: str, *arguments: object) -> None:
         function = self._function(name)
-        with held_stderr() as said:
+        with held_stderr() as printed:
             if function(*arguments) != 0:
-                raise self._failure(name, said())
+                raise self._failure(name, printed())
 
-    def _failure(self, name: str, said: str) -> Exception:
-        """The library gives no reason but what it prints."""
-        if shortage(out_of_memory := RuntimeError(said)):
+    def _failure(self, name: str, printed: str) -> Exception:
+        """Make an exception of what the library printed, which is all it says about a failure."""
+        if shortage(out_of_memory := RuntimeError(printed)):
             return out_of_memory
-        reason = f": {one_line(said)}" if said else ""
+        reason = f": {one_line(printed)}" if printed else ""
         return ArtifactError(f"{self._method.name}: {name} failed in the compiled library{reason}")
 
 
 def release(
     delete: Callable[[c_void_p], int], container: c_void_p, handles: "ctypes.Array[c_void_p]"
 ) -> None:
-    """Delete a container, then let go of the weights that were bound to it."""
+    """Delete a container, then release the weights that were bound to it."""
     delete(container)
     tensors_of(handles)
 
 
 def current_stream(device: torch.device) -> int:
-    """The stream that PyTorch launches on, 0 where there are none."""
+    """Return the stream that PyTorch launches on, 0 on a device without streams."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
@@ -189,12 +190,12 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (c_void_p, c_cha
 
 
 def handle_array(tensors: Sequence[Tensor]) -> "ctypes.Array[c_void_p]":
-    """New handles of `tensors`, each of which keeps its tensor alive until it is freed."""
+    """Return new handles of `tensors` [...]; each keeps its tensor alive until it is freed."""
     capsules = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
     return (c_void_p * len(capsules))(*(_capsule_pointer(c, None) for c in capsules))
 
 
 def tensors_of(handles: "ctypes.Array[c_void_p]") -> list[Tensor]:
-    """The tensors behind `handles`, which are freed."""
+    """Return the tensors that `handles` point to, and free the handles."""
     capsules = [_new_capsule(handle, None, None) for handle in handles]
     return torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(capsules)
