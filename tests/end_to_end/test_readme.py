@@ -1,4 +1,4 @@
-"""What README and docs/ tell a stranger to type does what they expect."""
+"""README and docs/ are short, complete, and their links, figures and commands are right."""
 
 import importlib
 import multiprocessing
@@ -17,8 +17,14 @@ from eagle_aot.runtime_runner import Runner
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = {path: path.read_text(encoding="utf-8") for path in (README, *ROOT.glob("docs/*.md"))}
-LONGEST_README = 200  # lines
+RESULTS = ROOT / "benchmarks" / "results"
+INDEX = RESULTS / "INDEX.md"
+DOCS = sorted(ROOT.glob("docs/*.md"))
+PAGES = {
+    path: path.read_text(encoding="utf-8")
+    for path in (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", INDEX, *DOCS)
+}
+LONGEST_README, LONGEST_DOCS = 130, 1300  # lines
 ANSWERS = {"Ada has 27 marbles": 189, "If Mei owns 7 oranges": 63}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 MODULES = {
@@ -28,82 +34,89 @@ MODULES = {
     "eagle-run": "eagle_aot.runtime_runner.cli",
     "eagle-serve": "eagle_aot.runtime_runner.serve.cli",
 }
+OTHER_PROJECTS = {"lm_eval", "pip"}
 
 FORK = multiprocessing.get_context("fork")
-"""For processes that need not import again what is imported here."""
+"""For processes that reuse the imports of this one."""
 
 
 def commands() -> list[str]:
-    """Every line of every block of shell commands, once."""
+    """Return every line of every block of shell commands, once."""
     blocks = re.findall(r"^```bash\n(.*?)^```", "\n".join(PAGES.values()), re.DOTALL | re.MULTILINE)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     return sorted({line.partition(" #")[0].rstrip() for line in lines})
 
 
-def links() -> list[tuple[Path, str]]:
-    """Every page with each place it leads to, but those on the web."""
-    found = [(page, link) for page, text in PAGES.items() for link in targets(text)]
-    return [(page, link) for page, link in found if not link.startswith("https://")]
+def links(page: Path) -> list[str]:
+    """Return the addresses of a page's links and images, without those on the web."""
+    addresses = re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)\"", PAGES[page])
+    return [a or b for a, b in addresses if not (a or b).startswith("https://")]
 
 
-def targets(text: str) -> list[str]:
-    return re.findall(r"\]\(([^)]+)\)", text)
-
-
-def anchors(text: str) -> set[str]:
-    """What a page's headings are called in links, as GitHub does it."""
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+def anchors(page: Path) -> set[str]:
+    """Return the names that GitHub gives a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", PAGES[page], re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def collect(arguments: list[str]) -> None:
-    """Exit as pytest does where it shows which tests it would run."""
+    """Exit as pytest does when it only collects tests."""
     os.chdir(ROOT)
     sys.exit(pytest.main([*arguments, "--collect-only", "-q"]))
 
 
-def test_their_questions_were_never_trained_on_and_are_answered(tiny: Runner) -> None:
+def test_example_questions_are_held_out_and_answered(tiny: Runner) -> None:
     text = "\n".join(PAGES.values())
-    asked = re.findall(r'(?:--prompt |generate\(\s*)"([^"]{9,})"', text)
-    assert len(set(asked)) == len(ANSWERS)
-    for question in set(asked):
+    questions = set(re.findall(r'(?:--prompt |generate\(\s*)"([^"]{9,})"', text))
+    assert len(questions) == len(ANSWERS)
+    for question in questions:
         expected = next(n for start, n in ANSWERS.items() if question.startswith(start))
         assert is_held_out(question)
         assert final_answer(tiny.generate(question).text or "") == expected
 
 
-def test_their_links_lead_somewhere() -> None:
-    for page, link in links():
-        path, _, anchor = link.partition("#")
-        place = (page.parent / path).resolve() if path else page
-        assert place.exists(), f"{page.name}: {link}"
-        assert not anchor or anchor in anchors(PAGES[place]), f"{page.name}: {link}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in links(page):
+        name, _, anchor = link.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), link
+        assert not anchor or anchor in anchors(path), link
 
 
 def test_readme_is_short_and_leads_to_every_page() -> None:
     assert PAGES[README].count("\n") <= LONGEST_README
-    assert {f"docs/{page.name}" for page in PAGES if page != README} <= set(targets(PAGES[README]))
+    assert {f"docs/{page.name}" for page in DOCS} <= set(links(README))
+
+
+def test_docs_are_short() -> None:
+    assert sum(PAGES[page].count("\n") for page in DOCS) <= LONGEST_DOCS
+
+
+def test_index_lists_every_results_file_once() -> None:
+    results = sorted(path.name for path in RESULTS.iterdir() if path != INDEX)
+    assert sorted(link for link in links(INDEX) if link.endswith(".txt")) == results
 
 
 @pytest.mark.parametrize("line", commands())
-def test_their_commands_are_understood(
+def test_commands_are_accepted_by_their_programs(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gemma4-tiny-xnnpack").mkdir()
     monkeypatch.chdir(tmp_path)
     words = [word for word in shlex.split(line) if not word.startswith("PYTHONPATH=")]
+    if words[0] in OTHER_PROJECTS:
+        return
     if words[0] in ("scripts/get_smollm2", "scripts/check_gpu"):
         assert len(words) == 2 and (ROOT / words[0]).is_file()
-        return
-    if words[:2] == ["pip", "install"] or words[0] == "lm_eval":  # another project's
         return
     if words[0] == "scripts/setup":
         assert words[1] in EXTRAS and words[2:] == ["&&", "source", ".venv/bin/activate"]
         return
-    if words[0] in ("scripts/demo", "scripts/test"):
-        assert words[1:] == [] and (ROOT / words[0]).is_file()
+    if words == ["scripts/demo"] or words == ["scripts/test"]:
+        assert (ROOT / words[0]).is_file()
         return
-    if words[0] == "pytest":
+    if words[0] in ("pytest", "scripts/test"):
         collecting = FORK.Process(target=collect, args=(words[1:],))
         collecting.start()
         collecting.join()
@@ -115,4 +128,4 @@ def test_their_commands_are_understood(
     else:
         module, arguments = MODULES[words[0]], words[1:]
     command: click.Command = importlib.import_module(module).main
-    command.make_context(module, arguments)  # raises what a wrong option or value raises
+    command.make_context(module, arguments)  # raises click's error for an unknown option or value
