@@ -69,10 +69,8 @@ def python_names(text: str) -> Iterator[Line]:
     """Yield every name that is bound or used, with its words apart: `goes_on` is "goes on"."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.NAME:
-            yield (
-                token.start[0],
-                re.sub(r"(?<=[a-z])(?=[A-Z])", " ", token.string.replace("_", " ")),
-            )
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", token.string)
+            yield token.start[0], words.replace("_", " ")
 
 
 def python_help(text: str) -> Iterator[Line]:
