@@ -8,7 +8,6 @@ import click
 
 if TYPE_CHECKING:
     from eagle_aot.export import ExportOptions, Source
-    from eagle_aot.export.loading.draft_dirs import DraftDir
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +16,7 @@ class Asked:
 
     target_model: str | None
     target_dir: Path | None
-    draft_dir: tuple[Path, ...]
+    draft_dir: Path | None
     output_dir: Path | None
     backend: str
     attention: str | None
@@ -56,24 +55,16 @@ class Asked:
         return parse_tap_layers(self.tap_layers)
 
     @property
-    def drafts(self) -> "tuple[Path | None, tuple[DraftDir, ...]]":
-        """The directory of one head, or those of several. Raises SettingError."""
-        from eagle_aot.export.loading.draft_dirs import parse_draft_dirs
-
-        return parse_draft_dirs(self.draft_dir)
-
-    @property
     def source(self) -> "Source":
         """What to load. Raises EagleError, or click's for a target that is not named."""
         from eagle_aot.export import Source
 
-        draft_dir, drafts = self.drafts
         if self.target_model is None:
             raise click.UsageError("--target-model is needed (see --list-targets)")
         return Source.find(
             self.target_model,
             self.target_dir,
-            draft_dir,
+            self.draft_dir,
             self.load_format,
             self.dummy_layers,
             self.taps,
@@ -81,7 +72,6 @@ class Asked:
             self.draft_quant,
             self.drafter,
             self.table_quant,
-            drafts,
         )
 
     @property

@@ -3,14 +3,14 @@
 import json
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
-from eagle_aot.artifact import DRAFTERS, PROGRAM, WEIGHTS, CacheBytes, Manifest, drafters_of
+from eagle_aot.artifact import DRAFTERS, PROGRAM, WEIGHTS, CacheBytes, Manifest
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PairingError
 from eagle_aot.common.process import ended_by_sigterm
@@ -49,36 +49,16 @@ def numbers(
         raise click.BadParameter(f"{value!r} is not whole numbers and commas") from error
 
 
-def kinds(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> str:
-    """Drafters with commas between them, given at once or one by one: an option's callback."""
-    asked = ",".join(value) or "auto"
-    return check_kinds(asked, ("auto", *DRAFTERS))
-
-
-def quants(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> str:
-    """The same of what a drafter's linears are held in."""
-    return check_kinds(",".join(value) or QUANTS[0], QUANTS)
-
-
-def check_kinds(asked: str, known: Collection[str]) -> str:
-    """What was asked for. Raises click's error unless each, behind any NAME=, is known."""
-    kinds = [one.rpartition("=")[2] for one in asked.split(",")]
-    if unknown := [kind for kind in kinds if kind not in known]:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
-    return asked
-
-
 @eagle_command
 @click.option("--target-model", metavar="NAME",
               help="A line of --list-targets, or auto: what config.json says.")  # fmt: skip
 @click.option("--target-dir", type=click.Path(path_type=Path), metavar="DIR|FILE.gguf",
               help="The target's checkpoint.")  # fmt: skip
-@click.option("--draft-dir", multiple=True, type=click.Path(path_type=Path), metavar="[NAME=]DIR",
-              help="The draft head's checkpoint; given more than once, one artifact holds several "
-                   "drafters, called by their kinds or as you say.")  # fmt: skip
-@click.option("--drafter", multiple=True, callback=kinds, metavar="[NAME=]KIND",
-              help=f"What drafts: {', '.join(DRAFTERS)}, or auto, the default: a head where there "
-                   "is one, else ngram. Of a dummy several, with commas between them.")  # fmt: skip
+@click.option("--draft-dir", type=click.Path(path_type=Path), metavar="DIR",
+              help="The draft head's checkpoint.")  # fmt: skip
+@click.option("--drafter", type=click.Choice(["auto", *DRAFTERS]), default="auto",
+              show_default=True,
+              help="What drafts; auto: a head where there is one, else ngram.")  # fmt: skip
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Default: ./NAME-BACKEND.")
 @click.option("--backend", type=click.Choice(["auto", "cuda", "xnnpack"]), default="auto",
               show_default=True)  # fmt: skip
@@ -112,9 +92,8 @@ def check_kinds(asked: str, known: Collection[str]) -> str:
               help="Only the first N layers of a dummy.")  # fmt: skip
 @click.option("--quantize", type=click.Choice(SCHEMES), metavar="SCHEME",
               help=f"Make the target's dense linears INT4: {', '.join(SCHEMES)}.")  # fmt: skip
-@click.option("--draft-quant", multiple=True, callback=quants, metavar="[NAME=]none|int8|int4",
-              help="Hold the head's linears in fewer bits, of several drafters those of one or of "
-                   "all; the text stays the same.")  # fmt: skip
+@click.option("--draft-quant", type=click.Choice(QUANTS), default="none", show_default=True,
+              help="Hold the head's linears in fewer bits; the text stays the same.")  # fmt: skip
 @click.option("--table-quant", type=click.Choice(QUANTS), default="none", show_default=True,
               help="Multiply with the target's output table in fewer bits; changes the "
                    "text.")  # fmt: skip
@@ -147,7 +126,7 @@ def check_kinds(asked: str, known: Collection[str]) -> str:
               help="What is shown as one JSON object.")  # fmt: skip
 @click.option("--list-targets", is_flag=True, help="Show the known targets and exit.")
 def main(**options: Any) -> None:
-    """Export a target model, with one or more drafters or alone, to one ExecuTorch program."""
+    """Export a target model, with a draft head or alone, to one ExecuTorch program."""
     if options["backend"] == "auto" and options["cpu_weights"] != "float32":
         options["backend"] = "xnnpack"  # which they are for
     asked = Asked(**options)
@@ -194,10 +173,8 @@ def export(asked: Asked) -> None:
     manifest = run_export(source, output_dir, options)
     tell_dense(source, DTYPES[backend])
     size = sum(path.stat().st_size for path in output_dir.iterdir()) / 1e6
-    names = drafters_of(manifest)
-    drafters = f"drafter{'s' if len(names) > 1 else ''} {', '.join(names)}"
     click.echo(
-        f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, {drafters}, "
+        f"{output_dir}{os.sep}: {size:.1f} MB, backend {backend}, drafter {manifest.drafter}, "
         f"load format {asked.load_format}"
     )
     tell_caches(manifest)
@@ -274,9 +251,8 @@ def print_reproduction(asked: Asked) -> None:
         raise click.UsageError(
             f"--reproduce takes its options from the manifest: leave out {others[0]}"
         )
-    draft_dir, drafts = asked.drafts
-    directories = asked.target_dir, draft_dir, asked.output_dir
-    place, found = reproduce(asked.reproduce, main, *directories, drafts=drafts)
+    directories = asked.target_dir, asked.draft_dir, asked.output_dir
+    place, found = reproduce(asked.reproduce, main, *directories)
     if asked.as_json:
         click.echo(json.dumps({"output_dir": str(place), **found.to_json()}))
         return

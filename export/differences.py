@@ -12,7 +12,7 @@ from eagle_aot.common.text import printable
 SAME, DIFFERENT, MISSING, NEW = "same", "different", "missing", "new"
 COMPARED = (
     *("backend", "device", "drafter", "options", "decisions"),
-    *("constants", "methods", "shapes", "caches", "drafters"),
+    *("constants", "methods", "shapes", "caches"),
 )
 """Fields of two manifests that must agree for the artifacts to be one another's equal."""
 

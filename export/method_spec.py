@@ -50,8 +50,7 @@ class MethodSpec:
     `writes` names the buffers that it writes, all of them. `min_rows` and `max_rows` bound the rows
     of a sequence, both inclusive. A method of `few_rows` reads each weight once for all of them;
     one that `splits_keys` reads caches with the operator for as many rows, and nothing else. Once
-    traced, operators of `decompositions` are what those say instead. `drafter` is the name of the
-    one that brings it, where that is one of several.
+    traced, operators of `decompositions` are what those say instead.
     """
 
     module: nn.Module
@@ -63,7 +62,6 @@ class MethodSpec:
     few_rows: bool
     splits_keys: bool = False
     decompositions: Mapping[OpOverload, Callable[..., Any]] = field(default_factory=dict)
-    drafter: str | None = None
 
     @property
     def varies(self) -> bool:
@@ -88,14 +86,14 @@ def form_of(example: Tensor, varies: Mapping[int, str]) -> Form:
 
 
 def caches_of(pair: nn.Module, owner: str) -> frozenset[str]:
-    """The buffers of all caches of a pair's `owner`, "target" or, all drafters together, "draft".
+    """The buffers of all caches of a pair's `owner`, "target" or "draft".
 
     ExecuTorch's CUDA backend knows a cache, which takes no room while it compiles, by `kv_cache` in
     its name alone: modules of caches are called that.
     """
     caches = [path for path, module in pair.named_modules() if isinstance(module, KVCache)]
     assert all(path.endswith("kv_cache") for path in caches), caches
-    own = [path for path in caches if path.startswith((f"{owner}.", f"{owner}_"))]
+    own = [path for path in caches if path.startswith(f"{owner}.")]
     return frozenset(f"{path}.{buffer}" for path in own for buffer in ("k", "v"))
 
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, method_of
+from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
 from eagle_aot.export.drafters.registry import kind_of
 from eagle_aot.export.encode_image import encoding
 from eagle_aot.export.lengths import MethodLengths
@@ -114,7 +113,7 @@ def method_specs(
     prefill = MethodSpec(
         module=(PrefillGiven if reads_pictures else Prefill)(pair, splits_keys),
         inputs=prompt_inputs(lengths.max_prefill) | given_rows(pair, lengths),
-        outputs=returned(LAST_ROW, pair.tap_layers),
+        outputs=returned(LAST_ROW, pair.draft.tap_layers),
         writes=caches,
         min_rows=lengths.min_prefill,
         max_rows=lengths.max_prefill,
@@ -124,7 +123,7 @@ def method_specs(
     verify = MethodSpec(
         module=TargetVerify(pair, splits_keys),
         inputs=step_inputs(batch) | moves_input(batch),
-        outputs=returned(ALL_ROWS, pair.tap_layers),
+        outputs=returned(ALL_ROWS, pair.draft.tap_layers),
         writes=caches,
         min_rows=1,
         max_rows=lengths.max_rows,
@@ -134,21 +133,10 @@ def method_specs(
     return {
         PREFILL: prefill,
         TARGET_VERIFY: verify,
-        **drafting(pair, lengths, splits_keys),
+        **kind_of(pair.draft).methods(pair, lengths, splits_keys),
         **copying(pair, lengths, splits_keys),
         **encoding(pair, lengths, splits_keys),
     }
-
-
-def drafting(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
-    """What drafters bring; of several, each method with its drafter's name before its own."""
-    if len(pair.drafts) == 1:
-        return kind_of(pair.draft).methods(pair, lengths, splits_keys)
-    found: dict[str, MethodSpec] = {}
-    for name, draft in pair.drafts.items():
-        brought = kind_of(draft).methods(pair.of(name), lengths, splits_keys)
-        found |= {method_of(name, own): replace(s, drafter=name) for own, s in brought.items()}
-    return found
 
 
 def given_rows(pair: Pair, lengths: MethodLengths) -> dict[str, Input]:

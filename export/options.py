@@ -17,7 +17,7 @@ INPUTS = (TEXT, TEXT_AND_IMAGES)
 """What prompts may hold."""
 
 UNRECORDED = (
-    *("target_dir", "draft_dir", "drafts", "self_test_prompts"),
+    *("target_dir", "draft_dir", "self_test_prompts"),
     *("jobs", "gpu_memory", "progress"),
 )
 """Where a checkpoint lay says nothing about it, and prompts and processes decide nothing."""

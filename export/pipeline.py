@@ -39,9 +39,8 @@ from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.export.publish.describe import describe, image_inputs, publish, write_draft_ids
-from eagle_aot.export.publish.drafters import drafter_records
 from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
-from eagle_aot.export.self_test.run import check_head, pairing_records, self_test
+from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
 from eagle_aot.targets import get_target
@@ -98,8 +97,6 @@ def run_self_test(source: Source, options: ExportOptions) -> Verdict:
     check_head(source)
     if source.is_dummy:
         return unknown(RANDOM)
-    if source.drafts:
-        raise SettingError("--self-test reads one head: name one --draft-dir")
     options = replace(options, image_tokens=_image_tokens(source, options))
     with options.progress.stage("load"):
         sizes = _caches(source, options, backend)
@@ -122,9 +119,8 @@ def export_pair(
     lengths = _lengths(loaded.pair, options)
     chain_len = drafts_of_a_round(options.chain_len, loaded.pair.draft.default_chain_len)
     constants = publish(loaded.pair, lengths, chain_len, provenance.eos_ids)
-    found = pairing_records(loaded, backend, options)
-    records = drafter_records(loaded, options.chain_len, found)
-    options = seeded(options, next(iter(found.values())) if records is None else None)
+    self_test_record = pairing_record(loaded, backend, options)
+    options = seeded(options, self_test_record)
     lengths = _lengths(loaded.pair, options)  # again, with what the drafter's methods take
     loaded = replace(loaded, pair=prepare(loaded.pair, backend, progress))
     pair = loaded.pair
@@ -142,7 +138,7 @@ def export_pair(
         provenance.copy_tokenizer(directory)
         if lengths.image_tokens:
             provenance.copy_processor(directory)
-        write_draft_ids(pair.drafts, directory)
+        write_draft_ids(pair.draft, directory)
         with progress.stage("hash"):
             files = file_records(sorted(directory.iterdir()))
         manifest = describe(
@@ -155,26 +151,22 @@ def export_pair(
             decisions=decisions,
             device=compiler.device_record(),
             stages=progress.stages,
-            self_test=next(iter(found.values())),
+            self_test=self_test_record,
             images=image_inputs(pair, lengths),
-            drafters=records,
         )
         manifest.write(directory)
     return manifest
 
 
 def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
-    """The options with everything named that was left to backend, target or drafter; of several
-    each has a chain length of its own."""
+    """Returns the options with everything named that was left to backend, target or drafter."""
     backend, pair = choose_backend(options.backend), loaded.pair
     options = replace(options, image_tokens=_image_tokens(loaded.source, options))
-    drafts = pair.drafts.values()
-    lengths = [drafts_of_a_round(options.chain_len, one.default_chain_len) for one in drafts]
     return replace(
         options,
         backend=backend,
         attention=choose_attention(options.attention, backend),
-        chain_len=lengths[0] if len(lengths) == 1 else options.chain_len,
+        chain_len=drafts_of_a_round(options.chain_len, pair.draft.default_chain_len),
         max_prefill=_max_prefill(options, backend),
         max_seq_len=pair.target.max_seq_len,
     )
@@ -270,8 +262,6 @@ def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:
     lengths = method_lengths(*longest, target.sequences, room, options.image_tokens or ())
     if options.image_seed != SEED_PICTURE:
         return lengths
-    if len(pair.drafts) > 1:
-        raise SettingError(f"--image-seed {options.image_seed} goes with one --draft-dir")
     if pair.draft.kind not in SHOWN_PICTURES:
         raise SettingError(f"--image-seed: drafter {pair.draft.kind!r} is shown no embeddings")
     return replace(lengths, seeds_pictures=True)

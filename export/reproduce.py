@@ -1,6 +1,5 @@
 """`eagle-export --reproduce`: the same export once more."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import click
 from eagle_aot.artifact import (
     PROCESSOR_FILES,
     TOKENIZER_FILES,
-    FileRecord,
     Manifest,
     file_records,
 )
@@ -23,7 +21,6 @@ from eagle_aot.export.differences import (
     told,
 )
 from eagle_aot.export.drafters.taps import parse_tap_layers
-from eagle_aot.export.loading.draft_dirs import DraftDir
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.options import EXPORT_OPTIONS, SOURCE_OPTIONS, ExportOptions, command_line
 from eagle_aot.export.pipeline import run_export
@@ -42,23 +39,19 @@ def reproduce(
     target_dir: Path | None,
     draft_dir: Path | None,
     output_dir: Path | None,
-    *,
-    drafts: tuple[DraftDir, ...] = (),
 ) -> tuple[Path, Reproduction]:
     """Repeat the export that a manifest records; where it was written, and what differs.
 
     `command` is `eagle-export`, which knows what options may be. Directories are None for a shipped
-    target, and for the default place; several `drafts` are called as they were. Versions that
-    differ are told on stderr before the work. Raises CheckpointError for a checkpoint that is not
-    the recorded one, and what an export raises.
+    target, and for the default place. Versions that differ are reported on stderr before the work.
+    Raises CheckpointError for a checkpoint that is not the recorded one, and what an export raises.
     """
     manifest = read_recorded(path)
     asked = recorded_arguments(manifest, command, path)
     options = ExportOptions(**{name: asked[name] for name in asked if name not in SOURCE_OPTIONS})
     told_to_source = {name: asked[name] for name in asked if name in SOURCE_OPTIONS}
-    told_to_source |= {"target_dir": target_dir, "draft_dir": draft_dir, "drafts": drafts}
+    told_to_source |= {"target_dir": target_dir, "draft_dir": draft_dir}
     source = Source.find(**told_to_source)
-    check_drafters(manifest, source)
     place = output_dir or Path(f"{source.target_model}-{options.backend}-reproduced")
     check_place(path, place)
     with options.progress.stage("compare checkpoints"):
@@ -96,7 +89,7 @@ def check_checkpoints(manifest: Manifest, source: Source) -> None:
     found_beside = [*provenance.tokenizer_files, *([processor] if processor else [])]
     for flag, directory, recorded, found in (
         ("--target-dir", source.target_dir, manifest.target.files, provenance.target.files),
-        *drafter_files(manifest, source),
+        ("--draft-dir", source.draft_dir, manifest.draft.files, provenance.draft.files),
         ("--target-dir", source.target_dir, beside, file_records(found_beside)),
     ):
         states = compare(recorded, found)
@@ -106,25 +99,6 @@ def check_checkpoints(manifest: Manifest, source: Source) -> None:
                 f"{flag} {directory}: not the recorded checkpoint: {', '.join(changed[:5])}: "
                 "name the directory of that one, or export without --reproduce"
             )
-
-
-def check_drafters(manifest: Manifest, source: Source) -> None:
-    """Raise SettingError unless as many are named as are recorded, and alike."""
-    recorded = [] if manifest.drafters is None else [one.name for one in manifest.drafters]
-    if recorded != [one.name for one in source.drafts]:
-        wanted = " ".join(f"--draft-dir {name}=DIR" for name in recorded) or "one --draft-dir"
-        raise SettingError(f"--reproduce: the recorded export has other drafters: give {wanted}")
-
-
-def drafter_files(
-    manifest: Manifest, source: Source
-) -> Iterator[tuple[str, Path | None, dict[str, FileRecord], dict[str, FileRecord]]]:
-    """Option and directory of each drafter, its files as they are recorded and as they are."""
-    provenance = source.provenance
-    if manifest.drafters is None:
-        yield "--draft-dir", source.draft_dir, manifest.draft.files, provenance.draft.files
-    for one, record in zip(source.drafts, manifest.drafters or (), strict=True):
-        yield "--draft-dir", one.path, record.draft.files, provenance.drafts[record.name].files
 
 
 def check_place(recorded: Path, output_dir: Path) -> None:

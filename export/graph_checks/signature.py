@@ -38,18 +38,13 @@ def check_signature(
 def check_features(
     programs: Mapping[str, ExportedProgram], methods: Mapping[str, MethodSpec]
 ) -> None:
-    """What one method returns of a row is what another takes: of one dtype and width. Of several
-    drafters each takes its part of what the target's return."""
+    """Raise ExportError unless all methods return and take features of one dtype and width."""
     found = [
         (name, str(tensor.dtype).removeprefix("torch."), int(tensor.shape[-1]))
         for name, program in programs.items()
         for tensor in _features(program, methods[name])
     ]
-    widths = {(methods[name].drafter, width) for name, _, width in found}
-    parts = [width for drafter, width in widths if drafter is not None]
-    whole = {width for drafter, width in widths if drafter is None}
-    each = len({drafter for drafter, _ in widths}) == len(widths)
-    if len({dtype for _, dtype, _ in found}) > 1 or not each or (parts and whole != {sum(parts)}):
+    if len({(dtype, width) for _, dtype, width in found}) > 1:
         raise ExportError(f"features differ among methods: {found}")
 
 

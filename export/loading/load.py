@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from eagle_aot.common.errors import ExportError, PairingError
+from eagle_aot.common.errors import ExportError
 from eagle_aot.common.memory import shortage
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Drafter, Facts
@@ -36,13 +36,13 @@ Formats = dict[str, dict[str, int]]
 class LoadedPair:
     """A pair as its checkpoints hold it, and what they say.
 
-    `readings` are how each drafter's files were understood, by its name; `linears` how many linears
-    of each name are held in which format. `source` knows all else, in its `provenance`.
+    `reading` is how the drafter's files were understood; `linears` how many linears of each name
+    are held in which format. `source` knows all else, in its `provenance`.
     """
 
     pair: Pair
     source: Source
-    readings: dict[str, Facts]
+    reading: Facts
     linears: Formats
 
 
@@ -57,18 +57,16 @@ def load_pair(
     load_target = _dummy_target if source.is_dummy else _target
     try:
         target = load_target(source, dtype, caches)
-        loaded = _load_drafts(source, target, dtype, caches)
-        seen = _load_pictures(source, target, dtype) if pictures else None
-        modules = {name: cast(nn.Module, draft) for name, (draft, _) in loaded.items()}
-        quantise_table(target, nn.ModuleList(modules.values()), source.table_quant)
-        for name, module in modules.items():
-            quantise_draft(module, target, source.quant_of(name))
+        draft, reading = _load_draft(source, target, dtype, caches)
+        loaded_pictures = _load_pictures(source, target, dtype) if pictures else None
+        draft_module = cast(nn.Module, draft)
+        quantise_table(target, draft_module, source.table_quant)
+        quantise_draft(draft_module, target, source.draft_quant)
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error
-    pair = Pair(target, {name: draft for name, (draft, _) in loaded.items()}, seen)
-    readings = {name: reading for name, (_, reading) in loaded.items()}
-    return LoadedPair(pair, source, readings, linear_formats(pair))
+    pair = Pair(target, draft, loaded_pictures)
+    return LoadedPair(pair, source, reading, linear_formats(pair))
 
 
 def load_by_gpu(
@@ -112,24 +110,6 @@ def _load_pictures(source: Source, target: TapTarget, dtype: torch.dtype) -> Pic
     sizes = pictures.encoder.config.patch_size, pictures.encoder.config.pooling_kernel_size
     source.provenance.check_processor(*sizes)
     return pictures
-
-
-def _load_drafts(
-    source: Source, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
-) -> dict[str, tuple[Drafter, Facts]]:
-    """By their names, which is that of its kind for the only one."""
-    if not source.drafts:
-        draft, reading = _load_draft(source, target, dtype, caches)
-        return {draft.kind: (draft, reading)}
-    found = {}
-    for one in source.drafts:
-        assert one.name is not None
-        try:
-            alone = replace(source, draft_dir=one.path, drafter=one.kind or source.drafter)
-            found[one.name] = _load_draft(alone, target, dtype, caches)
-        except PairingError as error:
-            raise PairingError(f"drafter {one.name}: {error}") from error
-    return found
 
 
 def _load_draft(

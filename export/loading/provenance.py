@@ -1,7 +1,6 @@
 """Where a pair comes from: what its checkpoints hold beside weights."""
 
 import shutil
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -29,16 +28,8 @@ class Provenance:
     directory, for its tokenizer.
     """
 
-    def __init__(
-        self,
-        target_dir: Path | None,
-        draft_dir: Path | None,
-        is_dummy: bool,
-        drafts: Mapping[str, Path | None] | None = None,
-    ) -> None:
-        """Of several `drafts`, by their names, `draft_dir` is None."""
+    def __init__(self, target_dir: Path | None, draft_dir: Path | None, is_dummy: bool) -> None:
         self.target_dir, self.draft_dir, self.is_dummy = target_dir, draft_dir, is_dummy
-        self._draft_dirs = drafts or {}
 
     @cached_property
     def _beside(self) -> Path | None:
@@ -102,11 +93,6 @@ class Provenance:
     def draft(self) -> CheckpointIdentity:
         """Name and files of the drafter's checkpoint."""
         return identity(None if self.is_dummy else self.draft_dir)
-
-    @cached_property
-    def drafts(self) -> dict[str, CheckpointIdentity]:
-        """The same of several, by their names."""
-        return {name: identity(directory) for name, directory in self._draft_dirs.items()}
 
     def check_tokenizer(self) -> None:
         """Raise CheckpointError unless the target's tokenizer loads."""

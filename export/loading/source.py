@@ -7,7 +7,6 @@ from pathlib import Path
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
 from eagle_aot.export.drafters.registry import KINDS, OF_DUMMIES
-from eagle_aot.export.loading.draft_dirs import DraftDir, dummies, kind_of, named
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
@@ -24,12 +23,9 @@ class Source:
     """A line of the target table and two directories, None where nothing is read.
 
     Instead of a directory a target may be a GGUF file. `drafter` names a kind, or is "auto" for
-    what the checkpoint in `draft_dir` is; several are in `drafts` instead, each with its name, and
-    of dummies `drafter` names their kinds with commas between them.
-    `tap_layers` are boundaries that overrule what a checkpoint says; `quantize` names a scheme for
-    the target's dense linears; `draft_quant` one of `QUANTS` for the linears of all heads, or
-    NAME=QUANT for one of several, with commas between them; `table_quant` one for the target's
-    output table.
+    what the checkpoint in `draft_dir` is. `tap_layers` are boundaries that overrule what a
+    checkpoint says; `quantize` names a scheme for the target's dense linears; `draft_quant` is one
+    of `QUANTS` for the head's linears, and `table_quant` one for the target's output table.
     """
 
     target_model: str
@@ -42,7 +38,6 @@ class Source:
     draft_quant: str = NONE
     drafter: str = AUTO
     table_quant: str = NONE
-    drafts: tuple[DraftDir, ...] = ()
 
     @classmethod
     def find(
@@ -57,7 +52,6 @@ class Source:
         draft_quant: str = NONE,
         drafter: str = AUTO,
         table_quant: str = NONE,
-        drafts: tuple[DraftDir, ...] = (),
     ) -> "Source":
         """The pair as asked for, completed from the table, checked before anything is loaded.
 
@@ -78,13 +72,11 @@ class Source:
             draft_quant=draft_quant,
             drafter=drafter,
             table_quant=table_quant,
-            drafts=drafts,
         )
         check_names(asked)
         found = of_dummy(asked) if asked.is_dummy else of_checkpoints(asked)
         if not found.has_head:
             check_alone(found)
-        check_quant_names(found)
         return found
 
     @property
@@ -97,22 +89,10 @@ class Source:
         """Whether the target is exported together with what drafts for it."""
         return self.drafter != NGRAM
 
-    @property
-    def quants(self) -> list[tuple[str, str]]:
-        """What `draft_quant` says: of whom, "" for all drafters, and which of `QUANTS`."""
-        asked = (one.rpartition("=") for one in self.draft_quant.split(","))
-        return [(name, quant) for name, _, quant in asked]
-
-    def quant_of(self, drafter: str) -> str:
-        """One of `QUANTS`: the last that is said of a drafter, or of all."""
-        said = (quant for name, quant in reversed(self.quants) if name in ("", drafter))
-        return next(said, NONE)
-
     @cached_property
     def provenance(self) -> Provenance:
         """What its directories hold beside weights, each read once."""
-        named = {one.name: one.path for one in self.drafts if one.name is not None}
-        return Provenance(self.target_dir, self.draft_dir, self.is_dummy, named)
+        return Provenance(self.target_dir, self.draft_dir, self.is_dummy)
 
 
 def refuse(*cases: tuple[object, str]) -> None:
@@ -124,16 +104,14 @@ def refuse(*cases: tuple[object, str]) -> None:
 
 def check_names(asked: Source) -> None:
     """Raise SettingError for what is named and not known."""
-    kinds = [kind_of(one) for one in asked.drafter.split(",")]
-    known = tuple(KINDS) if "," in asked.drafter else (AUTO, *KINDS)
-    for flag, name, names in (
+    for flag, name, known in (
         ("--quantize", asked.quantize, (None, *SCHEMES)),
-        *(("--draft-quant", quant, QUANTS) for _, quant in asked.quants),
+        ("--draft-quant", asked.draft_quant, QUANTS),
         ("--table-quant", asked.table_quant, QUANTS),
-        *(("--drafter", kind, known) for kind in kinds),
+        ("--drafter", asked.drafter, (AUTO, *KINDS)),
     ):
-        if name not in names:
-            raise SettingError(f"{flag} {name}: known are {', '.join(filter(None, names))}")
+        if name not in known:
+            raise SettingError(f"{flag} {name}: known are {', '.join(filter(None, known))}")
 
 
 def of_dummy(asked: Source) -> Source:
@@ -146,51 +124,27 @@ def of_dummy(asked: Source) -> Source:
             "name a target of --list-targets",
         ),
         (
-            asked.target_dir or asked.draft_dir or asked.drafts,
+            asked.target_dir or asked.draft_dir,
             f"--load-format dummy builds the geometry of {name}: "
             "leave out --target-dir and --draft-dir",
         ),
         (asked.tap_layers is not None, "--tap-layers: a dummy taps where public heads do"),
         (asked.quantize is not None, "--quantize: a dummy is INT4 already"),
     )
-    if asked.drafter == AUTO:
-        return replace(asked, drafter=OF_DUMMIES)
-    return replace(asked, drafts=dummies(asked.drafter))
+    return replace(asked, drafter=OF_DUMMIES) if asked.drafter == AUTO else asked
 
 
 def of_checkpoints(asked: Source) -> Source:
     """Read from directories. Raises as `Source.find` does."""
     if asked.dummy_layers is not None:
         raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
-    if asked.drafter not in (AUTO, *KINDS):
-        raise SettingError(
-            f"--drafter {asked.drafter}: are dummies: of several --draft-dir each is what its "
-            "files say"
-        )
     found = with_directories(with_name(asked))
     check_target_dir(found)
-    if found.drafts:
-        return with_drafts(found)
     if found.drafter == AUTO and found.draft_dir is None:
         found = replace(found, drafter=NGRAM)
     if found.has_head:
         check_draft_dir(found)
     return found
-
-
-def with_drafts(found: Source) -> Source:
-    """With a name for each of several drafters. Raises as `Source.find` does."""
-    refuse(
-        (
-            found.drafter != AUTO,
-            f"--drafter {found.drafter}: of several --draft-dir each is what its files say: "
-            "leave it out",
-        ),
-        (found.tap_layers, "--tap-layers goes with one --draft-dir: it says nothing of several"),
-    )
-    for one in found.drafts:
-        check_draft_dir(replace(found, draft_dir=one.path))
-    return replace(found, drafts=named(found.drafts))
 
 
 def with_name(asked: Source) -> Source:
@@ -205,8 +159,7 @@ def with_directories(asked: Source) -> Source:
     spec = get_target(asked.target_model)
     if asked.target_dir is not None and spec.target_dir is not None:
         return asked
-    shipped = spec.draft_dir if asked.has_head and not asked.drafts else None
-    head = asked.draft_dir or shipped
+    head = asked.draft_dir or (spec.draft_dir if asked.has_head else None)
     return replace(asked, target_dir=asked.target_dir or spec.target_dir, draft_dir=head)
 
 
@@ -228,17 +181,6 @@ def check_draft_dir(found: Source) -> None:
         raise CheckpointNotFoundError(
             f"--draft-dir {found.draft_dir}: holds no {CONFIG}, so it is no draft head"
         )
-
-
-def check_quant_names(found: Source) -> None:
-    """Raise SettingError where `draft_quant` says something of a drafter that is not there."""
-    names = [one.name for one in found.drafts]
-    for name, quant in found.quants:
-        if name and name not in names:
-            known = f"they are {', '.join(map(str, names))}" if names else "one alone needs no name"
-            raise SettingError(
-                f"--draft-quant {name}={quant}: no drafter is called {name!r}: {known}"
-            )
 
 
 def check_alone(found: Source) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import CacheBytes
-from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.method_spec import MethodSpec
@@ -27,18 +26,13 @@ def describe_decisions(
     `sequences` those its caches hold."""
     return {
         "dtype": str(DTYPES[backend]).removeprefix("torch."),
-        **only_reading(loaded),
+        **loaded.reading,
         "linears": loaded.linears,
         "attention": {name: attention(method) for name, method in methods.items()},
         "caches": cache_bytes(methods, sequences).to_json(),
         "kernels": {name: kernel_choices(program) for name, program in programs.items()},
         **tower(loaded.pair),
     }
-
-
-def only_reading(loaded: LoadedPair) -> Facts:
-    """How the drafter was read; those of several are told beside their names."""
-    return next(iter(loaded.readings.values())) if len(loaded.readings) == 1 else {}
 
 
 def tower(pair: Pair) -> dict[str, Any]:

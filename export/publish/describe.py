@@ -14,7 +14,6 @@ from eagle_aot.artifact import (
     SCHEMA_VERSION,
     Constants,
     Device,
-    DrafterRecord,
     FileRecord,
     ImageInputs,
     Manifest,
@@ -55,7 +54,7 @@ def publish(
         tail=TAIL,
         flat_slots=flat_slots(target.max_seq_len),
         draft_vocab_size=len(pair.draft.target_ids),
-        hidden_size=sum(draft.hidden_size for draft in pair.drafts.values()),
+        hidden_size=pair.draft.hidden_size,
         eos_ids=eos_ids,
     )
 
@@ -73,14 +72,10 @@ def describe(
     stages: list[Stage],
     self_test: dict[str, Any] | None = None,
     images: ImageInputs | None = None,
-    drafters: list[DrafterRecord] | None = None,
 ) -> Manifest:
-    """The manifest of an artifact of these files; `options` as they were chosen.
-
-    `drafter` is the kind of the one that was loaded, or of the first of several `drafters`.
-    """
+    """The manifest of an artifact of these files; `options` as they were chosen, and `drafter` is
+    the kind of the one that was loaded."""
     provenance = source.provenance
-    asked = drafter if drafters is None else source.drafter  # auto, unless they are dummies
     return Manifest(
         schema_version=SCHEMA_VERSION,
         eagle_aot_version=__version__,
@@ -89,8 +84,8 @@ def describe(
         device=device,
         drafter=drafter,
         target=TargetIdentity(name=source.target_model, **asdict(provenance.target)),
-        draft=provenance.draft if drafters is None else drafters[0].draft,
-        options=record_options(source, options) | {"drafter": asked},
+        draft=provenance.draft,
+        options=record_options(source, options) | {"drafter": drafter},
         decisions=decisions,
         constants=constants.methods(),
         methods=list(methods),
@@ -103,7 +98,6 @@ def describe(
         self_test=self_test,
         files=files,
         images=images,
-        drafters=drafters,
     )
 
 
@@ -126,12 +120,8 @@ def image_inputs(pair: Pair, lengths: MethodLengths) -> ImageInputs | None:
     )
 
 
-def write_draft_ids(drafts: Mapping[str, Drafter], directory: Path) -> None:
-    """Put the target's ids of the drafters' into the artifact, unless they are the same."""
-    found = {}
-    for name, draft in drafts.items():
-        ids = draft.target_ids.cpu()
-        if not torch.equal(ids, torch.arange(len(ids))):
-            found["target_ids" if len(drafts) == 1 else f"{name}.target_ids"] = ids.contiguous()
-    if found:
-        save_file(found, directory / DRAFT_IDS)
+def write_draft_ids(draft: Drafter, directory: Path) -> None:
+    """Put the target id of each draft id into the artifact, unless they are the same."""
+    ids = draft.target_ids.cpu()
+    if not torch.equal(ids, torch.arange(len(ids))):
+        save_file({"target_ids": ids.contiguous()}, directory / DRAFT_IDS)

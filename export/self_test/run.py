@@ -120,17 +120,6 @@ def check_head(source: Source) -> None:
         )
 
 
-def pairing_records(
-    loaded: LoadedPair, backend: str, options: ExportOptions
-) -> dict[str, dict[str, Any] | None]:
-    """Of each drafter by its name, as `pairing_record` finds it."""
-    found = {}
-    for name in loaded.pair.drafts:
-        with loaded.pair.tapped_by(name) as pair:
-            found[name] = pairing_record(replace(loaded, pair=pair), backend, options)
-    return found
-
-
 def pairing_record(
     loaded: LoadedPair, backend: str, options: ExportOptions
 ) -> dict[str, Any] | None:
@@ -149,8 +138,6 @@ def pairing_record(
         torch.cuda.empty_cache()  # compilers may take room in processes of their own
     console = options.progress.console
     if verdict.is_warning or console.is_terminal:
-        if loaded.source.drafts:
-            console.print(f"drafter {next(iter(loaded.pair.drafts))}:", highlight=False)
         announce(verdict, console)
     return verdict.to_json()
 

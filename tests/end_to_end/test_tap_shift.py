@@ -48,7 +48,7 @@ def tau(tap_layers: Sequence[int] | None, directory: Path) -> float:
     assert spec.target_dir is not None and spec.draft_dir is not None
     target = load_target("gemma4-tiny", CONSTANTS.max_seq_len)
     pair = fold_int4(Pair(target, load_draft(spec.draft_dir, target, 256)))  # not in every round
-    write_draft_ids(pair.drafts, directory)
+    write_draft_ids(pair.draft, directory)
     for path in tokenizer_files(spec.target_dir):
         shutil.copyfile(path, directory / path.name)
     if tap_layers is not None:

@@ -207,7 +207,7 @@ def test_an_export_for_a_gpu_tells_of_the_tower_that_it_took_over(
         raise Reached
 
     monkeypatch.setattr(pipeline, "describe_decisions", decisions)
-    monkeypatch.setattr(pipeline, "pairing_records", lambda *given: {"eagle3": None})
+    monkeypatch.setattr(pipeline, "pairing_record", lambda *given: None)
     monkeypatch.setattr(pipeline, "choose_backend", lambda asked: asked)
     source = Source.find("auto", *picture_pair, "auto")
     loaded = load_pair(

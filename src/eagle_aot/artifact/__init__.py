@@ -23,7 +23,6 @@ from eagle_aot.artifact.manifest import (
     SCHEMA_VERSION,
     CheckpointIdentity,
     Device,
-    DrafterRecord,
     ImageInputs,
     Manifest,
     RowRange,
@@ -52,14 +51,6 @@ from eagle_aot.artifact.methods import (
     Constants,
     encode_image,
     methods_of,
-)
-from eagle_aot.artifact.several import (
-    all_program_names,
-    alone,
-    drafters_of,
-    method_of,
-    program_names,
-    record_of,
 )
 
 __all__ = [
@@ -93,22 +84,15 @@ __all__ = [
     "CheckpointIdentity",
     "Constants",
     "Device",
-    "DrafterRecord",
     "FileRecord",
     "ImageInputs",
     "Manifest",
     "RowRange",
     "Stage",
     "TargetIdentity",
-    "all_program_names",
-    "alone",
-    "drafters_of",
     "encode_image",
     "file_record",
     "file_records",
-    "method_of",
     "methods_of",
-    "program_names",
-    "record_of",
     "tokenizer_files",
 ]

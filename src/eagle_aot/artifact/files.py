@@ -22,7 +22,7 @@ PROGRAM = "model.pte"
 WEIGHTS = "model.ptd"
 DRAFT_IDS = "draft_ids.safetensors"
 """`target_ids` int64 [Vd]: the target's id of each of the drafter's; not there where they are the
-same. Of several drafters `NAME.target_ids`."""
+same."""
 LONGEST_NAME = 100  # of a file in an artifact
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -25,8 +25,6 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
 
 SCHEMA_VERSION = 4
-NAME = r"^[a-z][a-z0-9-]{0,31}\Z"
-"""What one of several drafters may be called."""
 
 
 class Device(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,24 +78,6 @@ class ImageInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seeds_head: bool
 
 
-class DrafterRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of several drafters: what a manifest says elsewhere where there is one.
-
-    Of what the target's methods return for all of them, it reads `features` numbers of a row from
-    `first_feature` on. `chain_len` is what a round drafts where nobody says, `facts` are how its
-    files were understood.
-    """
-
-    name: Annotated[str, Meta(pattern=NAME)]
-    kind: str
-    draft: CheckpointIdentity
-    first_feature: Annotated[int, Meta(ge=0)]
-    features: Annotated[int, Meta(ge=0)]
-    chain_len: Annotated[int, Meta(gt=0)]
-    facts: dict[str, Any]
-    self_test: dict[str, Any] | None
-
-
 class Stage(Struct, frozen=True, forbid_unknown_fields=True):
     """Time, the peak of host memory up to its end, and the peak of GPU memory within it.
 
@@ -118,10 +98,9 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     order of their use, and `caches` the buffers that they may write. `options` repeat the export,
     `decisions` are what followed from them. `constants` are what the program publishes, by method.
     `stages` is what the export cost. `self_test` is what the export found about the pair on text,
-    None where it was not asked. `files` are the records of every other file of the artifact; the
+    None where it was not run. `files` are the records of every other file of the artifact; the
     tokenizer's are the target's own files, unchanged. `images` is None, and not written, where
-    prompts are text alone. `drafters` is None, and not written, where there is one; else it names
-    all, and `drafter`, `draft` and `self_test` are the first one's.
+    prompts are text alone.
     """
 
     schema_version: int
@@ -142,7 +121,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     self_test: dict[str, Any] | None
     files: dict[str, FileRecord]
     images: ImageInputs | None = None
-    drafters: Annotated[list[DrafterRecord], Meta(min_length=2)] | None = None
 
     @property
     def max_batch_size(self) -> int:
@@ -169,9 +147,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """As JSON reads it back, with lists for tuples. Raises ValueError for NaN and infinity."""
         text = json.dumps(self, default=structs.asdict, allow_nan=False)
         values: dict[str, Any] = json.loads(text)
-        for name in ("images", "drafters"):
-            if values[name] is None:
-                del values[name]
+        if self.images is None:
+            del values["images"]
         return values
 
     @classmethod
@@ -193,6 +170,11 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             stored = read_object(path)
             version = msgspec.convert(stored, Versioned).schema_version
             if version == SCHEMA_VERSION:
+                if "drafters" in stored:
+                    raise ArtifactError(
+                        f"{path}: holds several drafters, which this version does not run: "
+                        "export again with one --draft-dir, once for each drafter"
+                    )
                 return msgspec.convert(stored, cls)
         except (OSError, ValueError) as error:  # msgspec's are ValueErrors
             raise ArtifactError(f"{path}: damaged ({error}): export again") from error

@@ -1,7 +1,6 @@
 """`--draft-quant`: which of a head's weights are stored in fewer bits, and what they compute."""
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from eagle_aot.export import cli as export_cli
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.quant import quantise_draft
-from eagle_aot.export.loading.load import format_of
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.prepare.pack import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -174,49 +172,6 @@ def test_the_graphs_of_a_checkpoint_keep_the_contract(
     programs = run_check(source, ExportOptions(max_seq_len=128, max_prefill=72))
     inside = 8 if biases else 5
     assert [int4_calls(p) for p in programs.values()] == [(0, 1), (1, 0), (inside, 0)]
-
-
-@pytest.mark.parametrize(
-    ("asked", "bits"),
-    [
-        ("small=int4", {"eagle3": set(), "small": {"int4-g32"}}),
-        ("int8,small=int4", {"eagle3": {"int8-g32"}, "small": {"int4-g32"}}),
-        ("int8,eagle3=none", {"eagle3": set(), "small": {"int8-g32"}}),
-        ("small=int4,int8", {"eagle3": {"int8-g32"}, "small": {"int8-g32"}}),
-    ],
-)
-def test_of_several_each_is_held_as_asked(asked: str, bits: dict[str, set[str]]) -> None:
-    source = Source.find(
-        "gemma4-tiny", None, None, "dummy", drafter="eagle3,small=eagle3", draft_quant=asked
-    )
-    pair = load_pair(source, torch.float32, CacheSpec(64, torch.float32)).pair
-    for name, draft in pair.drafts.items():
-        modules = list(cast(nn.Module, draft).modules())
-        assert {format_of(m) for m in modules if isinstance(m, Int4Linear)} == bits[name]
-
-
-@pytest.mark.parametrize(
-    ("drafter", "asked", "message"),
-    [
-        (
-            "eagle3,dflash",
-            "p-eagle=int4",
-            "no drafter is called 'p-eagle': they are eagle3",
-        ),
-        ("eagle3", "eagle3=int4", "no drafter is called 'eagle3': one alone needs no name"),
-        ("eagle3,dflash", "int4,dflash=int3", "--draft-quant int3: known are none, int8, int4"),
-    ],
-)
-def test_a_drafter_that_is_not_there_is_refused(drafter: str, asked: str, message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        Source.find("gemma4-tiny", None, None, "dummy", drafter=drafter, draft_quant=asked)
-
-
-def test_the_command_takes_them_one_by_one() -> None:
-    words = ["--draft-quant=int8", "--draft-quant", "small=none"]
-    assert export_cli.main.make_context("x", words).params["draft_quant"] == "int8,small=none"
-    wrong = CliRunner().invoke(export_cli.main, ["--draft-quant", "small=int2"])
-    assert wrong.exit_code == 2 and "'int2' is none of none, int8, int4" in wrong.output
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_target_alone_is_tapped_nowhere(random_pair: tuple[Path, Path]) -> Non
     pair = loaded.pair
     assert kind_of(pair.draft) is KINDS["ngram"] and "ngram" not in HEADS
     assert pair.target.tap_layers == pair.draft.tap_layers == ()
-    assert loaded.readings == {"ngram": {}}
+    assert loaded.reading == {}
     assert not list(pair.draft.parameters()) and not pair.draft.state_dict()
 
 

@@ -35,7 +35,7 @@ def cuda() -> dict[str, Any]:
 def test_taps_and_options_come_with_their_reasons() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto")
     loaded = load_pair(source, torch.float32, CacheSpec(64, torch.float32))
-    found = loaded.readings["eagle3"]
+    found = loaded.reading
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
     assert found["layout"]["value"] == "vLLM speculators"
@@ -47,7 +47,7 @@ def test_taps_and_options_come_with_their_reasons() -> None:
 
 def test_taps_of_the_command_line_are_told_as_such() -> None:
     source = Source.find("gemma4-tiny", None, None, "auto", tap_layers=(1, 2, 3))
-    taps = load_pair(source, torch.float32, CacheSpec(64, torch.float32)).readings["eagle3"]["taps"]
+    taps = load_pair(source, torch.float32, CacheSpec(64, torch.float32)).reading["taps"]
     assert taps == {"value": [1, 2, 3], "source": "named by --tap-layers"}
 
 
