@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
+from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.decode.target import Forward, no_moves
+from eagle_aot.runtime_runner.engine.cached_prefix import prefilled
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
-from eagle_aot.runtime_runner.prompts.kept import prefilled
-from eagle_aot.runtime_runner.rounds.step import chain_rows
-from eagle_aot.runtime_runner.rounds.target import Forward, no_moves
 
 
 def check_invariants(engine: Engine) -> None:

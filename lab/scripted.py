@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Ranks, Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Ranks, Shape
+from eagle_aot.runtime_runner.decode.step import Draft
 
 PADDING = 64  # a round may look that far behind the end
 
@@ -41,7 +41,7 @@ class ScriptedDrafter:
         """The token behind the last accepted one is known now."""
         self.known.copy_(accepted.first + accepted.count + 2 - self.prompt_tokens)
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         """Of either kind."""
         nodes = nodes_of(shape, self.known.device)
         place = (self.known + nodes.depths).clamp_max(len(self.continuation) - 1)

@@ -33,8 +33,10 @@ class Batch:
         self.results: list[Result] = []
 
     def run(self, prompts: Sequence[Prompt], batch_size: int, options: dict[str, Any]) -> None:
-        """Answer all prompts; `options` are `Parameters`. Raises EagleError once all are answered
-        if some could not be."""
+        """Answer all prompts; `options` are fields of `GenerationParams`.
+
+        Raises EagleError after the last one if some could not be answered.
+        """
         text = {"system": options["system"], "raw": options["raw_prompt"]}
         count = len(prompts) * options["n"]
         with suppress(PromptError):  # which is told in its turn

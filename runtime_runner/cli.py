@@ -16,7 +16,7 @@ from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.lab.plots.picture import check_plot
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.options import drafter_option
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.results.failures import Failures
 from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
 from eagle_aot.runtime_runner.sampling.options import SAMPLING, choice_of, sampling_options
@@ -185,7 +185,7 @@ class Options:
         if self.warm_up:
             speculate = not self.no_speculation
             drafts = self.batch_size or 1, self.chain_len, speculate
-            sampling = Parameters(**self.sampling(runner))
+            sampling = GenerationParams(**self.sampling(runner))
             done = runner.warm_up(*drafts, tree=self.tree, sampling=sampling)
             if not self.quiet:
                 click.echo(str(done), err=True)
@@ -196,9 +196,9 @@ class Options:
         wanted = runner.recommended_sampling if self.recommended_sampling else {}
         return wanted | choice_of({field.name: getattr(self, field.name) for field in fields(self)})
 
-    def asked(self, runner: "Runner") -> list[Parameters]:
+    def asked(self, runner: "Runner") -> list[GenerationParams]:
         """Of each answer to a prompt."""
-        return Parameters(**self.answering(runner)).answers()
+        return GenerationParams(**self.answering(runner)).answers()
 
     def answering(self, runner: "Runner") -> dict[str, Any]:
         """What `Runner.generate_many` is given beside prompts."""
@@ -342,7 +342,7 @@ def prompts_of(options: Options) -> list[Prompt]:
     return read_prompts(*sources)
 
 
-def answer(runner: "Runner", prompt: Prompt, asked: Parameters, options: Options) -> "Result":
+def answer(runner: "Runner", prompt: Prompt, asked: GenerationParams, options: Options) -> "Result":
     """Generate from one prompt and print it: as JSON, as it comes, or as ids."""
     streams = not options.as_json and not is_ids(prompt)
     placed = runner.read(prompt, asked, options.images, options.image_tokens)

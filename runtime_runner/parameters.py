@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
-from eagle_aot.runtime_runner.rounds.shape import Tree
-from eagle_aot.runtime_runner.sampling.parameters import SEED_BITS, Sampling, whole
+from eagle_aot.runtime_runner.decode.shape import Tree
+from eagle_aot.runtime_runner.sampling.parameters import SEED_BITS, SamplingParams, whole
 
 DEFAULT_MAX_NEW_TOKENS = 128
 MAX_STOP_TEXTS = 64
@@ -15,8 +15,8 @@ MAX_ANSWERS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(Sampling):
-    """How its tokens are chosen, as `Sampling` says, and:
+class GenerationParams(SamplingParams):
+    """How its tokens are chosen, as `SamplingParams` says, and:
 
     `max_new_tokens` at most, 0 only with `prompt_logprobs`. `chain_len` drafts per round, the
     artifact's default if None, or "auto" for as many as pay, round by round; `tree` takes the
@@ -99,4 +99,4 @@ def tree_text(tree: Tree) -> str:
     return str(tree) if not isinstance(tree, tuple) else ",".join(map(str, tree))
 
 
-DEFAULTS = Parameters()
+DEFAULTS = GenerationParams()

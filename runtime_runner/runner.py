@@ -10,13 +10,24 @@ from torch import Tensor
 from eagle_aot.artifact import Constants, ImageInputs, tokenizer_files
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
+from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
-from eagle_aot.runtime_runner.drafting import DrafterSession
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape, Tree
+from eagle_aot.runtime_runner.decode.step import StepRows
+from eagle_aot.runtime_runner.decode.step_check import check_shape, check_step
+from eagle_aot.runtime_runner.decode.target import Forward, TargetMethods, no_moves
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
+from eagle_aot.runtime_runner.engine.drafter_session import DrafterSession
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
+from eagle_aot.runtime_runner.engine.generation import (
+    Callbacks,
+    Generation,
+    generate,
+    generate_in_order,
+)
 from eagle_aot.runtime_runner.engine.request import REFUSED
 from eagle_aot.runtime_runner.engine.request_checks import (
     all_stop_ids,
@@ -27,21 +38,14 @@ from eagle_aot.runtime_runner.engine.request_checks import (
 )
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
-from eagle_aot.runtime_runner.generate import generate, generate_in_order
-from eagle_aot.runtime_runner.generation import Generation, Watch
 from eagle_aot.runtime_runner.images.picture import PlacedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
-from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, Parameters
+from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, GenerationParams
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.prompts.reader import AnyPrompt, PromptReader
 from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 from eagle_aot.runtime_runner.results.result import Result
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape, Tree
-from eagle_aot.runtime_runner.rounds.step import StepRows
-from eagle_aot.runtime_runner.rounds.step_check import check_shape, check_step
-from eagle_aot.runtime_runner.rounds.target import Forward, TargetMethods, no_moves
-from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.recommended import recommended
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
@@ -56,7 +60,7 @@ class Runner:
         directory: Path,
         executor: Executor,
         constants: Constants,
-        drafter: LateDrafter,
+        drafter: CatchUpDrafter,
         prompt_share: float = PROMPT_SHARE,
         *,
         copies: bool = False,
@@ -75,7 +79,7 @@ class Runner:
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail
         sampler = Sampler(batch, device, length, constants.vocab_size)
-        self.running = Running(range(batch), constants.tail, device, sampler)
+        self.running = BatchState(range(batch), constants.tail, device, sampler)
         self._session = DrafterSession(drafter, self.target, self.running, constants, executor)
         schedule = SharedRounds(self._session.rounds, self.adaptive_schedule)
         self.engine = Engine(schedule, prompt_share, reuse=reuse)
@@ -105,15 +109,14 @@ class Runner:
         says: files, their bytes, `data:` URLs, PIL images, or rows [count, H] that another encoder
         made.
 
-        What is asked for is in `Parameters`, of which `options` are the others. `on_tokens` is
-        handed every run of new tokens as it is decided, `on_text` the text as it is known: whole
-        characters, and no beginning of a stop text. Once `cancelled`, asked after each token, says
-        so, the generation ends there.
+        `options` are the other fields of `GenerationParams`. `on_tokens` is called with each run of
+        new tokens, `on_text` with new text: whole characters, without the beginning of a stop text.
+        `cancelled` is called after each token; the generation ends when it returns True.
 
         Raises PromptError for a prompt that does not fit, SettingError for an argument outside its
         range, and ArtifactError for text where the artifact has no tokenizer.
         """
-        asked = Parameters(
+        asked = GenerationParams(
             max_new_tokens=max_new_tokens, chain_len=chain_len, speculate=speculate, **options
         )
         read = self.read(prompt, asked, images, image_tokens)
@@ -122,7 +125,7 @@ class Runner:
     def read(
         self,
         prompt: AnyPrompt,
-        asked: Parameters,
+        asked: GenerationParams,
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
     ) -> PlacedPrompt:
@@ -134,7 +137,7 @@ class Runner:
     def answer(
         self,
         prompt: AnyPrompt,
-        asked: Parameters,
+        asked: GenerationParams,
         on_tokens: Callable[[list[int]], None] = lambda run: None,
         on_text: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
@@ -143,7 +146,7 @@ class Runner:
         answer its prompt again, token for token."""
         if asked.n > 1:
             raise SettingError(f"n {asked.n}: this gives one answer: use generate_many")
-        watch = Watch(on_tokens, on_text, cancelled)
+        watch = Callbacks(on_tokens, on_text, cancelled)
         return generate(self.engine, self.generation(prompt, asked.drawn(), watch))
 
     def generate_many(
@@ -155,18 +158,18 @@ class Runner:
         **options: Any,
     ) -> Iterator[Result | Failed]:
         """Continue prompts as `generate` does, `batch_size` of them side by side, or as many as
-        there are caches for. `options` are `Parameters`, the same for each of them.
+        there are caches for. `options` are `GenerationParams`, the same for each of them.
 
         Yields in the order of the prompts, as soon as it is known, what `generate` would return, or
         why a forward failed; of each prompt `n` of them. Raises as `generate` does, once a prompt's
         turn has come; to `keep_going` is to yield as well why a prompt cannot be served.
         """
         at_once = self._check_batch_size(batch_size)
-        asked = Parameters(**options)
+        asked = GenerationParams(**options)
 
-        def generation(prompt: AnyPrompt, one: Parameters) -> Generation | Failed:
+        def generation(prompt: AnyPrompt, one: GenerationParams) -> Generation | Failed:
             try:
-                return self.generation(prompt, one, Watch())
+                return self.generation(prompt, one, Callbacks())
             except PromptError as error:
                 if not keep_going:
                     raise
@@ -175,12 +178,14 @@ class Runner:
         generations = (generation(prompt, one) for prompt in prompts for one in asked.answers())
         return generate_in_order(self.engine, generations, at_once)
 
-    def request(self, prompt: AnyPrompt, asked: Parameters) -> Request:
+    def request(self, prompt: AnyPrompt, asked: GenerationParams) -> Request:
         """What the engine is to be asked for such an answer; its events are the caller's. Raises as
         `generate` does."""
-        return self.generation(prompt, asked.drawn(), Watch()).request
+        return self.generation(prompt, asked.drawn(), Callbacks()).request
 
-    def generation(self, prompt: AnyPrompt, asked: Parameters, watch: Watch) -> Generation:
+    def generation(
+        self, prompt: AnyPrompt, asked: GenerationParams, watch: Callbacks
+    ) -> Generation:
         """One for the engine, checked before anything is run. Raises as `generate` does."""
         chain_len, tree = self._drafts(asked.chain_len, asked.tree)
         placed = self.read(prompt, asked)
@@ -219,8 +224,10 @@ class Runner:
 
     @cached_property
     def recommended_sampling(self) -> dict[str, Any]:
-        """What the model's makers recommend: `Parameters` by name, empty where they say nothing.
-        Nothing of it is on unless it is handed to `generate`."""
+        """The sampling parameters that the model's makers recommend, by name; often empty.
+
+        They are not applied unless they are passed to `generate`.
+        """
         return recommended(self.directory)
 
     def _drafts(
@@ -294,7 +301,7 @@ class Runner:
         speculate: bool = True,
         *,
         tree: Tree | None = None,
-        sampling: Sampling = GREEDY,
+        sampling: SamplingParams = GREEDY,
     ) -> WarmUp:
         """Make all rounds that `batch_size` texts side by side may need, or as many as there are
         caches for, so that none waits until they are recorded; `chain_len`, `speculate`, `tree` and
@@ -327,14 +334,14 @@ class Runner:
         return self._session.adaptive(trees)
 
     def _stream(
-        self, asked: Parameters, on_text: Callable[[str], None] | None, before: str
+        self, asked: GenerationParams, on_text: Callable[[str], None] | None, before: str
     ) -> NoStream:
         placed = asked.logprobs is not None and tokenizer_files(self.directory)
         if not asked.stop_texts and on_text is None and not before and not placed:
             return NoStream()
         return TextStream(self.tokenizer.decode, asked.stop_texts, on_text, before)
 
-    def _prompt_stream(self, asked: Parameters) -> NoStream:
+    def _prompt_stream(self, asked: GenerationParams) -> NoStream:
         """Where the tokens of a prompt begin in its text."""
         if asked.prompt_logprobs is None or not tokenizer_files(self.directory):
             return NoStream()

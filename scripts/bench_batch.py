@@ -35,9 +35,9 @@ from eagle_aot.lab.bench.timing import Clock, clock_for
 from eagle_aot.lab.header import header, title_lines
 from eagle_aot.lab.options import commit_option, drafter_option, json_option, no_cuda_graph_option
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.rounds.round import Round, Running
 
 STEPS = 50  # of the engine, of whose times the median counts
 ENDLESS = 10**9  # tokens: between two prompts come as many rounds as take their time
@@ -174,7 +174,7 @@ def engine_ms(runner: Runner, batch_size: int, chain_len: int) -> float:
     """What a step of the engine takes beside its round: whose turn it is, and each text's tokens,
     all drafts accepted, of a round that takes no time."""
     constants, drafter = runner.constants, runner.drafter
-    running = Running(range(batch_size), constants.tail, runner.executor.device)
+    running = BatchState(range(batch_size), constants.tail, runner.executor.device)
     round_ = Round(runner.target, drafter, chain_len, running)
     token = next(i for i in range(constants.vocab_size) if i not in constants.eos_ids)
     played = torch.tensor([[chain_len, *[token] * (chain_len + 1)]] * batch_size)

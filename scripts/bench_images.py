@@ -31,10 +31,10 @@ from eagle_aot.lab.bench.settings import check_range
 from eagle_aot.lab.header import header, title_lines
 from eagle_aot.lab.options import commit_option, json_option, numbers
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.decode.input_embeds import GivenRows
+from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.images.picture import Patches, Picture, PlacedPrompt
 from eagle_aot.runtime_runner.images.placing import place
-from eagle_aot.runtime_runner.prompts.given import GivenRows
-from eagle_aot.runtime_runner.prompts.run import PromptRun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,9 +166,7 @@ def run(runner: Runner, prompt: PlacedPrompt) -> None:
     """All chunks, in the first cache."""
     runner.engine.sequences.forget()
     where = runner.running.sequences[:1]
-    chunks = PromptRun(
-        runner.target, runner.drafter, prompt.tokens, where, pictures=prompt.pictures
-    )
+    chunks = Prefill(runner.target, runner.drafter, prompt.tokens, where, pictures=prompt.pictures)
     while chunks.left:
         chunks.run_chunk()
 

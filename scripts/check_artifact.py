@@ -16,7 +16,7 @@ from eagle_aot.lab.checks.lossless import OWN_AND_SCRIPT, Comparison, compare
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.options import drafter_option, no_cuda_graph_option, numbers
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.rounds.shape import Shape, parse_tree
+from eagle_aot.runtime_runner.decode.shape import Shape, parse_tree
 
 console = Console(width=100)
 

@@ -28,6 +28,7 @@ from eagle_aot.lab.options import drafter_option, no_cuda_graph_option, numbers
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Failed,
@@ -38,8 +39,7 @@ from eagle_aot.runtime_runner.engine import (
     Tokens,
 )
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 
 Drafts = tuple[ChainLen, Shape | Literal["auto"] | None]
 """A request's chain length, and the tree that takes its place."""
@@ -148,7 +148,7 @@ def made_up(
         chain_len=chain_len,
         tree=tree,
         reuse=rng.random() < 0.5,
-        sampling=Sampling(prompt_logprobs=LIKELIEST if rng.random() < ASKING else None),
+        sampling=SamplingParams(prompt_logprobs=LIKELIEST if rng.random() < ASKING else None),
     )
 
 

@@ -16,7 +16,7 @@ from eagle_aot.lab.checks.lossless import check_lossless
 from eagle_aot.lab.options import chain_lengths, drafter_option, json_option, no_cuda_graph_option
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
-from eagle_aot.runtime_runner.rounds.shape import parse_tree
+from eagle_aot.runtime_runner.decode.shape import parse_tree
 from eagle_aot.targets import TapTarget, load_target
 
 

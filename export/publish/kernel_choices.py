@@ -20,12 +20,12 @@ from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
 from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
 
-Choice = tuple[tuple[str, Any], ...]
+SamplingMode = tuple[tuple[str, Any], ...]
 
 
 def kernel_choices(program: ExportedProgram) -> dict[str, list[dict[str, Any]]]:
     """Operator -> its different uses: sizes, tiles, and how many `calls` of them there are."""
-    uses: Counter[tuple[str, Choice]] = Counter()
+    uses: Counter[tuple[str, SamplingMode]] = Counter()
     for node in program.graph.nodes:
         operator = operator_name(node)
         if operator in DESCRIBED:

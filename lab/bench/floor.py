@@ -19,11 +19,11 @@ from eagle_aot.artifact import (
     Constants,
 )
 from eagle_aot.lab.bench.results import Floor
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.weight_table import Weight
-from eagle_aot.runtime_runner.rounds.shape import Shape
 
 EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING,)  # tables of which a forward reads one row per token

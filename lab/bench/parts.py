@@ -18,11 +18,11 @@ from eagle_aot.artifact import (
 from eagle_aot.lab.bench.results import BLOCK, PLAIN, SEED, STEP, VERIFY
 from eagle_aot.lab.bench.settings import Settings
 from eagle_aot.lab.bench.timing import Timed
+from eagle_aot.runtime_runner.decode.round import Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.decode.target import Target, no_moves
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.rounds.round import Round
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import chain_rows
-from eagle_aot.runtime_runner.rounds.target import Target, no_moves
 from eagle_aot.runtime_runner.runner import Runner
 
 

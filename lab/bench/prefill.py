@@ -8,9 +8,9 @@ import torch
 from eagle_aot.lab.bench.parts import fill_randomly
 from eagle_aot.lab.bench.results import PrefillTime
 from eagle_aot.lab.bench.timing import Clock, HostSpan, Series, Timed
-from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.round import Round, Running
 from eagle_aot.runtime_runner.runner import Runner
 
 FILLS = 3
@@ -20,7 +20,7 @@ def fill_all(runner: Runner, sequences: Iterable[int], context: int) -> None:
     """Fill target and drafter of sequences with random tokens, each with others."""
     for sequence in sequences:
         prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
-        running = Running([sequence], runner.constants.tail, runner.executor.device)
+        running = BatchState([sequence], runner.constants.tail, runner.executor.device)
         prefill(Round(runner.target, runner.drafter, 0, running), prompt, Stats(chain_len=0))
 
 

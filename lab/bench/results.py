@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_aot.artifact import CacheBytes
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 PLAIN = "plain decode"
 VERIFY = "verify"

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from eagle_aot.artifact import Constants
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.rounds.shape import Shape, check_tree, parse_tree
+from eagle_aot.runtime_runner.decode.shape import Shape, check_tree, parse_tree
 
 ALL = "all"
 SHORTEST_DEFAULT = 128  # tokens; the default contexts are this times powers of four

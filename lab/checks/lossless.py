@@ -15,13 +15,12 @@ from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
+from eagle_aot.runtime_runner.engine.generation import Generation, generate
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.generate import generate
-from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.runner import Runner
 
 Decode = Callable[[Runner, list[int], list[int], ChainLen | Shape, int], tuple[list[int], Stats]]
@@ -137,7 +136,7 @@ def with_script(
     """With 0, 1, 2, ... right drafts per round, from the plain output, recorded like the head's."""
     assert shape != AUTO_LENGTH, "what is right would follow from what was chosen"
     executor, constants = runner.executor, runner.constants
-    running = Running([0], constants.tail, executor.device)
+    running = BatchState([0], constants.tail, executor.device)
     tree = shape if isinstance(shape, Shape) else Shape.chain(shape)
     drafter = ScriptedDrafter(len(prompt), plain, lambda n: n % (tree.depth + 1), executor.device)
     round_ = Round(runner.target, drafter, tree, running)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows, tree_rows
+from eagle_aot.runtime_runner.decode.target import Forward, no_moves
+from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows, tree_rows
-from eagle_aot.runtime_runner.rounds.target import Forward, no_moves
 from eagle_aot.runtime_runner.runner import Runner
 
 
@@ -160,7 +160,7 @@ class RowCheck:
 
     def _fill(self, sequence: int, length: int) -> None:
         if length:
-            running = Running([sequence], self.runner.constants.tail, self._device)
+            running = BatchState([sequence], self.runner.constants.tail, self._device)
             round_ = Round(self.runner.target, None, 0, running)
             prefill(round_, self._noise[:length], Stats(chain_len=0))
 

@@ -6,14 +6,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.rounds.round import Drafter, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
+from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
-class LateDrafter(Drafter, Protocol):
+class CatchUpDrafter(Drafter, Protocol):
     """A drafter that can be left out of rounds for a while; `kind` is its name, and `grows_trees`
     whether it knows more than one way on."""
 
@@ -34,7 +34,7 @@ class Backlog:
     Before the drafter drafts again it commits them all in one forward, instead of one for each.
     """
 
-    def __init__(self, drafter: LateDrafter, capacity: int, running: Running) -> None:
+    def __init__(self, drafter: CatchUpDrafter, capacity: int, running: BatchState) -> None:
         """Of `capacity` rows: it is to be cleared, or caught up with, before there are more."""
         self.capacity = capacity
         self._drafter = drafter
@@ -50,7 +50,7 @@ class Backlog:
         """Keep the one row of a plain round, instead of committing its slot."""
         self._kept.append(features)
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         """No drafts."""
         assert shape.nodes == 0, "for plain rounds alone"
         return Draft(running.bonus[:, :0])
@@ -84,7 +84,7 @@ class NoBacklog(Backlog):
 class RecordedBacklog(Backlog):
     """For rounds that are recorded: each replay writes its feature to the same tensor."""
 
-    def __init__(self, drafter: LateDrafter, capacity: int, running: Running) -> None:
+    def __init__(self, drafter: CatchUpDrafter, capacity: int, running: BatchState) -> None:
         super().__init__(drafter, capacity, running)
         self._buffer = torch.empty(0)  # [1, capacity, H], once there is one
         self._next = torch.zeros(1, dtype=torch.int64, device=running.bonus.device)  # row

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from eagle_aot.runtime_runner.adaptive.acceptance.expected import ExpectedTokens
 from eagle_aot.runtime_runner.adaptive.played import Played
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 LENGTHS = (0, 1, 2, 3, 4, 5, 7)
 """Of chains that are tried."""

@@ -8,8 +8,8 @@ from eagle_aot.runtime_runner.adaptive.costs.drift import Drift
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.rounds.outlook import Outlook
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 SHARE = 0.006  # of the time, that looking for something better than plain decoding may cost
 START = 6.0  # plain rounds, that it may cost before any was earned
@@ -53,7 +53,9 @@ class Chooser:
         self._expected.begin()
         self._look = PLAIN_RUN
 
-    def choose(self, left: int, position: int, outlook: Outlook | None = None) -> tuple[Shape, int]:
+    def choose(
+        self, left: int, position: int, outlook: NextTokenProbs | None = None
+    ) -> tuple[Shape, int]:
         """The shape, and of how many rounds, at `position` with `left` tokens to go, where the head
         has caught up; `outlook` is what it expects there, where that is known."""
         self.think(left, position)
@@ -76,7 +78,7 @@ class Chooser:
         if speeds[best] > MARGIN * speeds.get(self._current, 0.0):
             self._current = best
 
-    def decide(self, outlook: Outlook | None) -> tuple[Shape, int]:
+    def decide(self, outlook: NextTokenProbs | None) -> tuple[Shape, int]:
         """What `choose` returns."""
         if self._look_at_once:
             return PLAIN, 1

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from eagle_aot.runtime_runner.rounds.outlook import Outlook
-from eagle_aot.runtime_runner.rounds.round import Outcome
+from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.round import Outcome
 
 
 class Played(NamedTuple):
@@ -17,10 +17,10 @@ class Played(NamedTuple):
     ranks: Sequence[int] = ()
     offered: Sequence[int] = ()
     token: int = -1
-    before: Outlook | None = None
+    before: NextTokenProbs | None = None
 
     @classmethod
-    def of(cls, outcome: Outcome, run: Sequence[int], before: Outlook | None) -> "Played":
+    def of(cls, outcome: Outcome, run: Sequence[int], before: NextTokenProbs | None) -> "Played":
         """An outcome of which the text takes `run`."""
         accepted, emitted = min(outcome.accepted, len(run)), len(run)
         return cls(accepted, emitted, outcome.ranks, outcome.offered, outcome.tokens[0], before)

@@ -11,9 +11,9 @@ from eagle_aot.runtime_runner.adaptive.chooser import PLAIN_RUN, Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.rounds.outlook import Outlook
-from eagle_aot.runtime_runner.rounds.round import Outcome, Round
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.round import Outcome, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 
 class AdaptiveSchedule:
@@ -32,7 +32,7 @@ class AdaptiveSchedule:
         self._position = 0  # of the first token that the drafter has not seen
         self._pending: list[int] = []  # plain tokens from there up to the bonus token
         self._skipped: int | None = None  # the first token that the drafter will never see
-        self._outlook: Outlook | None = None  # behind the bonus token
+        self._outlook: NextTokenProbs | None = None  # behind the bonus token
         self._run = self.rounds[PLAIN]
         self._run_left = 0  # rounds
         self._thought = False  # of what follows the run

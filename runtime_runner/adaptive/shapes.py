@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 AUTO_TREE: Final = "auto"
 PLAIN = Shape.chain(0)

@@ -19,7 +19,7 @@ from eagle_aot.artifact import (
 )
 from eagle_aot.artifact.drafted_block import block_size
 from eagle_aot.common.errors import ArtifactError, SettingError
-from eagle_aot.runtime_runner.adaptive.backlog import LateDrafter
+from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
@@ -27,42 +27,42 @@ from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
 
-DrafterFactory = Callable[[Executor, Constants, Tensor | None, Manifest], LateDrafter]
+DrafterFactory = Callable[[Executor, Constants, Tensor | None, Manifest], CatchUpDrafter]
 """Makes a drafter from an opened program, its constants, the target id of each draft id (int64
 [Vd], None where they are the same), and the manifest."""
 
 
 def eagle3(
     executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> LateDrafter:
+) -> CatchUpDrafter:
     """The artifact's draft head."""
     return Eagle3Drafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
 
 
 def peagle(
     executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> LateDrafter:
+) -> CatchUpDrafter:
     """The artifact's head, which drafts in parallel."""
     return PEagleDrafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
 
 
 def gemma4_assistant(
     executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> LateDrafter:
+) -> CatchUpDrafter:
     """The artifact's assistant, whose ids are the target's."""
     return AssistantDrafter(executor, constants, ids)
 
 
 def dflash(
     executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> LateDrafter:
+) -> CatchUpDrafter:
     """The artifact's head, whose blocks are as long as its manifest says."""
     return DFlashDrafter(executor, constants, ids, block_size(manifest))
 
 
 def ngram(
     executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> LateDrafter:
+) -> CatchUpDrafter:
     """Prompt lookup, which needs nothing of the artifact."""
     return NgramDrafter(constants, executor.device)
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DFLASH, DFLASH_BLOCK, DFLASH_CONTEXT, Constants
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, arange_cached, chain_rows, masked
 from eagle_aot.runtime_runner.drafters.head import HeadDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, chain_rows, numbers, or_nowhere
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -36,9 +36,9 @@ class DFlashDrafter(HeadDrafter):
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Store what an accepted path, or a prompt's chunk, has become."""
         wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
-        step = numbers(0, accepted.tokens.shape[1], features.device)
+        step = arange_cached(0, accepted.tokens.shape[1], features.device)
         first, last = accepted.first.unsqueeze(1), accepted.count.unsqueeze(1)
-        positions = or_nowhere((first >= 0) & (step <= last), first + step)
+        positions = masked((first >= 0) & (step <= last), first + step)
         self._store(positions, accepted.sequences, features.gather(1, wide))
         self._keep(accepted)
 
@@ -54,7 +54,7 @@ class DFlashDrafter(HeadDrafter):
         for start in range(0, tokens.shape[1], drafts):
             rows = slice(start, start + drafts)
             first, following = accepted.first + start, tokens[:, rows]
-            ahead = numbers(0, following.shape[1], tokens.device)
+            ahead = arange_cached(0, following.shape[1], tokens.device)
             logits = self._block(
                 known[:, start : start + 1], first, accepted.sequences, following.shape[1]
             )
@@ -64,7 +64,7 @@ class DFlashDrafter(HeadDrafter):
         self._keep(accepted)
         return torch.cat(expected, dim=1)
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         """Drafts of one block, whose own keys are overwritten by what is committed next."""
         where = running.position, running.sequences
         logits = self._block(running.bonus, *where, shape.depth)

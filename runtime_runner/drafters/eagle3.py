@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, EAGLE3, Constants
+from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
 
 
 class Eagle3Drafter(RecurrentDrafter):

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import GEMMA4_ASSISTANT, MTP_DECODE
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.round import BatchState, path_slots
+from eagle_aot.runtime_runner.decode.step import StepRows, chain_tail, masked
 from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
-from eagle_aot.runtime_runner.rounds.round import Running, path_slots
-from eagle_aot.runtime_runner.rounds.step import StepRows, chain_tail, or_nowhere
 
 
 class AssistantDrafter(RecurrentDrafter):
@@ -24,7 +24,7 @@ class AssistantDrafter(RecurrentDrafter):
         """Let the target's state behind a path say what may follow the token that was chosen."""
         last = accepted.rows.gather(1, accepted.count.unsqueeze(1)).unsqueeze(2)
         state = features.gather(1, last.expand(-1, -1, features.shape[2]))
-        newest = or_nowhere(accepted.first >= 0, accepted.first + accepted.count)
+        newest = masked(accepted.first >= 0, accepted.first + accepted.count)
         slots = path_slots(accepted, self.tail)
         rows = rows_at(newest, slots, accepted.last_token, accepted.sequences)
         logits, recurrent = self._run(rows, state)
@@ -33,9 +33,9 @@ class AssistantDrafter(RecurrentDrafter):
     def recall(self, tokens: Tensor, sequence: Tensor) -> None:
         """The rows that are kept are the target's: there is nothing else to know of them."""
 
-    def placed(self, running: Running, rows: StepRows) -> StepRows:
+    def placed(self, running: BatchState, rows: StepRows) -> StepRows:
         """Behind the newest key, which may lie where the last round's tree has left it."""
-        newest = or_nowhere(running.position >= 0, running.position - 1)
+        newest = masked(running.position >= 0, running.position - 1)
         return rows_at(newest, running.moves, rows.tokens, rows.sequences)
 
 

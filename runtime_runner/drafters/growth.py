@@ -11,8 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.rounds.shape import Ranks, Shape
-from eagle_aot.runtime_runner.rounds.step import NOWHERE, Draft, StepRows, numbers, or_nowhere
+from eagle_aot.runtime_runner.decode.shape import Ranks, Shape
+from eagle_aot.runtime_runner.decode.step import NOWHERE, Draft, StepRows, arange_cached, masked
 
 LEAST_LOSS = 1e-6
 """By how much a node's score is below its parent's in any case, also where the head is all but
@@ -62,12 +62,12 @@ class Trunk:
 
     def ahead(self, count: int) -> Tensor:
         """The first of the places from the trunk's on: int64 [B, count]."""
-        places = self.position.unsqueeze(1) + numbers(0, count, self.position.device)
-        return or_nowhere(self.position.unsqueeze(1) >= 0, places)
+        places = self.position.unsqueeze(1) + arange_cached(0, count, self.position.device)
+        return masked(self.position.unsqueeze(1) >= 0, places)
 
     def behind(self) -> Tensor:
         """Slots of the tokens before the trunk's, int64 [B, 1, D]: those of their positions."""
-        back = numbers(-self.tail, 0, self.position.device)
+        back = arange_cached(-self.tail, 0, self.position.device)
         return (self.position.unsqueeze(1) + back).clamp(min=NOWHERE).unsqueeze(1)
 
 
@@ -90,7 +90,7 @@ class Growth:
     def begin(cls, trunk: Trunk, shape: Shape, first: Expanded) -> "Growth":
         """`first` is what the head says in front of the trunk's token, F = 1."""
         own = trunk.ahead(max(shape.head_rows, shape.depth))
-        root = numbers(0, 1, own.device).expand(len(own), 1)
+        root = arange_cached(0, 1, own.device).expand(len(own), 1)
         nodes = Nodes.behind(root, root.double(), first)
         return cls(trunk, shape.topk, own, [nodes], first.features, trunk.behind())
 
@@ -125,7 +125,7 @@ class Growth:
         tokens = torch.cat([nodes.tokens for nodes in self.found], dim=1)
         parents = torch.cat([nodes.parents for nodes in self.found], dim=1)
         rows = tokens.new_zeros(len(tokens), 1 + tokens.shape[1])
-        taken = numbers(1, places.shape[1] + 1, places.device).expand_as(places)
+        taken = arange_cached(1, places.shape[1] + 1, places.device).expand_as(places)
         rows.scatter_(1, places + 1, taken)
         before = rows.gather(1, parents.gather(1, places // self.topk))
         ranks = places % self.topk

@@ -6,12 +6,12 @@ from torch import Tensor
 
 from eagle_aot.artifact import Constants
 from eagle_aot.common.threads import one_on_a_cpu
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows, arange_cached
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, numbers
-from eagle_aot.runtime_runner.sampling.parameters import Choice
+from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from eagle_aot.triton_kernels.topk_logprobs import topk_logprobs
 
@@ -40,15 +40,15 @@ class HeadDrafter:
         topk: int,
     ) -> Expanded:
         """What is likeliest at `positions` int64 [B, F]: under noise, once that is known."""
-        if sampler.kind > Choice.GREEDY:
+        if sampler.kind > SamplingMode.GREEDY:
             logits = sampler.perturbed(logits, positions, sequences, self._noise_ids)
         return self._likeliest_of(logits, features, topk)
 
-    def _at_once(self, running: Running, shape: Shape, logits: Tensor) -> Draft:
+    def _at_once(self, running: BatchState, shape: Shape, logits: Tensor) -> Draft:
         """Drafts where what stands at a place does not depend on the drafts before it: `logits`
         [B, depth, Vd] are about the places behind the bonus tokens. A tree has the same tokens
         behind each of its nodes at a depth."""
-        places = running.position.unsqueeze(1) + numbers(1, shape.depth + 1, logits.device)
+        places = running.position.unsqueeze(1) + arange_cached(1, shape.depth + 1, logits.device)
         where = running.sampler, logits
         if shape.is_chain:
             return Draft(self._choice(*where, places, running.sequences))

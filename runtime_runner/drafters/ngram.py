@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import NGRAM, Constants
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, numbers
+from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, arange_cached
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 LONGEST = 3
@@ -43,7 +43,7 @@ class NgramDrafter:
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Write down the tokens of a path, and behind it what the next ones overwrite."""
         first = accepted.first.unsqueeze(1)
-        step = numbers(0, accepted.tokens.shape[1], first.device)
+        step = arange_cached(0, accepted.tokens.shape[1], first.device)
         column = torch.where(first >= 0, column_of(first + 1 + step), self._columns - 1)
         self._texts[accepted.sequences.unsqueeze(1), column] = accepted.tokens
 
@@ -54,7 +54,7 @@ class NgramDrafter:
         """
         self.observe(accepted, features)
         texts = self._texts.index_select(0, accepted.sequences)
-        step = numbers(0, accepted.tokens.shape[1], texts.device)
+        step = arange_cached(0, accepted.tokens.shape[1], texts.device)
         earlier = lookup(texts, accepted.first.unsqueeze(1) + step)
         return texts.gather(1, column_of(earlier + 1)) == accepted.tokens
 
@@ -64,12 +64,12 @@ class NgramDrafter:
         rows = torch.arange(following.shape[1], device=tokens.device)
         self.observe(committed(following, rows, sequence), tokens[..., :0])
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         """A chain."""
         texts = self._texts.index_select(0, running.sequences)
         last = running.position.unsqueeze(1).clamp(min=1)  # whoever fills a place drafts as well
         earlier = lookup(texts, last)
-        step = numbers(0, shape.depth, texts.device) % (last - earlier)
+        step = arange_cached(0, shape.depth, texts.device) % (last - earlier)
         return Draft(texts.gather(1, column_of(earlier + 1 + step)))
 
 
@@ -85,7 +85,7 @@ def lookup(texts: Tensor, last: Tensor) -> Tensor:
     Returns int64 [B, P]: `last - 1` where the token at `last` did not stand before.
     """
     places = texts.shape[1] - (LONGEST - 1)
-    ends = numbers(0, places, texts.device)
+    ends = arange_cached(0, places, texts.device)
     same = ends < last.unsqueeze(-1)  # [B, P, places]
     length = torch.zeros_like(ends)
     for back in range(LONGEST):

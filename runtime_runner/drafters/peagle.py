@@ -7,10 +7,10 @@ not known yet gives all others.
 import torch
 
 from eagle_aot.artifact import MASK, P_EAGLE, PEAGLE_DECODE
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, chain_rows
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, chain_rows
 
 
 class PEagleDrafter(Eagle3Drafter):
@@ -19,7 +19,7 @@ class PEagleDrafter(Eagle3Drafter):
     kind = P_EAGLE
     method = PEAGLE_DECODE
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         """All drafts behind the first one of one forward."""
         logits = self.logits(running.sequences)
         if shape.depth > 1:

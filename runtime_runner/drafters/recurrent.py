@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import Constants
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.outlook import WIDTH, packed
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows, arange_cached, chain_rows
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.drafters.head import HeadDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
-from eagle_aot.runtime_runner.rounds.outlook import WIDTH, packed
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows, numbers
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -40,7 +40,7 @@ class RecurrentDrafter(HeadDrafter):
         """Commit an accepted path."""
         raise NotImplementedError
 
-    def placed(self, running: Running, rows: StepRows) -> StepRows:
+    def placed(self, running: BatchState, rows: StepRows) -> StepRows:
         """Rows of drafts where the drafter runs them: those given lie in slots of its own behind
         the bonus token's."""
         return rows
@@ -52,11 +52,11 @@ class RecurrentDrafter(HeadDrafter):
         """
         first = self.logits(accepted.sequences)
         logits = self._commit(accepted, features)
-        places = numbers(1, accepted.tokens.shape[1] + 1, features.device)
+        places = arange_cached(1, accepted.tokens.shape[1] + 1, features.device)
         rows = torch.cat((first, logits[:, :-1]), dim=1), accepted.first.unsqueeze(1) + places
         return self._choice(sampler, *rows, accepted.sequences) == accepted.tokens
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         """Drafts whose slots are overwritten by what is committed next."""
         assert self._feature is not None, "observe comes before this"
         logits = self.logits(running.sequences)
@@ -90,7 +90,7 @@ class RecurrentDrafter(HeadDrafter):
         found = self._likeliest_of(logits, self._feature.index_select(0, sequences), WIDTH)
         return packed(found.tokens[:, 0], found.scores[:, 0])
 
-    def _chain(self, running: Running, length: int, logits: Tensor, feature: Tensor) -> Draft:
+    def _chain(self, running: BatchState, length: int, logits: Tensor, feature: Tensor) -> Draft:
         place = running.position.unsqueeze(1) + 1
         drafts = [self._choice(running.sampler, logits, place, running.sequences)]
         places = Trunk(running.position, running.sequences, self.tail).ahead(length - 1)

@@ -14,8 +14,11 @@ from dataclasses import replace
 from torch import Tensor
 
 from eagle_aot.common.errors import EagleError, SettingError
-from eagle_aot.runtime_runner.engine.forwards import Forwards
-from eagle_aot.runtime_runner.engine.prefixes import Prefixes
+from eagle_aot.runtime_runner.decode.prefill import Prefill
+from eagle_aot.runtime_runner.decode.prompt_scoring import PromptScoring
+from eagle_aot.runtime_runner.engine.cache_slots import CacheSlots, PrefixQuery
+from eagle_aot.runtime_runner.engine.launches import Launches
+from eagle_aot.runtime_runner.engine.prefix_sharing import PrefixSharing
 from eagle_aot.runtime_runner.engine.request import (
     Event,
     Failed,
@@ -25,12 +28,9 @@ from eagle_aot.runtime_runner.engine.request import (
     Tokens,
     reason,
 )
+from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 from eagle_aot.runtime_runner.engine.schedule import Schedule
-from eagle_aot.runtime_runner.engine.sequences import Sequences, Wanted
-from eagle_aot.runtime_runner.engine.text import Text
 from eagle_aot.runtime_runner.engine.turns import PromptShare, PromptTurns
-from eagle_aot.runtime_runner.prompts.run import PromptRun
-from eagle_aot.runtime_runner.prompts.scoring import PromptScoring
 
 PROMPT_SHARE = 0.45
 """A text beside a long prompt then takes less than twice its time. A half would give twice and a
@@ -51,11 +51,11 @@ class Engine:
         SettingError unless the share is between 0 and 1."""
         if not 0 < prompt_share < 1:
             raise SettingError(f"prompt share {prompt_share}: must be between 0 and 1")
-        self.schedule, self._reuse, self.forwards = schedule, reuse, Forwards()
+        self.schedule, self._reuse, self.forwards = schedule, reuse, Launches()
         self._begin_anew()
-        self.waiting: deque[Text] = deque()
-        self.prompts: list[Text] = []
-        self.running: list[Text] = []
+        self.waiting: deque[RunningRequest] = deque()
+        self.prompts: list[RunningRequest] = []
+        self.running: list[RunningRequest] = []
         self.after_step: Callable[[Engine], None] = lambda engine: None
         """For checks."""
         self.meanwhile: Callable[[], None] = lambda: None
@@ -64,20 +64,20 @@ class Engine:
         self._share, self._turns = PromptShare(prompt_share), PromptTurns()
         self._added_ever = 0
         self._lock = threading.Lock()
-        self._added: list[Text] = []
+        self._added: list[RunningRequest] = []
         self._cancelled: set[RequestId] = set()
 
     def _begin_anew(self) -> None:
         """All sequences are free, and nothing is known of what they hold."""
-        self.sequences = Sequences(self.schedule.running, self.schedule.target)
-        self._prefixes = Prefixes(self.schedule, self.sequences)
+        self.sequences = CacheSlots(self.schedule.running, self.schedule.target)
+        self._prefixes = PrefixSharing(self.schedule, self.sequences)
 
     def add(self, request: Request) -> RequestId:
         """Queue a request, which is known to fit."""
         if not self._reuse:
             request = replace(request, reuse=False)
         with self._lock:
-            text = Text(self._added_ever, request)
+            text = RunningRequest(self._added_ever, request)
             self._added.append(text)
             self._added_ever += 1
         return text.number
@@ -135,7 +135,7 @@ class Engine:
         failed = list[Event]()
         while self.waiting and self.sequences.free:
             text = self.waiting.popleft()
-            wanted = Wanted.by(text.request, self.schedule.drafter)
+            wanted = PrefixQuery.by(text.request, self.schedule.drafter)
             scored = text.request.sampling.prompt_logprobs is not None  # overwrites what is there
             reuse = text.request.reuse and not scored
             text.start(*self.sequences.take(wanted, reuse, text.left))
@@ -148,7 +148,7 @@ class Engine:
                 failed.append(self._fail(text, error))
         return failed
 
-    def _prompt_scoring(self, text: Text) -> PromptScoring | None:
+    def _prompt_scoring(self, text: RunningRequest) -> PromptScoring | None:
         request, most = text.request, text.request.sampling.prompt_logprobs
         if most is None:
             return None
@@ -156,7 +156,7 @@ class Engine:
         where = self.sequences.cache(text.sequence)
         return PromptScoring(self.schedule.target, request.prompt, where, most)
 
-    def _prompt_run(self, text: Text) -> PromptRun:
+    def _prompt_run(self, text: RunningRequest) -> Prefill:
         assert text.sequence is not None
         request, schedule = text.request, self.schedule
         drafter = None if request.is_plain else schedule.drafter
@@ -165,20 +165,20 @@ class Engine:
         sampler.begin(text.sequence, *how)
         where = self.sequences.cache(text.sequence)
         how_far = where, text.kept, sampler, request.pictures
-        return PromptRun(schedule.target, drafter, request.prompt, *how_far)
+        return Prefill(schedule.target, drafter, request.prompt, *how_far)
 
     def _run_chunk(self) -> list[Event]:
         text = self._prefixes.ahead(self._turns.next(self.prompts), self.prompts)
         run = self._chunk if text.scoring is None else self._window
         return self._attempt([text], lambda: run(text), self._share.add_chunk)
 
-    def _window(self, text: Text) -> list[Event]:
+    def _window(self, text: RunningRequest) -> list[Event]:
         with self.forwards.chunk():
             told = text.score()
             self.meanwhile()
         return self._told(text, told)
 
-    def _chunk(self, text: Text) -> list[Event]:
+    def _chunk(self, text: RunningRequest) -> list[Event]:
         self._prefixes.take_over(text)
         with self.forwards.chunk():
             bonus = text.read()
@@ -226,7 +226,7 @@ class Engine:
 
     def _attempt(
         self,
-        texts: list[Text],
+        texts: list[RunningRequest],
         call: Callable[[], list[Event]],
         account: Callable[[float], None],
     ) -> list[Event]:
@@ -242,23 +242,23 @@ class Engine:
             self._share.reset()
         return events
 
-    def _told(self, text: Text, told: Tokens | Scored) -> list[Event]:
+    def _told(self, text: RunningRequest, told: Tokens | Scored) -> list[Event]:
         events: list[Event] = [told]
         if text.ended is not None:
             events.append(text.finished(text.ended))
             self._leave(text)
         return events
 
-    def _cancel(self, text: Text) -> Event:
+    def _cancel(self, text: RunningRequest) -> Event:
         event = text.finished("cancelled")
         self._leave(text)
         return event
 
-    def _fail(self, text: Text, error: Exception) -> Event:
+    def _fail(self, text: RunningRequest, error: Exception) -> Event:
         self._leave(text, kept=False)
         return Failed(text.number, reason(error), error)
 
-    def _join(self, text: Text, bonus: Tensor) -> None:
+    def _join(self, text: RunningRequest, bonus: Tensor) -> None:
         """Its sequence comes to the place behind those that run."""
         assert text.sequence is not None
         place = len(self.running)
@@ -269,7 +269,7 @@ class Engine:
         running.take(text.request.most, place)
         self.schedule.join(self.running)
 
-    def _leave(self, text: Text, *, kept: bool = True) -> None:
+    def _leave(self, text: RunningRequest, *, kept: bool = True) -> None:
         """The last of those that run takes its place, and its sequence is free."""
         if text in self.running:
             place, last = self.running.index(text), self.running[-1]

@@ -9,12 +9,12 @@ from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.images.picture import Placed, PlacedPrompt
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 
 RequestId = int
 Reason = Literal["stop", "room", "cancelled"]
@@ -54,7 +54,7 @@ class Request:
     chain_len: ChainLen
     tree: Shape | Literal["auto"] | None = None
     reuse: bool = False
-    sampling: Sampling = GREEDY
+    sampling: SamplingParams = GREEDY
     pictures: tuple[Placed, ...] = ()
     placed: PlacedPrompt = field(init=False, compare=False, repr=False)
     """The prompt and its pictures."""
@@ -70,7 +70,9 @@ class Request:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "most", most)
         if self.sampling.temperature and self.sampling.seed is None:
-            raise SettingError("sampling: a request needs a seed: draw one with `Sampling.drawn`")
+            raise SettingError(
+                "sampling: a request needs a seed: draw one with `SamplingParams.drawn`"
+            )
         if self.pictures and self.sampling.prompt_logprobs is not None:
             raise PromptError(
                 f"prompt_logprobs {self.sampling.prompt_logprobs}: a prompt with pictures has "

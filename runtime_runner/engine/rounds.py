@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.outlook import PredictsNextToken
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.rounds.outlook import Foreseeing
-from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.target import Target
-from eagle_aot.runtime_runner.sampling.parameters import Choice
+from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
 
 
 class Rounds:
@@ -22,7 +22,7 @@ class Rounds:
         self,
         target: Target,
         drafter: Drafter | None,
-        running: Running,
+        running: BatchState,
         max_rows: int,
         record: Callable[[Call], Call] | None,
     ) -> None:
@@ -72,7 +72,7 @@ class Rounds:
         self, places: int, shape: Shape, drafter: Drafter | None, *, foreseen: bool = False
     ) -> Round:
         """A new one. Recording plays it as well, while nobody runs."""
-        foreseeing = drafter if foreseen and isinstance(drafter, Foreseeing) else None
+        foreseeing = drafter if foreseen and isinstance(drafter, PredictsNextToken) else None
         running = self.running.first(places)
         round_ = Round(self.target, drafter, shape, running, foreseeing)
         if self._record is not None:
@@ -89,9 +89,9 @@ class Recordings:
     """Of a round, one for each kind of choice that it has been played with, and with log
     probabilities or without."""
 
-    def __init__(self, step: Call, running: Running, record: Callable[[Call], Call]) -> None:
+    def __init__(self, step: Call, running: BatchState, record: Callable[[Call], Call]) -> None:
         self._step, self._running, self._record = step, running, record
-        self._made: dict[tuple[Choice, bool], Call] = {}
+        self._made: dict[tuple[SamplingMode, bool], Call] = {}
         self._current()
 
     def __call__(self) -> Tensor:

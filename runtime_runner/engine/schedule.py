@@ -7,13 +7,13 @@ from eagle_aot.runtime_runner.adaptive.batch import LENGTHS, BatchChooser
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, PLAIN, TREES
+from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Outcome, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.engine.request import RequestId
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.text import Text
-from eagle_aot.runtime_runner.rounds.outlook import Outlook
-from eagle_aot.runtime_runner.rounds.round import Drafter, Outcome, Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.target import Target
+from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 
 Found = Sequence[tuple[Outcome, Sequence[int]]]
 """Of each text of a round, and the tokens of it before the text's end."""
@@ -34,20 +34,20 @@ class Schedule(Protocol):
         """Who is shown prompts."""
 
     @property
-    def running(self) -> Running:
+    def running(self) -> BatchState:
         """All sequences."""
 
     @property
     def recordings(self) -> int:
         """How many rounds have ever been recorded."""
 
-    def join(self, texts: Sequence[Text]) -> None:
+    def join(self, texts: Sequence[RunningRequest]) -> None:
         """The last of the texts that run has just joined the others."""
 
-    def choose(self, texts: Sequence[Text]) -> Round:
+    def choose(self, texts: Sequence[RunningRequest]) -> Round:
         """The next round of at least one text."""
 
-    def think(self, texts: Sequence[Text]) -> None:
+    def think(self, texts: Sequence[RunningRequest]) -> None:
         """The round that was chosen for these is under way elsewhere: there is time to spare."""
 
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
@@ -62,13 +62,13 @@ class OneRound:
         self.target, self.drafter, self.running = round_.target, round_.drafter, round_.running
         self.recordings = 0
 
-    def join(self, texts: Sequence[Text]) -> None:
+    def join(self, texts: Sequence[RunningRequest]) -> None:
         """It is the one."""
 
-    def choose(self, texts: Sequence[Text]) -> Round:
+    def choose(self, texts: Sequence[RunningRequest]) -> Round:
         return self._round
 
-    def think(self, texts: Sequence[Text]) -> None:
+    def think(self, texts: Sequence[RunningRequest]) -> None:
         """About nothing."""
 
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
@@ -91,14 +91,16 @@ class SharedRounds:
         self._thought: tuple[Among, Shape] | None = None  # what it would say to the same again
         self._untold: list[tuple[int, Shape, list[Played], float | None]] = []  # rounds
         self._alone: AdaptiveSchedule | None = None
-        self._texts: Sequence[Text] = ()  # of the round, where it is chosen for all together
-        self._outlooks: dict[RequestId, Outlook | None] = {}  # behind them
+        self._texts: Sequence[
+            RunningRequest
+        ] = ()  # of the round, where it is chosen for all together
+        self._outlooks: dict[RequestId, NextTokenProbs | None] = {}  # behind them
 
     @property
     def recordings(self) -> int:
         return self._rounds.recordings
 
-    def join(self, texts: Sequence[Text]) -> None:
+    def join(self, texts: Sequence[RunningRequest]) -> None:
         if self._alone is not None and len(texts) > 1:
             self._alone.settle()
             texts[0].missed = self._alone.missed
@@ -108,7 +110,7 @@ class SharedRounds:
             self._alone = self._make_alone(text.request.tree == AUTO_TREE)
             self._alone.begin(len(text.request.prompt))
 
-    def choose(self, texts: Sequence[Text]) -> Round:
+    def choose(self, texts: Sequence[RunningRequest]) -> Round:
         if self._alone is not None:
             round_ = self._alone.choose(texts[0].room)
             texts[0].missed = self._alone.missed  # of which it may just have been shown more
@@ -127,7 +129,7 @@ class SharedRounds:
         foreseen = any(text.request.tree == AUTO_TREE for text in texts)
         return self._rounds.of(len(texts), chosen, observed=True, foreseen=foreseen)
 
-    def think(self, texts: Sequence[Text]) -> None:
+    def think(self, texts: Sequence[RunningRequest]) -> None:
         if self._alone is not None:
             self._alone.think(texts[0].room)
         elif self._asked:
@@ -156,7 +158,7 @@ class SharedRounds:
         self._untold = []
         return self._together.choose(*asked)
 
-    def _more(self, texts: Sequence[Text], fixed: Shape) -> tuple[Shape, ...]:
+    def _more(self, texts: Sequence[RunningRequest], fixed: Shape) -> tuple[Shape, ...]:
         """What may be drafted beyond what was asked for, by depth and nodes: trees where nobody
         asked for drafts."""
         longest = max(text.room for text in texts) - 1
@@ -167,7 +169,7 @@ class SharedRounds:
         return tuple(shape for shape in fitting if fixed.depth < shape.depth <= longest)
 
 
-def learns(text: Text, shape: Shape) -> bool:
+def learns(text: RunningRequest, shape: Shape) -> bool:
     """Whether the text was drafted all of a round that was chosen for those who take what pays."""
     request = text.request
     return request.shape is None and (shape.is_chain or request.tree == AUTO_TREE)

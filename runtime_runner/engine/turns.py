@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from eagle_aot.runtime_runner.engine.text import Text
+from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 
 
 class PromptShare:
@@ -45,7 +45,7 @@ class PromptTurns:
     def __init__(self) -> None:
         self._oldest_next = False
 
-    def next(self, texts: Sequence[Text]) -> Text:
+    def next(self, texts: Sequence[RunningRequest]) -> RunningRequest:
         """Of texts in the order of their requests, at least one."""
         self._oldest_next = not self._oldest_next and len(texts) > 1
         if not self._oldest_next:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.memory import shortage
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, ImageInputs
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.program.executor import Call, Executor
-from eagle_aot.runtime_runner.prompts.given import Given
 
 METHODS = (DRAFT_DECODE, DRAFT_PREFILL)
 
@@ -24,12 +24,12 @@ class HeadSeeds:
 
     def __init__(self, executor: Executor, images: ImageInputs) -> None:
         self._executor, self._hidden = executor, images.hidden_size
-        self._shown: Given | None = None
+        self._shown: InputEmbeds | None = None
         self.name, self.device = executor.name, executor.device
         self._dtype = torch.bfloat16 if executor.device.type == "cuda" else torch.float32
 
     @contextmanager
-    def showing(self, given: Given) -> Iterator[None]:
+    def showing(self, given: InputEmbeds) -> Iterator[None]:
         """While the slots of a chunk with such rows are run."""
         self._shown = given
         try:

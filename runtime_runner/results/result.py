@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.stats import Stats
 
@@ -40,7 +40,7 @@ class Result:
     finish_reason: str
     executor: str
     drafter: str | None
-    parameters: Parameters
+    parameters: GenerationParams
     stats: Stats
     span: Span | None
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 
 @dataclass(kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from eagle_aot.common.threads import one_on_a_cpu
-from eagle_aot.runtime_runner.rounds.step import numbers
+from eagle_aot.runtime_runner.decode.step import arange_cached
 
 BLOCKS = 256
 """At most so many parts of a vocabulary are searched side by side."""
@@ -22,5 +22,5 @@ def _first_of_largest(logits: Tensor) -> Tensor:
     blocks = next(count for count in range(BLOCKS, 0, -1) if vocab % count == 0)
     size = vocab // blocks
     largest, within = logits.unflatten(-1, (blocks, size)).max(dim=-1)
-    winners = within + size * numbers(0, blocks, logits.device)
+    winners = within + size * arange_cached(0, blocks, logits.device)
     return winners.gather(-1, largest.argmax(dim=-1, keepdim=True)).squeeze(-1)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.step import arange_cached
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.rounds.step import numbers
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
 from eagle_aot.runtime_runner.sampling.thresholds import SCALE_BITS, order_of, weights_of
 
@@ -29,7 +29,7 @@ def likeliest(logits: Tensor) -> Tensor:
     Searched in one number of both, so that no two are equal.
     """
     vocab = logits.shape[-1]
-    above = numbers(0, vocab, logits.device).flip(0)  # the lowest id is the largest
+    above = arange_cached(0, vocab, logits.device).flip(0)  # the lowest id is the largest
     both = order_of(logits).long() << 32 | above
     return vocab - 1 - (both.topk(min(MAX_LOGPROBS, vocab)).values & 0xFFFFFFFF)
 

@@ -13,7 +13,7 @@ SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "seed", "min_tokens",
 )  # fmt: skip
-"""Options that are `Parameters` of the same name."""
+"""Options that are `GenerationParams` of the same name."""
 
 
 def biases(
@@ -75,7 +75,7 @@ def sampling_options(command: Command) -> Command:
 
 
 def choice_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What options, by their names on the command line, say of `Parameters`."""
+    """What options, by their names on the command line, say of `GenerationParams`."""
     said = {name: value for name in SAMPLING if (value := given[name]) is not None}
     told = {name: given[name] for name in ("logprobs", "logprobs_of", "prompt_logprobs")}
     some = {"logit_bias": given["logit_bias"], "allowed_ids": given["allow_id"] or None}

@@ -22,7 +22,7 @@ NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that change nothing."""
 
 
-class Choice(IntEnum):
+class SamplingMode(IntEnum):
     """Kinds of choosing, each of which can do all that those before it do."""
 
     GREEDY = 0
@@ -33,7 +33,7 @@ class Choice(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
+class SamplingParams:
     """As in transformers and OpenAI's API, and nothing of it on unless it is asked for.
 
     In this order: `logit_bias` is added to the logits of token ids; those of ids that the text has,
@@ -111,13 +111,13 @@ class Sampling:
         return self.repetition_penalty, self.presence_penalty, self.frequency_penalty
 
     @property
-    def kind(self) -> Choice:
+    def kind(self) -> SamplingMode:
         """What choosing its tokens takes."""
         filters = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
         changed = self.penalties != NEUTRAL or self.logit_bias or self.min_tokens
         if changed or self.allowed_ids is not None or (filters and self.temperature):
-            return Choice.PROCESSED
-        return Choice.SAMPLED if self.temperature else Choice.GREEDY
+            return SamplingMode.PROCESSED
+        return SamplingMode.SAMPLED if self.temperature else SamplingMode.GREEDY
 
     def check_vocabulary(self, size: int, stop_ids: frozenset[int]) -> None:
         """Raise SettingError for an id outside the vocabulary, and where nothing would be left."""
@@ -151,5 +151,5 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
         raise SettingError(f"{name} {value}: must be a whole number {bound}")
 
 
-GREEDY = Sampling()
+GREEDY = SamplingParams()
 """The likeliest token, always."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.sampling.parameters import NEUTRAL, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import NEUTRAL, SamplingParams
 from eagle_aot.runtime_runner.sampling.thresholds import (
     EXP2,
     LOG2E,
@@ -52,7 +52,11 @@ class Processors:
         self._min_p = torch.full((sequences,), -torch.inf, device=device)
 
     def set(
-        self, sequence: int, sampling: Sampling, prompt: Sequence[int], stop_ids: Sequence[int]
+        self,
+        sequence: int,
+        sampling: SamplingParams,
+        prompt: Sequence[int],
+        stop_ids: Sequence[int],
     ) -> None:
         """The text of a sequence is a new one."""
         self._biased[sequence] = bool(sampling.logit_bias) or sampling.allowed_ids is not None

@@ -11,7 +11,7 @@ NAMES = "temperature", "top_k", "top_p", "min_p", "repetition_penalty"
 
 
 def recommended(directory: Path) -> dict[str, Any]:
-    """By the names of `Sampling`, of the artifact in a directory; empty where there is no
+    """By the names of `SamplingParams`, of the artifact in a directory; empty where there is no
     recommendation, or none to sample. Raises ArtifactError for a file that cannot be read."""
     path = directory / FILE
     if not path.is_file():

@@ -10,7 +10,7 @@ from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.common.threads import one_on_a_cpu
 from eagle_aot.runtime_runner.sampling.greedy import greedy
 from eagle_aot.runtime_runner.sampling.logprobs import packed
-from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Choice, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.philox import noise_keys
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
 from eagle_aot.triton_kernels.device import launches_kernels
@@ -34,7 +34,7 @@ class Sampler:
     ) -> None:
         self._sequences, self._device = sequences, torch.device(device)
         self._length, self._vocab = length, vocab
-        self._kinds: dict[int, Choice] = {}
+        self._kinds: dict[int, SamplingMode] = {}
         self._telling: set[int] = set()
         self._of_sampling = torch.zeros(sequences, 1, 1, dtype=torch.bool, device=self._device)
         self._scale: Tensor | None = None
@@ -47,9 +47,9 @@ class Sampler:
         return set(self._kinds)
 
     @property
-    def kind(self) -> Choice:
+    def kind(self) -> SamplingMode:
         """What choosing for all of these takes."""
-        return max(self._kinds.values(), default=Choice.GREEDY)
+        return max(self._kinds.values(), default=SamplingMode.GREEDY)
 
     @property
     def tells(self) -> bool:
@@ -59,7 +59,7 @@ class Sampler:
     def begin(
         self,
         sequence: int,
-        sampling: Sampling = GREEDY,
+        sampling: SamplingParams = GREEDY,
         prompt: Sequence[int] = (),
         room: int | None = None,
         stop_ids: Iterable[int] = (),
@@ -89,7 +89,7 @@ class Sampler:
         self._telling.clear()
 
     @contextmanager
-    def expecting(self, sampling: Sampling) -> Iterator[None]:
+    def expecting(self, sampling: SamplingParams) -> Iterator[None]:
         """As if there were a text of this kind."""
         self._note(NOBODY, sampling)
         try:
@@ -97,28 +97,28 @@ class Sampler:
         finally:
             self.end(NOBODY)
 
-    def _note(self, sequence: int, sampling: Sampling) -> None:
+    def _note(self, sequence: int, sampling: SamplingParams) -> None:
         """What it asks for."""
         self.prepare(sampling.kind)
         self._kinds[sequence] = sampling.kind
         if sampling.logprobs is not None:
             self._telling.add(sequence)
 
-    def prepare(self, kind: Choice) -> None:
+    def prepare(self, kind: SamplingMode) -> None:
         """Have the memory that a kind of choosing needs.
 
         Raises UnsupportedError where it needs kernels and none can be launched.
         """
-        if kind >= Choice.SAMPLED and self._device.type != "cpu" and not launches_kernels():
+        if kind >= SamplingMode.SAMPLED and self._device.type != "cpu" and not launches_kernels():
             raise UnsupportedError(
                 "sampling on a GPU: Triton can start no kernel here; install a C compiler (gcc) and"
                 " Python's headers for it, or decode greedily"
             )
-        if kind >= Choice.SAMPLED and self._scale is None:
+        if kind >= SamplingMode.SAMPLED and self._scale is None:
             shape = self._sequences, self._length, 2
             self._scale = torch.zeros(self._sequences, device=self._device)
             self._keys = torch.zeros(shape, dtype=torch.int32, device=self._device)
-        if kind >= Choice.PROCESSED and self._processors is None:
+        if kind >= SamplingMode.PROCESSED and self._processors is None:
             self._processors = Processors(self._sequences, self._vocab, self._device)
 
     def processed(
@@ -127,7 +127,7 @@ class Sampler:
         """The target's logits [B, T, V] of tokens at `positions` int64 [B, T] of sequences int64
         [B], as processors leave them: minus infinity for what may not be chosen. `paths` int64
         [B, T, P] are as in `Rows`."""
-        if self.kind < Choice.PROCESSED:
+        if self.kind < SamplingMode.PROCESSED:
             return logits
         assert self._processors is not None
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
@@ -140,7 +140,7 @@ class Sampler:
     def choose(self, processed: Tensor, positions: Tensor, sequences: Tensor) -> Tensor:
         """The target's tokens at `positions` int64 [B, T] of sequences int64 [B], from what
         `processed` returned for them: int64 [B, T]."""
-        if self.kind == Choice.GREEDY:
+        if self.kind == SamplingMode.GREEDY:
             return greedy(processed)
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
         with one_on_a_cpu(processed):
@@ -154,7 +154,7 @@ class Sampler:
         which logits [B, P, V] became: as `packed` makes it."""
         values = logits.float()
         with one_on_a_cpu(logits):
-            if self.kind > Choice.GREEDY:
+            if self.kind > SamplingMode.GREEDY:
                 assert self._scale is not None
                 scale = torch.where(self._scale > 0, self._scale, 1.0)[sequences].view(-1, 1, 1)
                 of_sampling = self._of_sampling[sequences]
@@ -175,7 +175,7 @@ class Sampler:
         self, logits: Tensor, positions: Tensor, sequences: Tensor, ids: Tensor | None = None
     ) -> Tensor:
         """The largest of `perturbed`, the first of equals: columns, int64 [B, F]."""
-        if self.kind == Choice.GREEDY:
+        if self.kind == SamplingMode.GREEDY:
             return greedy(logits)
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
         with one_on_a_cpu(logits):
@@ -184,7 +184,7 @@ class Sampler:
 
     def count(self, tokens: Tensor, sequences: Tensor, counted: Tensor) -> None:
         """Tokens int64 [B, P] of sequences int64 [B] are decided where `counted` bool [B, P]."""
-        if self.kind == Choice.PROCESSED:
+        if self.kind == SamplingMode.PROCESSED:
             assert self._processors is not None
             self._processors.count(sequences, tokens, counted)
 

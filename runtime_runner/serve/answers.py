@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_aot.runtime_runner.engine import Failed, Tokens
-from eagle_aot.runtime_runner.generation import Watch
+from eagle_aot.runtime_runner.engine.generation import Callbacks
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.serve.metrics import Metrics
@@ -105,9 +105,9 @@ class Writer:
         self._logprobs: list[TokenLogprobs] = []
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> Callbacks:
         """All of them that a generation calls."""
-        return Watch(on_text=self.on_text, on_round=self.on_round, on_prompt=self.on_prompt)
+        return Callbacks(on_text=self.on_text, on_round=self.on_round, on_prompt=self.on_prompt)
 
     def on_prompt(self, logprobs: Sequence[TokenLogprobs]) -> None:
         """Of the prompt's next tokens, which are told of with the first of the answer."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from eagle_aot.runtime_runner.engine.forwards import Forwards
+from eagle_aot.runtime_runner.engine.launches import Launches
 
 
 class Steps(Protocol):
@@ -16,7 +16,7 @@ class Steps(Protocol):
     steps_seconds: float
 
     @property
-    def forwards(self) -> Forwards: ...
+    def forwards(self) -> Launches: ...
 
 
 class HostTime(Collector):

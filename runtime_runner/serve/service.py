@@ -13,7 +13,7 @@ from eagle_aot.artifact.files import file_record
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.token_bytes import TokenBytes
 from eagle_aot.runtime_runner.images.picture import PlacedPrompt
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.prompts.reader import PromptReader
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answers import Answers, Writer
@@ -40,7 +40,7 @@ class Work:
     """Answers to give, each to a prompt that is read; requests of one `conversation` begin alike.
     With `trace`, their pieces say which tokens were drafted."""
 
-    asked: Sequence[tuple[PlacedPrompt, Parameters]]
+    asked: Sequence[tuple[PlacedPrompt, GenerationParams]]
     trace: bool = False
     conversation: str | None = None
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.engine import Engine, Failed
-from eagle_aot.runtime_runner.engine.forwards import Forwards
+from eagle_aot.runtime_runner.engine.generation import Generation, PendingRequests
+from eagle_aot.runtime_runner.engine.launches import Launches
 from eagle_aot.runtime_runner.engine.request import RequestId, reason
-from eagle_aot.runtime_runner.generate import Served
-from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.serve.outbox import Outbox
 
@@ -50,7 +49,7 @@ class Worker:
         self.caches = len(engine.sequences.order)
         """Texts that fit side by side."""
         self._most = self.caches + most_waiting
-        self._served = Served(engine)
+        self._served = PendingRequests(engine)
         self._heard_by: dict[RequestId, Callable[[Heard], None]] = {}
         self._changed = threading.Condition()
         self._draining = self._closed = False
@@ -82,7 +81,7 @@ class Worker:
             self._draining = True
 
     @property
-    def forwards(self) -> Forwards:
+    def forwards(self) -> Launches:
         """That steps have waited for."""
         return self._engine.forwards
 
@@ -153,6 +152,6 @@ class Worker:
         with self._changed:
             self._engine.abandon()
             heard_by, self._heard_by = self._heard_by, {}
-            self._served = Served(self._engine)
+            self._served = PendingRequests(self._engine)
         for number, hear in heard_by.items():
             hear(Failed(number, reason(error), error))

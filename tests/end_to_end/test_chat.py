@@ -16,7 +16,7 @@ from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.chat.conversation import Conversation
 from eagle_aot.runtime_runner.cli import main
-from eagle_aot.runtime_runner.rounds.step import chain_rows
+from eagle_aot.runtime_runner.decode.step import chain_rows
 from support.refusals import refuses
 
 SYSTEM = "You count things."

@@ -20,8 +20,8 @@ from eagle_aot.export.prepare.cpu_weights.lighten import eager, lighten
 from eagle_aot.lab.checks.integrity import check_integrity, report
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.rounds.step import chain_rows
-from eagle_aot.runtime_runner.rounds.target import no_moves
+from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.runner.eager_executor import EagerExecutor

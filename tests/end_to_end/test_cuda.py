@@ -14,14 +14,14 @@ from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.training.tiny.stories import final_answer, stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.shapes import TREES
+from eagle_aot.runtime_runner.decode.acceptance import committed
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
-from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.acceptance import committed
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
 from support.runner.shuffled_shapes import Shuffled
 
@@ -97,7 +97,7 @@ def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
         following = torch.tensor([[*prompt[1:], int(played.running.bonus)]])
         path = committed(following, torch.arange(len(prompt)), torch.tensor([0]))
         on_host.observe(path, torch.empty(0))
-        running = Running([0], runner.constants.tail, "cpu")
+        running = BatchState([0], runner.constants.tail, "cpu")
         running.place(following[:, -1:], len(prompt))
         chain = Shape.chain(7)
         drafts = runner.drafter.propose(played.running, chain).tokens.tolist()
@@ -208,7 +208,7 @@ def test_a_round_copies_once_to_the_host(fixture: str, request: pytest.FixtureRe
     chosen = runner.adaptive_schedule(True).rounds
     for round_ in (runner.round(4), chosen[Shape.chain(4)], chosen[TREES[0]]):
         assert copies_to_host(runner, round_, 10) == 10
-        with runner.running.sampler.expecting(Sampling(logprobs=20)):
+        with runner.running.sampler.expecting(SamplingParams(logprobs=20)):
             assert copies_to_host(runner, round_, 10) == 10
 
 

@@ -12,8 +12,8 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Failed, Finished, Limits, Request, Tokens
-from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.refusals import refuses
 from support.runner.mixed_prompts import mixed_prompts
 

@@ -18,12 +18,12 @@ from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.even_clock import SECONDS, set_even_clock
 from support.runner.mixed_prompts import BOUNDARIES, CHAIN_LENS, mixed_prompts
 from support.runner.one_text import decode
@@ -158,7 +158,7 @@ def test_forced_acceptance_never_changes_the_tokens(
         for chain_len in itertools.islice(lengths, len(CHAIN_LENS) if i < BOUNDARIES else 2):
             limits = Limits(room=new_tokens, stop_ids=frozenset())
             drafter = ScriptedDrafter(len(prompt), plain, right)
-            round_ = Round(runner.target, drafter, chain_len, Running([0], 16, "cpu"))
+            round_ = Round(runner.target, drafter, chain_len, BatchState([0], 16, "cpu"))
             output, stats = decode(round_, prompt, limits)
             assert output == plain, (name, len(prompt), chain_len)
             if name == "a = 0":

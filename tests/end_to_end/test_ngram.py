@@ -9,10 +9,10 @@ import pytest
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
-from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.round import Round, Running
 from support.runner.mixed_prompts import mixed_prompts
 from support.runner.shuffled_shapes import Shuffled
 
@@ -99,7 +99,7 @@ def test_sequences_beside_one_another_are_each_drafted_their_own(batch_runner: R
     """Four at a time, each with the tokens that it has alone."""
     prompts, constants = cycles(batch_runner), batch_runner.constants
     alone = [batch_runner.generate(p, 60, speculate=False).token_ids for p in prompts]
-    running = Running([2, 0, 3, 1], constants.tail, "cpu")
+    running = BatchState([2, 0, 3, 1], constants.tail, "cpu")
     round_ = Round(batch_runner.target, NgramDrafter(constants, "cpu"), 5, running)
     outputs = [
         [prefill(round_, prompt, Stats(chain_len=5), index)] for index, prompt in enumerate(prompts)

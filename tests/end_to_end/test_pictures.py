@@ -15,9 +15,9 @@ from eagle_aot.export import Source, load_pair
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.chat import Conversation
 from eagle_aot.runtime_runner.cli import main
+from eagle_aot.runtime_runner.decode.prefill import Prefill
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.images.picture import Patches
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
-from eagle_aot.runtime_runner.prompts.run import PromptRun
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import GivenRows, PromptChunk
 from support.golden_cases import relative_error
@@ -135,7 +135,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
     """As this artifact was exported to: against the modules themselves, in one chunk."""
     runner, read = picture_runner, picture_runner.reader.read(TEXT, images=files[:1])
     where = torch.zeros(1, dtype=torch.int64)
-    run = PromptRun(runner.target, runner.drafter, read.tokens, where, pictures=read.pictures)
+    run = Prefill(runner.target, runner.drafter, read.tokens, where, pictures=read.pictures)
     while run.left:
         bonus = run.run_chunk()
     found = runner.drafter.logits(where)

@@ -13,7 +13,7 @@ from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.engine import Engine, Failed, Request, Tokens
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 
 SYSTEM = 100
 """Tokens that all prompts begin with."""
@@ -28,7 +28,7 @@ def requests_of(runner: Runner) -> list[Request]:
     rng = random.Random(6)
     system = ids(runner, rng, SYSTEM)
     prompts = [system + ids(runner, rng, rng.randint(1, 27)) for _ in range(7)]
-    asked = Parameters(max_new_tokens=20, ignore_eos=True, reuse=True)
+    asked = GenerationParams(max_new_tokens=20, ignore_eos=True, reuse=True)
     return [
         runner.request(prompt, replace(asked, temperature=float(i % 2), seed=i))
         for i, prompt in enumerate([*prompts, prompts[0]])

@@ -12,8 +12,8 @@ from eagle_aot.export import Pair, load_draft
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.training.tiny.stories import final_answer, stories
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.rounds.step import chain_rows
-from eagle_aot.runtime_runner.rounds.target import no_moves
+from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.targets import TARGETS, load_target
 from support.runner.eager_executor import EagerExecutor
 

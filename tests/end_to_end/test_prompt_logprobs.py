@@ -17,7 +17,7 @@ from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.engine import Event, Finished, Scored, Tokens
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.targets import load_target
@@ -92,7 +92,7 @@ def test_beside_others_nobody_sees_what_scoring_left(batch_runner: Runner) -> No
     system = [rng.randrange(5, batch_runner.constants.vocab_size) for _ in range(80)]
     prompts = [[*system[: rng.choice((40, 80))], *[7 + i] * 20] for i in range(7)]
     asked = [
-        Parameters(max_new_tokens=6, reuse=True, prompt_logprobs=most)
+        GenerationParams(max_new_tokens=6, reuse=True, prompt_logprobs=most)
         for most in (None, 2, 0, None, 1, None, 1)
     ]
     alone = [batch_runner.answer(*pair) for pair in zip(prompts, asked, strict=True)]

@@ -16,7 +16,7 @@ import pytest
 
 from eagle_aot.lab.checks.server.replicas import replicas
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from support.server import Server, served
 
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
@@ -54,7 +54,7 @@ def test_several_answers_of_one_request(server: Server, int4_head: Runner) -> No
     expected = [
         int4_head.answer(prompt, one).text
         for prompt in prompts
-        for one in Parameters(**asked, max_new_tokens=6, raw_prompt=True).answers()
+        for one in GenerationParams(**asked, max_new_tokens=6, raw_prompt=True).answers()
     ]
     assert [choice.text for choice in ask(**asked, timeout=60).choices] == expected
 

@@ -14,8 +14,8 @@ from eagle_aot.lab.checks.sampling.texts import PARAMETERS, asked_of, one_by_one
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
-from eagle_aot.runtime_runner.parameters import Parameters
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.coupling import sampled_drafts
 from support.runner.mixed_prompts import mixed_prompts
@@ -61,7 +61,7 @@ def test_shared_noise_is_right_nearly_as_often_as_draws_can_be(tiny: Runner) -> 
         draft
         for seed, prompt in enumerate(mixed_prompts(tiny)[-8:])
         for draft in sampled_drafts(
-            tiny, tiny.drafter, prompt, Sampling(temperature=4.0, seed=seed), 40
+            tiny, tiny.drafter, prompt, SamplingParams(temperature=4.0, seed=seed), 40
         )
     ]
     came, optimum = fmean(d.accepted for d in found), fmean(d.optimum for d in found)
@@ -118,7 +118,7 @@ def test_a_line_of_json_can_be_run_again(tiny_artifact: Path, tiny: Runner) -> N
     options = "--temperature", "3", "--top-k", "99", "--logit-bias", "40=1.5", "--json"
     line = json.loads(run(tiny_artifact, "--prompt", PROMPT, *options).output)
     assert line["seed"] == line["parameters"]["seed"]
-    again = tiny.answer(PROMPT, Parameters.from_json(line["parameters"]))
+    again = tiny.answer(PROMPT, GenerationParams.from_json(line["parameters"]))
     assert again.token_ids == line["token_ids"]
 
 

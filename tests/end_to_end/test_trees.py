@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.mixed_prompts import mixed_prompts
 
 SHAPES = [(1, 2, 2), (1, 8, 8), (2, 8, 40), (3, 2, 7), (5, 4, 16), (6, 8, 32), (7, 8, 63),

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle_aot.lab.scripted import ScriptedDrafter, script
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 TEXT = list(range(3, 60))
 
@@ -38,7 +38,7 @@ def test_so_many_drafts_of_one_path_are_right_and_all_others_wrong(
 ) -> None:
     drafter = ScriptedDrafter(0, TEXT, lambda n: 0 * n + right)
     drafter.known.fill_(known)
-    draft = drafter.propose(Running([0], 16, "cpu"), shape)
+    draft = drafter.propose(BatchState([0], 16, "cpu"), shape)
     chosen, paths = script(shape)
     tokens = dict(zip(paths, draft.tokens[0].tolist(), strict=True))
     for path, token in tokens.items():
@@ -50,4 +50,4 @@ def test_so_many_drafts_of_one_path_are_right_and_all_others_wrong(
     if draft.parents is not None:
         before = [(), *paths]
         assert [before[row] for row in draft.parents[0].tolist()] == [p[:-1] for p in paths]
-    assert torch.equal(draft.tokens, drafter.propose(Running([0], 16, "cpu"), shape).tokens)
+    assert torch.equal(draft.tokens, drafter.propose(BatchState([0], 16, "cpu"), shape).tokens)

@@ -10,15 +10,14 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
+from eagle_aot.runtime_runner.engine.generation import Generation, generate, prefill
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import OneRound, SharedRounds
-from eagle_aot.runtime_runner.generate import generate, prefill
-from eagle_aot.runtime_runner.generation import Generation
 from eagle_aot.runtime_runner.results.result import finish_reason
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.round import Drafter, Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.runner.one_text import decode
 from support.runner.toy import (
     TAIL,
@@ -31,9 +30,9 @@ from support.runner.toy import (
 )
 
 
-def one() -> Running:
+def one() -> BatchState:
     """One sequence."""
-    return Running([0], TAIL, "cpu")
+    return BatchState([0], TAIL, "cpu")
 
 
 @settings(max_examples=400, deadline=None)
@@ -267,7 +266,7 @@ def test_sequences_beside_one_another_give_their_own_texts(
     by_cache = texts[::-1]
     drafter = RecordingDrafter(by_cache[0], pattern, others=by_cache[1:])
     target = ToyTarget(seed, 16, 9, sequences=len(prompts) + 1)
-    running = Running([*caches, len(prompts)] if idle else caches, TAIL, "cpu")
+    running = BatchState([*caches, len(prompts)] if idle else caches, TAIL, "cpu")
     round_ = Round(target, drafter, chain_len, running)
     outputs = [
         [prefill(round_, prompt, Stats(chain_len=chain_len), index)]

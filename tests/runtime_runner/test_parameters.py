@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.parameters import Parameters
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.sampling.parameters import Choice, Sampling
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
 
 BAD = [
     {"temperature": -1.0}, {"temperature": math.nan}, {"temperature": math.inf},
@@ -30,7 +30,7 @@ def test_what_is_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
     (name,) = bad
     words = name.replace("_", " ") if name == "stop_texts" else name
     with pytest.raises(SettingError, match=words) as refused:
-        Parameters(**bad)
+        GenerationParams(**bad)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 120
 
 
@@ -38,55 +38,55 @@ def test_what_is_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
     "outside", [{"logit_bias": {50: 1.0}}, {"allowed_ids": (3, 50)}], ids=["bias", "allowed"]
 )
 def test_ids_must_be_of_the_vocabulary(outside: dict[str, Any]) -> None:
-    Parameters(**outside).check_vocabulary(51, frozenset())
+    GenerationParams(**outside).check_vocabulary(51, frozenset())
     with pytest.raises(SettingError, match="token 50 is outside the vocabulary of 50"):
-        Parameters(**outside).check_vocabulary(50, frozenset())
+        GenerationParams(**outside).check_vocabulary(50, frozenset())
 
 
 def test_something_must_be_left_to_choose() -> None:
-    asked = Sampling(allowed_ids=(2, 3), min_tokens=1)
+    asked = SamplingParams(allowed_ids=(2, 3), min_tokens=1)
     asked.check_vocabulary(9, frozenset({2}))
     with pytest.raises(SettingError, match="every one of allowed_ids"):
         asked.check_vocabulary(9, frozenset({2, 3, 4}))
-    Sampling(min_tokens=5).check_vocabulary(9, frozenset({2}))
+    SamplingParams(min_tokens=5).check_vocabulary(9, frozenset({2}))
 
 
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
-        (Sampling(), Choice.GREEDY),
-        (Sampling(top_k=5, top_p=0.5, min_p=0.1), Choice.GREEDY),
-        (Sampling(temperature=1.0), Choice.SAMPLED),
-        (Sampling(temperature=1.0, top_k=5), Choice.PROCESSED),
-        (Sampling(repetition_penalty=1.1), Choice.PROCESSED),
-        (Sampling(allowed_ids=(1,)), Choice.PROCESSED),
-        (Sampling(min_tokens=1), Choice.PROCESSED),
+        (SamplingParams(), SamplingMode.GREEDY),
+        (SamplingParams(top_k=5, top_p=0.5, min_p=0.1), SamplingMode.GREEDY),
+        (SamplingParams(temperature=1.0), SamplingMode.SAMPLED),
+        (SamplingParams(temperature=1.0, top_k=5), SamplingMode.PROCESSED),
+        (SamplingParams(repetition_penalty=1.1), SamplingMode.PROCESSED),
+        (SamplingParams(allowed_ids=(1,)), SamplingMode.PROCESSED),
+        (SamplingParams(min_tokens=1), SamplingMode.PROCESSED),
     ],
 )
-def test_what_is_not_asked_for_costs_nothing(asked: Sampling, kind: Choice) -> None:
+def test_what_is_not_asked_for_costs_nothing(asked: SamplingParams, kind: SamplingMode) -> None:
     assert asked.kind is kind
 
 
 def test_a_line_of_json_asks_for_the_same_again() -> None:
-    asked = Parameters(
+    asked = GenerationParams(
         temperature=0.7, top_p=0.9, logit_bias={7: -1.5}, allowed_ids=[7, 8], seed=(1 << 64) - 1,
         tree=Shape(6, 8, 32), stop_texts=["a"], stop_ids=[3], max_new_tokens=9, echo=True,
     )  # fmt: skip
     line = json.loads(json.dumps(asked.to_json()))
-    again = Parameters.from_json(line)
+    again = GenerationParams.from_json(line)
     assert again.tree == "6,8,32"
-    assert again == Parameters(**{**vars(asked), "tree": "6,8,32"})
-    assert Parameters().to_json() == {}
-    assert Parameters(tree=(4, 3, 10)).to_json() == {"tree": "4,3,10"}
+    assert again == GenerationParams(**{**vars(asked), "tree": "6,8,32"})
+    assert GenerationParams().to_json() == {}
+    assert GenerationParams(tree=(4, 3, 10)).to_json() == {"tree": "4,3,10"}
     with pytest.raises(SettingError, match="'top_q' is no parameter"):
-        Parameters.from_json({"top_q": 1})
+        GenerationParams.from_json({"top_q": 1})
 
 
 def test_answers_have_seeds_of_their_own() -> None:
-    asked = Parameters(temperature=1.0, n=3, seed=(1 << 64) - 2)
+    asked = GenerationParams(temperature=1.0, n=3, seed=(1 << 64) - 2)
     assert [one.seed for one in asked.answers()] == [(1 << 64) - 2, (1 << 64) - 1, 0]
     assert all(one.n == 1 and one.reuse for one in asked.answers())
-    drawn = Parameters(temperature=1.0).answers()[0].seed
+    drawn = GenerationParams(temperature=1.0).answers()[0].seed
     assert drawn is not None and 0 <= drawn < 1 << 32
-    assert drawn != Parameters(temperature=1.0).drawn().seed
-    assert Parameters().drawn().seed is None, "nothing is drawn where nothing is sampled"
+    assert drawn != GenerationParams(temperature=1.0).drawn().seed
+    assert GenerationParams().drawn().seed is None, "nothing is drawn where nothing is sampled"

@@ -14,9 +14,8 @@ from typing import Any
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.engine import Failed
-from eagle_aot.runtime_runner.generate import generate_in_order
-from eagle_aot.runtime_runner.generation import Watch
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.engine.generation import Callbacks, generate_in_order
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.results.result import Result
 
 
@@ -52,7 +51,7 @@ def answers(
 ) -> Iterator[Result]:
     """In their order. Raises EagleError for a forward that fails."""
     generations = (
-        runner.generation(prompt, Parameters(seed=seed, **parameters), Watch())
+        runner.generation(prompt, GenerationParams(seed=seed, **parameters), Callbacks())
         for seed, prompt in enumerate(prompts)
     )
     for found in generate_in_order(runner.engine, generations, batch_size):

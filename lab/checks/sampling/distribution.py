@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.sampling.parameters import Choice, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 LOGITS = (2.0, 1.5, 1.5, 0.3, 0.0, -0.7, -1.0, -2.5, -4.0, float("-inf"), 1.0, 0.9)
@@ -18,19 +18,19 @@ ANSWER = (5, 5, 11)
 ROWS = 4096  # at a time
 RARE = 10  # expected draws: tokens of fewer are not judged
 SAMPLINGS = {
-    "temperature 0.3": Sampling(temperature=0.3),
-    "temperature 0.7": Sampling(temperature=0.7),
-    "temperature 1": Sampling(temperature=1.0),
-    "temperature 1.5": Sampling(temperature=1.5),
-    "top-k 4": Sampling(temperature=1.0, top_k=4),
-    "top-p 0.8": Sampling(temperature=1.0, top_p=0.8),
-    "min-p 0.2": Sampling(temperature=1.0, min_p=0.2),
-    "repetition 1.5": Sampling(temperature=1.0, repetition_penalty=1.5),
-    "presence 1": Sampling(temperature=1.0, presence_penalty=1.0),
-    "frequency 0.7": Sampling(temperature=1.0, frequency_penalty=0.7),
-    "logit bias": Sampling(temperature=1.0, logit_bias={3: 1.0, 0: -1.0}),
-    "allowed ids": Sampling(temperature=1.0, allowed_ids=(0, 4, 5, 7)),
-    "all": Sampling(
+    "temperature 0.3": SamplingParams(temperature=0.3),
+    "temperature 0.7": SamplingParams(temperature=0.7),
+    "temperature 1": SamplingParams(temperature=1.0),
+    "temperature 1.5": SamplingParams(temperature=1.5),
+    "top-k 4": SamplingParams(temperature=1.0, top_k=4),
+    "top-p 0.8": SamplingParams(temperature=1.0, top_p=0.8),
+    "min-p 0.2": SamplingParams(temperature=1.0, min_p=0.2),
+    "repetition 1.5": SamplingParams(temperature=1.0, repetition_penalty=1.5),
+    "presence 1": SamplingParams(temperature=1.0, presence_penalty=1.0),
+    "frequency 0.7": SamplingParams(temperature=1.0, frequency_penalty=0.7),
+    "logit bias": SamplingParams(temperature=1.0, logit_bias={3: 1.0, 0: -1.0}),
+    "allowed ids": SamplingParams(temperature=1.0, allowed_ids=(0, 4, 5, 7)),
+    "all": SamplingParams(
         temperature=0.8, top_k=8, top_p=0.95, min_p=0.05, repetition_penalty=1.2,
         presence_penalty=-0.5, frequency_penalty=0.3, logit_bias={7: 2.0},
     ),
@@ -70,7 +70,7 @@ class Draws:
         )
 
 
-def drawn(name: str, sampling: Sampling, seeds: Iterable[int], positions: int) -> Draws:
+def drawn(name: str, sampling: SamplingParams, seeds: Iterable[int], positions: int) -> Draws:
     """Draws at so many positions with each of the seeds."""
     counts, lag, total = torch.zeros(len(LOGITS), dtype=torch.float64), 0.0, 0
     exact = probabilities(sampling)
@@ -92,13 +92,13 @@ def drawn(name: str, sampling: Sampling, seeds: Iterable[int], positions: int) -
     )  # fmt: skip
 
 
-def draw(sampling: Sampling, seed: int, positions: int) -> Tensor:
+def draw(sampling: SamplingParams, seed: int, positions: int) -> Tensor:
     """int64 [positions], all behind the same prompt and answer."""
-    asked = Sampling(**{**vars(sampling), "seed": seed})
+    asked = SamplingParams(**{**vars(sampling), "seed": seed})
     sampler = Sampler(1, "cpu", length=positions + len(PROMPT), vocab=len(LOGITS))
     sampler.begin(0, asked, PROMPT)
     sequence = torch.zeros(1, dtype=torch.int64)
-    if sampler.kind == Choice.PROCESSED:
+    if sampler.kind == SamplingMode.PROCESSED:
         said = torch.tensor([ANSWER])
         sampler.count(said, sequence, torch.ones_like(said, dtype=torch.bool))
     every = torch.arange(len(PROMPT), positions + len(PROMPT)).unsqueeze(0)
@@ -111,7 +111,7 @@ def draw(sampling: Sampling, seed: int, positions: int) -> Tensor:
     return torch.cat(parts, dim=1)[0]
 
 
-def probabilities(asked: Sampling) -> Tensor:
+def probabilities(asked: SamplingParams) -> Tensor:
     """What they should be, float64 [V]: by plain numbers, one rule after the other."""
     values = [z + asked.logit_bias.get(token, 0.0) for token, z in enumerate(LOGITS)]
     for token in {*PROMPT, *ANSWER}:

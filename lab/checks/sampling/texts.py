@@ -10,21 +10,21 @@ from pathlib import Path
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Finished, Tokens
-from eagle_aot.runtime_runner.parameters import Parameters
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.parameters import GenerationParams
 
 TEMPERATURES = 0.3, 0.7, 1.0, 1.5, 4.0
 OTHERS = (
-    Parameters(temperature=1.0, top_p=0.9),
-    Parameters(temperature=1.0, top_k=40),
-    Parameters(temperature=1.0, min_p=0.05),
-    Parameters(
+    GenerationParams(temperature=1.0, top_p=0.9),
+    GenerationParams(temperature=1.0, top_k=40),
+    GenerationParams(temperature=1.0, min_p=0.05),
+    GenerationParams(
         temperature=1.5, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2,
         min_tokens=8, top_k=200, top_p=0.98,
     ),
 )  # fmt: skip
-PARAMETERS = (*(Parameters(temperature=t) for t in TEMPERATURES), *OTHERS)
+PARAMETERS = (*(GenerationParams(temperature=t) for t in TEMPERATURES), *OTHERS)
 CHAINS = 1, 4, 7
 TREES = Shape(6, 8, 32), Shape(4, 3, 10), Shape(3, 2, 6)
 ARRIVES = 0.3
@@ -56,7 +56,7 @@ class Tally:
         return f"{self.different} of {self.texts} texts differ, {per_round:.2f} tokens a round"
 
 
-def asked_of(prompts: Sequence[Prompt], seeds: int, longest: int) -> Iterator[Parameters]:
+def asked_of(prompts: Sequence[Prompt], seeds: int, longest: int) -> Iterator[GenerationParams]:
     """For each prompt in turn, with each seed: parameters, all of them in turn."""
     for number in range(len(prompts) * seeds):
         how = PARAMETERS[number % len(PARAMETERS)]
@@ -72,7 +72,10 @@ def ways(runner: Runner) -> dict[str, dict[str, object]]:
 
 
 def one_by_one(
-    runner: Runner, prompts: Sequence[Prompt], asked: Sequence[Parameters], plain: list[list[int]]
+    runner: Runner,
+    prompts: Sequence[Prompt],
+    asked: Sequence[GenerationParams],
+    plain: list[list[int]],
 ) -> dict[str, Tally]:
     """Each way with every prompt alone; `plain` is filled."""
     tallies = {name: Tally() for name in ways(runner)}
@@ -89,7 +92,7 @@ def one_by_one(
 def elsewhere(
     artifact: Path,
     prompts: Sequence[Prompt],
-    asked: Sequence[Parameters],
+    asked: Sequence[GenerationParams],
     plain: Sequence[Sequence[int]],
 ) -> Tally:
     """In a process of its own, with the drafts that the artifact proposes."""
@@ -100,7 +103,7 @@ def elsewhere(
 def by_lookup(
     artifact: Path,
     prompts: Sequence[Prompt],
-    asked: Sequence[Parameters],
+    asked: Sequence[GenerationParams],
     plain: Sequence[Sequence[int]],
 ) -> Tally:
     """With drafts by prompt lookup, and caches of its own."""
@@ -112,7 +115,7 @@ def compared(
     artifact: Path,
     drafter: str | None,
     prompts: Sequence[Prompt],
-    asked: Sequence[Parameters],
+    asked: Sequence[GenerationParams],
     plain: Sequence[Sequence[int]],
 ) -> Tally:
     """The artifact opened once more, and each text by itself."""
@@ -126,7 +129,7 @@ def compared(
 def together(
     runner: Runner,
     prompts: Sequence[Prompt],
-    asked: Sequence[Parameters],
+    asked: Sequence[GenerationParams],
     plain: Sequence[Sequence[int]],
 ) -> Tally:
     """As many at once as there are caches for, which come at random and draft in any way."""

@@ -9,7 +9,7 @@ from rich.progress import track
 
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.results.result import Result
 
 HEATS = 0.0, 0.7, 1.0
@@ -31,7 +31,7 @@ class Asked:
     """A request, and what it answers alone."""
 
     prompt: str
-    parameters: Parameters
+    parameters: GenerationParams
     alone: Answer
 
 
@@ -42,7 +42,7 @@ def asked_of(artifact: Path, path: Path, count: int, longest: int) -> list[Asked
     asked = []
     shown = track(texts[:count], "alone", console=Console(stderr=True), transient=True)
     for seed, prompt in enumerate(shown):
-        parameters = Parameters(
+        parameters = GenerationParams(
             temperature=HEATS[seed % len(HEATS)],
             logprobs=MOST_LOGPROBS[seed % len(MOST_LOGPROBS)],
             seed=seed,

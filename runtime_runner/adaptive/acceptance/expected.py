@@ -10,8 +10,8 @@ from eagle_aot.runtime_runner.adaptive.acceptance.rescues import Rescues
 from eagle_aot.runtime_runner.adaptive.acceptance.siblings import Siblings
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import LONGEST
-from eagle_aot.runtime_runner.rounds.outlook import Outlook
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 
 class Expected(NamedTuple):
@@ -78,7 +78,7 @@ class ExpectedTokens:
             chain = chain[: left - 1]
         return {shape: self._expected(shape, chain) for shape in shapes}
 
-    def chances(self, outlook: Outlook) -> Sequence[float]:
+    def chances(self, outlook: NextTokenProbs) -> Sequence[float]:
         """Of each of the tokens that are expected next, as often as such tokens came."""
         return self._siblings.chances(outlook)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from eagle_aot.runtime_runner.adaptive.acceptance.reliability import Reliability
-from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Outlook
+from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs
 
 MEMORY = 48.0  # rounds, after which one counts 1 / e
 FIRST, HALVING = 0.6, 0.15  # of the likeliest and the second, before any was seen
@@ -17,7 +17,7 @@ class Siblings:
         self._reliability = Reliability()
         self._usual = [FIRST, *(HALVING / 2**rank for rank in range(WIDTH - 1))]
 
-    def add(self, before: Outlook, token: int) -> None:
+    def add(self, before: NextTokenProbs, token: int) -> None:
         """A token that came where something was expected."""
         chances = self.chances(before)
         for rank, chance in enumerate(chances):
@@ -25,7 +25,7 @@ class Siblings:
         for expected, chance in zip(*before, strict=True):
             self._reliability.add(chance, expected == token)
 
-    def chances(self, outlook: Outlook) -> Sequence[float]:
+    def chances(self, outlook: NextTokenProbs) -> Sequence[float]:
         """Of each, calibrated."""
         return self._reliability.calibrated(outlook.chances)
 

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import defaultdict, deque
 
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 SAMPLES = 15  # of each kind, the latest
 STALE = 64  # rounds of one kind, after which those of the other are to be seen again

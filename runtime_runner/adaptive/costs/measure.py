@@ -9,10 +9,10 @@ import torch
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.rounds.acceptance import committed
-from eagle_aot.runtime_runner.rounds.round import Round
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import chain_rows
+from eagle_aot.runtime_runner.decode.acceptance import committed
+from eagle_aot.runtime_runner.decode.round import Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import chain_rows
 
 SECONDS = 4.0  # to measure for
 FEWEST, MOST = 3, 50  # samples of each

@@ -18,7 +18,7 @@ from pydantic import (
 
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Message, Part
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, LogprobsOf
 
 MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS = 1024, 64, 16
@@ -164,13 +164,13 @@ class Asked(Strict):
         """The same of the prompt's tokens."""
         return None
 
-    def parameters(self, max_new_tokens: int, *, echo: bool = False) -> list[Parameters]:
+    def parameters(self, max_new_tokens: int, *, echo: bool = False) -> list[GenerationParams]:
         """Of each answer to a prompt. Raises SettingError for a value outside its range, and for
         options of a stream where none is asked for."""
         if self.stream_options is not None and not self.stream:
             raise SettingError("stream_options: needs stream: true")
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return Parameters(
+        return GenerationParams(
             **{name: getattr(self, name) for name in AS_THEY_ARE},
             top_k=max(self.top_k, 0),  # -1 is vLLM's "all"
             allowed_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),

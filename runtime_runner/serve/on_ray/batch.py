@@ -16,7 +16,7 @@ from rich.progress import track
 from eagle_aot.common.command import check_installed, eagle_command
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.options import choice_of, choice_options
 
 FAILED = b'{"error": '
@@ -54,7 +54,7 @@ def main(
     console = Console(stderr=True)
     hidden = quiet or not console.is_terminal
     options = options_of(given)
-    asked = Parameters(**options)
+    asked = GenerationParams(**options)
     with appending(answers_jsonl) as file:
         done = whole_lines(answers_jsonl)
         check_same(answers_jsonl, asked)
@@ -106,7 +106,7 @@ def whole_lines(path: Path) -> int:
     return len(lines)
 
 
-def check_same(path: Path, asked: Parameters) -> None:
+def check_same(path: Path, asked: GenerationParams) -> None:
     """Raise SettingError where the first answer of a file was asked for otherwise; each has a seed
     of its own where none is asked for."""
     with path.open("rb") as lines:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from eagle_aot.artifact import DRAFT_DECODE, PROGRAM, TARGET_VERIFY, WEIGHTS, Constants
 from eagle_aot.lab.bench.floor import BytesToRead, Floors, bytes_to_read
 from eagle_aot.lab.bench.results import Floor
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program
 from eagle_aot.runtime_runner.program.weight_table import Weight
-from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.files.cuda import Files, Method, entry
 
 WINDOW, MAX_SEQ_LEN = 32, 256

@@ -11,9 +11,9 @@ from eagle_aot.lab.bench.parts import Parts, WholeRound
 from eagle_aot.lab.bench.prefill import fill, fill_all, longest_chunk
 from eagle_aot.lab.bench.settings import Settings
 from eagle_aot.lab.bench.timing import HostClock
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
-from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.runner import Runner
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.lab.bench.report import to_json
 from eagle_aot.lab.bench.results import VERIFY, AtContext, Part, RoundTimes
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.made_up_results import made_up_context, made_up_results
 
 MS = st.floats(0.001, 1000)

@@ -16,8 +16,8 @@ from eagle_aot.lab.checks.lossless import (
     with_script,
 )
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.shape import Shape
 
 PLAIN = [5, 6, 7, 8]
 PATHS = (0,), (1,), (1, 0), (1, 2), (1, 2, 1)

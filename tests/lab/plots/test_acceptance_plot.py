@@ -12,8 +12,8 @@ from eagle_aot.lab.plots.acceptance import (
     draw_tokens_per_round,
     plot_acceptance,
 )
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
 @pytest.fixture

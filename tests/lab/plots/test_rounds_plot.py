@@ -9,7 +9,7 @@ from matplotlib.image import imread
 
 from eagle_aot.lab.bench.results import RoundTimes
 from eagle_aot.lab.plots.rounds import bar_label, draw_context, plot_rounds
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.made_up_results import made_up_context, made_up_results
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from eagle_aot.runtime_runner.adaptive.batch import LENGTHS, BatchChooser
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 ROUNDS = 600
 CHAINS = [Shape.chain(k) for k in LENGTHS[1:]]

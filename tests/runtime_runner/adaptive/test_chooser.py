@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.adaptive.chooser import SHARE, START, Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.simulated_text import (
     LONGEST,
     NONE,

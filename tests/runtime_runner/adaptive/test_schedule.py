@@ -9,9 +9,9 @@ from eagle_aot.runtime_runner.adaptive.chooser import RUN, Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.rounds.outlook import Outlook
-from eagle_aot.runtime_runner.rounds.round import Outcome
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.round import Outcome
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.simulated_text import LONGEST, Simulation, first_right
 
 CHAINS = [Shape.chain(k) for k in range(LONGEST + 1)]
@@ -28,7 +28,7 @@ class Told(Chooser):
         self.calls.append(("think", (left, position, under_way)))
         super().think(left, position, under_way)
 
-    def decide(self, outlook: Outlook | None) -> tuple[Shape, int]:
+    def decide(self, outlook: NextTokenProbs | None) -> tuple[Shape, int]:
         self.calls.append(("decide", outlook))
         return super().decide(outlook)
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import Constants
+from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.decode.prefill import Prefill
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
 from eagle_aot.runtime_runner.engine.request import Limits
-from eagle_aot.runtime_runner.prompts.run import PromptRun
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.golden_cases import golden_case
 from support.heads.dflash import SEQ_LEN, dflash_pair
@@ -36,7 +36,7 @@ class Watched(DFlashDrafter):
         self.drafts: list[Draft] = []
         self.accepted: list[int] = []
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         self.drafts.append(super().propose(running, shape))
         return self.drafts[-1]
 
@@ -61,7 +61,7 @@ def decoded(
     executor: EagerExecutor, constants: Constants, shape: Shape, room: int
 ) -> tuple[list[int], Watched]:
     drafter = Watched(executor, constants)
-    running = Running([0], constants.tail, "cpu")
+    running = BatchState([0], constants.tail, "cpu")
     round_ = Round(TargetMethods(executor, constants), drafter, shape, running)
     output, _ = decode(round_, PROMPT, Limits(room=room, stop_ids=frozenset()))
     return output, drafter
@@ -104,7 +104,7 @@ def block_behind(executor: EagerExecutor, constants: Constants, length: int) -> 
 
 
 def prefilled(target: TargetMethods, drafter: Watched, text: Sequence[int]) -> None:
-    run = PromptRun(target, drafter, text, torch.zeros(1, dtype=torch.int64))
+    run = Prefill(target, drafter, text, torch.zeros(1, dtype=torch.int64))
     while run.left:
         run.run_chunk()
 

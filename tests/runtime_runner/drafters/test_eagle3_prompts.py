@@ -8,9 +8,9 @@ import torch
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, Constants
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.runtime_runner.decode.prefill import Prefill
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
-from eagle_aot.runtime_runner.prompts.run import PromptRun
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import load_target
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
 from support.heads.files import HeadShape, write_speculators
@@ -46,7 +46,7 @@ def shown(pair: Pair, stores_prompts: bool) -> tuple[list[tuple[str, int]], Eagl
     drafter = Eagle3Drafter(executor, CONSTANTS, None, stores_prompts)
     target = TargetMethods(executor, CONSTANTS)
     prompt = random_tokens(PROMPT)[0].tolist()
-    run = PromptRun(target, drafter, prompt, torch.zeros(1, dtype=torch.int64))
+    run = Prefill(target, drafter, prompt, torch.zeros(1, dtype=torch.int64))
     while run.left:
         run.run_chunk()
     return [call for call in executor.rows if call[0].startswith("draft")], drafter

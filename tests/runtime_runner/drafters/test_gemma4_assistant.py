@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import Constants
+from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.decode.prefill import Prefill
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.engine.request import Limits
-from eagle_aot.runtime_runner.prompts.run import PromptRun
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from support.golden_cases import golden_case
 from support.heads.assistants import SEQ_LEN, assistant_pair
 from support.runner.eager_executor import EagerExecutor
@@ -34,7 +34,7 @@ class Watched(AssistantDrafter):
         self.accepted: list[int] = []
         self.said: list[Tensor] = []
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         draft = super().propose(running, shape)
         self.drafts.append(draft.tokens[0].tolist())
         return draft
@@ -62,7 +62,7 @@ def decoded(
     executor: EagerExecutor, constants: Constants, shape: Shape, prompt: Sequence[int], room: int
 ) -> tuple[list[int], Watched]:
     drafter = Watched(executor, constants)
-    running = Running([0], constants.tail, "cpu")
+    running = BatchState([0], constants.tail, "cpu")
     round_ = Round(TargetMethods(executor, constants), drafter, shape, running)
     output, _ = decode(round_, prompt, Limits(room=room, stop_ids=frozenset()))
     return output, drafter
@@ -104,7 +104,7 @@ def behind(executor: EagerExecutor, constants: Constants, text: Sequence[int]) -
 
 def prefilled(target: TargetMethods, drafter: Watched, text: Sequence[int]) -> Tensor:
     """The token behind a text, int64 [1, 1]."""
-    run = PromptRun(target, drafter, text, torch.zeros(1, dtype=torch.int64))
+    run = Prefill(target, drafter, text, torch.zeros(1, dtype=torch.int64))
     while run.left:
         token = run.run_chunk()
     return token
@@ -114,7 +114,7 @@ def test_it_catches_up_with_rows_that_it_was_not_shown() -> None:
     executor, constants, case = opened("two_layers")
     text, start = case["expected.text"].tolist(), len(case["input.tokens"])
     drafter, target = Watched(executor, constants), TargetMethods(executor, constants)
-    running = Running([0], constants.tail, "cpu")
+    running = BatchState([0], constants.tail, "cpu")
     running.place(prefilled(target, drafter, text[:start]), start)
     features = []
 
@@ -122,7 +122,7 @@ def test_it_catches_up_with_rows_that_it_was_not_shown() -> None:
         def observe(self, accepted: Accepted, found: Tensor) -> None:
             features.append(found)
 
-        def propose(self, running: Running, shape: Shape) -> Draft:
+        def propose(self, running: BatchState, shape: Shape) -> Draft:
             return Draft(running.bonus[:, :0])
 
     plain = Round(target, Kept(), 0, running)

@@ -7,11 +7,11 @@ import pytest
 
 from eagle_aot.artifact import Constants
 from eagle_aot.export import Pair, load_draft
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.engine.request import Limits
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import load_target
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
 from support.heads.files import HeadShape, head_tensors, write_speculators
@@ -61,7 +61,7 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> int:
     executor = EagerExecutor(pair)
     drafter = Eagle3Drafter(executor, constants, pair.draft.target_ids)
     drafted = watch(drafter)
-    round_ = Round(TargetMethods(executor, constants), drafter, shape, Running([0], 16, "cpu"))
+    round_ = Round(TargetMethods(executor, constants), drafter, shape, BatchState([0], 16, "cpu"))
     prompt = random_tokens(PROMPT)[0].tolist()
     output, stats = decode(round_, prompt, Limits(room=ROOM, stop_ids=frozenset()))
 

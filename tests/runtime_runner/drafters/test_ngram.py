@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.adaptive.backlog import NoBacklog
+from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters.ngram import LONGEST, NgramDrafter
-from eagle_aot.runtime_runner.generate import prefill
+from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
 from support.files.artifact import CONSTANTS
 from support.runner.toy import TAIL, VOCAB, ToyTarget, plain_text
 
@@ -46,7 +46,7 @@ def told(drafter: NgramDrafter, text: Sequence[int], cuts: Sequence[int], sequen
 
 def proposed(drafter: NgramDrafter, lengths: dict[int, int], count: int) -> list[list[int]]:
     """Drafts for sequences whose texts are so long, all at once; 0 only fills a place."""
-    running = Running(list(lengths), TAIL, "cpu")
+    running = BatchState(list(lengths), TAIL, "cpu")
     running.position.copy_(torch.tensor(list(lengths.values())) - 1)
     draft = drafter.propose(running, Shape.chain(count))
     assert draft.parents is None
@@ -92,7 +92,7 @@ def test_catching_up_says_which_tokens_it_would_have_drafted(text: list[int], la
     known = max(2, len(text) - late)
     drafter = NgramDrafter(ROOMY, "cpu")
     told(drafter, text[:known], [], 0)
-    backlog = NoBacklog(drafter, 64, Running([0], TAIL, "cpu"))
+    backlog = NoBacklog(drafter, 64, BatchState([0], TAIL, "cpu"))
     expected = backlog.catch_up(known - 1, text[known:])
     places = range(known, len(text))
     assert expected == [looked_up(text[:i], 1) == [text[i]] for i in places]
@@ -102,7 +102,7 @@ def test_catching_up_says_which_tokens_it_would_have_drafted(text: list[int], la
 def test_plain_rounds_tell_their_tokens_at_once() -> None:
     """Although nobody catches up on them."""
     prompt, seed = [1, 2, 3], 4
-    drafter, running = NgramDrafter(ROOMY, "cpu"), Running([0], TAIL, "cpu")
+    drafter, running = NgramDrafter(ROOMY, "cpu"), BatchState([0], TAIL, "cpu")
     plain = Round(ToyTarget(seed, 16, 9), NoBacklog(drafter, 2, running), 0, running)
     text = prompt + plain_text(prompt, seed, 31)
     prefill(plain, prompt, Stats(chain_len=0))
@@ -128,7 +128,7 @@ def test_rounds_keep_the_texts(
     length, last = 20, len(prompts) - 1
     expected = [plain_text(prompt, seed, 60) for prompt in prompts]
     target = ToyTarget(seed, 16, 9, sequences=len(prompts) + 1)
-    drafter, running = NgramDrafter(ROOMY, "cpu"), Running(range(len(prompts) + 1), TAIL, "cpu")
+    drafter, running = NgramDrafter(ROOMY, "cpu"), BatchState(range(len(prompts) + 1), TAIL, "cpu")
     round_ = Round(target, drafter, chain_len, running)
     outputs = [
         [prefill(round_, prompt, Stats(chain_len=chain_len), index)]

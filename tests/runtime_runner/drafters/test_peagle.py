@@ -10,11 +10,11 @@ from eagle_aot.artifact import PEAGLE_DECODE, Constants
 from eagle_aot.export import Pair
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
 from eagle_aot.runtime_runner.engine.request import Limits
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
@@ -64,7 +64,7 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, i
     executor = EagerExecutor(Pair(target, draft))
     drafter = PEagleDrafter(executor, constants, draft.target_ids)
     drafted = watch(drafter)
-    round_ = Round(TargetMethods(executor, constants), drafter, shape, Running([0], 16, "cpu"))
+    round_ = Round(TargetMethods(executor, constants), drafter, shape, BatchState([0], 16, "cpu"))
     prompt = random_tokens(PROMPT)[0].tolist()
     output, stats = decode(round_, prompt, Limits(room=ROOM, stop_ids=frozenset()))
 

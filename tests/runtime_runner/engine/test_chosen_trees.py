@@ -7,11 +7,11 @@ import pytest
 
 from eagle_aot.lab.invariants import check_invariants
 from eagle_aot.runtime_runner.adaptive.batch import FEWEST
+from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.engine import Engine, Finished, Tokens
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.rounds.round import Running
 from support.runner.chosen import alone_over, request_of
 from support.runner.toy import (
     MAX_ROWS,
@@ -40,7 +40,7 @@ class Second(SeeingDrafter):
 
 def engine_of(sequences: int, *, recorded: bool, waits: bool = False) -> Engine:
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
-    running = Running(range(sequences), TAIL, "cpu")
+    running = BatchState(range(sequences), TAIL, "cpu")
 
     def record(step: Call) -> Call:
         step()

@@ -11,6 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.invariants import check_invariants, check_serial
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
@@ -24,9 +26,7 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.chosen import alone_over, request_of
 from support.runner.sampled import prompt_logprobs, sampled_text, samplings, told_logprobs
@@ -48,7 +48,7 @@ def engine_of(
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
     target.copies = copies
     sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
-    running = Running(range(sequences), TAIL, "cpu", sampler)
+    running = BatchState(range(sequences), TAIL, "cpu", sampler)
 
     def record(step: Call) -> Call:
         step()
@@ -123,7 +123,9 @@ class Comings(RuleBasedStateMachine):
     @rule(target=served, prompt=prompts, reuse=st.booleans())
     def score(self, prompt: list[int], reuse: bool) -> int:
         """Nothing is wanted but what is told of the prompt."""
-        return self.add(request_of(prompt, 0, 0, reuse=reuse, sampling=Sampling(prompt_logprobs=2)))
+        return self.add(
+            request_of(prompt, 0, 0, reuse=reuse, sampling=SamplingParams(prompt_logprobs=2))
+        )
 
     @rule(target=served, request=requests)
     def add(self, request: Request) -> int:
@@ -277,7 +279,7 @@ class Breaking(ToyTarget):
 
 def test_what_fails_ends_those_it_was_for() -> None:
     target = Breaking(SEED, 16, 9, sequences=2)
-    rounds = Rounds(target, None, Running(range(2), TAIL, "cpu"), MAX_ROWS, None)
+    rounds = Rounds(target, None, BatchState(range(2), TAIL, "cpu"), MAX_ROWS, None)
     engine = Engine(SharedRounds(rounds, partial(alone_over, rounds)))
     numbers = [engine.add(request_of([i], 12)) for i in range(4)]
     events = serve(engine)
@@ -296,7 +298,7 @@ def test_a_share_that_is_none(share: float) -> None:
 
 
 def test_a_request_that_samples_has_a_seed() -> None:
-    asked = Sampling(temperature=1.0)
+    asked = SamplingParams(temperature=1.0)
     with pytest.raises(SettingError, match="needs a seed"):
         request_of([1], 4, sampling=asked)
     assert request_of([1], 4, sampling=asked.drawn()).sampling.seed is not None

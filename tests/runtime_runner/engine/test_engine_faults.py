@@ -12,6 +12,10 @@ import torch
 from torch import Tensor
 
 from eagle_aot.lab.invariants import check_invariants
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.step import StepRows
+from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
@@ -22,16 +26,11 @@ from eagle_aot.runtime_runner.engine import (
     Tokens,
 )
 from eagle_aot.runtime_runner.engine import engine as engine_module
+from eagle_aot.runtime_runner.engine.generation import Callbacks, Generation, generate_in_order
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.generate import generate_in_order
-from eagle_aot.runtime_runner.generation import Generation, Watch
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.results.result import Result
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.step import StepRows
-from eagle_aot.runtime_runner.rounds.target import Forward
-from eagle_aot.runtime_runner.sampling.parameters import Choice, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
 
@@ -62,7 +61,7 @@ class Faulty(ToyTarget):
 
 
 def engine_over(target: ToyTarget) -> Engine:
-    running = Running(range(len(target.slots)), TAIL, "cpu")
+    running = BatchState(range(len(target.slots)), TAIL, "cpu")
     rounds = Rounds(target, SeeingDrafter(target, [True, False]), running, MAX_ROWS, None)
     return Engine(SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto")))
 
@@ -117,7 +116,7 @@ def test_no_memory_for_a_requests_sampling_ends_it_alone(monkeypatch: pytest.Mon
     engine = engine_over(faulty(2))
     monkeypatch.setattr(Sampler, "prepare", refusing_noise)
     before, sampled, after = (
-        engine.add(replace(request_of([i]), sampling=Sampling(temperature=heat, seed=1)))
+        engine.add(replace(request_of([i]), sampling=SamplingParams(temperature=heat, seed=1)))
         for i, heat in enumerate((0.0, 1.0, 0.0))
     )
     events = serve(engine)
@@ -134,22 +133,22 @@ def test_parameters_that_cannot_be_held_end_their_request_alone(
     engine = engine_over(faulty(2))
     begin = Sampler.begin
 
-    def overflowing(sampler: Sampler, sequence: int, sampling: Sampling, *more: Any) -> None:
+    def overflowing(sampler: Sampler, sequence: int, sampling: SamplingParams, *more: Any) -> None:
         if sampling.min_tokens:
             raise OverflowError("too large a number")
         begin(sampler, sequence, sampling, *more)
 
     monkeypatch.setattr(Sampler, "begin", overflowing)
-    broken = engine.add(replace(request_of([0]), sampling=Sampling(min_tokens=1)))
+    broken = engine.add(replace(request_of([0]), sampling=SamplingParams(min_tokens=1)))
     after = engine.add(request_of([2]))
     events = serve(engine)
     assert ends(events, Failed) == [broken]
     assert text_of(events, after) == plain_text([2], SEED, ROOM)
 
 
-def refusing_noise(sampler: Sampler, kind: Choice) -> None:
+def refusing_noise(sampler: Sampler, kind: SamplingMode) -> None:
     """As where a GPU is full."""
-    if kind >= Choice.SAMPLED:
+    if kind >= SamplingMode.SAMPLED:
         raise OUT_OF_MEMORY
 
 
@@ -250,7 +249,7 @@ def test_a_callback_that_raises_ends_its_own_generation() -> None:
 
     engine = engine_over(faulty(2))
     generations = [
-        Generation(request=request_of([i]), watch=Watch(raises) if i == 1 else Watch())
+        Generation(request=request_of([i]), watch=Callbacks(raises) if i == 1 else Callbacks())
         for i in range(5)
     ]
     answers = list(generate_in_order(engine, generations, 2))

@@ -10,14 +10,14 @@ import pytest
 from eagle_aot.runtime_runner.adaptive import schedule as adaptive
 from eagle_aot.runtime_runner.adaptive.batch import BatchChooser
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine import engine as engines
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.chosen import alone_over, request_of
 from support.runner.following import Followed, Following
@@ -35,21 +35,21 @@ def test_a_kind_is_recorded_when_a_text_first_needs_it() -> None:
         return step
 
     sampler = Sampler(1, "cpu", vocab=VOCAB)
-    running = Running([0], TAIL, "cpu", sampler)
+    running = BatchState([0], TAIL, "cpu", sampler)
     rounds = Rounds(ToyTarget(1, 16, 9), None, running, MAX_ROWS, record)
     round_ = rounds.of(1, Shape.chain(0))
     counts = []
     for asked in (
         GREEDY,
-        Sampling(temperature=0.5, seed=1),
-        Sampling(temperature=2.0, seed=2),
-        Sampling(top_k=9, temperature=0.5, seed=1),
-        Sampling(presence_penalty=0.5),
+        SamplingParams(temperature=0.5, seed=1),
+        SamplingParams(temperature=2.0, seed=2),
+        SamplingParams(top_k=9, temperature=0.5, seed=1),
+        SamplingParams(presence_penalty=0.5),
         GREEDY,
-        Sampling(logprobs=0),
-        Sampling(logprobs=20),
-        Sampling(logprobs=3, logprobs_of="sampling", temperature=0.5, seed=1),
-        Sampling(temperature=0.5, seed=1),
+        SamplingParams(logprobs=0),
+        SamplingParams(logprobs=20),
+        SamplingParams(logprobs=3, logprobs_of="sampling", temperature=0.5, seed=1),
+        SamplingParams(temperature=0.5, seed=1),
     ):
         sampler.begin(0, asked, [1, 2, 3])
         round_.play()
@@ -78,7 +78,7 @@ class Clock:
 def recording_engine(clock: Clock) -> Engine:
     """For two sequences."""
     target = Followed(5, 16, 9, sequences=2)
-    running = Running(range(2), TAIL, "cpu", Sampler(2, "cpu", length=400, vocab=VOCAB))
+    running = BatchState(range(2), TAIL, "cpu", Sampler(2, "cpu", length=400, vocab=VOCAB))
     rounds = Rounds(target, Following(target, [True, False]), running, MAX_ROWS, clock.record)
     schedule = SharedRounds(rounds, partial(alone_over, rounds))
     return Engine(schedule, prompt_share=0.999)  # a prompt waits for no recording of another text
@@ -98,7 +98,7 @@ def test_a_round_that_is_recorded_for_a_text_that_samples_is_no_measurement(
     for module in (engines, adaptive):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     served = recording_engine(clock)
-    for sampling in (GREEDY, Sampling(temperature=0.5, seed=1)):
+    for sampling in (GREEDY, SamplingParams(temperature=0.5, seed=1)):
         told.clear()
         before = clock.recorded
         for text in range(texts):

@@ -8,6 +8,10 @@ from torch import Tensor
 
 from eagle_aot.common.errors import PromptError
 from eagle_aot.lab.invariants import check_all
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.step import StepRows
+from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Event,
@@ -20,12 +24,8 @@ from eagle_aot.runtime_runner.engine import (
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.images.picture import Picture, Placed
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.step import StepRows
-from eagle_aot.runtime_runner.rounds.target import Forward
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from support.runner.chosen import request_of
 from support.runner.sampled import prompt_logprobs
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
@@ -64,7 +64,7 @@ class Told:
 
     def __init__(self, sequences: int = 2) -> None:
         self.target = Windows(sequences)
-        running = Running(range(sequences), TAIL, "cpu")
+        running = BatchState(range(sequences), TAIL, "cpu")
         drafter = SeeingDrafter(self.target, [True, False])
         rounds = Rounds(self.target, drafter, running, MAX_ROWS, None)
         schedule = SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto"))
@@ -108,7 +108,7 @@ class Told:
 def asking(
     prompt: Sequence[int], room: int = ROOM, most: int | None = MOST, *, reuse: bool = True
 ) -> Request:
-    return request_of(prompt, room, 4, reuse=reuse, sampling=Sampling(prompt_logprobs=most))
+    return request_of(prompt, room, 4, reuse=reuse, sampling=SamplingParams(prompt_logprobs=most))
 
 
 def check(told: Sequence[TokenLogprobs], prompt: Sequence[int]) -> None:
@@ -218,7 +218,7 @@ def test_who_does_not_ask_pays_nothing() -> None:
 
 def test_a_prompt_with_pictures_has_none() -> None:
     picture = Placed(Picture.of_rows(torch.ones(2, 4), 4), 1)
-    asked, limits = Sampling(prompt_logprobs=MOST), asking([1]).limits
+    asked, limits = SamplingParams(prompt_logprobs=MOST), asking([1]).limits
     with pytest.raises(PromptError, match="a prompt with pictures has none") as refused:
         Request(prompt=(1, 2, 2), limits=limits, chain_len=0, sampling=asked, pictures=(picture,))
     assert "\n" not in str(refused.value)

@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.engine import Engine
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.rounds.round import Running
 from support.runner.chosen import alone_over, request_of
 from support.runner.following import Followed, Following
 from support.runner.requests import Requests
@@ -22,7 +22,7 @@ SYSTEM = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3] * 13
 PLAIN, DRAFTED = 0, 4
 
 
-class Served(Requests):
+class PendingRequests(Requests):
     """By an engine whose drafter looks at what it was shown."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Served(Requests):
     ) -> None:
         """`price` is that of rounds with drafts, in plain ones, as "auto" has it."""
         self.target = Followed(SEED, 32, 9, sequences=sequences)
-        running = Running(range(sequences), TAIL, "cpu")
+        running = BatchState(range(sequences), TAIL, "cpu")
         self.drafter = Following(self.target, pattern)
         rounds = Rounds(self.target, self.drafter, running, MAX_ROWS, None)
         super().__init__(Engine(SharedRounds(rounds, partial(alone_over, rounds, price=price))))
@@ -53,7 +53,7 @@ class Served(Requests):
 
 
 def test_a_drafted_text_runs_the_rows_of_a_plain_one_again() -> None:
-    served = Served(1)
+    served = PendingRequests(1)
     plain = served.text(SYSTEM, PLAIN)
     drafted = served.text([*plain, 1], DRAFTED)
     again = served.text([*drafted, 2], DRAFTED)
@@ -62,7 +62,7 @@ def test_a_drafted_text_runs_the_rows_of_a_plain_one_again() -> None:
 
 
 def test_and_what_it_was_shown_before_a_plain_one_went_on_is_kept() -> None:
-    served = Served(1)
+    served = PendingRequests(1)
     drafted = served.text(SYSTEM, DRAFTED)
     middle = served.text([*drafted, 1], PLAIN)
     last = served.text([*middle, 2], PLAIN)
@@ -71,7 +71,7 @@ def test_and_what_it_was_shown_before_a_plain_one_went_on_is_kept() -> None:
 
 
 def test_rows_are_copied_from_whoever_was_shown_them() -> None:
-    served = Served(3)
+    served = PendingRequests(3)
     plain = served.text([*SYSTEM, 1], PLAIN)
     served.text([*SYSTEM, 2], DRAFTED)
     served.text([*plain, 4], DRAFTED)
@@ -81,7 +81,7 @@ def test_rows_are_copied_from_whoever_was_shown_them() -> None:
 
 @pytest.mark.parametrize(("ahead", "behind"), [(PLAIN, DRAFTED), (DRAFTED, PLAIN)])
 def test_nobody_waits_for_rows_that_are_of_no_use(ahead: int, behind: int) -> None:
-    served = Served(2)
+    served = PendingRequests(2)
     first = served.add([*SYSTEM, 1], ahead)
     served.step()  # a chunk
     second = served.add([*SYSTEM, 2], behind)
@@ -94,7 +94,7 @@ def test_nobody_waits_for_rows_that_are_of_no_use(ahead: int, behind: int) -> No
 
 def test_what_auto_has_left_out_is_run_again() -> None:
     """A text ends while nothing is drafted for it."""
-    served = Served(1, [False], price=2.0)
+    served = PendingRequests(1, [False], price=2.0)
     text = served.text(SYSTEM, "auto", 25)
     served.text([*text, 1], DRAFTED)
     assert len(SYSTEM) <= served.kept[1] < len(text) - 1
@@ -103,7 +103,7 @@ def test_what_auto_has_left_out_is_run_again() -> None:
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_no_order_of_texts_lets_it_draft_behind_what_it_was_not_shown(sequences: int) -> None:
     rng = random.Random(sequences)
-    served, texts = Served(sequences), [SYSTEM]
+    served, texts = PendingRequests(sequences), [SYSTEM]
     for _ in range(60):
         begun = rng.choice(texts)
         prompt = [*begun[: rng.randrange(1, len(begun) + 1)], *rng.choices(range(VOCAB), k=3)]

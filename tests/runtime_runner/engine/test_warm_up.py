@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
 from eagle_aot.runtime_runner.runner import Runner
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget
@@ -38,7 +38,7 @@ class Recorder:
 
 def rounds_of(sequences: int, recorder: Recorder | None) -> Rounds:
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
-    running = Running(range(sequences), TAIL, "cpu")
+    running = BatchState(range(sequences), TAIL, "cpu")
     return Rounds(target, SeeingDrafter(target, [True]), running, MAX_ROWS, recorder)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.sampling.logprobs import likeliest, log_softmax_of, packed, unpacked
-from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 VOCABULARIES = 17, 1021, 49_152
@@ -64,9 +64,9 @@ def test_what_is_packed_is_read_again_bit_by_bit() -> None:
 def test_texts_beside_one_another_are_told_what_each_asked_for() -> None:
     """Of one after its temperature and penalties, of one before them, and of one that is greedy."""
     how = [
-        Sampling(temperature=0.5, top_k=4, seed=1, logprobs=5, logprobs_of="sampling"),
-        Sampling(temperature=0.5, presence_penalty=1.0, seed=1, logprobs=5),
-        Sampling(logprobs=5, logprobs_of="sampling"),
+        SamplingParams(temperature=0.5, top_k=4, seed=1, logprobs=5, logprobs_of="sampling"),
+        SamplingParams(temperature=0.5, presence_penalty=1.0, seed=1, logprobs=5),
+        SamplingParams(logprobs=5, logprobs_of="sampling"),
     ]
     logits = random_logits(3, 1, 30)
     sampler = Sampler(3, "cpu", length=9, vocab=30)
@@ -89,9 +89,9 @@ def test_texts_beside_one_another_are_told_what_each_asked_for() -> None:
 @pytest.mark.parametrize("count", [-1, 21, 1.0, True])
 def test_what_is_out_of_range_is_refused(count: int) -> None:
     with pytest.raises(SettingError, match=f"logprobs {count}: must be a whole number"):
-        Sampling(logprobs=count)
+        SamplingParams(logprobs=count)
     with pytest.raises(SettingError, match="logprobs_of head: must be one of model, sampling"):
-        Sampling(logprobs_of="head")  # type: ignore[arg-type]
+        SamplingParams(logprobs_of="head")  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

@@ -17,7 +17,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
 
 VOCAB = 61
@@ -25,7 +25,7 @@ SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=
 STOPS = [3, 5]
 tokens = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
 samplings = st.builds(
-    Sampling,
+    SamplingParams,
     temperature=st.sampled_from([0.3, 0.7, 1.0, 1.5]),
     top_k=st.sampled_from([0, 1, 2, 7, 60, 61, 100]),
     top_p=st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.05]),
@@ -44,7 +44,7 @@ class Counted(LogitsProcessor):
     """Presence and frequency penalties, which transformers does not have, as OpenAI's API
     documents them: of generated tokens."""
 
-    def __init__(self, prompt: int, sampling: Sampling) -> None:
+    def __init__(self, prompt: int, sampling: SamplingParams) -> None:
         self.prompt, self.sampling = prompt, sampling
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Counted(LogitsProcessor):
         return scores
 
 
-def expected(logits: Tensor, prompt: list[int], output: list[int], s: Sampling) -> Tensor:
+def expected(logits: Tensor, prompt: list[int], output: list[int], s: SamplingParams) -> Tensor:
     """Of one row float32 [V], as transformers processes it."""
     steps = LogitsProcessorList()
     if s.logit_bias:
@@ -79,11 +79,11 @@ def expected(logits: Tensor, prompt: list[int], output: list[int], s: Sampling) 
 
 
 def found(
-    logits: Tensor, prompt: list[int], output: list[int], path: list[int], s: Sampling
+    logits: Tensor, prompt: list[int], output: list[int], path: list[int], s: SamplingParams
 ) -> Tensor:
     """The same of ours, divided by the temperature: `output` is decided, `path` drafted."""
     processors = Processors(2, VOCAB, torch.device("cpu"))
-    processors.set(0, Sampling(), [1, 2], [])
+    processors.set(0, SamplingParams(), [1, 2], [])
     processors.set(1, s, prompt, STOPS)
     sequences = torch.tensor([1])
     decided = torch.tensor([output], dtype=torch.int64)
@@ -107,7 +107,7 @@ def assert_alike(ours: Tensor, theirs: Tensor) -> None:
     seed=st.integers(0, 99), excluded=st.integers(0, 20),
 )  # fmt: skip
 def test_a_row_is_what_transformers_makes_of_it(
-    prompt: list[int], output: list[int], path: list[int], sampling: Sampling, seed: int,
+    prompt: list[int], output: list[int], path: list[int], sampling: SamplingParams, seed: int,
     excluded: int,
 ) -> None:  # fmt: skip
     """With drafts on its path they count as tokens of the text do; some logits are -inf."""
@@ -128,7 +128,7 @@ def test_a_row_is_what_transformers_makes_of_it(
 def test_equals_stay_or_go_together(levels: int, seed: int, k: int, p: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(0, levels, (VOCAB,), generator=generator).float()
-    for s in (Sampling(temperature=1.0, top_k=k), Sampling(temperature=1.0, top_p=p)):
+    for s in (SamplingParams(temperature=1.0, top_k=k), SamplingParams(temperature=1.0, top_p=p)):
         ours = found(logits, [1], [], [], s)
         least = ours[~ours.isinf()].min()
         assert torch.equal(~ours.isinf(), logits >= least)
@@ -137,7 +137,7 @@ def test_equals_stay_or_go_together(levels: int, seed: int, k: int, p: float) ->
 
 
 def test_a_single_allowed_id_is_left() -> None:
-    s = Sampling(temperature=1.0, allowed_ids=(7,), top_k=3, top_p=0.1, min_p=0.5)
+    s = SamplingParams(temperature=1.0, allowed_ids=(7,), top_k=3, top_p=0.1, min_p=0.5)
     ours = found(torch.randn(VOCAB), [7, 7], [7], [7, 7], s)
     assert (~ours.isinf()).nonzero().tolist() == [[7]]
 
@@ -146,7 +146,7 @@ def test_a_row_does_not_feel_its_neighbours() -> None:
     """Bit for bit, in any company and at any place."""
     generator = torch.Generator().manual_seed(2)
     many = [
-        Sampling(
+        SamplingParams(
             temperature=0.5 + i / 7, top_k=7 * i, top_p=1 - i / 20, repetition_penalty=1 + i / 9
         )
         for i in range(8)
@@ -169,7 +169,7 @@ def test_a_row_does_not_feel_its_neighbours() -> None:
 
 def test_parameters_that_are_not_asked_for_change_no_bit() -> None:
     processors = Processors(1, VOCAB, torch.device("cpu"))
-    processors.set(0, Sampling(temperature=0.7), [1, 2], STOPS)
+    processors.set(0, SamplingParams(temperature=0.7), [1, 2], STOPS)
     logits = torch.randn(3, VOCAB)
     where = torch.zeros(3, dtype=torch.int64)
     rows = Rows(where, where + 2, torch.tensor([[-1, -1], [4, -1], [4, 4]]))

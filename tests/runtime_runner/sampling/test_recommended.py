@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eagle_aot.common.errors import ArtifactError
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.recommended import FILE, recommended
 
 
@@ -15,7 +15,7 @@ def test_it_is_what_the_file_says_of_sampling(tmp_path: Path) -> None:
     found = {"do_sample": True, "top_k": 64, "top_p": 0.95, "eos_token_id": [1, 2]}
     (tmp_path / FILE).write_text(json.dumps(found))
     assert recommended(tmp_path) == {"temperature": 1.0, "top_k": 64, "top_p": 0.95}
-    Parameters(**recommended(tmp_path))
+    GenerationParams(**recommended(tmp_path))
     (tmp_path / FILE).write_text(json.dumps({**found, "do_sample": False}))
     assert recommended(tmp_path) == {}
     (tmp_path / FILE).write_text("{")

@@ -5,7 +5,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from eagle_aot.runtime_runner.engine.forwards import Forwards
+from eagle_aot.runtime_runner.engine.launches import Launches
 from eagle_aot.runtime_runner.serve.host_time import HostTime
 
 
@@ -13,7 +13,7 @@ class Steps:
     """Ten seconds of them."""
 
     steps_seconds = 10.0
-    forwards = Forwards()
+    forwards = Launches()
 
 
 def test_what_is_no_forward_is_the_hosts() -> None:
@@ -32,9 +32,9 @@ def test_what_is_no_forward_is_the_hosts() -> None:
 
 
 def test_a_forward_that_fails_does_not_count() -> None:
-    forwards = Forwards()
+    forwards = Launches()
     with pytest.raises(MemoryError), forwards.round():
         raise MemoryError
     with pytest.raises(MemoryError), forwards.chunk():
         raise MemoryError
-    assert vars(forwards) == vars(Forwards())
+    assert vars(forwards) == vars(Launches())

@@ -9,11 +9,11 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
+from eagle_aot.runtime_runner.engine.generation import Callbacks, Generation
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.generation import Generation, Watch
 from eagle_aot.runtime_runner.results.result import Result
-from eagle_aot.runtime_runner.rounds.round import Outcome, Round, Running
 from eagle_aot.runtime_runner.serve.worker import Draining, Full, Heard, Worker
 from support.runner.toy import TAIL, ToyTarget, plain_text
 
@@ -57,7 +57,7 @@ class Gate:
 
 @pytest.fixture
 def engine() -> Engine:
-    running = Running(range(1), TAIL, "cpu")
+    running = BatchState(range(1), TAIL, "cpu")
     return Engine(OneRound(Round(ToyTarget(SEED, 8, 4), None, 0, running)))
 
 
@@ -80,7 +80,7 @@ def asked(
 ) -> Generation:
     limits = Limits(room=room, stop_ids=frozenset())
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=0)
-    return Generation(request=request, watch=Watch(on_tokens))
+    return Generation(request=request, watch=Callbacks(on_tokens))
 
 
 def submit(worker: Worker, prompt: Sequence[int], room: int = 6) -> tuple[Ears, int]:
@@ -145,7 +145,7 @@ def test_where_a_device_computes_a_step_is_told_of_while_the_next_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Engine, "waits", True)
-    round_ = Round(ToyTarget(SEED, 8, 4), None, 0, Running(range(1), TAIL, "cpu"))
+    round_ = Round(ToyTarget(SEED, 8, 4), None, 0, BatchState(range(1), TAIL, "cpu"))
     play, outcomes, order = round_.play, round_.outcomes, list[str]()
 
     def launch() -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import Gemma4ForCausalLM
 
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.gemma_oracle import oracle_states
 from support.heads.reference import ReferenceHead
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
 from eagle_aot.triton_kernels.process_logits import cut, penalise
 from eagle_aot.triton_kernels.process_logits.search import COUNT
@@ -61,8 +61,8 @@ def test_a_row_is_narrowed_to_few_logits(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cut, "FEW", 64)
     logits = torch.randn(1, 5000, generator=torch.Generator().manual_seed(1)).expand(2, -1)
     many = [
-        Sampling(temperature=1.0, seed=1, top_k=1500),
-        Sampling(temperature=1.0, seed=1, top_p=0.9),
+        SamplingParams(temperature=1.0, seed=1, top_k=1500),
+        SamplingParams(temperature=1.0, seed=1, top_p=0.9),
     ]
     assert torch.equal(interpreted(processed, logits, many), processed(logits, many))
     assert len(left) == 2 and all(0 < number <= 64 for number in left)
@@ -70,7 +70,7 @@ def test_a_row_is_narrowed_to_few_logits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 numbers = st.floats(-20, 20, width=32) | st.sampled_from([-1e30, -100.0, 0.0, 0.5, -torch.inf])
 asked = st.builds(
-    Sampling,
+    SamplingParams,
     temperature=st.sampled_from([0.01, 0.7, 1.0, 100.0]),
     top_k=st.integers(0, VOCAB),
     top_p=st.floats(0, 1, exclude_min=True),
@@ -81,7 +81,9 @@ asked = st.builds(
 
 @settings(max_examples=15, deadline=None, derandomize=True, database=None)
 @given(few=st.lists(numbers, min_size=1, max_size=40), sampling=asked, seed=st.integers(0, 99))
-def test_any_row_has_the_bits_of_its_twin(few: list[float], sampling: Sampling, seed: int) -> None:
+def test_any_row_has_the_bits_of_its_twin(
+    few: list[float], sampling: SamplingParams, seed: int
+) -> None:
     """Of few different logits and so many equal ones, and of random ones beside them."""
     assume(max(few) > -torch.inf)
     generator = torch.Generator().manual_seed(seed)

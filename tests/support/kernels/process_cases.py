@@ -5,19 +5,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
 
 STOPS = [3, 5]
 MANY = [
-    Sampling(temperature=0.7, top_k=7, seed=1),
-    Sampling(temperature=1.0, top_p=0.9, seed=1),
-    Sampling(temperature=1.5, top_k=40, top_p=0.5, min_p=0.05, seed=1),
-    Sampling(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25),
-    Sampling(temperature=1.0, repetition_penalty=0.8, top_p=0.999, frequency_penalty=-1.0, seed=1),
-    Sampling(temperature=0.3, logit_bias={1: 5.0, 4: -3.0}, min_tokens=50, seed=1),
-    Sampling(temperature=1.0, allowed_ids=(2, 3, 4), top_k=1, seed=1),
-    Sampling(),
+    SamplingParams(temperature=0.7, top_k=7, seed=1),
+    SamplingParams(temperature=1.0, top_p=0.9, seed=1),
+    SamplingParams(temperature=1.5, top_k=40, top_p=0.5, min_p=0.05, seed=1),
+    SamplingParams(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25),
+    SamplingParams(
+        temperature=1.0, repetition_penalty=0.8, top_p=0.999, frequency_penalty=-1.0, seed=1
+    ),
+    SamplingParams(temperature=0.3, logit_bias={1: 5.0, 4: -3.0}, min_tokens=50, seed=1),
+    SamplingParams(temperature=1.0, allowed_ids=(2, 3, 4), top_k=1, seed=1),
+    SamplingParams(),
 ]
 """Of a sequence each."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
 
 LOWEST = torch.finfo(torch.float32).min
@@ -45,7 +45,7 @@ def edges(vocab: int) -> dict[str, Tensor]:
     }
 
 
-def askers(vocab: int) -> list[Sampling]:
+def askers(vocab: int) -> list[SamplingParams]:
     """Of rows of so many tokens."""
     asked: list[dict[str, float]] = [
         {"top_k": 1},
@@ -60,10 +60,10 @@ def askers(vocab: int) -> list[Sampling]:
         {"top_p": 0.95, "temperature": 100.0, "min_p": 0.1},
         {"min_p": 0.1},
     ]
-    return [Sampling(**{"temperature": 1.0, "seed": 1, **one}) for one in asked]  # type: ignore[arg-type]
+    return [SamplingParams(**{"temperature": 1.0, "seed": 1, **one}) for one in asked]  # type: ignore[arg-type]
 
 
-def processed(logits: Tensor, samplings: Sequence[Sampling], device: str = "cpu") -> Tensor:
+def processed(logits: Tensor, samplings: Sequence[SamplingParams], device: str = "cpu") -> Tensor:
     """What `Processors` make of rows [R, V], each of a sequence of its own."""
     count, vocab = logits.shape
     processors = Processors(count, vocab, torch.device(device))

@@ -9,10 +9,10 @@ from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
+from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 
 
 def alone_over(rounds: Rounds, trees: bool, price: float = 1.0) -> AdaptiveSchedule:
@@ -36,7 +36,7 @@ def request_of(
     stops: frozenset[int] = frozenset(),
     reuse: bool = False,
     tree: Shape | Literal["auto"] | None = None,
-    sampling: Sampling = GREEDY,
+    sampling: SamplingParams = GREEDY,
 ) -> Request:
     return Request(
         prompt=tuple(prompt),

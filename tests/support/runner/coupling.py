@@ -9,14 +9,14 @@ from torch import Tensor
 
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.step import StepRows
+from eagle_aot.runtime_runner.decode.target import Forward, Target
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
+from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.engine.request_checks import check_prompt
-from eagle_aot.runtime_runner.generate import prefill
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.step import StepRows
-from eagle_aot.runtime_runner.rounds.target import Forward, Target
-from eagle_aot.runtime_runner.sampling.parameters import Sampling
+from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -48,7 +48,7 @@ class RecordingTarget:
 
 @torch.no_grad()
 def sampled_drafts(
-    runner: Runner, drafter: Eagle3Drafter, prompt: Prompt, sampling: Sampling, tokens: int
+    runner: Runner, drafter: Eagle3Drafter, prompt: Prompt, sampling: SamplingParams, tokens: int
 ) -> Iterator[SampledDraft]:
     """Decode one text with one draft a round, and yield each round's draft."""
     ids, constants, device = runner.encode(prompt), runner.constants, runner.executor.device
@@ -56,7 +56,7 @@ def sampled_drafts(
     sampler = Sampler(1, device, constants.max_seq_len, constants.vocab_size)
     sampler.begin(0, sampling, ids)
     target = RecordingTarget(runner.target)
-    running = Running([0], constants.tail, device, sampler)
+    running = BatchState([0], constants.tail, device, sampler)
     round_ = Round(target, drafter, 1, running)
     prefill(round_, ids, Stats(chain_len=1))
     left = min(tokens, constants.max_seq_len - len(ids) - constants.tail)
@@ -74,6 +74,6 @@ def sampled_drafts(
             return
 
 
-def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+def probabilities(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """float32 [V] -> float64 [V]."""
     return (logits.double() / sampling.temperature).softmax(dim=0)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.toy import SeeingDrafter, ToyTarget
 
@@ -46,7 +46,7 @@ class Following(SeeingDrafter):
         self.observe(accepted, features)
         return accepted.tokens < 0  # it would have drafted none of them
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         self.proposals += 1
         for place, sequence in enumerate(running.sequences.tolist()):
             if int(running.depth[place]) and (position := int(running.position[place])) >= 0:

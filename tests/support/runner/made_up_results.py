@@ -14,7 +14,7 @@ from eagle_aot.lab.bench.results import (
     RoundTimes,
     Setup,
 )
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 
 def made_up_context(context: int = 512) -> AtContext:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import torch
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.sampling.parameters import GREEDY, Sampling
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.philox import noise_keys
 from eagle_aot.triton_kernels.gumbel_argmax import gumbel_reference
 from support.runner.toy import VOCAB, next_token
 
 IDS = torch.arange(VOCAB, dtype=torch.int32)
 samplings = st.just(GREEDY) | st.builds(
-    Sampling,
+    SamplingParams,
     temperature=st.sampled_from([0.0, 0.15, 0.3, 1.0, 5.0]),
     repetition_penalty=st.sampled_from([1.0, 1.0, 3.0]),
     presence_penalty=st.sampled_from([0.0, 0.0, 0.6]),
@@ -26,7 +26,9 @@ samplings = st.just(GREEDY) | st.builds(
 )
 
 
-def sampled_text(prompt: Sequence[int], model: int, length: int, asked: Sampling) -> list[int]:
+def sampled_text(
+    prompt: Sequence[int], model: int, length: int, asked: SamplingParams
+) -> list[int]:
     """Of the toy model with the seed `model`."""
     text = list(prompt)
     for _ in range(length):
@@ -34,7 +36,7 @@ def sampled_text(prompt: Sequence[int], model: int, length: int, asked: Sampling
     return text[len(prompt) :]
 
 
-def sampled_token(text: list[int], prompt: int, model: int, asked: Sampling) -> int:
+def sampled_token(text: list[int], prompt: int, model: int, asked: SamplingParams) -> int:
     """The next one, as OpenAI's API and transformers say it is found."""
     values = processed(text, prompt, model, asked)
     if asked.temperature:
@@ -46,7 +48,7 @@ def sampled_token(text: list[int], prompt: int, model: int, asked: Sampling) -> 
 
 
 def told_logprobs(
-    prompt: Sequence[int], output: Sequence[int], model: int, asked: Sampling
+    prompt: Sequence[int], output: Sequence[int], model: int, asked: SamplingParams
 ) -> list[tuple[float, list[tuple[int, float]]]]:
     """Of each token of an output: its logarithm, and the likeliest with theirs."""
     told, text = [], list(prompt)
@@ -72,13 +74,13 @@ def prompt_logprobs(
     the first but its id, and of no token where nobody asks."""
     if most is None:
         return []
-    asked = Sampling(logprobs=most)
+    asked = SamplingParams(logprobs=most)
     of_others = told_logprobs(prompt[:1], prompt[1:], model, asked)
     told = [(token, *one) for token, one in zip(prompt[1:], of_others, strict=True)]
     return [(prompt[0], None, []), *told]
 
 
-def processed(text: list[int], prompt: int, model: int, asked: Sampling) -> list[float]:
+def processed(text: list[int], prompt: int, model: int, asked: SamplingParams) -> list[float]:
     """Logits behind a text, of which the first `prompt` tokens were given."""
     output, likeliest = text[prompt:], next_token(text, model)
     values = []

@@ -4,8 +4,8 @@ import random
 
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
-from eagle_aot.runtime_runner.rounds.outlook import Outlook
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 
 class Shuffled(Chooser):
@@ -15,7 +15,7 @@ class Shuffled(Chooser):
         super().__init__(costs)
         self.rng, self.dealt = random.Random(4), list[Shape]()
 
-    def decide(self, outlook: Outlook | None) -> tuple[Shape, int]:
+    def decide(self, outlook: NextTokenProbs | None) -> tuple[Shape, int]:
         self.dealt = self.dealt or self.rng.sample(list(self.costs.rounds), len(self.costs.rounds))
         return self.dealt.pop(), self.rng.randint(1, 4)
 

@@ -11,9 +11,9 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Outlook
-from eagle_aot.runtime_runner.rounds.round import Outcome, Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs
+from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 
 LONGEST = 7
@@ -79,7 +79,7 @@ class Simulation:
     ) -> None:
         self.costs, self.text, self._outlooks = costs, text, outlooks
         self.capacity = costs.rows
-        drafter, running = RecordingDrafter([], [True]), Running([0], TAIL, "cpu")
+        drafter, running = RecordingDrafter([], [True]), BatchState([0], TAIL, "cpu")
         self.rounds = [Round(ToyTarget(0, 16, 9), drafter, s, running) for s in costs.rounds]
         self.price = 0.0  # so far, in plain rounds
         self.now = 0.0  # what the chooser's clock shows, seconds
@@ -107,10 +107,10 @@ class Simulation:
         offered = [2 ** width(shape, depth) - 1 for depth in range(shape.depth)]
         return found._replace(ranks=[0, *ranks[:accepted]], offered=[*offered, 0])
 
-    def _outlook(self, shape: Shape) -> Outlook | None:
+    def _outlook(self, shape: Shape) -> NextTokenProbs | None:
         if self._outlooks is None or not shape.nodes or self.place >= len(self.text):
             return None
-        return Outlook(range(WIDTH), self._outlooks[self.place])
+        return NextTokenProbs(range(WIDTH), self._outlooks[self.place])
 
 
 def chosen_price(

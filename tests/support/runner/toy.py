@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
-from eagle_aot.runtime_runner.rounds.outlook import WIDTH, packed
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows
-from eagle_aot.runtime_runner.rounds.target import Forward
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.outlook import WIDTH, packed
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows
+from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 VOCAB = 17
@@ -158,7 +158,7 @@ class RecordingDrafter:
         self.proposed += 1
         return self.pattern[(self.proposed - 1) % len(self.pattern)]
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         drafts, count = [], shape.depth
         for place, sequence in zip(
             running.position.tolist(), running.sequences.tolist(), strict=True
@@ -186,7 +186,7 @@ class SeeingDrafter:
         tokens = torch.arange(WIDTH).expand(len(sequences), -1)
         return packed(tokens, torch.full(tokens.shape, -2.0))
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         texts = [self._text(running, place) for place in range(len(running))]
         if shape.is_chain:
             return Draft(torch.tensor([self._chain(text, shape.depth) for text in texts]))
@@ -194,7 +194,7 @@ class SeeingDrafter:
         draft = tree_of([self._tree(text, parents) for text in texts], [parents] * len(texts))
         return replace(draft, depth=shape.depth)  # as deep as was asked for, as drafters say
 
-    def _text(self, running: Running, place: int) -> list[int]:
+    def _text(self, running: BatchState, place: int) -> list[int]:
         """All tokens up to the bonus, of which the last may lie where a tree has left them."""
         position, moves = int(running.position[place]), running.moves[place].tolist()
         slots = self._target.slots[int(running.sequences[place])]
@@ -237,7 +237,7 @@ class TreeDrafter(RecordingDrafter):
         depth = depths(self.parents)
         return Shape(max(depth), len(self.parents) + 1, len(self.parents))
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         depth, tokens, used = [0], [], [set[int]()]
         for parent in self.parents:
             truth = self.truth(0, int(running.position) + depth[parent] + 1)

@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
-from eagle_aot.runtime_runner.rounds.round import Drafter, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft
 
 Path = tuple[int, ...]
 Rounds = list[tuple[set[Path], Path]]
@@ -21,7 +21,7 @@ def watch(drafter: Drafter) -> Rounds:
     methods: Any = drafter
     propose, observe = drafter.propose, drafter.observe
 
-    def proposed(running: Running, shape: Shape) -> Draft:
+    def proposed(running: BatchState, shape: Shape) -> Draft:
         draft = propose(running, shape)
         rounds.append((paths(draft), ()))
         return draft

@@ -13,8 +13,8 @@ from eagle_aot.lab.bench.parts import RepeatedForward
 from eagle_aot.lab.bench.results import Floor
 from eagle_aot.lab.bench.settings import check_range
 from eagle_aot.lab.bench.timing import CudaClock, Series
+from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
-from eagle_aot.runtime_runner.rounds.target import no_moves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

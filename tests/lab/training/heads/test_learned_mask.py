@@ -20,11 +20,11 @@ from eagle_aot.lab.training.heads.head_checkpoint import Verifier, save_head
 from eagle_aot.lab.training.heads.learned_mask import LearnedMask, rarest_token
 from eagle_aot.lab.training.heads.train import train_head
 from eagle_aot.lab.training.loop import Budget
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
 from eagle_aot.runtime_runner.engine.request import Limits
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_tokens
@@ -112,7 +112,7 @@ def drafted(
     )  # fmt: skip
     executor = EagerExecutor(Pair(target, draft))
     drafter = PEagleDrafter(executor, constants, draft.target_ids)
-    rounds, running = watch(drafter), Running([0], 16, "cpu")
+    rounds, running = watch(drafter), BatchState([0], 16, "cpu")
     round_ = Round(TargetMethods(executor, constants), drafter, Shape.chain(chain_len), running)
     output, _ = decode(round_, prompt, Limits(room=ROOM, stop_ids=frozenset()))
     return output, rounds

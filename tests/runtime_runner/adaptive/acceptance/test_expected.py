@@ -5,9 +5,9 @@ import pytest
 from eagle_aot.runtime_runner.adaptive.acceptance.expected import ExpectedTokens
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
-from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Outlook
-from eagle_aot.runtime_runner.rounds.round import Outcome
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs
+from eagle_aot.runtime_runner.decode.round import Outcome
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.simulated_text import accepted_of, ranked_drafts, width
 
 CHAIN, TREE = Shape.chain(4), TREES[1]
@@ -15,7 +15,7 @@ RATES = [0.6, 0.15, 0.1, 0.05]
 """Of each rank, at any depth."""
 
 
-def played(shape: Shape, ranks: list[int], before: Outlook | None = None) -> Played:
+def played(shape: Shape, ranks: list[int], before: NextTokenProbs | None = None) -> Played:
     """A round of a text in which the right drafts have these ranks."""
     accepted = accepted_of(shape, ranks)
     tokens = [ranks[0], *[0] * accepted]
@@ -48,8 +48,8 @@ def test_a_tree_that_was_not_played_is_known_by_what_the_head_expects() -> None:
     """Who tells the truth here: beside a draft that is wrong, others are right."""
     sure, open_ = ExpectedTokens(), ExpectedTokens()
     for ranks in texts(400):
-        expected_ranks = Outlook(range(WIDTH), [*RATES, 0.02, 0.01, 0.005, 0.005])
-        only_first = Outlook(range(WIDTH), [0.6, *[0.001] * (WIDTH - 1)])
+        expected_ranks = NextTokenProbs(range(WIDTH), [*RATES, 0.02, 0.01, 0.005, 0.005])
+        only_first = NextTokenProbs(range(WIDTH), [0.6, *[0.001] * (WIDTH - 1)])
         open_.add(CHAIN, played(CHAIN, ranks, expected_ranks))
         ranks = [0 if rank == 0 else WIDTH for rank in ranks]
         sure.add(CHAIN, played(CHAIN, ranks, only_first))
@@ -83,8 +83,8 @@ def test_what_is_known_of_the_next_token_goes_before_what_is_usual() -> None:
     expected = ExpectedTokens()
     for ranks in texts(100):
         expected.add(CHAIN, played(CHAIN, ranks))
-    certain = Outlook(range(WIDTH), [0.99, *[0.001] * (WIDTH - 1)])
-    at_a_loss = Outlook(range(WIDTH), [0.05] * WIDTH)
+    certain = NextTokenProbs(range(WIDTH), [0.99, *[0.001] * (WIDTH - 1)])
+    at_a_loss = NextTokenProbs(range(WIDTH), [0.05] * WIDTH)
     usual = expected.of([CHAIN, TREE])
     high, low = (
         {s: one.given(expected.chances(outlook), s.topk).tokens for s, one in usual.items()}

@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.adaptive.costs.drift import (
     Drift,
 )
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import Shape
 
 CHAIN, TREE = Shape.chain(4), Shape(4, 8, 31)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.costs import measure
 from eagle_aot.runtime_runner.adaptive.costs.measure import measure_costs, medians
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 
 
@@ -57,7 +57,7 @@ def test_rounds_and_catching_up_are_measured(clock: Clock) -> None:
 
     target, drafter = ToyTarget(0, 16, 9), RecordingDrafter([], [True])
     target.slots[0] = dict.fromkeys(range(101), 0)
-    running = Running([0], TAIL, "cpu")
+    running = BatchState([0], TAIL, "cpu")
     backlog = TimedBacklog(drafter, 40, running)
     chains, trees = [Shape.chain(k) for k in range(4)], [Shape(2, 2, 3), Shape(3, 2, 7)]
     rounds = [TimedRound(target, drafter, shape, running) for shape in (*chains, *trees)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from eagle_aot.runtime_runner.parameters import Parameters
+from eagle_aot.runtime_runner.parameters import GenerationParams
 from eagle_aot.runtime_runner.serve.on_ray import batch, predictor
 from support.refusals import refuses
 
@@ -79,7 +79,7 @@ def test_seeds_that_were_drawn_differ_and_one_that_is_asked_for_does_not(answer:
 def test_how_tokens_are_chosen_is_said_as_to_eagle_run(answer: Path) -> None:
     words = ("--logit-bias 5=-1.5 --allow-id 5 --allow-id 6 --stop x --stop-id 2 --top-k 3 "
              "--ignore-eos --min-tokens 1 --logprobs 2 --echo")  # fmt: skip
-    told = Parameters(
+    told = GenerationParams(
         logit_bias={5: -1.5}, allowed_ids=(5, 6), stop_texts=("x",), stop_ids=(2,), top_k=3,
         ignore_eos=True, min_tokens=1, logprobs=2, echo=True,
     )  # fmt: skip

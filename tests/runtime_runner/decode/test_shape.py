@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.rounds.shape import Shape, check_tree, parse_tree, read_paths
+from eagle_aot.runtime_runner.decode.shape import Shape, check_tree, parse_tree, read_paths
 
 PATHS = [[0], [1], [0, 0], [0, 2], [0, 0, 0]]
 

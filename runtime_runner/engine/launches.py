@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Forwards:
+class Launches:
     """Of one engine: how many `rounds` it has played, and the seconds of rounds and of chunks of
     prompts, each from its launch until its tokens are read."""
 

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 
 

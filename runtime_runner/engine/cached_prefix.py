@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import compress, count
 from operator import ne
 
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 
 
 @dataclass(frozen=True, slots=True)
-class KeptText:
+class CachedPrefix:
     """All of `tokens` but the last have rows in the slots of their positions.
 
     The first `prefilled` were run by `prefill`, all others by `target_verify`. Since the first row,
@@ -58,13 +58,13 @@ class KeptText:
 
     def followed_by(
         self, tokens: Sequence[int], plan: Sequence[Chunk], kept: int, written: int, shown: int = 0
-    ) -> "KeptText":
+    ) -> "CachedPrefix":
         """After running `tokens`, of which `kept` rows were here, up to the position `written`;
         the first `shown` rows have been shown, unless more had been before.
 
         `plan` is that of their prompt with nothing kept."""
         written = max(written, self.written if kept else 0)
-        return KeptText(tokens, prefilled(plan), written, max(shown, min(kept, self.shown)))
+        return CachedPrefix(tokens, prefilled(plan), written, max(shown, min(kept, self.shown)))
 
 
 def prefilled(plan: Sequence[Chunk]) -> int:

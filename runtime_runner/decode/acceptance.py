@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.rounds.step import StepRows, numbers, or_nowhere
+from eagle_aot.runtime_runner.decode.step import StepRows, arange_cached, masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ def committed(following: Tensor, input_pos: Tensor, sequence: Tensor) -> Accepte
 
 
 def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
-    rows = numbers(0, choices.shape[1], choices.device).expand_as(choices)
+    rows = arange_cached(0, choices.shape[1], choices.device).expand_as(choices)
     if choices.shape[1] == 1:
-        return rows, numbers(0, 1, choices.device).expand(len(choices))
+        return rows, arange_cached(0, 1, choices.device).expand(len(choices))
     right = step.tokens[:, 1:] == choices[:, :-1]
     if len(choices) > 1:  # of which some may have fewer rows
         right = right & (step.positions[:, 1:] >= 0)
@@ -91,9 +91,9 @@ def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     right = right | (lineage[0] == 0)
     whole = right.expand_as(lineage).gather(2, lineage).all(dim=0)
     depth = (lineage > 0).sum(dim=0)
-    count, leaf = or_nowhere(whole, depth).max(dim=1)
+    count, leaf = masked(whole, depth).max(dim=1)
     path = lineage.gather(2, leaf.view(1, -1, 1).expand(lineage.shape[0], -1, 1)).squeeze(2)
-    step_back = (count.unsqueeze(1) - numbers(0, len(lineage), leaf.device)).clamp(min=0)
+    step_back = (count.unsqueeze(1) - arange_cached(0, len(lineage), leaf.device)).clamp(min=0)
     return path.t().gather(1, step_back), count
 
 

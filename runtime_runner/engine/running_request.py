@@ -5,6 +5,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.prefill import Prefill
+from eagle_aot.runtime_runner.decode.prompt_scoring import PromptScoring
+from eagle_aot.runtime_runner.decode.round import Outcome
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.engine.cache_slots import CacheContents
 from eagle_aot.runtime_runner.engine.request import (
     Finished,
     Reason,
@@ -13,17 +18,12 @@ from eagle_aot.runtime_runner.engine.request import (
     Scored,
     Tokens,
 )
-from eagle_aot.runtime_runner.engine.sequences import Left
-from eagle_aot.runtime_runner.prompts.run import PromptRun
-from eagle_aot.runtime_runner.prompts.scoring import PromptScoring
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.results.result import Span
 from eagle_aot.runtime_runner.results.stats import Stats
-from eagle_aot.runtime_runner.rounds.round import Outcome
-from eagle_aot.runtime_runner.rounds.shape import Shape
 
 
-class Text:
+class RunningRequest:
     """What the host knows of it: the tokens so far, and why there are no more.
 
     `sequence` is the cache that it has, None while it waits for one. Its first `rows` tokens lie
@@ -38,7 +38,7 @@ class Text:
         self.kept = self.rows = self.scratch = 0
         self.scoring: PromptScoring | None = None
         self.missed: int | None = None
-        self.run: PromptRun | None = None
+        self.run: Prefill | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
         self.stats = Stats(chain_len=request.chain_len, tree=request.tree)
@@ -125,12 +125,12 @@ class Text:
         logprobs = self._asked_of(outcome.logprobs[: len(run)])
         return Tokens(self.number, run, drafted, accepted, ranks, logprobs)
 
-    def left(self, rows: int | None = None) -> Left:
+    def left(self, rows: int | None = None) -> CacheContents:
         """What its cache holds, or will hold with so many of its prompt's rows."""
         placed = self.request.placed
         whole = [*placed.keys, *self.output]
         rows = self.rows if rows is None else rows
-        return Left(
+        return CacheContents(
             tokens=whole[: rows + 1],
             prompt_tokens=len(self.request.prompt),
             kept=self.kept,

@@ -3,7 +3,7 @@
 from eagle_aot.artifact import DRAFTERS, Constants
 from eagle_aot.runtime_runner.adaptive.backlog import (
     Backlog,
-    LateDrafter,
+    CatchUpDrafter,
     NoBacklog,
     RecordedBacklog,
 )
@@ -12,13 +12,13 @@ from eagle_aot.runtime_runner.adaptive.chooser import LONG, Chooser
 from eagle_aot.runtime_runner.adaptive.costs.measure import measure_costs, plain_seconds
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import LONGEST, PLAIN, TREES
+from eagle_aot.runtime_runner.decode.prefill import Prefill
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.prompts.run import PromptRun
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
 
 BACKLOG_ROWS = 128  # at most
 
@@ -32,9 +32,9 @@ class DrafterSession:
 
     def __init__(
         self,
-        drafter: LateDrafter,
+        drafter: CatchUpDrafter,
         target: TargetMethods,
-        running: Running,
+        running: BatchState,
         constants: Constants,
         executor: Executor,
     ) -> None:
@@ -70,7 +70,7 @@ class DrafterSession:
     def read_something(self) -> None:
         """In target and drafter, which gives both a state."""
         prompt = [0] * self.constants.min_prefill_chunk
-        run = PromptRun(self.target, self.drafter, prompt, self._running.sequences[:1])
+        run = Prefill(self.target, self.drafter, prompt, self._running.sequences[:1])
         while run.left:
             run.run_chunk()
 

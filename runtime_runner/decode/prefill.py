@@ -6,17 +6,17 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.acceptance import committed
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
+from eagle_aot.runtime_runner.decode.round import Drafter, StatelessDrafter
+from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.images.picture import Placed
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.rounds.acceptance import committed
-from eagle_aot.runtime_runner.rounds.round import Drafter, Recalling
-from eagle_aot.runtime_runner.rounds.target import Target
 from eagle_aot.runtime_runner.sampling.logprobs import unpacked
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
-class PromptRun:
+class Prefill:
     """Chunk after chunk of one sequence.
 
     How a prompt is cut depends on nothing but its length, so what happens between two chunks
@@ -59,7 +59,7 @@ class PromptRun:
     def skip(self, rows: int) -> None:
         """The first rows are there by now, all but the last at most."""
         self._chunks = self._planned(rows)
-        if rows and isinstance(self._drafter, Recalling):
+        if rows and isinstance(self._drafter, StatelessDrafter):
             self._drafter.recall(self._text[:, : rows + 1], self._sequence)
 
     def _planned(self, kept: int) -> list[Chunk]:

@@ -13,7 +13,7 @@ STEPS = 2.0**16
 """Of a logarithm, which is told as a whole number, beside tokens."""
 
 
-class Outlook(NamedTuple):
+class NextTokenProbs(NamedTuple):
     """The likeliest `tokens` behind a text, the likeliest first, and the `chances` that a drafter
     gives them."""
 
@@ -21,13 +21,13 @@ class Outlook(NamedTuple):
     chances: Sequence[float]
 
     @classmethod
-    def read(cls, row: Sequence[int]) -> "Outlook":
+    def read(cls, row: Sequence[int]) -> "NextTokenProbs":
         """One sequence's row of what `packed` made."""
         return cls(row[:WIDTH], [math.exp(step / STEPS) for step in row[WIDTH:]])
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
+class PredictsNextToken(Protocol):
     """A drafter that can tell more of the next token than its draft."""
 
     def outlook(self, sequences: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
-from eagle_aot.runtime_runner.rounds.step import Draft, rows_behind
+from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.decode.step import Draft, rows_after
 from support.runner.toy import TAIL, tree_of
 
 
@@ -15,7 +15,7 @@ def accepted(drafts: list[int], choices: list[int], parents: list[int] | None = 
     chain = Draft(torch.tensor([drafts], dtype=torch.int64))
     draft = chain if parents is None else tree_of([drafts], [parents])
     bonus, first = torch.tensor([[99]]), torch.tensor([5])
-    step = rows_behind(bonus, first, torch.tensor([0]), draft, TAIL)
+    step = rows_after(bonus, first, torch.tensor([0]), draft, TAIL)
     return accept(step, torch.tensor([choices]))
 
 

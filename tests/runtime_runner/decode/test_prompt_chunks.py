@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks, prefilled_rows
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks, prefilled_rows
 
 
 @given(st.integers(1, 300), st.integers(1, 70), st.integers(2, 20), st.integers(1, 8))

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted
-from eagle_aot.runtime_runner.rounds.round import Round, Running
-from eagle_aot.runtime_runner.rounds.shape import Shape
-from eagle_aot.runtime_runner.rounds.step import Draft, StepRows, chain_rows
-from eagle_aot.runtime_runner.rounds.target import Forward
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows
+from eagle_aot.runtime_runner.decode.target import Forward
 from support.picture_pair import NEVER, PLACEHOLDER
 from support.pictures import drawn
 
@@ -17,7 +17,7 @@ from support.pictures import drawn
 class OfPlaceholders:
     """Drafts nothing but ids that stand for something else."""
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         return Draft(torch.tensor([NEVER * 2])[:, : shape.depth])
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
@@ -33,7 +33,7 @@ def test_a_round_verifies_none(picture_runner: Runner, monkeypatch: pytest.Monke
         return verify(step, moves)
 
     monkeypatch.setattr(target, "verify", watched)
-    running = Running([0], 16, "cpu")
+    running = BatchState([0], 16, "cpu")
     running.place(torch.tensor([[9]]), 0)
     Round(target, OfPlaceholders(), 4, running).step()
     assert [tokens.tolist() for tokens in seen] == [[[9, 9, 9, 9, 9]]]

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.threads import one_on_a_cpu
+from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.decode.target import Target, no_moves
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.rounds.step import chain_rows
-from eagle_aot.runtime_runner.rounds.target import Target, no_moves
 from eagle_aot.runtime_runner.sampling.logprobs import packed, unpacked
 
 ROWS_AT_ONCE = 16

@@ -6,18 +6,18 @@ prompt is ahead on the same way goes on in place of those behind it, who then ne
 
 from collections.abc import Sequence
 
+from eagle_aot.runtime_runner.engine.cache_slots import CacheSlots, PrefixQuery
+from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 from eagle_aot.runtime_runner.engine.schedule import Schedule
-from eagle_aot.runtime_runner.engine.sequences import Sequences, Wanted
-from eagle_aot.runtime_runner.engine.text import Text
 
 
-class Prefixes:
+class PrefixSharing:
     """What texts that have a sequence, and are in their prompts, take over from one another."""
 
-    def __init__(self, schedule: Schedule, sequences: Sequences) -> None:
+    def __init__(self, schedule: Schedule, sequences: CacheSlots) -> None:
         self._schedule, self._sequences = schedule, sequences
 
-    def take_over(self, text: Text) -> None:
+    def take_over(self, text: RunningRequest) -> None:
         """Copy what another sequence has run of the text's prompt, if that is worth it."""
         sequence = text.sequence
         if not self._may(text) or sequence is None:
@@ -28,7 +28,7 @@ class Prefixes:
         self._sequences.copy(source, sequence, rows)
         text.take_over(rows)
 
-    def ahead(self, text: Text, prompts: Sequence[Text]) -> Text:
+    def ahead(self, text: RunningRequest, prompts: Sequence[RunningRequest]) -> RunningRequest:
         """Whose chunk of all prompts is to be run when it is the text's turn: its own, unless
         another's spares it more rows than it waits for in vain."""
         further = [other for other in prompts if other.rows > text.rows]
@@ -38,7 +38,7 @@ class Prefixes:
         found = next((o for o in further if self._leads(o, text, max(there, text.rows))), None)
         return text if found is None else self.ahead(found, prompts)
 
-    def _leads(self, other: Text, text: Text, rows: int) -> bool:
+    def _leads(self, other: RunningRequest, text: RunningRequest, rows: int) -> bool:
         """Whether the other's next chunk is worth waiting for: `rows` are there without."""
         assert other.run is not None and other.sequence is not None
         chunk = other.run.next_chunk
@@ -46,9 +46,9 @@ class Prefixes:
         spared = self._sequences.shared(self._wanted(text), then) - rows
         return spared >= self._sequences.copy_least and 2 * spared >= len(chunk)
 
-    def _may(self, text: Text) -> bool:
+    def _may(self, text: RunningRequest) -> bool:
         """Not while its prompt is scored, which would overwrite what was copied."""
         return text.request.reuse and self._schedule.target.copies and text.scoring is None
 
-    def _wanted(self, text: Text) -> Wanted:
-        return Wanted.by(text.request, self._schedule.drafter)
+    def _wanted(self, text: RunningRequest) -> PrefixQuery:
+        return PrefixQuery.by(text.request, self._schedule.drafter)

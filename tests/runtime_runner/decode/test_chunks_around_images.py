@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_around, plan_chunks
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_around, plan_chunks
 
 SETTINGS = settings(max_examples=400, deadline=None, derandomize=True, database=None)
 LEAST, ROWS = 65, 64

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.decode.step import StepRows, chain_rows, tree_rows
+from eagle_aot.runtime_runner.decode.step_check import check_step
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
-from eagle_aot.runtime_runner.rounds.step import StepRows, chain_rows, tree_rows
-from eagle_aot.runtime_runner.rounds.step_check import check_step
 from eagle_aot.runtime_runner.runner import Runner
 from support.runner.logging_executor import CONSTANTS, TAIL, VOCAB, LoggingExecutor
 from support.runner.toy import tree_of

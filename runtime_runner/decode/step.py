@@ -60,15 +60,15 @@ def chain_rows(
     if tokens.shape[1] == 1:  # used or not: the first row always is
         positions = first.clamp(min=-1)
         return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
-    step = numbers(0, tokens.shape[1], tokens.device)
+    step = arange_cached(0, tokens.shape[1], tokens.device)
     live = first >= 0 if used is None else (first >= 0) & (step < used.unsqueeze(1))
-    positions = or_nowhere(live, first + step)
+    positions = masked(live, first + step)
     return StepRows(tokens, positions, sequences, chain_tail(positions, tail))
 
 
 def chain_tail(positions: Tensor, tail: int) -> Tensor:
     """Slots of the last D positions up to each one: int64 [B, T] -> [B, T, D]."""
-    back = numbers(1 - tail, 1, positions.device)
+    back = arange_cached(1 - tail, 1, positions.device)
     return (positions.unsqueeze(-1) + back).clamp(min=-1)
 
 
@@ -76,7 +76,7 @@ def paths_of(step: StepRows) -> Tensor:
     """The drafts on each row's path, its own first: int64 [B, T, P], -1 where there are no more."""
     count = step.tokens.shape[1]
     if step.lineage is None:
-        rows = numbers(0, count, step.tokens.device)
+        rows = arange_cached(0, count, step.tokens.device)
         own = (rows.unsqueeze(1) - rows[:-1]).clamp(min=0).expand(len(step.tokens), -1, -1)
     else:
         own = step.lineage[:-1].permute(1, 2, 0)  # the last is the bonus in any case
@@ -85,18 +85,18 @@ def paths_of(step: StepRows) -> Tensor:
 
 
 @cache
-def numbers(start: int, end: int, device: torch.device) -> Tensor:
+def arange_cached(start: int, end: int, device: torch.device) -> Tensor:
     """int64 [end - start], ascending: one tensor, so that a recorded round need not make it."""
     return torch.arange(start, end, device=device)
 
 
-def or_nowhere(live: Tensor, places: Tensor) -> Tensor:
+def masked(live: Tensor, places: Tensor) -> Tensor:
     """Places int64 where they are `live`, a bool of a shape that goes with theirs."""
-    return torch.where(live, places, numbers(NOWHERE, 0, places.device))
+    return torch.where(live, places, arange_cached(NOWHERE, 0, places.device))
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DraftLimits:
     """What each sequence takes of a draft: `depth` tokens deep at most and `topk` behind one, int64
     [B]."""
 
@@ -110,7 +110,7 @@ def tree_rows(
     sequences: Tensor,
     draft: Draft,
     tail: int,
-    wanted: Wanted | None = None,
+    wanted: DraftLimits | None = None,
 ) -> StepRows:
     """A tree of drafts behind `bonus` int64 [B, 1], which stands at `first` int64 [B]; what is not
     wanted becomes padding.
@@ -119,10 +119,10 @@ def tree_rows(
     another one reads.
     """
     assert draft.parents is not None and draft.ranks is not None and draft.depth is not None
-    device, root = bonus.device, numbers(0, 1, bonus.device).expand_as(bonus)
+    device, root = bonus.device, arange_cached(0, 1, bonus.device).expand_as(bonus)
     parents = torch.cat((root, draft.parents), dim=1)
     ranks = torch.cat((root, draft.ranks), dim=1)
-    steps = [numbers(0, parents.shape[1], device).expand_as(parents)]
+    steps = [arange_cached(0, parents.shape[1], device).expand_as(parents)]
     for _ in range(draft.depth):
         steps.append(parents.gather(1, steps[-1]))
     lineage = torch.stack(steps)
@@ -132,9 +132,9 @@ def tree_rows(
         narrow = (ranks < wanted.topk.unsqueeze(1)) | (depth == 0)
         narrow = narrow.expand_as(lineage).gather(2, lineage).all(dim=0)
         live = live & narrow & (depth <= wanted.depth.unsqueeze(1))
-    positions = or_nowhere(live, first.unsqueeze(1) + depth)
+    positions = masked(live, first.unsqueeze(1) + depth)
     tokens = torch.cat((bonus, draft.tokens), dim=1)
-    slots = first.unsqueeze(1) + own_places(parents.shape[1], tail, device)
+    slots = first.unsqueeze(1) + node_slots(parents.shape[1], tail, device)
     tails = tree_tails(positions, depth * live, slots, torch.stack(steps[::-1], dim=2), tail)
     return StepRows(tokens, positions, sequences, tails, lineage, ranks)
 
@@ -148,26 +148,26 @@ def tree_tails(
     fills its place; `oldest_first` int64 [B, T, P] are each row's ancestors, itself last.
     """
     rows, path = oldest_first.shape[1:]
-    committed = positions.unsqueeze(2) + numbers(1 - tail, 1, positions.device)
+    committed = positions.unsqueeze(2) + arange_cached(1 - tail, 1, positions.device)
     own = slots.unsqueeze(1).expand(-1, rows, -1).gather(2, oldest_first)
-    back = numbers(1 - path, 1, positions.device)
+    back = arange_cached(1 - path, 1, positions.device)
     on_path = torch.where(depth.unsqueeze(2) + back > 0, own, committed[..., -path:])
     return torch.cat((committed[..., :-path], on_path), dim=2).clamp(min=NOWHERE)
 
 
 @cache
-def own_places(rows: int, tail: int, device: torch.device) -> Tensor:
+def node_slots(rows: int, tail: int, device: torch.device) -> Tensor:
     """Where the rows of a tree lie, counted from the bonus token's slot: int64 [T]."""
     return torch.tensor([0, *range(tail, tail + rows - 1)], device=device)
 
 
-def rows_behind(
+def rows_after(
     bonus: Tensor,
     first: Tensor,
     sequences: Tensor,
     draft: Draft,
     tail: int,
-    wanted: Wanted | None = None,
+    wanted: DraftLimits | None = None,
 ) -> StepRows:
     """A draft of either kind behind the bonus tokens, as `tree_rows` takes them; all of it is
     wanted where `wanted` is None."""

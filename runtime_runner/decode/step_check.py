@@ -6,7 +6,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import Constants
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.rounds.step import StepRows
+from eagle_aot.runtime_runner.decode.step import StepRows
 
 
 def check_step(step: StepRows, constants: Constants) -> None:

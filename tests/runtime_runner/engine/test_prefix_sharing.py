@@ -8,13 +8,13 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.lab.invariants import check_all
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Tokens
+from eagle_aot.runtime_runner.engine.cache_slots import COPY_LEAST
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.engine.sequences import COPY_LEAST
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
-from eagle_aot.runtime_runner.rounds.round import Running
-from eagle_aot.runtime_runner.rounds.target import Forward
 from support.runner.chosen import request_of
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
 
@@ -49,7 +49,7 @@ class Counting(ToyTarget):
 
 
 @dataclass
-class Served:
+class PendingRequests:
     """An engine over a toy, and what its requests came to."""
 
     sequences: int = 4
@@ -62,7 +62,7 @@ class Served:
 
     def __post_init__(self) -> None:
         self.target = Counting(self.sequences, self.copies)
-        running = Running(range(self.sequences), TAIL, "cpu")
+        running = BatchState(range(self.sequences), TAIL, "cpu")
         drafter = SeeingDrafter(self.target, [True, False])
         rounds = Rounds(self.target, drafter, running, MAX_ROWS, None)
         schedule = SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto"))
@@ -105,7 +105,7 @@ class Served:
 
 
 def test_several_answers_to_a_prompt_compute_it_once() -> None:
-    served = Served(4)
+    served = PendingRequests(4)
     numbers = [served.add(SYSTEM) for _ in range(4)]
     served.all()
     assert sorted(served.kept[n] for n in numbers) == [0, *[len(SYSTEM) - 1] * 3]
@@ -115,7 +115,7 @@ def test_several_answers_to_a_prompt_compute_it_once() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_requests_with_a_system_prompt_that_come_at_any_time(seed: int) -> None:
     for reuse in (True, False):
-        served = Served(4, reuse=reuse)
+        served = PendingRequests(4, reuse=reuse)
         come_and_go(served, random.Random(seed))
         assert sum(kept >= 128 for kept in served.kept.values()) == 7 * reuse
         assert served.target.rows == sum(map(len, served.prompts.values())) - sum(
@@ -123,7 +123,7 @@ def test_requests_with_a_system_prompt_that_come_at_any_time(seed: int) -> None:
         )
 
 
-def come_and_go(served: Served, rng: random.Random) -> None:
+def come_and_go(served: PendingRequests, rng: random.Random) -> None:
     coming = [[*SYSTEM, *range(i, i + 5), i] for i in range(8)]
     while coming or served.engine.busy:
         if coming and rng.random() < 0.2:
@@ -134,14 +134,14 @@ def come_and_go(served: Served, rng: random.Random) -> None:
 
 def test_nobody_sees_what_is_not_theirs_meanwhile() -> None:
     """The check takes a free sequence, and what that held."""
-    served = Served(4)
+    served = PendingRequests(4)
     served.engine.after_step = check_all
     come_and_go(served, random.Random(1))
     assert sum(served.kept.values()) > 3 * len(SYSTEM)
 
 
 def test_a_chat_that_is_forked_in_its_middle_goes_on_both_ways() -> None:
-    served = Served(3)
+    served = PendingRequests(3)
     first = served.ask(SYSTEM, 20)
     middle = served.text(first)[:140]
     one, other = served.add([*middle, 7, 7]), served.add([*middle, 8, 8])
@@ -152,7 +152,7 @@ def test_a_chat_that_is_forked_in_its_middle_goes_on_both_ways() -> None:
 
 
 def test_what_runs_is_gone_on_from_while_it_runs() -> None:
-    served = Served(2)
+    served = PendingRequests(2)
     first = served.add(SYSTEM, 60)
     served.until(lambda: len(served.tokens[first]) > 20)
     second = served.add([*served.text(first)[:140], 2])
@@ -164,7 +164,7 @@ def test_what_runs_is_gone_on_from_while_it_runs() -> None:
 
 def test_a_prompt_that_is_ahead_goes_on_in_the_turns_of_those_behind_it() -> None:
     """So they have its rows as soon as if each had run them itself."""
-    served = Served(3)
+    served = PendingRequests(3)
     first = served.add([*SYSTEM, 1])
     served.step()  # a chunk
     second = served.add([*SYSTEM, 2])
@@ -176,7 +176,7 @@ def test_a_prompt_that_is_ahead_goes_on_in_the_turns_of_those_behind_it() -> Non
 
 
 def test_a_short_prompt_does_not_wait_for_what_it_does_not_need() -> None:
-    served = Served(2)
+    served = PendingRequests(2)
     long = served.add([*SYSTEM, *[1] * 300])
     served.step()
     short = served.add([*SYSTEM[:40], 2])
@@ -188,7 +188,7 @@ def test_a_short_prompt_does_not_wait_for_what_it_does_not_need() -> None:
 @pytest.mark.parametrize("fails", [True, False])
 def test_who_was_waited_for_may_go(fails: bool) -> None:
     """What it has run until then is kept, unless that is not known."""
-    served = Served(2)
+    served = PendingRequests(2)
     first = served.add([*SYSTEM, 1])
     served.step()
     second = served.add([*SYSTEM, 2])
@@ -204,7 +204,7 @@ def test_who_was_waited_for_may_go(fails: bool) -> None:
 
 
 def test_the_least_recently_used_is_evicted_and_a_source_is_used() -> None:
-    served = Served(3)
+    served = PendingRequests(3)
     old, shared, newer = [served.ask(p) for p in ([7] * 50, SYSTEM, [8] * 50)]
     turned_off = served.ask([*SYSTEM[:60], *[9] * 50])
     assert served.kept[turned_off] == 59
@@ -217,7 +217,7 @@ def test_the_least_recently_used_is_evicted_and_a_source_is_used() -> None:
 
 def test_a_text_goes_on_where_it_is() -> None:
     """As does one of which little is overwritten there, before another is given up."""
-    served = Served(2)
+    served = PendingRequests(2)
     chats = [served.ask([tone, *SYSTEM], 3) for tone in (1, 2)]
     for turn in range(3):
         for i, chat in enumerate(chats):
@@ -228,7 +228,7 @@ def test_a_text_goes_on_where_it_is() -> None:
 
 
 def test_a_few_rows_are_run() -> None:
-    served = Served(2)
+    served = PendingRequests(2)
     served.ask(SYSTEM)
     few = served.ask([*SYSTEM[:COPY_LEAST], *[7] * 300])
     enough = served.ask([*SYSTEM[: COPY_LEAST + 1], *[8] * 300])
@@ -237,7 +237,7 @@ def test_a_few_rows_are_run() -> None:
 
 
 def test_an_artifact_that_cannot_copy_goes_on_from_its_own_rows_alone() -> None:
-    served = Served(3, copies=False)
+    served = PendingRequests(3, copies=False)
     first, second = served.add(SYSTEM), served.add([*SYSTEM, 2])
     served.all()
     assert (served.kept[first], served.kept[second]) == (0, 0)
@@ -246,7 +246,7 @@ def test_an_artifact_that_cannot_copy_goes_on_from_its_own_rows_alone() -> None:
 
 
 def test_a_request_may_do_without_and_an_engine_too() -> None:
-    served, never = Served(2), Served(2, reuse=False)
+    served, never = PendingRequests(2), PendingRequests(2, reuse=False)
     served.ask(SYSTEM)
     without = served.add(SYSTEM, reuse=False)
     served.all()

@@ -7,9 +7,9 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_chunks
-from eagle_aot.runtime_runner.prompts.kept import KeptText
-from eagle_aot.runtime_runner.rounds.target import TargetMethods
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks
+from eagle_aot.runtime_runner.decode.target import TargetMethods
+from eagle_aot.runtime_runner.engine.cached_prefix import CachedPrefix
 from eagle_aot.targets.step import flat_slots, longest_chunk, ring_slots
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 
@@ -83,7 +83,7 @@ def test_rows_that_are_kept_are_those_of_a_fresh_run(
     in another one."""
     window, rewind = (5, 12) if sliding else (FLAT, FLAT)
     caches = [Cache(slots=window + rewind, window=window, plan=plan) for _ in range(3)]
-    kept_texts, texts = [KeptText()] * 3, [[0]] * 3
+    kept_texts, texts = [CachedPrefix()] * 3, [[0]] * 3
     tokens, places = st.integers(0, 1), st.integers(0, 2)
     for _ in range(data.draw(st.integers(1, 8))):
         source, place = data.draw(places), data.draw(places)
@@ -109,7 +109,7 @@ def shared_length(one: list[int], other: list[int]) -> int:
 
 def test_a_conversation_runs_what_is_new() -> None:
     """An answer's rows are kept as well, until it fills a forward: that is run again, once."""
-    first = KeptText().followed_by([1, 2, 3, 4], plan(3), 0, 6)
+    first = CachedPrefix().followed_by([1, 2, 3, 4], plan(3), 0, 6)
     assert first.shared([1, 2, 3, 4, 5, 6], planned(6), FLAT) == 3
     assert first.shared([1, 2, 3, 4, 5, 6, 7, 8, 9], planned(9), FLAT) == 0
     second = first.followed_by([*range(1, 13)], plan(9), 0, 15)
@@ -119,14 +119,14 @@ def test_a_conversation_runs_what_is_new() -> None:
 
 
 def test_a_text_that_turns_off_inside_a_chunk_keeps_what_is_before() -> None:
-    kept = KeptText().followed_by([*range(20)], plan(18), 0, 20)
+    kept = CachedPrefix().followed_by([*range(20)], plan(18), 0, 20)
     assert kept.shared([*range(13), -1, *range(14, 18)], planned(18), FLAT) == 12
     assert kept.shared([*range(10), -1], planned(11), FLAT) == 8
 
 
 def test_rows_that_were_shown_count_apart() -> None:
     """Behind a text that was drafted, one that was not, and one that was again."""
-    drafted = KeptText().followed_by([*range(20)], plan(18), 0, 20, shown=19)
+    drafted = CachedPrefix().followed_by([*range(20)], plan(18), 0, 20, shown=19)
     plain = drafted.followed_by([*range(12), 0, 0], plan(13), 11, 17)
     again = plain.followed_by([*range(12), 0, 0], plan(13), 11, 17, shown=13)
     for kept, rows in ((drafted, 11), (plain, 11), (again, 12)):
@@ -141,7 +141,7 @@ def planned(length: int) -> Callable[[int], list[Chunk]]:
 
 
 def test_a_ring_is_not_gone_back_in_too_far() -> None:
-    kept = KeptText().followed_by([*range(7)], plan(3), 0, 10)
+    kept = CachedPrefix().followed_by([*range(7)], plan(3), 0, 10)
     assert kept.shared([*range(5)], planned(5), rewind=6) == 4
     assert kept.shared([*range(5)], planned(5), rewind=5) == 0
     assert kept.shared([*range(5)], planned(5), rewind=4, window=6) == 4, "it is not full yet"

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants, ImageInputs
+from eagle_aot.runtime_runner.decode.input_embeds import GivenRows, InputEmbeds
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_around, plan_chunks
+from eagle_aot.runtime_runner.decode.step import StepRows, chain_rows
 from eagle_aot.runtime_runner.images.picture import Placed, Span
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.prompts.chunks import Chunk, plan_around, plan_chunks
-from eagle_aot.runtime_runner.prompts.given import Given, GivenRows
 from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
-from eagle_aot.runtime_runner.rounds.step import StepRows, chain_rows
 
 CPU_CHUNK = 128
 """Tokens of a prompt that a CPU takes at once at most: more are no faster, and a text that grows
@@ -62,15 +62,15 @@ class Target(Protocol):
     def plan_around(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
         """As `plan_prompt`, of a prompt with pictures."""
 
-    def given_rows(self, chunk: Chunk, pictures: Sequence[Placed]) -> Given:
+    def given_rows(self, chunk: Chunk, pictures: Sequence[Placed]) -> InputEmbeds:
         """What the rows of a chunk are in which pictures may lie."""
 
     def run_given(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: Given
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: InputEmbeds
     ) -> Forward:
         """As `run_prompt`, of a chunk with such rows."""
 
-    def showing(self, given: Given) -> AbstractContextManager[None]:
+    def showing(self, given: InputEmbeds) -> AbstractContextManager[None]:
         """While a drafter is shown the chunk: what it may see of its rows."""
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
@@ -146,18 +146,18 @@ class TargetMethods:
         sizes = longest, room
         return plan_around(length, pictures, sizes, least, constants.max_rows, kept)
 
-    def given_rows(self, chunk: Chunk, pictures: Sequence[Placed]) -> Given:
+    def given_rows(self, chunk: Chunk, pictures: Sequence[Placed]) -> InputEmbeds:
         assert self._given is not None, "an artifact of text"
         return self._given.of(chunk, pictures)
 
     def run_given(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: Given
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: InputEmbeds
     ) -> Forward:
         rows = padded(tokens, input_pos, chunk.padding)
         found = self._run(PREFILL, *rows, sequence, *given)
         return Forward(found.logits, found.features[:, : len(chunk)])
 
-    def showing(self, given: Given) -> AbstractContextManager[None]:
+    def showing(self, given: InputEmbeds) -> AbstractContextManager[None]:
         return nullcontext() if self._seeds is None else self._seeds.showing(given)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:

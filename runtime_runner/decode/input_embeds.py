@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import ImageInputs, encode_image
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.images.picture import Patches, Picture, Placed
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
 
 
-class Given(NamedTuple):
+class InputEmbeds(NamedTuple):
     """Rows of a chunk: `embeddings` [1, T, H], and `last_visible` int64 [T], the position up to
     which a picture's row sees, -1 for a token's."""
 
@@ -28,7 +28,7 @@ class GivenRows:
         self._executor, self._images = executor, images
         self._dtype = torch.bfloat16 if executor.device.type == "cuda" else torch.float32
 
-    def of(self, chunk: Chunk, pictures: Sequence[Placed]) -> Given:
+    def of(self, chunk: Chunk, pictures: Sequence[Placed]) -> InputEmbeds:
         """The rows of a chunk, padding included."""
         count, device = len(chunk) + chunk.padding, self._executor.device
         hidden = self._images.hidden_size
@@ -44,7 +44,7 @@ class GivenRows:
             embeddings[0, inside] = rows.to(device, self._dtype)
             own = torch.arange(here.start, here.stop, device=device)
             last[inside] = stop - 1 if self._images.sees_whole else own
-        return Given(embeddings, last)
+        return InputEmbeds(embeddings, last)
 
     def rows(self, picture: Picture) -> Tensor:
         """All of a picture's, [count, H]."""

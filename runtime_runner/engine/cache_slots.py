@@ -6,12 +6,12 @@ from functools import partial
 
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, StatelessDrafter
+from eagle_aot.runtime_runner.decode.target import Target
+from eagle_aot.runtime_runner.engine.cached_prefix import CachedPrefix
 from eagle_aot.runtime_runner.engine.request import Request
 from eagle_aot.runtime_runner.images.picture import Span
-from eagle_aot.runtime_runner.prompts.chunks import Chunk
-from eagle_aot.runtime_runner.prompts.kept import KeptText
-from eagle_aot.runtime_runner.rounds.round import Drafter, Recalling, Running
-from eagle_aot.runtime_runner.rounds.target import Target
 
 COPY_LEAST = 32
 """Rows from which on a copy of them, which reads and writes every layer's cache, is sooner there
@@ -19,7 +19,7 @@ than they are run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PrefixQuery:
     """A prompt, by the keys that tell it and its pictures from others', and where these are. With
     `shown`, rows of it that a cache holds are of use only as far as what drafts was shown them."""
 
@@ -28,14 +28,17 @@ class Wanted:
     shown: bool = False
 
     @classmethod
-    def by(cls, request: Request, drafter: Drafter | None) -> "Wanted":
+    def by(cls, request: Request, drafter: Drafter | None) -> "PrefixQuery":
         """What a request can go on from, if this is what drafts for those that are drafted."""
-        placed, needs_none = request.placed, request.is_plain or isinstance(drafter, Recalling)
+        placed, needs_none = (
+            request.placed,
+            request.is_plain or isinstance(drafter, StatelessDrafter),
+        )
         return cls(placed.keys, placed.spans, shown=drafter is not None and not needs_none)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Left:
+class CacheContents:
     """What a text of `length` tokens leaves in its cache: rows of all of `tokens` but the last, the
     first `kept` of which were there before. `prompt_tokens` of them were read, with `pictures`
     among them. `scratch` slots behind a tail's may be written. What drafts was shown the first
@@ -50,20 +53,22 @@ class Left:
     shown: int = 0
 
 
-class Sequences:
+class CacheSlots:
     """`order` is the sequence at each place of `running`; `free` are those that nobody has, the one
     that was used longest ago first."""
 
-    def __init__(self, running: Running, target: Target, copy_least: int = COPY_LEAST) -> None:
+    def __init__(self, running: BatchState, target: Target, copy_least: int = COPY_LEAST) -> None:
         """`copy_least` rows of a prompt are copied from another sequence, and fewer are run."""
         self.copy_least = copy_least
         self._running, self._target = running, target
         self.order: list[int] = running.sequences.tolist()
         self.free = list(self.order)
-        self._kept: dict[int, KeptText] = {}
-        self._users: dict[int, Callable[[], Left]] = {}
+        self._kept: dict[int, CachedPrefix] = {}
+        self._users: dict[int, Callable[[], CacheContents]] = {}
 
-    def take(self, wanted: Wanted, reuse: bool, left: Callable[[], Left]) -> tuple[int, int]:
+    def take(
+        self, wanted: PrefixQuery, reuse: bool, left: Callable[[], CacheContents]
+    ) -> tuple[int, int]:
         """A free one for a prompt, and how many of its rows are there, which is 0 unless rows may
         be reused. `left` tells what its text would leave there, whenever that is asked."""
         shared = {s: self.shared(wanted, self.held(s)) for s in self.free if reuse}
@@ -96,7 +101,7 @@ class Sequences:
 
     def give_back(self, sequence: int, *, kept: bool) -> None:
         """It is free, and holds what its text left, or what is not known."""
-        held = self.held(sequence) if kept else KeptText()
+        held = self.held(sequence) if kept else CachedPrefix()
         del self._users[sequence]
         self._kept[sequence] = held
         self.free.append(sequence)
@@ -106,19 +111,21 @@ class Sequences:
         for sequence in sequences or self.order:
             self._kept.pop(sequence, None)
 
-    def held(self, sequence: int) -> KeptText:
+    def held(self, sequence: int) -> CachedPrefix:
         """What it holds by now, whether it is free or not."""
         user = self._users.get(sequence)
-        return self.with_text(sequence, user()) if user else self._kept.get(sequence, KeptText())
+        return (
+            self.with_text(sequence, user()) if user else self._kept.get(sequence, CachedPrefix())
+        )
 
-    def with_text(self, sequence: int, left: Left) -> KeptText:
+    def with_text(self, sequence: int, left: CacheContents) -> CachedPrefix:
         """What it would hold if its text had left that."""
-        before = self._kept.get(sequence, KeptText())
+        before = self._kept.get(sequence, CachedPrefix())
         plan = self._plan(left.prompt_tokens, left.pictures)
         written = left.length + self._target.tail + left.scratch  # with drafts, at most
         return before.followed_by(left.tokens, plan, left.kept, written, left.shown)
 
-    def shared(self, wanted: Wanted, text: KeptText) -> int:
+    def shared(self, wanted: PrefixQuery, text: CachedPrefix) -> int:
         """How many rows of a prompt are those of a text, and of use."""
         prompt, target = wanted.prompt, self._target
         plan = partial(self._plan, len(prompt), wanted.pictures)
@@ -130,7 +137,7 @@ class Sequences:
             return target.plan_prompt(length, kept)
         return target.plan_around(length, pictures, kept)
 
-    def richest(self, sequence: int, wanted: Wanted) -> tuple[int, int]:
+    def richest(self, sequence: int, wanted: PrefixQuery) -> tuple[int, int]:
         """Which of the others has most rows of a prompt, and how many; itself and 0 where there are
         none."""
         others = (s for s in self.order if s != sequence)

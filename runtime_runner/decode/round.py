@@ -13,27 +13,27 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs, PredictsNextToken
+from eagle_aot.runtime_runner.decode.shape import MAX_TOPK, Shape
+from eagle_aot.runtime_runner.decode.step import (
+    Draft,
+    DraftLimits,
+    StepRows,
+    arange_cached,
+    masked,
+    paths_of,
+    rows_after,
+)
+from eagle_aot.runtime_runner.decode.target import Target, no_moves
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.rounds.acceptance import Accepted, accept
-from eagle_aot.runtime_runner.rounds.outlook import WIDTH, Foreseeing, Outlook
-from eagle_aot.runtime_runner.rounds.shape import MAX_TOPK, Shape
-from eagle_aot.runtime_runner.rounds.step import (
-    Draft,
-    StepRows,
-    Wanted,
-    numbers,
-    or_nowhere,
-    paths_of,
-    rows_behind,
-)
-from eagle_aot.runtime_runner.rounds.target import Target, no_moves
 from eagle_aot.runtime_runner.sampling.logprobs import unpacked
-from eagle_aot.runtime_runner.sampling.parameters import Choice
+from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
-class Running:
+class BatchState:
     """The sequences of a round, between two rounds; in the same tensors for good.
 
     `bonus` int64 [B, 1] is the token that is decided but in no cache yet, `position` int64 [B] its
@@ -63,7 +63,7 @@ class Running:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def first(self, count: int) -> "Running":
+    def first(self, count: int) -> "BatchState":
         """Those at the first `count` indices, in the same memory."""
         part = copy.copy(self)
         for name, tensor in self.tensors().items():
@@ -113,7 +113,7 @@ class Running:
         """Go on behind what was accepted; `scattered` tells a tree's path from a chain's."""
         live = accepted.first >= 0
         self.bonus.copy_(accepted.last_token)
-        self.position.copy_(or_nowhere(live, accepted.first + accepted.count + 1))
+        self.position.copy_(masked(live, accepted.first + accepted.count + 1))
         if scattered:
             self.moves.copy_(path_slots(accepted, self.moves.shape[1]))
         else:
@@ -122,15 +122,15 @@ class Running:
 
 def path_slots(accepted: Accepted, tail: int) -> Tensor:
     """Slots of the last D tokens of the text, int64 [B, D]; -1 for those in front of the path."""
-    entry = accepted.count.unsqueeze(1) + numbers(1 - tail, 1, accepted.count.device)
+    entry = accepted.count.unsqueeze(1) + arange_cached(1 - tail, 1, accepted.count.device)
     inside = (entry >= 0) & (accepted.first >= 0).unsqueeze(1)
-    return or_nowhere(inside, accepted.slots.gather(1, entry.clamp(min=0)))
+    return masked(inside, accepted.slots.gather(1, entry.clamp(min=0)))
 
 
 class Drafter(Protocol):
     """Guesses how texts go on."""
 
-    def propose(self, running: Running, shape: Shape) -> Draft:
+    def propose(self, running: BatchState, shape: Shape) -> Draft:
         """Drafts behind each sequence's bonus token, at least one."""
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
@@ -138,7 +138,7 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
-class Recalling(Protocol):
+class StatelessDrafter(Protocol):
     """A drafter that need not have been shown the rows that a text goes on from: it has no caches
     of its own in the program."""
 
@@ -162,7 +162,7 @@ class Outcome(NamedTuple):
     drafted: int | None = None
     ranks: Sequence[int] = ()
     offered: Sequence[int] = ()
-    outlook: Outlook | None = None
+    outlook: NextTokenProbs | None = None
     logprobs: Sequence[TokenLogprobs] = ()
 
     @classmethod
@@ -190,8 +190,8 @@ class Round:
         target: Target,
         drafter: Drafter | None,
         shape: Shape | int,
-        running: Running,
-        foreseeing: Foreseeing | None = None,
+        running: BatchState,
+        foreseeing: PredictsNextToken | None = None,
     ) -> None:
         """`shape` is what each sequence is drafted; a number is a chain's length. The drafter is
         `foreseeing` where it should tell what it expects next."""
@@ -218,8 +218,8 @@ class Round:
             assert (draft.parents is None) == self.shape.is_chain, "another kind of draft"
             draft = self._possible(draft)
         where = running.position, running.sequences
-        wanted = Wanted(running.depth, running.topk) if len(running) > 1 else None
-        step = rows_behind(running.bonus, *where, draft, self.target.tail, wanted)
+        wanted = DraftLimits(running.depth, running.topk) if len(running) > 1 else None
+        step = rows_after(running.bonus, *where, draft, self.target.tail, wanted)
         logits, features = self.target.verify(step, running.moves)
         processed = self._processed(step, logits)
         accepted = accept(step, self._choose(step, processed))
@@ -245,16 +245,16 @@ class Round:
         return replace(draft, tokens=torch.where(stands, self.running.bonus, draft.tokens))
 
     def _count(self, accepted: Accepted) -> None:
-        if self.running.sampler.kind < Choice.PROCESSED:
+        if self.running.sampler.kind < SamplingMode.PROCESSED:
             return
-        step = numbers(0, accepted.tokens.shape[1], accepted.tokens.device)
+        step = arange_cached(0, accepted.tokens.shape[1], accepted.tokens.device)
         decided = (step <= accepted.count.unsqueeze(1)) & (accepted.first >= 0).unsqueeze(1)
         self.running.sampler.count(accepted.tokens, accepted.sequences, decided)
 
     def _processed(self, step: StepRows, logits: Tensor) -> Tensor:
         """Logits [B, T, V] of what may be chosen behind each row."""
         sampler = self.running.sampler
-        paths = paths_of(step) if sampler.kind == Choice.PROCESSED else None
+        paths = paths_of(step) if sampler.kind == SamplingMode.PROCESSED else None
         return sampler.processed(logits, step.positions + 1, step.sequences, paths)
 
     def _choose(self, step: StepRows, processed: Tensor) -> Tensor:
@@ -281,7 +281,7 @@ class Round:
         rows = played.tolist()
         outcomes = [read(row[:columns]) for row in rows]
         if ahead:
-            outlooks = [Outlook.read(row[columns:]) for row in rows]
+            outlooks = [NextTokenProbs.read(row[columns:]) for row in rows]
             outcomes = [o._replace(outlook=x) for o, x in zip(outcomes, outlooks, strict=True)]
         if told is not None:
             logprobs = unpacked(told, path)
