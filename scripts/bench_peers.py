@@ -29,7 +29,7 @@ from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import eagle_command
 from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.lab.header import header, title_lines
 from eagle_aot.lab.options import commit_option, json_option
 from eagle_aot.lab.worker import Worker
@@ -117,7 +117,7 @@ def main(
 
 def encoded(artifact: Path, prompts: list[Prompt], count: int) -> list[list[int]]:
     """`count` of the prompts as token ids, by the artifact's tokenizer and template."""
-    tokenizer = Tokenizer(artifact)
+    tokenizer = read_tokenizer(artifact)
     chosen = prompts[:: max(1, len(prompts) // count)][:count]
     return [list(one) if is_ids(one) else tokenizer.encode(one, False, None) for one in chosen]
 

@@ -7,11 +7,11 @@ from typing import Any
 import click
 import torch
 
-from eagle_aot.common.errors import ArtifactError, CheckpointError
+from eagle_aot.common.errors import CheckpointError
 from eagle_aot.common.text import one_line, printable
-from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.loading.source import Source
+from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.targets import model_type
 from eagle_aot.targets.checkpoint import Checkpoint, side_directory
 from eagle_aot.targets.decoder.weights import LM_HEAD
@@ -77,13 +77,13 @@ def formats(matrices: list[Held]) -> list[dict[str, Any]]:
 def _tokenizer(path: Path) -> Description:
     """Whether there is one, and what it makes of a prompt."""
     try:
-        tokenizer = Tokenizer(side_directory(path))
+        tokenizer = convert_tokenizer(side_directory(path))
         return {
             "tokenizer": "loads",
             "chat_template": tokenizer.has_template,
             "adds_bos": tokenizer.adds_bos,
         }
-    except (ArtifactError, CheckpointError) as error:
+    except CheckpointError as error:
         return {"tokenizer": str(error), "chat_template": False, "adds_bos": False}
 
 

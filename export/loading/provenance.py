@@ -1,19 +1,22 @@
 """Where a pair comes from: what its checkpoints hold beside weights."""
 
 import shutil
+import tempfile
 from functools import cached_property
 from pathlib import Path
 
 from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.image_settings import ImageSettings, processor_file, read_settings
-from eagle_aot.common.tokenizer import Tokenizer, tokenizer_problem
+from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.drafters.files import BIN_INDEX, head_files
+from eagle_aot.export.loading.tokenizer import convert_tokenizer, is_readable_as, write_tokenizer
 from eagle_aot.targets.checkpoint import INDEX, read_config, read_json, side_directory
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.pictures import SOFT_TOKENS
 from eagle_aot.targets.place import bare_gguf, is_checkpoint
 
+GENERATION_CONFIG = "generation_config.json"
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
 """What is read of a checkpoint beside its weights and, of a target, its tokenizer."""
 
@@ -43,8 +46,19 @@ class Provenance:
 
     @cached_property
     def tokenizer_files(self) -> list[Path]:
-        """The target's, as `find_tokenizer` finds them."""
-        return find_tokenizer(self._beside)
+        """The files of the artifact's tokenizer: the target's own where a runner reads them as
+        transformers does, or else converted ones. Raises CheckpointError as `tokenizer` does."""
+        files = find_tokenizer(self._beside)
+        if self._beside is None or is_readable_as(self.tokenizer, self._beside):
+            return files
+        directory = Path(self._converted.name)
+        write_tokenizer(self.tokenizer, directory)
+        generation = [path for path in files if path.name == GENERATION_CONFIG]
+        return [*tokenizer_files(directory), *generation]
+
+    @cached_property
+    def _converted(self) -> "tempfile.TemporaryDirectory[str]":
+        return tempfile.TemporaryDirectory(prefix="tokenizer-")
 
     @cached_property
     def processor_file(self) -> Path | None:
@@ -79,10 +93,11 @@ class Provenance:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The target's, as a runner will load it. Raises ArtifactError when there is none."""
+        """The target's, as a runner will have it. Raises ArtifactError for a dummy, which has none,
+        and CheckpointError as `convert_tokenizer` does."""
         if self._beside is None:
             raise ArtifactError("a dummy has no tokenizer: give token ids instead of text")
-        return Tokenizer(self._beside)
+        return convert_tokenizer(self._beside)
 
     @cached_property
     def target(self) -> CheckpointIdentity:
@@ -95,13 +110,8 @@ class Provenance:
         return identity(None if self.is_dummy else self.draft_dir)
 
     def check_tokenizer(self) -> None:
-        """Raise CheckpointError unless the target's tokenizer loads."""
-        if not self.tokenizer_files:
-            return
-        try:
-            _ = self.tokenizer
-        except ArtifactError as error:
-            raise CheckpointError(str(error)) from error
+        """Raise CheckpointError unless the target's tokenizer can be put into an artifact."""
+        _ = self.tokenizer_files
 
     def copy_processor(self, directory: Path) -> None:
         """Put what makes pictures ready into an artifact, if anything says how."""
@@ -130,18 +140,15 @@ def checkpoint_records(directory: Path) -> dict[str, FileRecord]:
 
 
 def find_tokenizer(target_dir: Path | None) -> list[Path]:
-    """The target's tokenizer files; none for a dummy without a directory.
+    """Returns the target's tokenizer files, none for a dummy without a directory.
 
-    Raises CheckpointError when the target's directory has no tokenizer, or one that no runner would
-    load.
+    Raises CheckpointError when the target's directory has no tokenizer.
     """
     if target_dir is None:
         return []
     files = tokenizer_files(target_dir)
     if not any(path.name.startswith("tokenizer.") for path in files):
         raise CheckpointError(f"{target_dir}: no tokenizer.json or tokenizer.model")
-    if problem := tokenizer_problem(target_dir):
-        raise CheckpointError(problem)
     return files
 
 
@@ -169,7 +176,7 @@ def read_eos_ids(target_dir: Path | None) -> tuple[int, ...]:
 def _stop_configs(target_dir: Path) -> list[ConfigSection]:
     """What may name stop ids, the first that does counts."""
     found = [read_config(target_dir)] if is_checkpoint(target_dir) else []
-    generation = target_dir / "generation_config.json"
+    generation = target_dir / GENERATION_CONFIG
     if bare_gguf(target_dir) is None and generation.is_file():
         found.insert(0, ConfigSection(read_json(generation), generation))
     return found

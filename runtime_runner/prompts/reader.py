@@ -10,7 +10,7 @@ from typing import Any
 from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.prompts import Message, Part, check_messages, is_ids, user
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
 from eagle_aot.runtime_runner.images.picture import Picture, PlacedPrompt
 from eagle_aot.runtime_runner.images.placing import check_count, place
 from eagle_aot.runtime_runner.images.reader import PictureReader, Source
@@ -30,7 +30,7 @@ class PromptReader:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Loaded when text is first needed. Raises ArtifactError when there is none."""
-        return Tokenizer(self._directory)
+        return read_tokenizer(self._directory)
 
     def read(
         self,

@@ -1,115 +1,30 @@
-"""What a tokenizer may not make transformers do: open other files, run code, use the network."""
+"""The tokenizer of an artifact: ids, text and prompts are those that transformers gives."""
 
 import json
 import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import models
+from transformers import AutoTokenizer
 
-from eagle_aot.common.errors import ArtifactError, CheckpointError, PromptError
+from eagle_aot.common.errors import ArtifactError, PromptError
 from eagle_aot.common.prompts import Message, with_system
-from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.export.loading.provenance import find_tokenizer
-from eagle_aot.targets import TARGETS
+from eagle_aot.common.tokenizer import SETTINGS, TEMPLATE, VOCABULARY, read_tokenizer
+from eagle_aot.targets.registry import TINY_DIR
 
-OUTSIDE = "/etc/hostname"
-CODE = "open(__file__ + '.ran', 'w')\nclass Mine: pass\n"
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """The shipped tokenizer, alone."""
-    target_dir = TARGETS["gemma4-tiny"].target_dir
-    assert target_dir is not None
-    (tmp_path / "artifact").mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(target_dir / name, tmp_path / "artifact")
-    return tmp_path / "artifact"
-
-
-def write_keys(path: Path, keys: dict[str, Any]) -> None:
-    before = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(before | keys))
-
-
-@pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise AssertionError(f"asked the network for {arguments}")
-
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-
-
-@pytest.mark.parametrize("settings", ["tokenizer_config.json", "special_tokens_map.json"])
-@pytest.mark.parametrize(
-    ("key", "value", "what"),
-    [
-        ("auto_map", {"AutoTokenizer": ["mine.Mine", None]}, "code"),
-        ("auto_map", {"AutoTokenizer": ["someone/repository--mine.Mine", None]}, "code"),
-        ("init_inputs", [OUTSIDE], "code"),
-        ("fast_tokenizer_files", ["../../../etc/tokenizer.4.0.json"], "a file"),
-        ("tokenizer_file", OUTSIDE, "a file"),
-        ("vocab_file", OUTSIDE, "a file"),
-        ("merges_file", OUTSIDE, "a file"),
-        ("spm_file", OUTSIDE, "a file"),
-        ("gguf_file", f"..{OUTSIDE}", "a file"),
-        ("special_tokens_map_file", OUTSIDE, "a file"),
-    ],
+RANDOM = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+SHIPPED = TINY_DIR / "target"
+OURS = read_tokenizer(SHIPPED)
+THEIRS: Any = AutoTokenizer.from_pretrained(SHIPPED)
+SPECIAL = ["<pad>", "<bos>", "<eos>", "<|turn>", "<turn|>"]
+TEXTS = st.lists(st.one_of(st.text(), st.sampled_from([*SPECIAL, " ", "\n", "Ada has 27 "]))).map(
+    "".join
 )
-def test_keys_that_name_files_or_code_are_refused(
-    directory: Path, settings: str, key: str, value: Any, what: str
-) -> None:
-    write_keys(directory / settings, {key: value})
-    message = rf"{settings}: '{key}' names {what}, and no tokenizer here may: remove the key"
-    with pytest.raises(ArtifactError, match=message + " and export again"):
-        Tokenizer(directory)
-    with pytest.raises(CheckpointError, match=message):
-        find_tokenizer(directory)
-
-
-def test_a_key_that_names_nothing_is_no_matter(directory: Path, no_network: None) -> None:
-    keys = {"tokenizer_file": None, "name_or_path": "someone/repository", "trust_remote_code": True}
-    write_keys(directory / "tokenizer_config.json", keys)
-    assert Tokenizer(directory).encode("Tom")
-
-
-def test_only_the_artifacts_own_files_are_interpreted(directory: Path, no_network: None) -> None:
-    """Not a config.json with code beside it, nor templates that no manifest lists."""
-    expected = Tokenizer(directory).encode("Tom")
-    (directory / "mine.py").write_text(CODE)
-    auto_map = {"AutoConfig": "mine.Mine", "AutoTokenizer": ["mine.Mine", None]}
-    write_keys(directory / "config.json", {"model_type": "mine", "auto_map": auto_map})
-    (directory / "additional_chat_templates").mkdir()
-    (directory / "additional_chat_templates" / "default.jinja").write_text("{{ 1 / 0 }}")
-    (directory / "vocab.json").write_text("{")
-    tokenizer = Tokenizer(directory)
-    assert tokenizer.encode("Tom") == expected
-    assert isinstance(tokenizer.hf.chat_template, str)
-    assert not (directory / "mine.py.ran").exists()
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"a": 1, "a": 2}', '{"a":' * 100_000], ids=list("abcd")
-)
-def test_settings_that_are_no_object_are_refused(directory: Path, text: str) -> None:
-    (directory / "tokenizer_config.json").write_text(text)
-    with pytest.raises(ArtifactError, match=r"tokenizer_config\.json: cannot be read \("):
-        Tokenizer(directory)
-
-
-def test_a_tokenizer_that_fails_on_a_prompt_is_stated(directory: Path, no_network: None) -> None:
-    """A vocabulary without the token for all that it lacks is found out when one is needed."""
-    tokenizer = tokenizers.Tokenizer(models.WordLevel({"Tom": 0}, unk_token="<unk>"))
-    tokenizer.save(str(directory / "tokenizer.json"))
-    with pytest.raises(ArtifactError, match=r"cannot encode the prompt \(.*UNK"):
-        Tokenizer(directory).encode("Ada", raw=True)
-
-
 QUESTION: Message = {"role": "user", "content": "Who?"}
 CONVERSATION: list[Message] = [
     {"role": "system", "content": "Be brief."},
@@ -120,17 +35,57 @@ CONVERSATION: list[Message] = [
 NO_SYSTEM = "the chat template takes no system text: leave it out"
 
 
-def test_a_conversation_is_rendered_as_transformers_does(directory: Path) -> None:
-    tokenizer = Tokenizer(directory)
-    assert isinstance(tokenizer.hf.chat_template, str)
-    expected = tokenizer.hf.apply_chat_template(CONVERSATION, add_generation_prompt=True).input_ids
-    assert tokenizer.encode(CONVERSATION) == expected
-    assert tokenizer.encode(CONVERSATION[1:], system="Be brief.") == expected
-    assert tokenizer.encode(CONVERSATION, system="another") == expected
-    assert tokenizer.encode("Who?") == tokenizer.encode([QUESTION])
-    assert tokenizer.encode("Who?", system="Be brief.") == tokenizer.encode(
-        [CONVERSATION[0], QUESTION]
-    )
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The shipped tokenizer, to be changed."""
+    for name in (VOCABULARY, SETTINGS, TEMPLATE):
+        shutil.copy(SHIPPED / name, tmp_path)
+    return tmp_path
+
+
+def update(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@RANDOM
+@given(text=TEXTS, special=st.booleans(), ids=st.lists(st.integers(0, 1030)))
+def test_ids_and_text_are_those_of_transformers(text: str, special: bool, ids: list[int]) -> None:
+    assert OURS.ids(text, special) == THEIRS(text, add_special_tokens=special).input_ids
+    for skip in (True, False):
+        expected = THEIRS.decode(ids, skip_special_tokens=skip)
+        assert OURS.decode(ids, skip_special_tokens=skip) == expected
+    for token in ids:
+        assert OURS.word(token) == THEIRS.convert_ids_to_tokens(token)
+
+
+def test_special_tokens_are_those_of_transformers() -> None:
+    assert OURS.bos_id == THEIRS.bos_token_id == 2
+    assert OURS.special_tokens == THEIRS.special_tokens_map
+    added, expected = OURS.backend.get_added_tokens_decoder(), THEIRS.added_tokens_decoder
+    assert {i: repr(token) for i, token in added.items()} == {
+        i: repr(token) for i, token in expected.items()
+    }
+
+
+def test_a_conversation_has_the_ids_of_transformers() -> None:
+    expected = THEIRS.apply_chat_template(CONVERSATION, add_generation_prompt=True).input_ids
+    assert OURS.encode(CONVERSATION) == expected
+    assert OURS.encode(CONVERSATION[1:], system="Be brief.") == expected
+    assert OURS.encode(CONVERSATION, system="another") == expected
+    assert OURS.encode("Who?") == OURS.encode([QUESTION])
+    assert OURS.encode("Who?", system="Be brief.") == OURS.encode([CONVERSATION[0], QUESTION])
+
+
+def test_raw_text_has_the_ids_of_transformers() -> None:
+    assert OURS.encode("Tom", raw=True) == THEIRS("Tom").input_ids
+
+
+def test_truncation_and_padding_of_the_file_are_ignored(directory: Path) -> None:
+    truncation = {
+        "direction": "Right", "max_length": 3, "stride": 0, "strategy": "LongestFirst",
+    }  # fmt: skip
+    update(directory / VOCABULARY, {"truncation": truncation})
+    assert read_tokenizer(directory).encode("Tom has 27 pears") == OURS.encode("Tom has 27 pears")
 
 
 @pytest.mark.parametrize(
@@ -145,40 +100,100 @@ def test_a_conversation_is_rendered_as_transformers_does(directory: Path) -> Non
         ("", "there is no chat template: give a prompt without roles"),
     ],
 )
-def test_what_the_system_says_is_never_passed_over(
+def test_a_system_text_that_the_template_ignores_is_refused(
     directory: Path, template: str, message: str
 ) -> None:
     if template:
-        (directory / "chat_template.jinja").write_text(template)
+        (directory / TEMPLATE).write_text(template)
     else:
-        (directory / "chat_template.jinja").unlink()
-    tokenizer = Tokenizer(directory)
+        (directory / TEMPLATE).unlink()
+    tokenizer = read_tokenizer(directory)
     assert tokenizer.encode("Who?")
     with pytest.raises(PromptError, match=message):
         tokenizer.encode("Who?", system="Be brief.")
 
 
-def test_a_system_text_that_is_the_templates_own_is_taken(directory: Path) -> None:
-    (directory / "chat_template.jinja").write_text(
+def test_a_system_text_that_the_template_has_itself_is_accepted(directory: Path) -> None:
+    (directory / TEMPLATE).write_text(
         "{% if messages[0].role != 'system' %}Help.{% endif %}"
         "{% for m in messages %}{{ m.content }}{% endfor %}"
     )
-    tokenizer = Tokenizer(directory)
+    tokenizer = read_tokenizer(directory)
     assert tokenizer.encode("Who?", system="Help.") == tokenizer.encode("Who?")
 
 
 def test_messages_need_a_chat_template(directory: Path) -> None:
-    (directory / "chat_template.jinja").unlink()
+    (directory / TEMPLATE).unlink()
     with pytest.raises(PromptError, match="there is no chat template"):
-        Tokenizer(directory).encode(CONVERSATION)
-
-
-def test_raw_text_has_the_tokenizers_own_ids(directory: Path) -> None:
-    tokenizer = Tokenizer(directory)
-    assert tokenizer.encode("Tom", raw=True) == tokenizer.hf("Tom").input_ids
+        read_tokenizer(directory).encode(CONVERSATION)
 
 
 def test_messages_keep_their_own_system_text() -> None:
     assert with_system(CONVERSATION, "another") == CONVERSATION
     assert with_system("Who?", None) == [QUESTION]
     assert with_system([QUESTION], "Be brief.") == [CONVERSATION[0], QUESTION]
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{% if %}", "{{ raise_exception('no') }}"])
+def test_a_template_that_fails_is_an_error_of_the_artifact(directory: Path, template: str) -> None:
+    (directory / TEMPLATE).write_text(template)
+    with pytest.raises(ArtifactError, match=r"the chat template cannot be rendered \("):
+        read_tokenizer(directory).encode(CONVERSATION)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"a": 1, "a": 2}', '{"a":' * 100_000], ids=list("abcd")
+)
+def test_settings_that_are_no_object_are_refused(directory: Path, text: str) -> None:
+    (directory / SETTINGS).write_text(text)
+    with pytest.raises(ArtifactError, match=r"tokenizer_config\.json: cannot be read \("):
+        read_tokenizer(directory)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("tokenizer_class", "LlamaTokenizer", "Invalid enum value 'LlamaTokenizer'"),
+        ("clean_up_tokenization_spaces", True, "must be false"),
+        ("add_bos_token", False, "unknown field `add_bos_token`"),
+        ("chat_template", "{{ messages[0].content }}", "unknown field `chat_template`"),
+        ("unk_token", {"__type": "AddedToken", "content": "<pad>"}, "Expected `str . null`"),
+        ("auto_map", {"AutoTokenizer": ["mine.Mine", None]}, "unknown field `auto_map`"),
+        ("tokenizer_file", "/etc/hostname", "unknown field `tokenizer_file`"),
+    ],
+)
+def test_settings_of_a_checkpoint_are_refused(
+    directory: Path, key: str, value: Any, message: str
+) -> None:
+    update(directory / SETTINGS, {key: value})
+    line = rf"tokenizer_config\.json: not the settings .* \(.*{message}.*\): export again"
+    with pytest.raises(ArtifactError, match=line):
+        read_tokenizer(directory)
+
+
+@pytest.mark.parametrize("key", ["unk_token", "extra_special_tokens"])
+def test_special_tokens_outside_the_vocabulary_are_refused(directory: Path, key: str) -> None:
+    update(directory / SETTINGS, {key: "<unk>" if key == "unk_token" else ["<unk>"]})
+    with pytest.raises(ArtifactError, match=r"names '<unk>', which tokenizer\.json lacks: export"):
+        read_tokenizer(directory)
+
+
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "tokenizer.model"])
+def test_files_of_a_checkpoint_are_refused(directory: Path, name: str) -> None:
+    (directory / name).write_text("{}")
+    with pytest.raises(ArtifactError, match=rf"{name}: not a file of an artifact: export again"):
+        read_tokenizer(directory)
+
+
+def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="has no tokenizer: give token ids instead of text"):
+        read_tokenizer(tmp_path)
+
+
+def test_a_vocabulary_that_cannot_encode_a_prompt_is_an_error(directory: Path) -> None:
+    """The token for all that a vocabulary lacks is found to be missing when it is needed."""
+    made = tokenizers.Tokenizer(models.WordLevel({"Tom": 0, "Ada": 1}, unk_token="<unk>"))
+    made.add_special_tokens(SPECIAL)
+    made.save(str(directory / VOCABULARY))
+    with pytest.raises(ArtifactError, match=r"cannot encode the prompt \(.*UNK"):
+        read_tokenizer(directory).encode("Zoe", raw=True)

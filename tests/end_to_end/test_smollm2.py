@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.loading.describe_target import describe_target
 from eagle_aot.export.loading.provenance import read_eos_ids
+from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint, side_directory
 from eagle_aot.targets.decoder.weights import replace_linear
@@ -55,7 +56,7 @@ def directory() -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(directory: Path) -> Tokenizer:
-    return Tokenizer(side_directory(directory))
+    return convert_tokenizer(side_directory(directory))
 
 
 def test_its_config_is_the_published_geometry(directory: Path) -> None:

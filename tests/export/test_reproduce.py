@@ -120,9 +120,11 @@ def test_a_checkpoint_that_changed_is_refused_by_file_name(
     recorded: Manifest, pair: Source, tmp_path: Path, name: str, flag: str
 ) -> None:
     content = bytearray((tmp_path / name).read_bytes())
-    content[-1] ^= 1
-    changed = content if name.endswith(".safetensors") else content[:-1] + b" \n"
-    (tmp_path / name).write_bytes(changed)
+    if name.endswith(".safetensors"):
+        content[-1] ^= 1
+    else:
+        content += b" \n"
+    (tmp_path / name).write_bytes(content)
     file = Path(name).name
     message = f"^{flag} .*: not the recorded checkpoint: {file} is different: name the directory"
     with pytest.raises(CheckpointError, match=message):

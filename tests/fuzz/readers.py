@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import read_tokenizer as read_artifact_tokenizer
 from eagle_aot.export.cli import main as eagle_export
 from eagle_aot.export.drafters.eagle3.describe import describe_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
@@ -90,7 +90,7 @@ def read_weights(directory: Path) -> None:
 def read_tokenizer(directory: Path) -> None:
     """Load a tokenizer, encode with and without its template, decode."""
     read_eos_ids(directory)
-    tokenizer = Tokenizer(directory)
+    tokenizer = read_artifact_tokenizer(directory)
     for raw in (True, False):
         tokenizer.decode(tokenizer.encode("the cat", raw))
 

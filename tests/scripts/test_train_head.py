@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.self_test.run import rank
 from eagle_aot.export.drafters.files import HeadCheckpoint
@@ -94,7 +94,7 @@ def test_every_kind_of_prompt_is_measured(trained: Path) -> None:
 
 
 def test_the_self_test_finds_that_it_fits(trained: Path) -> None:
-    target, tokenizer = load_target("gemma4-tiny", 256), Tokenizer(TINY_DIR / "target")
+    target, tokenizer = load_target("gemma4-tiny", 256), read_tokenizer(TINY_DIR / "target")
     texts = [
         continue_greedily(
             target, tokenizer.encode(story.question), range(7), 24, EOS_IDS, torch.device("cpu")

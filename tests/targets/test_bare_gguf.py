@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError, UnsupportedError
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.targets import load_target
 from eagle_aot.targets.bare_gguf import read_bare
 from eagle_aot.targets.checkpoint import Checkpoint, side_directory
@@ -151,7 +151,7 @@ def test_only_a_config_beside_it_makes_a_difference(bare: Path, tmp_path: Path) 
     settings = {"auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "tokenizer.json").write_text("{")
-    assert Tokenizer(side_directory(tmp_path)).encode("the", raw=True)
+    assert convert_tokenizer(side_directory(tmp_path)).encode("the", raw=True)
     write_config(tmp_path, {"model_type": "mine"})
     assert Checkpoint(tmp_path).config.text("model_type") == "mine"
     assert side_directory(tmp_path) == tmp_path
@@ -166,7 +166,7 @@ def test_the_tokenizer_is_written_as_transformers_reads_it(bare: Path) -> None:
         "generation_config.json",
     }
     theirs = AutoTokenizer.from_pretrained(bare.parent, gguf_file=bare.name)
-    ours = Tokenizer(directory)
+    ours = convert_tokenizer(directory)
     text = "the other one, naïve\n  99 bottles</s>"
     assert ours.encode(text, raw=True) == theirs(text).input_ids
     turn = [{"role": "user", "content": text}]
@@ -188,7 +188,9 @@ def test_the_tokenizer_is_written_as_transformers_reads_it(bare: Path) -> None:
 def test_a_bos_comes_first_where_the_tokenizer_puts_it(
     tmp_path: Path, adds_bos: bool | None, pre: str, expected: bool
 ) -> None:
-    tokenizer = Tokenizer(side_directory(write_bare(tmp_path / "model.gguf", adds_bos, pre)))
+    tokenizer = convert_tokenizer(
+        side_directory(write_bare(tmp_path / "model.gguf", adds_bos, pre))
+    )
     assert tokenizer.adds_bos == expected
     raw, turn = tokenizer.encode("the", raw=True), tokenizer.encode("the")
     assert (raw[0] == 0) == expected and raw.count(0) == expected
@@ -200,8 +202,8 @@ def test_a_template_without_a_bos_gets_the_tokenizers(tmp_path: Path, adds_bos: 
     file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
     file.say_tokenizer(SIZE, adds_bos, template="{{ messages[0].content }}")
     file.close()
-    tokenizer = Tokenizer(side_directory(tmp_path))
-    bare = tokenizer.hf("the", add_special_tokens=False).input_ids
+    tokenizer = convert_tokenizer(side_directory(tmp_path))
+    bare = tokenizer.ids("the", add_special_tokens=False)
     assert tokenizer.encode("the") == ([0, *bare] if adds_bos else bare)
 
 

@@ -12,6 +12,7 @@ import torch
 
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.loading.provenance import checkpoint_records, read_eos_ids
+from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.lab.training.heads.draft import HeadSizes
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
 from eagle_aot.lab.training.loop import Budget
@@ -87,7 +88,7 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The target's."""
-        return Tokenizer(self.tokenizer_dir)
+        return convert_tokenizer(self.tokenizer_dir)
 
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:

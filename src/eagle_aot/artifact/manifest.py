@@ -99,8 +99,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `decisions` are what followed from them. `constants` are what the program publishes, by method.
     `stages` is what the export cost. `self_test` is what the export found about the pair on text,
     None where it was not run. `files` are the records of every other file of the artifact; the
-    tokenizer's are the target's own files, unchanged. `images` is None, and not written, where
-    prompts are text alone.
+    tokenizer's are the target's own files where a runner reads them as transformers does, or else
+    what an export made of them. `images` is None, and not written, where prompts are text alone.
     """
 
     schema_version: int

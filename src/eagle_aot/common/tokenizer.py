@@ -1,198 +1,236 @@
-"""Text to token ids and back, with the artifact's own tokenizer.
+"""The tokenizer and the chat template of an artifact.
 
-transformers opens files that tokenizer_config.json names wherever they are (up to 5.23 at least
-`fast_tokenizer_files`, before 5 any vocabulary), offers to run code that `auto_map` names, and
-reads a directory's config.json and additional templates unasked: nothing of that happens here.
+The `tokenizers` library reads `tokenizer.json`, and jinja2 renders `chat_template.jinja`. An export
+writes these files so that they give what transformers gives for the target's own files, whatever
+those are. transformers itself, which takes seconds to import, is not needed here.
 """
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.errors import ArtifactError, PromptError
-from eagle_aot.common.plain_tokenizer import is_plain_message, read_plain
-from eagle_aot.common.process import held_stderr
 from eagle_aot.common.prompts import Message, with_system
 from eagle_aot.common.strict_json import read_object
 from eagle_aot.common.token_bytes import TokenBytes
 
-SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
-"""Whose keys become arguments of the tokenizer's class."""
+if TYPE_CHECKING:
+    import tokenizers
+    from jinja2 import Template
 
-CODE = ("auto_map", "init_inputs")
-"""Keys that choose code, or its arguments by position."""
-
-FILES = ("_file", "_files")
-"""How keys that name files end."""
-
+VOCABULARY, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+FILES = {VOCABULARY, SETTINGS, TEMPLATE, "generation_config.json"}
+SPECIAL_TOKENS = (
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+)  # fmt: skip
 NO_SYSTEM = "the chat template takes no system text: leave it out"
-"""What to say where it refuses one, or passes it over."""
+"""The error where a template refuses a system's text, or leaves it out."""
 
 PANIC = "PanicException"
-"""What a failed assertion in Rust becomes, which Python cannot import and is no Exception."""
+"""What a failed assertion in Rust becomes, which Python cannot import and which is no Exception."""
+
+
+class TokenizerSettings(msgspec.Struct, kw_only=True, omit_defaults=True,
+                        forbid_unknown_fields=True):  # fmt: skip
+    """`tokenizer_config.json`: tokens that a chat template may name, in `extra_special_tokens` by
+    names that only this model has. Each other field has one value, or changes neither ids nor
+    text."""
+
+    tokenizer_class: Literal["TokenizersBackend", "PreTrainedTokenizerFast"]
+    bos_token: str | None = None
+    eos_token: str | None = None
+    unk_token: str | None = None
+    sep_token: str | None = None
+    pad_token: str | None = None
+    cls_token: str | None = None
+    mask_token: str | None = None
+    backend: Literal["tokenizers"] = "tokenizers"
+    clean_up_tokenization_spaces: bool = False
+    extra_special_tokens: dict[str, str] | list[str] = []
+    model_max_length: float | None = None
+    padding_side: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.clean_up_tokenization_spaces:
+            raise ValueError("clean_up_tokenization_spaces must be false")
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """The tokens that are set, by their names."""
+        extra = self.extra_special_tokens
+        values = {name: getattr(self, name) for name in SPECIAL_TOKENS}
+        named = {name: token for name, token in values.items() if token is not None}
+        return named | (extra if isinstance(extra, dict) else {})
 
 
 class Tokenizer:
-    """The tokenizer and chat template in an artifact's directory."""
+    """Converts text, or the messages of a chat, to token ids, and ids to text."""
 
-    def __init__(self, directory: Path) -> None:
-        """No file outside the directory is opened, no network, and no code that its files name.
+    def __init__(
+        self,
+        backend: "tokenizers.Tokenizer",
+        special_tokens: Mapping[str, str],
+        chat_template: str | None,
+    ) -> None:
+        """`special_tokens` are those that the template may name: `bos_token`, `eos_token`, ..."""
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.special_tokens = dict(special_tokens)
+        self.chat_template = chat_template
 
-        Raises ArtifactError when there is none, when it asks for such, or cannot be read.
-        """
-        if not tokenizer_files(directory):
-            raise ArtifactError(f"{directory}: has no tokenizer: give token ids instead of text")
-        if problem := tokenizer_problem(directory):
-            raise ArtifactError(f"{problem} and export again")
-        self._directory = directory
-        with self._stated():
-            self._plain = read_plain(directory)
-        if self._plain is None:
-            _ = self.hf
+    @property
+    def has_template(self) -> bool:
+        """Whether a prompt can be a turn of a conversation."""
+        return bool(self.chat_template)
 
     @cached_property
-    def hf(self) -> Any:
-        """transformers' own, which takes a second to import."""
-        from transformers import AutoTokenizer
+    def bos_id(self) -> int | None:
+        """The id of the beginning-of-sequence token, None where there is none."""
+        bos = self.special_tokens.get("bos_token")
+        return None if bos is None else self.backend.token_to_id(bos)
 
-        with self._stated(), alone(self._directory) as copies, held_stderr():
-            return AutoTokenizer.from_pretrained(
-                copies, local_files_only=True, trust_remote_code=False
-            )
+    @cached_property
+    def adds_bos(self) -> bool:
+        """Whether the tokenizer itself begins every text with a beginning-of-sequence token."""
+        return self.bos_id is not None and self.ids("")[:1] == [self.bos_id]
 
-    @contextmanager
-    def _stated(self) -> Iterator[None]:
-        """Raise ArtifactError for what is wrong with a file."""
-        try:
-            yield
-        except BaseException as error:  # a different type for every kind of damage
-            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
-                raise
-            raise ArtifactError(f"{self._directory}: tokenizer cannot be read ({error})") from error
+    @cached_property
+    def bytes_of(self) -> TokenBytes:
+        """The bytes that each token stands for by itself."""
+        return TokenBytes(self.backend)
 
     def encode(
         self, prompt: str | Sequence[Message], raw: bool = False, system: str | None = None
     ) -> list[int]:
-        """Token ids of a prompt as one user turn, of the bare text with `raw`, or of a conversation
-        up to where the next answer begins. `system` is what `with_system` says.
+        """Returns the token ids of a prompt as one user turn, of the bare text with `raw`, or of a
+        conversation up to where the next answer begins. `system` is added as `with_system` says.
 
         A beginning-of-sequence token comes first where the tokenizer itself puts one there, and
         never twice. Raises PromptError where there is no chat template for messages or a system's
         text, or where it does not take them.
         """
         if isinstance(prompt, str) and system is None and (raw or not self.has_template):
-            ids = self._ids(prompt)
+            ids = self.ids(prompt)
         else:
-            text = self._render(with_system(prompt, system))
-            ids = self._ids(text, add_special_tokens=False)
-            if self.adds_bos and ids[:1] != [self._used.bos_token_id]:
-                ids = [self._used.bos_token_id, *ids]
+            text = self._render_with_system(with_system(prompt, system))
+            ids = self.ids(text, add_special_tokens=False)
+            if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+                ids = [self.bos_id, *ids]
         if not ids:
             raise PromptError("the prompt is empty")
         return ids
 
-    @property
-    def has_template(self) -> bool:
-        """Whether a prompt can be a turn of a conversation."""
-        return bool(self._used.chat_template)
-
-    @property
-    def adds_bos(self) -> bool:
-        """Whether the tokenizer itself begins every text with a beginning-of-sequence token."""
-        bos = self._used.bos_token_id
-        return bos is not None and self._ids("")[:1] == [bos]
-
-    def _ids(self, text: str, **options: bool) -> list[int]:
+    def ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Returns the token ids of a text; `add_special_tokens` adds what the tokenizer puts around
+        every text. Raises PromptError for a text that is not Unicode."""
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise PromptError("the prompt is not valid Unicode text") from error
         try:
-            if self._plain is not None:
-                return self._plain.ids(text, **options)
-            ids: list[int] = self.hf(text, **options).input_ids
-        except Exception as error:  # tokenizers' own, which have no type
+            (encoding,) = self.backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        except Exception as error:  # the library's own, which have no type
             raise ArtifactError(f"the tokenizer cannot encode the prompt ({error})") from error
+        ids: list[int] = encoding.ids
         return ids
 
-    def _render(self, messages: Sequence[Message]) -> str:
-        """Raises PromptError where a template has no place for what the system says."""
-        if not self.has_template:
-            raise PromptError("there is no chat template: give a prompt without roles")
-        system, others = messages[:1], messages[1:]
-        if system[0]["role"] != "system":
-            return self._apply(messages)
-        without = self._apply(others)
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        """Returns the text of a conversation, with `add_generation_prompt` up to where an answer
+        begins. Raises ArtifactError where the template fails."""
         try:
-            text = self._apply(messages)
-        except ArtifactError as error:
-            raise PromptError(f"{NO_SYSTEM} ({error.__cause__})") from error
-        said = system[0]["content"]
-        if text == without and isinstance(said, str) and said.strip() not in text:
-            raise PromptError(NO_SYSTEM)
-        return text
-
-    def _apply(self, messages: Sequence[Message]) -> str:
-        try:
-            if self._plain is not None and all(map(is_plain_message, messages)):
-                return self._plain.rendered(messages)
-            text: str = self.hf.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True
+            text: str = self._template.render(
+                messages=list(messages),
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self.special_tokens,
             )
         except Exception as error:  # a template may compute anything, and divide by zero
             raise ArtifactError(f"the chat template cannot be rendered ({error})") from error
         return text
 
-    def decode(self, ids: list[int]) -> str:
-        """Text of generated ids, special tokens left out."""
-        text: str = self._used.decode(ids, skip_special_tokens=True)
-        return text
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Returns the text of ids."""
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def word(self, token: int) -> str | None:
-        """What the vocabulary calls a token."""
-        name: str | None = self._used.convert_ids_to_tokens(token)
-        return name
-
-    @property
-    def _used(self) -> Any:
-        return self.hf if self._plain is None else self._plain
+        """Returns the vocabulary's name of a token."""
+        return self.backend.id_to_token(token)
 
     @cached_property
-    def bytes_of(self) -> TokenBytes:
-        """What each token stands for by itself."""
-        return TokenBytes(self._used)
+    def _template(self) -> "Template":
+        from eagle_aot.common.chat_template import compile_template  # imports jinja2
 
+        return compile_template(self.chat_template or "")
 
-def tokenizer_problem(directory: Path) -> str:
-    """Why a tokenizer must not be loaded: it cannot be read, or names files or code of its own.
-
-    Empty where nothing is wrong.
-    """
-    for name in SETTINGS:
-        path = directory / name
-        if not path.is_file():
-            continue
+    def _render_with_system(self, messages: Sequence[Message]) -> str:
+        """Raises PromptError where the template leaves out what the system says."""
+        if not self.has_template:
+            raise PromptError("there is no chat template: give a prompt without roles")
+        system, others = messages[0], messages[1:]
+        if system["role"] != "system":
+            return self.render(messages)
+        without = self.render(others)
         try:
-            settings = read_object(path)
-        except (OSError, ValueError) as error:
-            return f"{path}: cannot be read ({error})"
-        for key, value in settings.items():
-            if value is not None and (key in CODE or key.endswith(FILES)):
-                what = "code" if key in CODE else "a file"
-                return f"{path}: {key!r} names {what}, and no tokenizer here may: remove the key"
-    return ""
+            text = self.render(messages)
+        except ArtifactError as error:
+            raise PromptError(f"{NO_SYSTEM} ({error.__cause__})") from error
+        content = system["content"]
+        if text == without and isinstance(content, str) and content.strip() not in text:
+            raise PromptError(NO_SYSTEM)
+        return text
+
+
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """Returns the tokenizer in an artifact's directory.
+
+    Raises ArtifactError where there is none, where its files cannot be read, and where they are a
+    checkpoint's that mean more than is read here.
+    """
+    names = {path.name for path in tokenizer_files(directory)}
+    if not names:
+        raise ArtifactError(f"{directory}: has no tokenizer: give token ids instead of text")
+    if others := sorted(names - FILES):
+        raise ArtifactError(f"{directory / others[0]}: not a file of an artifact: export again")
+    settings = _read_settings(directory / SETTINGS)
+    with library_errors(directory):
+        from tokenizers import Tokenizer as Backend
+
+        backend = Backend.from_file(str(directory / VOCABULARY))
+        added = {token.content for token in backend.get_added_tokens_decoder().values()}
+        template = (directory / TEMPLATE).read_text("utf-8") if TEMPLATE in names else None
+    special, extra = settings.special_tokens, settings.extra_special_tokens
+    unnamed = extra if isinstance(extra, list) else []
+    if missing := sorted({*special.values(), *unnamed} - added):
+        raise ArtifactError(
+            f"{directory / SETTINGS}: names {missing[0]!r}, which {VOCABULARY} lacks: export again"
+        )
+    return Tokenizer(backend, special, template)
+
+
+def _read_settings(path: Path) -> TokenizerSettings:
+    try:
+        return msgspec.convert(read_object(path), TokenizerSettings)
+    except msgspec.ValidationError as error:
+        raise ArtifactError(
+            f"{path}: not the settings of an artifact's tokenizer ({error}): export again"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: cannot be read ({error})") from error
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[Path]:
-    """A directory of copies of the tokenizer's files and nothing else, for the time of a load."""
-    with tempfile.TemporaryDirectory(prefix="tokenizer-") as copies:
-        for path in tokenizer_files(directory):
-            shutil.copyfile(path, os.path.join(copies, path.name))
-        yield Path(copies)
+def library_errors(directory: Path) -> Iterator[None]:
+    """Raise ArtifactError for what a library finds wrong with a file of a tokenizer."""
+    try:
+        yield
+    except BaseException as error:  # a different type for every kind of damage
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        raise ArtifactError(f"{directory}: tokenizer cannot be read ({error})") from error

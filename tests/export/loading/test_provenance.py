@@ -9,7 +9,7 @@ import pytest
 
 from eagle_aot.artifact import TOKENIZER_FILES, CheckpointIdentity
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.export import Source
 from eagle_aot.export.loading.provenance import Provenance, identity, read_eos_ids
 from eagle_aot.targets import TARGETS
@@ -80,7 +80,7 @@ def test_a_bare_gguf_brings_its_tokenizer_and_stop_ids(tmp_path: Path) -> None:
     provenance.copy_tokenizer(artifact)
     copied = {path.name for path in artifact.iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} < copied
-    assert Tokenizer(artifact).encode("the") == provenance.tokenizer.encode("the")
+    assert read_tokenizer(artifact).encode("the") == provenance.tokenizer.encode("the")
 
 
 @pytest.mark.parametrize("present", [[], ["tokenizer_config.json", "chat_template.jinja"]])

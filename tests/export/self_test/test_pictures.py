@@ -10,12 +10,12 @@ from PIL import Image
 from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.self_test import PROMPTS
-from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export import ExportOptions, Source, load_pair
 from eagle_aot.export.drafters.eagle3.self_test.seeds import Seeds
 from eagle_aot.export.drafters.self_test.score import Rounds, Score
 from eagle_aot.export.drafters.self_test.text import continue_greedily
 from eagle_aot.export.loading.load import LoadedPair
+from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.export.options import TEXT_AND_IMAGES
 from eagle_aot.export.pipeline import run_self_test, seeded
 from eagle_aot.export.self_test.drawings import drawing, drawn
@@ -58,7 +58,7 @@ def test_answers_behind_pictures_are_transformers_own(
 ) -> None:
     target, config = loaded.pair.target, loaded.pair.vision
     assert config is not None
-    tokenizer = Tokenizer(picture_pair[0])
+    tokenizer = convert_tokenizer(picture_pair[0])
     (prompt,) = picture_prompts(loaded.pair, [PROMPTS[4], [3, 4]], tokenizer, ROWS, CPU)
     text = continue_greedily(target, prompt, [1, 2], 12, (), CPU)
     drawing_ = drawing(config.config, ROWS, seed=0)
@@ -73,7 +73,7 @@ def test_rows_take_the_place_of_what_stands_for_them(
     loaded: LoadedPair, picture_pair: tuple[Path, Path]
 ) -> None:
     """One slot early, as the tokens that slots hold are."""
-    tokenizer = Tokenizer(picture_pair[0])
+    tokenizer = convert_tokenizer(picture_pair[0])
     (prompt,) = picture_prompts(loaded.pair, PROMPTS[:1], tokenizer, ROWS, CPU)
     text = continue_greedily(loaded.pair.target, prompt, [1], 4, (), CPU)
     embedded = loaded.pair.draft.embed(text.tokens[:, 1 : text.slots + 1])
@@ -91,10 +91,10 @@ def test_a_turn_without_a_place_for_a_picture(
         shutil.copyfile(file, tmp_path / file.name)
     template = tmp_path / "chat_template.jinja"
     template.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    assert encoded("one", Tokenizer(tmp_path), IMAGE).count(IMAGE) == 1  # by its word
+    assert encoded("one", convert_tokenizer(tmp_path), IMAGE).count(IMAGE) == 1  # by its word
     template.write_text("none of it")
     with pytest.raises(PromptError, match="no place for a picture"):
-        encoded("one", Tokenizer(tmp_path), IMAGE)
+        encoded("one", convert_tokenizer(tmp_path), IMAGE)
 
 
 def scored(nats: torch.Tensor) -> Score:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bench_server import main
 from eagle_aot.artifact import TOKENIZER_FILES, Manifest
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.lab.bench.server.figures import EngineTime, Line, clock, times
 from eagle_aot.lab.bench.server.in_engine import answered
 from eagle_aot.lab.bench.server.load import Known, Load
@@ -108,7 +108,7 @@ def test_random_weights_are_given_words(int4_head_artifact: Path, tmp_path: Path
     assert refused.exit_code == 1 and "name a file of prompts" in refused.output
     with with_words(bare) as found:
         Manifest.read(found).verify(found)
-        tokenizer = Tokenizer(found)
+        tokenizer = read_tokenizer(found)
         every = words(manifest)
         (prompt, other), again = made_up(every, 2, 9), made_up(every, 2, 9)
         ids = tokenizer.encode(prompt)

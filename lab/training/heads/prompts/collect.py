@@ -68,20 +68,15 @@ def _until_the_user(run: Run) -> list[int]:
     """The chat template up to where the user's first turn begins."""
     tokenizer = run.tokenizer
     message = [{"role": "user", "content": MARKER}]
-    text = (
-        str(tokenizer.hf.apply_chat_template(message, tokenize=False))
-        if (tokenizer.has_template)
-        else ""
-    )
+    text = tokenizer.render(message, add_generation_prompt=False) if tokenizer.has_template else ""
     if MARKER not in text:
         raise SettingError("--own-prompts: the target has no chat template to begin with")
-    ids: list[int] = tokenizer.hf(text.split(MARKER)[0], add_special_tokens=False).input_ids
-    return ids
+    return tokenizer.ids(text.split(MARKER)[0], add_special_tokens=False)
 
 
 def _turn(run: Run, ids: Sequence[int]) -> str:
     """The text of a turn that has ended; empty for any other and for a very short one."""
-    if ids[-1] not in run.stop_ids or set(ids[:-1]) & set(run.tokenizer.hf.all_special_ids):
+    if ids[-1] not in run.stop_ids or any(map(run.tokenizer.bytes_of.is_special, ids[:-1])):
         return ""
     text = run.tokenizer.decode(list(ids[:-1])).strip()
     return text if len(text.split()) >= FEWEST_WORDS else ""

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.lab.training.heads.prompts.made import Conversation
 
 AT_ONCE = 20_000
@@ -68,7 +68,7 @@ def _parts(conversations: Iterable[Conversation]) -> Iterator[list[Conversation]
 def _encode(
     directory: Path, longest: int, conversations: Sequence[Conversation]
 ) -> list[list[int]]:
-    tokenizer = Tokenizer(directory)
+    tokenizer = convert_tokenizer(directory)
     rows = (encode_conversation(tokenizer, conversation) for conversation in conversations)
     return [ids for ids in rows if len(ids) <= longest]
 
@@ -80,11 +80,4 @@ def encode_conversation(tokenizer: Tokenizer, conversation: Conversation) -> lis
     """
     if not tokenizer.has_template or len(conversation) == 1:
         return tokenizer.encode(conversation[-1]["content"])
-    try:
-        text = tokenizer.hf.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=True
-        )
-    except Exception as error:  # a template may raise anything
-        raise ArtifactError(f"the chat template cannot be rendered ({error})") from error
-    ids: list[int] = tokenizer.hf(text, add_special_tokens=False).input_ids
-    return ids
+    return tokenizer.ids(tokenizer.render(conversation), add_special_tokens=False)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eagle_aot.common.self_test import MAX_NEW_TOKENS, PROMPTS
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.self_test.run import rank
 from eagle_aot.export.drafters.self_test.text import Text, continue_greedily
@@ -34,7 +34,7 @@ def target() -> TapTarget:
 
 def texts_of(target: TapTarget, prompts: list[str]) -> list[Text]:
     """Greedy answers, with the hidden states of every boundary."""
-    tokenizer, boundaries = Tokenizer(TINY_DIR / "target"), range(target.num_hidden_layers + 1)
+    tokenizer, boundaries = read_tokenizer(TINY_DIR / "target"), range(target.num_hidden_layers + 1)
     answer = partial(
         continue_greedily,
         target,
