@@ -140,7 +140,9 @@ class Tokenizer:
         ids: list[int] = encoding.ids
         return ids
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, object]], add_generation_prompt: bool = True
+    ) -> str:
         """Returns the text of a conversation, with `add_generation_prompt` up to where an answer
         begins. Raises ArtifactError where the template fails."""
         try:
