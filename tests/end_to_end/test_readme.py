@@ -59,6 +59,12 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def imports() -> list[str]:
+    """Return every import of this package in a block of Python, once."""
+    lines = re.findall(r"^from eagle_aot.* import .*$", "\n".join(PAGES.values()), re.MULTILINE)
+    return sorted(set(lines))
+
+
 def collect(arguments: list[str]) -> None:
     """Exit as pytest does when it only collects tests."""
     os.chdir(ROOT)
@@ -96,6 +102,13 @@ def test_docs_are_short() -> None:
 def test_index_lists_every_results_file_once() -> None:
     results = sorted(path.name for path in RESULTS.iterdir() if path != INDEX)
     assert sorted(link for link in links(INDEX) if link.endswith(".txt")) == results
+
+
+@pytest.mark.parametrize("line", imports())
+def test_python_imports_resolve(line: str) -> None:
+    module, _, names = line.removeprefix("from ").partition(" import ")
+    for name in names.split(", "):
+        assert hasattr(importlib.import_module(module), name)
 
 
 @pytest.mark.parametrize("line", commands())
