@@ -27,7 +27,6 @@ class Asked:
     max_batch_size: int
     inputs: str
     image_tokens: tuple[int, ...] | None
-    image_seed: str | None
     load_format: str
     dummy_layers: int | None
     quantize: str | None
@@ -89,7 +88,6 @@ class Asked:
             max_batch_size=self.max_batch_size,
             inputs=self.inputs,
             image_tokens=self.image_tokens,
-            image_seed=self.image_seed,
             no_self_test=self.no_self_test,
             self_test_prompts=self.self_test_prompts,
             jobs=self.jobs,

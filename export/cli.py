@@ -28,7 +28,6 @@ CPU_WEIGHTS = ["float32", "int8", "int4"]
 INPUTS = ["text", "text,image"]
 """The names in `options.py`, which imports torch."""
 
-SEEDS = ["token", "picture"]
 """The names in `options.py`."""
 
 QUANTS = ["none", "int8", "int4"]
@@ -82,10 +81,6 @@ def numbers(
 @click.option("--image-tokens", callback=numbers, metavar="N,...",
               help="Rows of a prompt that a picture takes at most: 70, 140, 280, 560 or 1120, or "
                    "several, the default first; default: the checkpoint's.")  # fmt: skip
-@click.option("--image-seed", type=click.Choice(SEEDS),
-              help="What a head is shown where a picture is: the token that stands for it, or its "
-                   "rows; default: what drafts better in the self-test, else the token. The text "
-                   "stays the same.")  # fmt: skip
 @click.option("--load-format", type=click.Choice(["auto", "dummy"]), default="auto",
               show_default=True, help="dummy: full geometry, random weights.")  # fmt: skip
 @click.option("--dummy-layers", type=click.IntRange(min=1), metavar="N",

@@ -15,8 +15,7 @@ class MethodLengths:
     """Rows that each method accepts: inclusive ranges, none on both sides of the INT4 dispatch.
 
     `max_batch_size` is the number of sequences that the caches hold, `image_tokens` are the rows
-    that a picture may take, the default first, none where prompts have no pictures. With
-    `seeds_pictures` a head is shown those rows, or else the embedding of what stands for them.
+    that a picture may take, the default first, none where prompts have no pictures.
     """
 
     max_rows: int
@@ -24,7 +23,6 @@ class MethodLengths:
     max_prefill: int
     max_batch_size: int
     image_tokens: tuple[int, ...] = ()
-    seeds_pictures: bool = False
 
     @property
     def max_draft(self) -> int:

@@ -15,6 +15,8 @@ BATCH, ROWS, WIDTH = "batch", "rows", "width"
 """Sizes that are no number: sequences, rows of a sequence, and any that does not vary."""
 
 LOGITS, FEATURES = "logits", "features"
+IS_IMAGE = "is_image"
+"""The input that says which rows of a draft head's prompt hold a row of an image."""
 
 TYPICAL_ROWS = 8
 """Of a step, over all its sequences: what methods are traced and tuned at."""
@@ -145,15 +147,6 @@ def features_input(batch: int, width: int, dtype: torch.dtype) -> dict[str, Inpu
     """A feature for each row of a step of at most so many sequences."""
     features = torch.zeros(*typical_shape(batch), width, dtype=dtype)
     return {"features": (features, {0: BATCH, 1: ROWS})}
-
-
-def seeds_input(batch: int, width: int, dtype: torch.dtype) -> dict[str, Input]:
-    """What rows of such a step may hold in place of tokens' embeddings, and which do."""
-    shape, by_row = typical_shape(batch), {0: BATCH, 1: ROWS}
-    return {
-        "embeddings": (torch.zeros(*shape, width, dtype=dtype), by_row),
-        "given": (torch.zeros(shape, dtype=torch.int64), by_row),
-    }
 
 
 def typical_shape(batch: int) -> tuple[int, int]:

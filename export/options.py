@@ -6,7 +6,6 @@ from typing import Any
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
-from eagle_aot.export.drafters.verdict import SEED_PICTURE, SEEDS
 from eagle_aot.export.lengths import check_chain_len, check_image_tokens, check_max_batch_size
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import AUTO
@@ -25,8 +24,7 @@ UNRECORDED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportOptions:
-    """How to export a pair. None means the head's, the target's or the backend's own default, and
-    for `image_seed` what the self-test finds.
+    """How to export a pair. None means the head's, the target's or the backend's own default.
 
     With more `jobs` than one a CUDA program's methods are lowered by as many processes. With this
     one they take `gpu_memory` bytes of the GPU together, or what is free, as far as one method can.
@@ -42,7 +40,6 @@ class ExportOptions:
     max_batch_size: int = 1
     inputs: str = TEXT
     image_tokens: tuple[int, ...] | None = None
-    image_seed: str | None = None
     no_self_test: bool = False
     self_test_prompts: Path | None = None
     jobs: int = 1
@@ -60,10 +57,6 @@ class ExportOptions:
             if not self.reads_pictures:
                 raise SettingError(f"--image-tokens goes with --inputs {TEXT_AND_IMAGES}")
             check_image_tokens(self.image_tokens)
-        if self.image_seed not in (None, *SEEDS):
-            raise SettingError(f"--image-seed {self.image_seed}: must be {' or '.join(SEEDS)}")
-        if self.image_seed == SEED_PICTURE and not self.reads_pictures:
-            raise SettingError(f"--image-seed goes with --inputs {TEXT_AND_IMAGES}")
 
     @property
     def reads_pictures(self) -> bool:

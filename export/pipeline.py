@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Constants, Manifest, file_records
-from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
-from eagle_aot.export.drafters.registry import SHOWN_PICTURES
-from eagle_aot.export.drafters.verdict import RANDOM, SEED_PICTURE, SEED_TOKEN, Verdict, unknown
+from eagle_aot.export.drafters.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, drafts_of_a_round, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
@@ -120,8 +117,6 @@ def export_pair(
     chain_len = drafts_of_a_round(options.chain_len, loaded.pair.draft.default_chain_len)
     constants = publish(loaded.pair, lengths, chain_len, provenance.eos_ids)
     self_test_record = pairing_record(loaded, backend, options)
-    options = seeded(options, self_test_record)
-    lengths = _lengths(loaded.pair, options)  # again, with what the drafter's methods take
     loaded = replace(loaded, pair=prepare(loaded.pair, backend, progress))
     pair = loaded.pair
     codes = 2 if options.cpu_weights == INT4 else 1  # of 4 bits take 8 until they are lowered
@@ -152,7 +147,7 @@ def export_pair(
             device=compiler.device_record(),
             stages=progress.stages,
             self_test=self_test_record,
-            images=image_inputs(pair, lengths),
+            images=image_inputs(pair, lengths, methods),
         )
         manifest.write(directory)
     return manifest
@@ -170,12 +165,6 @@ def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
         max_prefill=_max_prefill(options, backend),
         max_seq_len=pair.target.max_seq_len,
     )
-
-
-def seeded(options: ExportOptions, found: dict[str, Any] | None) -> ExportOptions:
-    """With what the self-test found to draft better behind pictures, where nobody named it."""
-    better = (found or {}).get("image_seeds", {}).get("better", SEED_TOKEN)
-    return replace(options, image_seed=options.image_seed or better)
 
 
 def lightened(loaded: LoadedPair, options: ExportOptions) -> LoadedPair:
@@ -259,12 +248,7 @@ def _lengths(pair: Pair, options: ExportOptions) -> MethodLengths:
     caches = (module for module in pair.modules() if isinstance(module, KVCache))
     room = min((cache.ring - cache.window for cache in caches if cache.window), default=0)
     longest = _max_prefill(options, options.backend), target.max_seq_len, target.sliding_window
-    lengths = method_lengths(*longest, target.sequences, room, options.image_tokens or ())
-    if options.image_seed != SEED_PICTURE:
-        return lengths
-    if pair.draft.kind not in SHOWN_PICTURES:
-        raise SettingError(f"--image-seed: drafter {pair.draft.kind!r} is shown no embeddings")
-    return replace(lengths, seeds_pictures=True)
+    return method_lengths(*longest, target.sequences, room, options.image_tokens or ())
 
 
 def _image_tokens(source: Source, options: ExportOptions) -> tuple[int, ...] | None:

@@ -8,7 +8,6 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.runtime_runner.drafters import drafter_factory, read_draft_ids
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
 from eagle_aot.runtime_runner.program.executor import open_program
-from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 from eagle_aot.runtime_runner.runner import Runner
 
 
@@ -45,17 +44,14 @@ def load_artifact(
     constants = Constants.from_methods(opened.constants())
     if constants.methods() != manifest.constants:
         raise ArtifactError(f"{directory}: the program's constants are not the manifest's")
-    images = manifest.images
-    seeds = HeadSeeds(opened, images) if images is not None and images.seeds_head else None
     draft_ids = read_draft_ids(directory, opened.device)
     return Runner(
         directory,
         opened,
         constants,
-        make_drafter(seeds or opened, constants, draft_ids, manifest),
+        make_drafter(opened, constants, draft_ids, manifest),
         prompt_share,
         copies=COPY_ROWS in manifest.methods,
         reuse=reuse,
-        images=images,
-        seeds=seeds,
+        images=manifest.images,
     )

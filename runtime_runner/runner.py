@@ -43,7 +43,6 @@ from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, GenerationParams
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.prompts.reader import AnyPrompt, PromptReader
-from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.recommended import recommended
@@ -66,15 +65,14 @@ class Runner:
         copies: bool = False,
         reuse: bool = True,
         images: ImageInputs | None = None,
-        seeds: HeadSeeds | None = None,
     ) -> None:
         """With `copies` the program has `copy_rows`; it takes `images` in prompts where that is not
-        None, and shows them to the drafter through `seeds`, if through anything."""
+        None."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
         self.drafter = drafter
-        self.target = TargetMethods(executor, constants, copies=copies, images=images, seeds=seeds)
+        self.target = TargetMethods(executor, constants, copies=copies, images=images)
         self.reader = PromptReader(directory, images, constants.max_prefill_chunk)
         batch, device = constants.max_batch_size, executor.device
         length = constants.max_seq_len + constants.tail

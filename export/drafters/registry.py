@@ -1,27 +1,20 @@
 """The kinds of drafters this version exports, as one plain table."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 from eagle_aot.artifact import DFLASH, GEMMA4_ASSISTANT, NGRAM, P_EAGLE
 from eagle_aot.export.drafters import ngram
 from eagle_aot.export.drafters.dflash import kind as dflash
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.eagle3.model import KIND as EAGLE3
-from eagle_aot.export.drafters.eagle3.self_test.seeds import compare_seeds
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind as gemma4_assistant
 from eagle_aot.export.drafters.peagle import kind as peagle
 from eagle_aot.export.drafters.protocol import Drafter, DrafterKind, HeadKind
-from eagle_aot.export.drafters.self_test.text import Text
-from eagle_aot.export.drafters.verdict import SeedsFound
 
 __all__ = [
     "HEADS",
     "KINDS",
     "OF_DUMMIES",
-    "SHOWN_PICTURES",
     "kind_of",
     "kind_of_checkpoint",
     "load_draft",
@@ -39,9 +32,6 @@ by name what it does not read."""
 
 KINDS: dict[str, DrafterKind] = {**HEADS, NGRAM: ngram}
 """And what needs no checkpoint."""
-
-SHOWN_PICTURES: dict[str, Callable[[Any, Sequence[Text]], SeedsFound]] = {EAGLE3: compare_seeds}
-"""Whose heads can be shown a picture's rows, and how that drafts, beside what stands for them."""
 
 OF_DUMMIES = EAGLE3
 """What drafts for a target of random weights unless something else is asked for."""

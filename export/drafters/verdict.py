@@ -1,7 +1,7 @@
 """What a self-test found, in words and as the manifest records it."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -11,33 +11,14 @@ Finding = Literal["fits", "other reading", "chance", "unknown"]
 
 RANDOM = "its weights are random"
 
-SEED_TOKEN, SEED_PICTURE = "token", "picture"
-SEEDS = (SEED_TOKEN, SEED_PICTURE)
-"""What a head is shown where a prompt has a picture: the embedding of what stands for its rows, or
-the rows."""
-
-
-class SeedsFound(Protocol):
-    """Which of them is `better`; `line` tells a reader."""
-
-    @property
-    def better(self) -> str: ...
-
-    @property
-    def line(self) -> str: ...
-
-    def to_json(self) -> dict[str, Any]: ...
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """`message` is one line; `details` say on what it was found. `seeds` are known where the target
-    reads pictures and the head may be shown them."""
+    """`message` is one line; `details` say on what it was found."""
 
     kind: Finding
     message: str
     details: dict[str, Any] = field(default_factory=dict)
-    seeds: SeedsFound | None = None
 
     @property
     def is_warning(self) -> bool:
@@ -51,8 +32,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """The manifest's `self_test`."""
         found = {"verdict": self.kind, "message": self.message}
-        seeds = {} if self.seeds is None else {"image_seeds": self.seeds.to_json()}
-        return {**found, **self.details, **seeds, "readings": self.readings()}
+        return {**found, **self.details, "readings": self.readings()}
 
     def show(self, console: Console) -> None:
         """What was measured, for a reader."""
@@ -68,5 +48,3 @@ def announce(verdict: Verdict, console: Console) -> None:
     style, word = ("bold red", "WARNING: ") if verdict.is_warning else (None, "")
     line = one_line(f"{word}self-test: {verdict.message}")
     console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-    if verdict.seeds is not None:
-        console.print(verdict.seeds.line, markup=False, highlight=False, soft_wrap=True)

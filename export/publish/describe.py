@@ -26,7 +26,7 @@ from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.loading.source import Source
-from eagle_aot.export.method_spec import MethodSpec
+from eagle_aot.export.method_spec import IS_IMAGE, MethodSpec
 from eagle_aot.export.options import ExportOptions, record_options
 from eagle_aot.export.pair import Pair
 from eagle_aot.targets.step import TAIL, flat_slots
@@ -101,8 +101,10 @@ def describe(
     )
 
 
-def image_inputs(pair: Pair, lengths: MethodLengths) -> ImageInputs | None:
-    """What stands for pictures in prompts; None where there are none."""
+def image_inputs(
+    pair: Pair, lengths: MethodLengths, methods: Mapping[str, MethodSpec]
+) -> ImageInputs | None:
+    """Return what stands for images in prompts, or None where prompts hold no images."""
     if pair.vision is None or pair.picture_tokens is None:
         return None
     config, tokens = pair.vision.config, pair.picture_tokens
@@ -116,7 +118,7 @@ def image_inputs(pair: Pair, lengths: MethodLengths) -> ImageInputs | None:
         end_token=tokens.end,
         never=list(tokens.never),
         sees_whole=pair.sees_whole,
-        seeds_head=lengths.seeds_pictures,
+        drafter_reads_images=any(IS_IMAGE in method.inputs for method in methods.values()),
     )
 
 

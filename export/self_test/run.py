@@ -1,7 +1,6 @@
 """The self-test around a drafter's own: prompts, device, what can go wrong, and what is told."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,20 +11,17 @@ from eagle_aot.common.memory import shortage
 from eagle_aot.common.prompts import Prompt, is_ids
 from eagle_aot.common.self_test import identity, self_test_prompts
 from eagle_aot.common.threads import torch_threads
-from eagle_aot.export.drafters.registry import HEADS, SHOWN_PICTURES
-from eagle_aot.export.drafters.self_test.text import target_texts
-from eagle_aot.export.drafters.verdict import RANDOM, SeedsFound, Verdict, announce, unknown
+from eagle_aot.export.drafters.registry import HEADS
+from eagle_aot.export.drafters.verdict import RANDOM, Verdict, announce, unknown
 from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.options import ExportOptions
-from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.cpu_weights.lighten import eager
 from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
 from eagle_aot.export.prepare.fold import fold_int4
 from eagle_aot.export.self_test.device import moved
-from eagle_aot.export.self_test.picture_prompts import picture_prompts
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.int4 import Int4Linear
 
@@ -72,43 +68,7 @@ def _of_drafter(
     pair = eager(fold_int4(loaded.pair)) if device.type == "cpu" else loaded.pair
     with stage as begin, moved(pair, device), torch_threads(threads_for(pair.target)):
         kind = HEADS[pair.draft.kind]
-        verdict = kind.self_test(pair, encoded, provenance.eos_ids, device, begin)
-        if not may_show_pictures(pair) or not options.image_tokens:
-            return verdict
-        begin("self-test: pictures")
-        limit = options.image_tokens[0]
-        try:
-            return replace(verdict, seeds=seeds_of(pair, prompts, provenance, limit, device))
-        except SettingError:  # a picture longer than a chunk may be
-            return verdict
-        except (MemoryError, RuntimeError) as error:
-            if shortage(error) is None:
-                raise
-            return verdict
-
-
-def may_show_pictures(pair: Pair) -> bool:
-    """Whether the head could be shown a picture's rows in place of what stands for them."""
-    if pair.vision is None or pair.draft.kind not in SHOWN_PICTURES:
-        return False
-    return pair.draft.hidden_size == pair.target.hidden_size
-
-
-def seeds_of(
-    pair: Pair,
-    prompts: Sequence[Prompt],
-    provenance: Provenance,
-    limit: int,
-    device: torch.device,
-) -> SeedsFound | None:
-    """What the head drafts better from, behind pictures of up to `limit` rows; None where the
-    context or the tokenizer has no place for them."""
-    try:
-        made = list(picture_prompts(pair, prompts, provenance.tokenizer, limit, device))
-    except (ArtifactError, PromptError):
-        return None
-    texts = target_texts(pair.target, pair.draft.tap_layers, made, provenance.eos_ids, device)
-    return SHOWN_PICTURES[pair.draft.kind](pair.draft, texts) if texts else None
+        return kind.self_test(pair, encoded, provenance.eos_ids, device, begin)
 
 
 def check_head(source: Source) -> None:

@@ -1,14 +1,14 @@
 """A prompt on its way through target and drafter."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import committed
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.decode.round import Drafter, StatelessDrafter
+from eagle_aot.runtime_runner.decode.round import Drafter, ReadsImages, StatelessDrafter
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.images.picture import Placed
 from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
@@ -80,18 +80,20 @@ class Prefill:
         positions = torch.arange(chunk.start, chunk.stop, device=self._text.device)
         tokens = self._text[:, chunk.start : chunk.stop]
         rows, target = (tokens, positions, self._sequence, chunk), self._target
-        shown: AbstractContextManager[None] = nullcontext()
+        images: InputEmbeds | None = None
         if self._pictures and not chunk.few_rows:
-            given = target.given_rows(chunk, self._pictures)
-            logits, features = target.run_given(*rows, given)
-            shown = target.showing(given)
+            images = target.given_rows(chunk, self._pictures)
+            logits, features = target.run_given(*rows, images)
         else:
             logits, features = target.run_prompt(*rows)
         bonus = self._choose(logits[:, -1:], chunk.stop)
         if self._drafter:
             following = torch.cat((self._text, bonus), dim=1)[:, chunk.start + 1 : chunk.stop + 1]
-            with shown:
-                self._drafter.observe(committed(following, positions, self._sequence), features)
+            accepted = committed(following, positions, self._sequence)
+            if images is not None and isinstance(self._drafter, ReadsImages):
+                self._drafter.observe_images(accepted, features, images)
+            else:
+                self._drafter.observe(accepted, features)
         return bonus
 
     def _choose(self, logits: Tensor, position: int) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs, PredictsNextToken
 from eagle_aot.runtime_runner.decode.shape import MAX_TOPK, Shape
 from eagle_aot.runtime_runner.decode.step import (
@@ -145,6 +146,14 @@ class StatelessDrafter(Protocol):
     def recall(self, tokens: Tensor, sequence: Tensor) -> None:
         """The text of a sequence int64 [1] goes on from rows of `tokens` int64 [1, T], all but the
         last."""
+
+
+@runtime_checkable
+class ReadsImages(Protocol):
+    """A drafter that reads the rows of images in prompts."""
+
+    def observe_images(self, accepted: Accepted, features: Tensor, images: InputEmbeds) -> None:
+        """Commit a prompt's chunk in which `images` stand, as `observe` does without images."""
 
 
 class Outcome(NamedTuple):

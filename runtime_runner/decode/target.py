@@ -1,7 +1,6 @@
 """The target behind `prefill` and `target_verify`, which share its caches."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
@@ -13,7 +12,6 @@ from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_around, pl
 from eagle_aot.runtime_runner.decode.step import StepRows, chain_rows
 from eagle_aot.runtime_runner.images.picture import Placed, Span
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.prompts.seeds import HeadSeeds
 
 CPU_CHUNK = 128
 """Tokens of a prompt that a CPU takes at once at most: more are no faster, and a text that grows
@@ -70,9 +68,6 @@ class Target(Protocol):
     ) -> Forward:
         """As `run_prompt`, of a chunk with such rows."""
 
-    def showing(self, given: InputEmbeds) -> AbstractContextManager[None]:
-        """While a drafter is shown the chunk: what it may see of its rows."""
-
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         """A step, before which `moves` int64 [B, D] say where the D tokens before it lie."""
 
@@ -92,10 +87,8 @@ class TargetMethods:
         *,
         copies: bool = False,
         images: ImageInputs | None = None,
-        seeds: HeadSeeds | None = None,
     ) -> None:
-        """Rows of pictures are shown to the drafter through `seeds`, if through anything."""
-        self._executor, self._seeds = executor, seeds
+        self._executor = executor
         self._constants = constants
         self.tail, self.max_rows, self.copies = constants.tail, constants.max_rows, copies
         self._given = None if images is None else GivenRows(executor, images)
@@ -156,9 +149,6 @@ class TargetMethods:
         rows = padded(tokens, input_pos, chunk.padding)
         found = self._run(PREFILL, *rows, sequence, *given)
         return Forward(found.logits, found.features[:, : len(chunk)])
-
-    def showing(self, given: InputEmbeds) -> AbstractContextManager[None]:
-        return nullcontext() if self._seeds is None else self._seeds.showing(given)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         return self._run(TARGET_VERIFY, *step.inputs, moves)

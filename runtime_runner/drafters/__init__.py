@@ -36,14 +36,21 @@ def eagle3(
     executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
 ) -> CatchUpDrafter:
     """The artifact's draft head."""
-    return Eagle3Drafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
+    stores_prompts = DRAFT_PREFILL in manifest.methods
+    return Eagle3Drafter(executor, constants, ids, stores_prompts, reads_images(manifest))
 
 
 def peagle(
     executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
 ) -> CatchUpDrafter:
     """The artifact's head, which drafts in parallel."""
-    return PEagleDrafter(executor, constants, ids, DRAFT_PREFILL in manifest.methods)
+    stores_prompts = DRAFT_PREFILL in manifest.methods
+    return PEagleDrafter(executor, constants, ids, stores_prompts, reads_images(manifest))
+
+
+def reads_images(manifest: Manifest) -> bool:
+    """Return whether the head's `draft_prefill` takes rows of images."""
+    return manifest.images is not None and manifest.images.drafter_reads_images
 
 
 def gemma4_assistant(

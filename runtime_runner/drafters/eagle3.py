@@ -1,9 +1,13 @@
 """The EAGLE-3 draft head behind `draft_decode`, whose slots lie in caches of its own."""
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, EAGLE3, Constants
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
+from eagle_aot.runtime_runner.decode.target import padded
 from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
 
@@ -20,20 +24,48 @@ class Eagle3Drafter(RecurrentDrafter):
         constants: Constants,
         target_ids: Tensor | None,
         stores_prompts: bool = False,
+        reads_images: bool = False,
     ) -> None:
-        """`stores_prompts` says that the artifact has `draft_prefill`."""
+        """`stores_prompts` says that the artifact has `draft_prefill`, `reads_images` that this
+        method takes rows of images."""
         super().__init__(executor, constants, target_ids)
         self._most_rows = constants.max_rows if stores_prompts else None
+        self._reads_images = reads_images
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """Commit the slots of an accepted path; of a chunk of a prompt, run the last alone."""
+        """Commit the slots of an accepted path, or of a prompt's chunk; features [B, T, H]."""
         if self._most_rows is not None and features.shape[1] > self._most_rows:
-            accepted, features = self._store(accepted, features)
+            accepted, features = self._store(accepted, features, None)
         self._commit(accepted, features)
 
-    def _store(self, prompt: Accepted, features: Tensor) -> tuple[Accepted, Tensor]:
-        """Store a chunk's slots. Returns its last one."""
-        places = prompt.slots[0]
-        self.executor.run(DRAFT_PREFILL, prompt.tokens, places, prompt.sequences, features)
-        last = committed(prompt.tokens[:, -1:], places[-1:], prompt.sequences)
+    def observe_images(self, accepted: Accepted, features: Tensor, images: InputEmbeds) -> None:
+        """Commit a prompt's chunk with rows of images; features [1, T, H]."""
+        if not self._reads_images:
+            return self.observe(accepted, features)
+        self._commit(*self._store(accepted, features, images))
+
+    def _store(
+        self, prompt: Accepted, features: Tensor, images: InputEmbeds | None
+    ) -> tuple[Accepted, Tensor]:
+        """Store the slots of a prompt's chunk. Returns its last slot, which `draft_decode` runs."""
+        slots, count = prompt.slots[0], features.shape[1]
+        padding = 0 if images is None else images.embeddings.shape[1] - count
+        tokens, places = padded(prompt.tokens, slots, padding)
+        rows = pad(features, (0, 0, 0, padding))
+        more = image_slots(rows, images) if self._reads_images else ()
+        self.executor.run(DRAFT_PREFILL, tokens, places, prompt.sequences, rows, *more)
+        last = committed(prompt.tokens[:, -1:], slots[-1:], prompt.sequences)
         return last, features[:, -1:]
+
+
+def image_slots(features: Tensor, images: InputEmbeds | None) -> tuple[Tensor, Tensor]:
+    """Return what the slots of a chunk hold of images, for features [1, T, H].
+
+    Slot j holds token j + 1, so the rows of images come one slot before their positions, and the
+    last slot holds a token. Returns embeddings [1, T, H], and int64 [1, T], 1 where a slot holds a
+    row of an image.
+    """
+    if images is None:
+        return torch.zeros_like(features), features.new_zeros(features.shape[:2], dtype=torch.int64)
+    is_image = (images.last_visible[1:] >= 0).long()
+    return pad(images.embeddings[:, 1:], (0, 0, 0, 1)), pad(is_image, (0, 1)).unsqueeze(0)

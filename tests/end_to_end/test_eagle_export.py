@@ -36,7 +36,6 @@ OPTIONS = {
     "--draft-quant",
     "--inputs",
     "--image-tokens",
-    "--image-seed",
     "--table-quant",
     "--cpu-weights",
     "--check-only",

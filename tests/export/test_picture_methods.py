@@ -42,7 +42,7 @@ def programs() -> Iterator[dict[str, ExportedProgram]]:
         tokens = pictures.DUMMIES["gemma4-31b"][1]
         patch.setitem(pictures.DUMMIES, "gemma4-31b", (short, tokens))
         source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=LAYERS)
-        options = ExportOptions(inputs=BOTH, image_tokens=(280, 1120), image_seed="picture")
+        options = ExportOptions(inputs=BOTH, image_tokens=(280, 1120))
         yield run_check(source, options)
 
 
@@ -66,13 +66,12 @@ def test_patches_attend_by_the_operator_for_prompts(programs: dict[str, Exported
         assert not set(found) & {str(operator) for operator in DECOMPOSITIONS}
 
 
-def test_a_head_may_be_shown_pictures(programs: dict[str, ExportedProgram]) -> None:
-    for name in (DRAFT_DECODE, DRAFT_PREFILL):
-        found = programs[name].graph_signature.user_inputs
-        assert list(found)[-2:] == ["embeddings", "given"]
-    source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=3, drafter="ngram")
-    with pytest.raises(SettingError, match="drafter 'ngram' is shown no embeddings"):
-        run_check(source, ExportOptions(inputs=BOTH, image_seed="picture"))
+def test_draft_prefill_takes_rows_of_images(programs: dict[str, ExportedProgram]) -> None:
+    prefill, decode = (
+        programs[m].graph_signature.user_inputs for m in (DRAFT_PREFILL, DRAFT_DECODE)
+    )
+    assert list(prefill)[-2:] == ["embeddings", "is_image"]
+    assert list(decode)[-1] == "features"
 
 
 def test_no_method_says_what_stands_for_a_picture(programs: dict[str, ExportedProgram]) -> None:
@@ -114,8 +113,6 @@ def test_what_reaches_the_compiler_for_a_gpu(
         ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
         ({"inputs": BOTH, "image_tokens": (281,)}, "--image-tokens 281: name some of 70, 140"),
         ({"inputs": BOTH, "image_tokens": (280, 280)}, "each once"),
-        ({"image_seed": "picture"}, "--image-seed goes with --inputs text,image"),
-        ({"inputs": BOTH, "image_seed": "x"}, "--image-seed x: must be token or picture"),
         ({"inputs": BOTH, "max_prefill": 200}, "280 rows lies whole in one prefill chunk"),
     ],
 )

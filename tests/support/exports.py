@@ -29,7 +29,7 @@ OF_PAIRS = {
     "assistant": ("assistant_pair", "auto", *QUICK, "--max-batch-size", "2"),
     "picture": (
         *("picture_pair", "auto", "--max-seq-len", "320", "--no-self-test"),
-        *("--inputs", "text,image", "--image-seed", "picture", "--max-batch-size", "2"),
+        *("--inputs", "text,image", "--max-batch-size", "2"),
     ),
     "dflash": ("dflash_pair", "auto", *QUICK, "--max-batch-size", "2"),
 }

@@ -24,7 +24,7 @@ INPUTS = ImageInputs(
     end_token=7,
     never=[5],
     sees_whole=True,
-    seeds_head=False,
+    drafter_reads_images=False,
 )
 """Of a program that nobody has."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,29 +9,6 @@ from torch import Tensor
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.self_test import MAX_NEW_TOKENS
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.step import GivenRows
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class PicturePrompt:
-    """Token ids, of which those from position `first` on stand for the `rows` [count, H] of a
-    picture; with `sees_whole` these see one another both ways in sliding layers."""
-
-    tokens: Sequence[int]
-    first: int
-    rows: Tensor
-    sees_whole: bool
-
-    @property
-    def end(self) -> int:
-        """The position behind the picture."""
-        return self.first + len(self.rows)
-
-    def given(self) -> GivenRows:
-        """Of the chunk that is the picture and nothing else."""
-        own = torch.arange(self.first, self.end, device=self.rows.device)
-        last = torch.full_like(own, self.end - 1) if self.sees_whole else own
-        return GivenRows(self.rows[None], last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +16,18 @@ class Text:
     """A prompt and its greedy continuation.
 
     `tokens` int64 [1, T], the first `start` of which are the prompt; `streams` [1, T - 1, n, Ht]
-    holds the residual streams at the n `boundaries`, at every position but the last. `picture` is
-    the one in the prompt.
+    holds the residual streams at the n `boundaries`, at every position but the last.
     """
 
     tokens: Tensor
     start: int
     boundaries: tuple[int, ...]
     streams: Tensor
-    picture: PicturePrompt | None = None
 
     @property
     def slots(self) -> int:
         """Slot j predicts token j + 2, so that this many have something to predict."""
         return self.tokens.shape[1] - 2
-
-    def next_rows(self, embedded: Tensor) -> Tensor:
-        """What slots hold of the tokens behind them, embedded [1, slots, H], where a picture's rows
-        take the place of what stands for them."""
-        if self.picture is None:
-            return embedded
-        slots = slice(self.picture.first - 1, self.picture.end - 1)
-        shown = embedded.clone()
-        shown[0, slots] = self.picture.rows.to(embedded.dtype)
-        return shown
 
     @property
     def first_anchor(self) -> int:
@@ -79,7 +43,7 @@ class Text:
 @torch.no_grad()
 def continue_greedily(
     target: TapTarget,
-    prompt: Sequence[int] | PicturePrompt,
+    prompt: Sequence[int],
     boundaries: Sequence[int],
     max_new_tokens: int,
     eos_ids: Collection[int],
@@ -90,22 +54,18 @@ def continue_greedily(
     Leaves `boundaries` tapped: whoever needs others sets them again. Raises PromptError for ids
     outside the vocabulary.
     """
-    picture = prompt if isinstance(prompt, PicturePrompt) else None
-    prompt = ids_of(prompt)
     if not prompt or not 0 <= min(prompt) <= max(prompt) < target.vocab_size:
         raise PromptError(f"self-test: prompt ids must lie in a vocabulary of {target.vocab_size}")
     target.set_eagle_tap_layers(boundaries)
     target.reset_cache()
     tokens, taps = torch.tensor([list(prompt)], device=device), []
     end = min(len(prompt) + max_new_tokens, target.max_seq_len)
-    chunks = list(_chunks(len(prompt), target.sliding_window, picture))
+    chunks = list(_chunks(len(prompt), target.sliding_window))
     while chunks:
         chunk = chunks.pop(0)
         rows = tokens[:, chunk.start : chunk.stop]
         positions = torch.arange(chunk.start, chunk.stop, device=device)
-        is_picture = picture is not None and chunk.start == picture.first
-        given = picture.given() if picture is not None and is_picture else None
-        logits, tapped = target.forward_logits_taps(rows, positions, True, given)
+        logits, tapped = target.forward_logits_taps(rows, positions, True)
         taps.append(tapped)
         if not chunks:
             tokens = torch.cat((tokens, logits.argmax(dim=-1)), dim=1)
@@ -113,13 +73,13 @@ def continue_greedily(
             if length < end and int(tokens[0, -1]) not in eos_ids:
                 chunks.append(range(length - 1, length))
     streams = torch.cat(taps, dim=1).unflatten(-1, (len(boundaries), -1))
-    return Text(tokens, len(prompt), tuple(boundaries), streams, picture)
+    return Text(tokens, len(prompt), tuple(boundaries), streams)
 
 
 def target_texts(
     target: TapTarget,
     taps: Sequence[int],
-    prompts: Sequence[Sequence[int] | PicturePrompt],
+    prompts: Sequence[Sequence[int]],
     eos_ids: Collection[int],
     device: torch.device,
 ) -> list[Text]:
@@ -138,27 +98,12 @@ def target_texts(
     return [text for text in texts if text.slots > text.first_anchor]
 
 
-P = TypeVar("P", bound="Sequence[int] | PicturePrompt")
-
-
-def fitting(prompts: Sequence[P], target: TapTarget) -> list[P]:
+def fitting(prompts: Sequence[Sequence[int]], target: TapTarget) -> list[Sequence[int]]:
     """Those that the context has room for, and for a token behind them."""
-    return [prompt for prompt in prompts if len(ids_of(prompt)) + 1 < target.max_seq_len]
+    return [prompt for prompt in prompts if len(prompt) + 1 < target.max_seq_len]
 
 
-def ids_of(prompt: Sequence[int] | PicturePrompt) -> Sequence[int]:
-    """Of its tokens."""
-    return prompt.tokens if isinstance(prompt, PicturePrompt) else prompt
-
-
-def _chunks(length: int, window: int, picture: PicturePrompt | None = None) -> Iterator[range]:
-    """Of a prompt; a sliding window takes no longer ones, but for a picture, which is one."""
-    if picture is not None:
-        yield from _pieces(0, picture.first, window)
-        yield range(picture.first, picture.end)
-    yield from _pieces(0 if picture is None else picture.end, length, window)
-
-
-def _pieces(start: int, stop: int, window: int) -> Iterator[range]:
-    for first in range(start, stop, window or max(stop - start, 1)):
-        yield range(first, min(first + (window or stop), stop))
+def _chunks(length: int, window: int) -> Iterator[range]:
+    """The chunks of a prompt; a sliding window takes none that is longer than itself."""
+    for first in range(0, length, window or length):
+        yield range(first, min(first + (window or length), length))

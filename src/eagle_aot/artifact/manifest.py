@@ -63,7 +63,7 @@ class ImageInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     A picture has patches of `patch_size` pixels square, `pooling` squared of them to a row. Of the
     ids, `image_token` stands for each of its rows, `begin_token` and `end_token` around them, and
     the program generates none of `never`. With `sees_whole` its rows see one another both ways,
-    with `seeds_head` the draft head's methods take them too.
+    with `drafter_reads_images` the drafter's `draft_prefill` takes its rows as well.
     """
 
     rows: list[Annotated[int, Meta(gt=0)]]
@@ -75,7 +75,7 @@ class ImageInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     end_token: int
     never: list[int]
     sees_whole: bool
-    seeds_head: bool
+    drafter_reads_images: bool
 
 
 class Stage(Struct, frozen=True, forbid_unknown_fields=True):

@@ -38,8 +38,6 @@ def chain_logits(draft: Eagle3Draft, reading: Reading, text: Text, steps: int) -
         embedding = draft.embed(text.tokens[:, (positions + 1).clamp(max=last)])
         if step > 0:
             embedding, feature = draft.further(embedding, feature)
-        elif reading.shows_pictures:
-            embedding = text.next_rows(embedding)
         attends = [partial(chain.attend, seen) for chain in chains]
         stream = draft.stream(embedding, feature, positions, attends, reading.wiring)
         if step == 0:

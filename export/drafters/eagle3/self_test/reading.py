@@ -10,12 +10,11 @@ from eagle_aot.export.drafters.self_test.readings import TapReading, other_taps,
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reading(TapReading):
-    """One way to run an EAGLE-3 head; `shows_pictures` to it rather than what stands for them."""
+    """One way to run an EAGLE-3 head."""
 
     norm_output: bool
     norm_before_residual: bool
     halves_swapped: bool = False
-    shows_pictures: bool = False
 
     @property
     def wiring(self) -> Wiring:
