@@ -1,4 +1,4 @@
-"""What must hold between two steps of the engine, whatever came before."""
+"""What must hold between two steps of the engine, whatever happened before."""
 
 from collections.abc import Sequence
 
@@ -13,101 +13,107 @@ from eagle_aot.runtime_runner.engine.engine import Engine
 
 
 def check_invariants(engine: Engine) -> None:
-    """Raises AssertionError where host and device do not agree on who runs where.
+    """Raise AssertionError unless host and device agree on which request has which sequence.
 
-    What the sequences hold is for `check_serial`.
+    `check_serial` compares what the sequences hold.
     """
     running = engine.schedule.running
-    assert running.sequences.tolist() == engine.sequences.order, "host and device differ on places"
+    assert running.sequences.tolist() == engine.sequences.order, "host and device differ"
     assert sorted(engine.sequences.order) == list(range(len(running))), "a sequence is lost"
     texts = [*engine.prompts, *engine.running]
-    held = [text.sequence for text in texts if text.sequence is not None]
-    assert sorted([*held, *engine.sequences.free]) == sorted(engine.sequences.order), (
-        "a sequence is used twice, or by nobody"
+    used = [text.sequence for text in texts if text.sequence is not None]
+    assert sorted([*used, *engine.sequences.free]) == sorted(engine.sequences.order), (
+        "a sequence is used twice, or neither used nor free"
     )
-    assert running.sampler.begun == set(held), "a sequence's tokens are chosen for nobody"
-    assert held[len(engine.prompts) :] == engine.sequences.order[: len(engine.running)], "a gap"
-    assert all(text.sequence is None for text in engine.waiting), "a sequence is held in line"
+    assert running.sampler.begun == set(used), "tokens are sampled for a free sequence"
+    assert used[len(engine.prompts) :] == engine.sequences.order[: len(engine.running)], "a gap"
+    assert all(text.sequence is None for text in engine.waiting), "a waiting request has a sequence"
     positions, bonus = running.position.tolist(), running.bonus.flatten().tolist()
-    for place, text in enumerate(engine.running):
-        assert positions[place] == text.position, "counts do not add up"
-        assert bonus[place] == text.output[-1], "the token that comes next is another one"
+    for index, text in enumerate(engine.running):
+        assert positions[index] == text.position, "counts do not add up"
+        assert bonus[index] == text.output[-1], "the device has another bonus token"
         stats = text.stats
         assert stats.emitted == len(text.output) - 1 == stats.rounds + stats.accepted
     assert set(positions[len(engine.running) :]) <= {-1}, "a free sequence runs"
 
 
 def check_all(engine: Engine) -> None:
-    """Both, which takes each text's time again."""
+    """Check invariants and caches, which takes as long again as each text took."""
     check_invariants(engine)
     check_serial(engine)
 
 
 def check_serial(engine: Engine) -> None:
-    """Raises AssertionError unless each sequence shows, bit for bit, what its text would have left
-    in a sequence of its own: those that run, decoded plainly, those in their prompts, and of the
-    free ones, which others may go on from, the one that was used last. Texts with pictures are left
-    out.
+    """Raise AssertionError unless sequences hold, bit for bit, what serial decoding would leave.
 
-    Needs a free sequence, and checks nothing without."""
+    Checked are running requests, requests in their prompts, and of the free sequences, whose rows
+    may be reused, the one that was used last. Requests with images are left out. Without a free
+    sequence to decode in, nothing is checked.
+    """
     sequences, running = engine.sequences, len(engine.running)
     if not sequences.free:
         return
-    spare, *before_last = sequences.free[:-1] or sequences.free
+    spare, *used_earlier = sequences.free[:-1] or sequences.free
     sequences.forget(spare)
-    for place in range(running):
-        if not engine.running[place].request.pictures:
-            _check_running(engine, place, spare)
+    for index in range(running):
+        if not engine.running[index].request.pictures:
+            _check_running(engine, index, spare)
     for sequence in sequences.order[running:]:
-        held = sequences.held(sequence)
-        if sequence not in before_last and held.rows and min(held.tokens) >= 0:
-            _check_held(engine, sequence, spare)
+        contents = sequences.held(sequence)
+        if sequence not in used_earlier and contents.rows and min(contents.tokens) >= 0:
+            _check_contents(engine, sequence, spare)
 
 
-def _check_running(engine: Engine, place: int, spare: int) -> None:
-    text, here = engine.running[place], engine.schedule.running.first(place + 1)
-    row = here.bonus[place:], here.position[place:], here.sequences[place:]
-    found = _verify(engine, *row, here.moves[place:])
+def _check_running(engine: Engine, index: int, spare: int) -> None:
+    text, batch = engine.running[index], engine.schedule.running.first(index + 1)
+    forward = _verify(
+        engine, batch.bonus[index:], batch.position[index:], batch.sequences[index:],
+        batch.moves[index:],
+    )  # fmt: skip
     prompt = text.request.prompt
-    _read(engine, prompt, prefilled(engine.schedule.target.plan_prompt(len(prompt))), spare)
-    whole = [*prompt, *text.output]
-    for position in range(len(prompt), len(whole)):
-        expected = _decode(engine, whole, position, spare)
-    _check_same(found, expected, f"request {text.number} sees another text than its own")
+    _prefill(engine, prompt, prefilled(engine.schedule.target.plan_prompt(len(prompt))), spare)
+    tokens = [*prompt, *text.output]
+    for position in range(len(prompt), len(tokens)):
+        expected = _decode(engine, tokens, position, spare)
+    _check_same(forward, expected, f"request {text.number} sees another text than its own")
 
 
-def _check_held(engine: Engine, sequence: int, spare: int) -> None:
-    """What is written for it lies behind the rows that are held."""
-    held = engine.sequences.held(sequence)
-    found = _decode(engine, held.tokens, held.rows, sequence)
-    _read(engine, held.tokens[: held.rows], held.prefilled, spare)
-    expected = _decode(engine, held.tokens, held.rows, spare)
-    _check_same(found, expected, f"sequence {sequence} holds another text than it seems to")
+def _check_contents(engine: Engine, sequence: int, spare: int) -> None:
+    """Compare the row after the cached ones, which overwrites none of them."""
+    contents = engine.sequences.held(sequence)
+    forward = _decode(engine, contents.tokens, contents.rows, sequence)
+    _prefill(engine, contents.tokens[: contents.rows], contents.prefilled, spare)
+    expected = _decode(engine, contents.tokens, contents.rows, spare)
+    _check_same(forward, expected, f"sequence {sequence} holds another text than recorded")
 
 
-def _check_same(found: Forward, expected: Forward, problem: str) -> None:
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), problem
+def _check_same(forward: Forward, expected: Forward, problem: str) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(forward, expected, strict=True)), problem
 
 
-def _read(engine: Engine, tokens: Sequence[int], first: int, sequence: int) -> None:
-    """Run tokens from the beginning, the `first` by `prefill`, of which there may be fewer."""
+def _prefill(engine: Engine, tokens: Sequence[int], first: int, sequence: int) -> None:
+    """Run `tokens` from position 0: the `first` by `prefill`, the rest by `target_verify`."""
     target, device = engine.schedule.target, engine.schedule.running.bonus.device
-    where = torch.tensor([sequence], device=device)
+    sequences = torch.tensor([sequence], device=device)
     text = torch.tensor([[*tokens, *[0] * first]], device=device)
     chunks = target.plan_prompt(first) if first else []
     rest = range(first, len(tokens), target.tail)
     chunks += [Chunk(at, min(at + target.tail, len(tokens)), True) for at in rest]
     for chunk in chunks:
         positions = torch.arange(chunk.start, chunk.stop, device=device)
-        target.run_prompt(text[:, chunk.start : chunk.stop], positions, where, chunk)
+        target.run_prompt(text[:, chunk.start : chunk.stop], positions, sequences, chunk)
 
 
 def _decode(engine: Engine, tokens: Sequence[int], position: int, sequence: int) -> Forward:
-    """The forward of the token at a position of a text."""
+    """Run the token at a position of a text alone."""
     device = engine.schedule.running.bonus.device
-    row = torch.tensor([[tokens[position]]], device=device), torch.tensor([position], device=device)
-    where = torch.tensor([sequence], device=device)
-    return _verify(engine, *row, where, no_moves(1, engine.schedule.target.tail, device))
+    return _verify(
+        engine,
+        torch.tensor([[tokens[position]]], device=device),
+        torch.tensor([position], device=device),
+        torch.tensor([sequence], device=device),
+        no_moves(1, engine.schedule.target.tail, device),
+    )
 
 
 def _verify(

@@ -22,8 +22,9 @@ def numbers(context: click.Context, option: click.Parameter, value: str) -> list
     return [int(part) for part in parts]
 
 
-def chain_lengths(context: click.Context, option: click.Parameter, value: str) -> list[ChainLen]:
-    """`1,4,auto` as chain lengths: the callback of an option."""
-    fixed = [part for part in value.split(",") if part.strip() != AUTO_LENGTH]
-    chosen: list[ChainLen] = [AUTO_LENGTH] if len(fixed) < value.count(",") + 1 else []
-    return [*(numbers(context, option, ",".join(fixed)) if fixed else []), *chosen]
+def parse_chain_lens(text: str) -> tuple[ChainLen, ...]:
+    """Read `1,4,auto` as chain lengths. Raises ValueError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word == AUTO_LENGTH or (word.isdecimal() and int(word)) for word in words):
+        raise ValueError(f"expected a list like 1,2,3 or 4,{AUTO_LENGTH}")
+    return tuple(AUTO_LENGTH if word == AUTO_LENGTH else int(word) for word in words)

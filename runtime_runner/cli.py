@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +13,6 @@ from rich.console import Console
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
-from eagle_aot.common.self_test import self_test_prompts
-from eagle_aot.lab.plots.picture import check_plot
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.options import drafter_option
 from eagle_aot.runtime_runner.parameters import GenerationParams
@@ -26,13 +25,11 @@ if TYPE_CHECKING:
     from eagle_aot.runtime_runner.results.result import Result
     from eagle_aot.runtime_runner.runner import Runner
 
-BESIDE_VERIFY = {"verify", "as_json"}
 BESIDE_CHAT = {
     "chat", "images", "image_tokens", "system", "max_new_tokens", "chain_len", "tree", "drafter",
     "no_speculation", "executor", "no_cuda_graph", "warm_up", "stop_id", "stop", "as_json", "quiet",
     "reuse", *SAMPLING, "logit_bias", "allow_id", "recommended_sampling", "ignore_eos",
 }  # fmt: skip
-BESIDE_SELF_TEST = {"self_test", "prompts_jsonl", "executor", "no_cuda_graph", "as_json"}
 
 
 def chain_length(
@@ -94,21 +91,11 @@ def chain_length(
               help="Print one JSON object per prompt, and one of all.")  # fmt: skip
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
               help="Draw what drafts were worth.")  # fmt: skip
-@click.option("--debug", is_flag=True,
-              help="Check after every step that nobody sees what is not theirs: slow.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print the text alone.")
-@click.option("--self-test", is_flag=True,
-              help="Compare drafts with what the export found, and outputs with plain decoding's, "
-                   "on built-in prompts or those of --prompts-jsonl.")  # fmt: skip
-@click.option("--verify", is_flag=True, help="Check the artifact, show its manifest; run nothing.")
-def main(self_test: bool, verify: bool, chat: bool, **given: Any) -> None:
+def main(chat: bool, **given: Any) -> None:
     """Generate from ARTIFACT, speculating with its own drafter or with ngram."""
     options = Options(**given)
-    if verify:
-        check_files(options)
-    elif self_test:
-        check_drafts(options)
-    elif chat:
+    if chat:
         converse(options)
     else:
         generate(options)
@@ -159,7 +146,6 @@ class Options:
     echo: bool
     as_json: bool
     picture: Path | None
-    debug: bool
     quiet: bool
 
     def load(self) -> "Runner":
@@ -178,10 +164,6 @@ class Options:
             reuse=self.reuse is not False,
             **share,
         )
-        if self.debug:
-            from eagle_aot.lab.invariants import check_all
-
-            runner.engine.after_step = check_all
         if self.warm_up:
             speculate = not self.no_speculation
             drafts = self.batch_size or 1, self.chain_len, speculate
@@ -223,37 +205,6 @@ class Options:
             "echo": self.echo,
             **self.sampling(runner),
         }
-
-
-def check_files(options: Options) -> None:
-    """`--verify`: print what was found, then raise what is wrong first."""
-    from eagle_aot.lab.checks.integrity import check_integrity, report
-
-    if others := given_options(but=BESIDE_VERIFY):
-        raise click.UsageError(f"--verify runs nothing: leave out {others[0]}")
-    found = check_integrity(options.artifact)
-    click.echo(json.dumps(found.to_json()) if options.as_json else "\n".join(report(found)))
-    found.raise_first()
-
-
-def check_drafts(options: Options) -> None:
-    """`--self-test`: print what was found, then raise what should not be."""
-    if others := given_options(but=BESIDE_SELF_TEST):
-        raise click.UsageError(
-            "--self-test goes with --prompts-jsonl, --executor, --no-cuda-graph and --json: "
-            f"leave out {others[0]}"
-        )
-    from eagle_aot.artifact import Manifest
-    from eagle_aot.lab.checks import self_test
-
-    prompts = self_test_prompts(options.prompts_jsonl)
-    manifest = Manifest.read(options.artifact)
-    finding = self_test.self_test(options.load(), manifest, prompts)
-    if options.as_json:
-        click.echo(json.dumps(finding.to_json(), allow_nan=False))
-    else:
-        self_test.show(finding, Console(stderr=True))
-    finding.raise_warning()
 
 
 def converse(options: Options) -> None:
@@ -316,16 +267,14 @@ def generate_together(prompts: list[Prompt], batch_size: int, options: Options) 
     batch = Batch(runner, as_json=options.as_json, quiet=options.quiet)
     batch.run(prompts, batch_size, options.answering(runner))
     if options.picture is not None:
-        from eagle_aot.lab.plots.sequences import plot_sequences
-
         title = f"{options.artifact.resolve().name}, {len(prompts)} requests"
-        plot_sequences(spans(batch.results), title, options.picture)
+        plots().plot_sequences(spans(batch.results), title, options.picture)
 
 
 def prompts_of(options: Options) -> list[Prompt]:
     """What is to be answered, once nothing else is wrong with the options."""
     if options.picture is not None:
-        check_plot(options.picture)
+        plots().check_plot(options.picture)
         if options.no_speculation and options.batch_size is None:
             raise click.UsageError(
                 "--plot shows what drafts were worth: leave out --no-speculation"
@@ -363,12 +312,17 @@ def write(text: str) -> None:
 
 def draw(results: Sequence["Result"], artifact: Path, picture: Path) -> None:
     """Write the picture; without a round there is nothing to show."""
-    from eagle_aot.lab.plots.acceptance import plot_acceptance
-
     stats = total(results)
     if not stats.drafted:
         raise SettingError(f"--plot {picture}: nothing was drafted")
     requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
     shape = f"K = {stats.chain_len}" if stats.tree is None else f"tree {stats.tree}"
     title = f"{artifact.resolve().name}, {shape}, {requests}, {stats.rounds} rounds"
-    plot_acceptance(stats, title, picture)
+    plots().plot_acceptance(stats, title, picture)
+
+
+def plots() -> ModuleType:
+    """Import what `--plot` needs, which is no part of the runner."""
+    from eagle_aot.lab import plots
+
+    return plots

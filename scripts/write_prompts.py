@@ -2,7 +2,7 @@
 
 \b
     python scripts/write_prompts.py prompts.jsonl
-    python scripts/check_lossless.py gemma4-tiny-xnnpack prompts.jsonl
+    eagle-check gemma4-tiny-xnnpack --lossless prompts.jsonl
 """
 
 import itertools

@@ -1,1 +1,1 @@
-"""Whether an artifact is whole, lossless, and drafts as it did."""
+"""Offline checks of an artifact: its files, rows, outputs, drafts and sampling."""

@@ -1,4 +1,4 @@
-"""`eagle-run --verify`: whether an artifact is what its manifest says, and what that is."""
+"""`eagle-check --verify`: is an artifact what its manifest says, and what does that say?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,17 +12,18 @@ from eagle_aot.common.errors import ArtifactError, EagleError, UnsupportedError
 from eagle_aot.common.text import printable
 
 OK = "ok"
-ANYWHERE = "xnnpack"
-"""The backend without native code of an artifact's own."""
+PORTABLE = "xnnpack"
+"""The backend whose artifacts hold no native code."""
 SHOWN = ("target", "draft", "options", "decisions", "images", "self_test")
-"""Fields of a manifest that are told as they are, if they are there."""
+"""Fields of a manifest that are shown as they are, where they exist."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Integrity:
-    """What was found: nothing native has been loaded.
+    """The state of an artifact's files, found without loading native code.
 
-    `problems` are the files' by name; `misfit` says why this machine cannot run the artifact.
+    `problems` maps a file's name to what is wrong with it; `misfit` says why this machine cannot
+    run the artifact.
     """
 
     directory: Path
@@ -32,7 +33,7 @@ class Integrity:
     versions: dict[str, str]
 
     def raise_first(self) -> None:
-        """Raise ArtifactError for a changed artifact, UnsupportedError for one of elsewhere."""
+        """Raise ArtifactError for a changed artifact, UnsupportedError for another machine's."""
         for problem in self.problems.values():
             more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
             raise ArtifactError(f"{problem}{more}: export again")
@@ -40,7 +41,7 @@ class Integrity:
             raise UnsupportedError(self.misfit)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as one object: the manifest, and beside it what is here."""
+        """Return all of it as one object: the manifest, and how this machine compares."""
         return {
             "intact": not self.problems,
             "runs_here": self.misfit is None,
@@ -52,18 +53,18 @@ class Integrity:
         }
 
     def statuses(self) -> dict[str, str]:
-        """Every file, listed or not: `ok`, or what is wrong with it."""
+        """Map every file, listed or not, to `ok` or to what is wrong with it."""
         names = dict.fromkeys((*self.manifest.files, *self.problems))
         prefix = f"{self.directory}/"
-        found = {name: self.problems.get(name, OK) for name in names}
+        texts = {name: self.problems.get(name, OK) for name in names}
         return {
             name: text.removeprefix(f"{prefix}{name}: ").removeprefix(prefix)
-            for name, text in found.items()
+            for name, text in texts.items()
         }
 
 
 def check_integrity(directory: Path) -> Integrity:
-    """Read, hash and compare. Raises ArtifactError when there is no manifest to compare with."""
+    """Read, hash and compare. Raises ArtifactError where there is no manifest."""
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such artifact directory")
     manifest = Manifest.read(directory)
@@ -77,8 +78,8 @@ def check_integrity(directory: Path) -> Integrity:
 
 
 def misfit(directory: Path, manifest: Manifest) -> str | None:
-    """Why this machine cannot run what the artifact was compiled for, None where it can."""
-    if manifest.backend == ANYWHERE:
+    """Return why this machine cannot run the artifact, None where it can."""
+    if manifest.backend == PORTABLE:
         return None
     from eagle_aot.runtime_runner.program.aoti import check_machine
     from eagle_aot.runtime_runner.program.executor import EXECUTORS  # imports torch
@@ -95,43 +96,43 @@ def misfit(directory: Path, manifest: Manifest) -> str | None:
 
 
 def must_match(manifest: Manifest) -> list[str]:
-    """Versions on which running depends: native code is bound to a minor version of torch."""
-    return [] if manifest.backend == ANYWHERE else ["torch"]
+    """Return packages whose minor version must be the recorded one: native code is bound to it."""
+    return [] if manifest.backend == PORTABLE else ["torch"]
 
 
-def report(found: Integrity) -> Iterator[str]:
-    """The same as lines for a reader."""
-    manifest, stored = found.manifest, found.manifest.to_json()
+def report(integrity: Integrity) -> Iterator[str]:
+    """Yield the same as lines of text."""
+    manifest, stored = integrity.manifest, integrity.manifest.to_json()
     yield row("made by", f"eagle-aot {manifest.eagle_aot_version}, this is {__version__}")
     yield row("schema version", str(manifest.schema_version))
     yield row("backend", manifest.backend)
     yield row("compiled for", plain(stored["device"] or "any machine"))
     yield row("drafter", plain(manifest.drafter))
     yield "files"
-    for name, status in found.statuses().items():
+    for name, status in integrity.statuses().items():
         size = manifest.files[name].bytes if name in manifest.files else ""
         yield row(f"  {name}", f"{size:>14}  {status}")
     yield row("versions", f"{'recorded':<16}{'here':<16}")
     for name, recorded in manifest.versions.items():
-        yield row(f"  {name}", version_row(name, recorded, found))
-    for what in SHOWN:
-        if what in stored:
-            yield from outline(what, stored[what])
+        yield row(f"  {name}", version_row(name, recorded, integrity))
+    for field in SHOWN:
+        if field in stored:
+            yield from outline(field, stored[field])
 
 
-def version_row(name: str, recorded: str, found: Integrity) -> str:
-    """What was used, what is here, and whether a difference matters."""
-    here = found.versions.get(name, "unknown")
+def version_row(name: str, recorded: str, integrity: Integrity) -> str:
+    """Return the recorded and the installed version, and whether a difference matters."""
+    here = integrity.versions.get(name, "unknown")
     if here == recorded:
         return f"{recorded:<16}{here:<16}same"
-    bound = name in must_match(found.manifest)
+    bound = name in must_match(integrity.manifest)
     return (
         f"{recorded:<16}{here:<16}{'differs: must be of one minor version' if bound else 'differs'}"
     )
 
 
 def outline(name: str, value: Any, indent: int = 0) -> Iterator[str]:
-    """A value of a manifest: in one line where it is flat, else indented under its name."""
+    """Yield a value of a manifest: one line where it is flat, else indented under its name."""
     left = " " * indent + name
     if not isinstance(value, dict) or is_flat(value):
         yield row(left, plain(value))
@@ -142,14 +143,14 @@ def outline(name: str, value: Any, indent: int = 0) -> Iterator[str]:
 
 
 def is_flat(value: dict[str, Any]) -> bool:
-    """Whether all of it fits a line: plain values, or a value with what decided it."""
+    """Return whether it fits a line: plain values, or a value with its source."""
     return set(value) == {"value", "source"} or not any(
-        isinstance(one, dict | list) for one in value.values()
+        isinstance(item, dict | list) for item in value.values()
     )
 
 
 def plain(value: Any) -> str:
-    """A value without brackets, and without characters that would move a terminal's cursor."""
+    """Return a value as text without brackets and without control characters."""
     match value:
         case None:
             text = "-"
@@ -158,8 +159,8 @@ def plain(value: Any) -> str:
         case {"value": inner, "source": source} if len(value) == 2:
             text = f"{plain(inner)} ({source})"
         case dict():
-            text = ", ".join(f"{key} {plain(one)}" for key, one in value.items()) or "-"
-        case list() if any(isinstance(one, dict | list) for one in value):
+            text = ", ".join(f"{key} {plain(item)}" for key, item in value.items()) or "-"
+        case list() if any(isinstance(item, dict | list) for item in value):
             text = "; ".join(map(plain, value))
         case list():
             text = ",".join(map(plain, value))
@@ -169,5 +170,5 @@ def plain(value: Any) -> str:
 
 
 def row(name: str, text: str) -> str:
-    """A line of two columns."""
+    """Return a line of two columns."""
     return f"{plain(name):<36} {plain(text)}".rstrip()

@@ -1,14 +1,17 @@
-"""Does speculation change a token? What drafts were in against what plain decoding gives.
+"""Does speculation change a token? Compare drafted output with plain output, token by token.
 
-Plain decoding is the target's own word, so any difference is a fault, and the first token of it is
-what there is to explain.
+Plain decoding is what the target itself says, so any difference is a fault. The first token that
+differs is what there is to explain.
 """
 
 import itertools
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
+from rich.table import Table
 from torch import Tensor
 
 from eagle_aot.artifact import tokenizer_files
@@ -22,18 +25,21 @@ from eagle_aot.runtime_runner.engine.generation import Generation, generate
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.runner import Runner
+from eagle_aot.targets import TapTarget, load_target
 
-Decode = Callable[[Runner, list[int], list[int], ChainLen | Shape, int], tuple[list[int], Stats]]
-"""Output for a prompt whose plain output is given as well, with a chain length or a tree and at
-most so many new tokens."""
-Logits = Callable[[list[int]], Tensor]
-"""The target's behind token ids, float32 [vocabulary]."""
+DraftShape = ChainLen | Shape
+Decode = Callable[[Runner, list[int], list[int], DraftShape, int], tuple[list[int], Stats]]
+"""Decode a prompt, whose plain output is also passed, with a chain or tree and a token limit."""
+TargetLogits = Callable[[list[int]], Tensor]
+"""The target's logits after some token ids, float32 [V]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """One prompt's plain and speculative output, token ids; `drafts` says whose they were and
-    `stats` what they were worth."""
+    """Plain and speculative output of one prompt, as token ids.
+
+    `drafts` is "own" for the runner's drafter and "scripted" for `ScriptedDrafter`.
+    """
 
     drafts: str
     chain_len: ChainLen
@@ -48,8 +54,8 @@ class Comparison:
         return self.plain == self.speculative
 
     @property
-    def position(self) -> int:
-        """Of the first token that differs, or where the shorter output ends."""
+    def first_difference(self) -> int:
+        """The index of the first token that differs, or the length of the shorter output."""
         pairs = enumerate(zip(self.plain, self.speculative, strict=False))
         shorter = min(len(self.plain), len(self.speculative))
         return next((i for i, (a, b) in pairs if a != b), shorter)
@@ -57,10 +63,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """The first token that differs, None where an output has ended before it.
+    """The first token that differs; a token is None where its output ended before.
 
-    `prompt` counts from 1, `position` from 0 within the output; `nats` is what the target gives the
-    plain token more than the other one, None where that is not known.
+    `prompt` counts from 1, `position` from 0 within the output. `nats` is the target's logit of the
+    plain token minus that of the other one, None where it is not known.
     """
 
     prompt: int
@@ -84,8 +90,8 @@ class Difference:
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
-    """What many comparisons came to; `tokens` are plain ones, once for each comparison."""
+class LosslessReport:
+    """The sum of many comparisons. `tokens` counts plain tokens, once for each comparison."""
 
     prompts: int = 0
     compared: int = 0
@@ -94,31 +100,31 @@ class Tally:
 
     @property
     def identical(self) -> int:
-        """Outputs that speculation did not change."""
+        """How many outputs speculation did not change."""
         return self.compared - len(self.differences)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as one object."""
-        counts = {"prompts": self.prompts, "compared": self.compared, "identical": self.identical}
-        found = [asdict(difference) for difference in self.differences]
-        return counts | {"tokens": self.tokens, "differences": found}
+        """Return all of it as one object."""
+        return {
+            "prompts": self.prompts,
+            "compared": self.compared,
+            "identical": self.identical,
+            "tokens": self.tokens,
+            "differences": [asdict(difference) for difference in self.differences],
+        }
 
     def lines(self) -> Iterator[str]:
-        """One for each difference and one for all."""
+        """Yield a line for each difference, then the totals."""
         yield from map(str, self.differences)
         yield (
             f"{self.identical} of {self.compared} outputs identical, {self.tokens} tokens compared"
         )
 
 
-def with_own(
-    runner: Runner,
-    prompt: list[int],
-    plain: list[int],
-    shape: ChainLen | Shape,
-    max_new_tokens: int,
+def decode_with_own_drafter(
+    runner: Runner, prompt: list[int], plain: list[int], shape: DraftShape, max_new_tokens: int
 ) -> tuple[list[int], Stats]:
-    """As a user would, with the runner's own drafter."""
+    """Decode as a user would, with the runner's own drafter."""
     if isinstance(shape, Shape):
         result = runner.generate(prompt, max_new_tokens, tree=shape)
     else:
@@ -126,32 +132,30 @@ def with_own(
     return result.token_ids, result.stats
 
 
-def with_script(
-    runner: Runner,
-    prompt: list[int],
-    plain: list[int],
-    shape: ChainLen | Shape,
-    max_new_tokens: int,
+def decode_with_script(
+    runner: Runner, prompt: list[int], plain: list[int], shape: DraftShape, max_new_tokens: int
 ) -> tuple[list[int], Stats]:
-    """With 0, 1, 2, ... right drafts per round, from the plain output, recorded like the head's."""
-    assert shape != AUTO_LENGTH, "what is right would follow from what was chosen"
+    """Decode with drafts of which 0, 1, 2, ... are right in turn, taken from the plain output."""
+    assert shape != AUTO_LENGTH, "what is right depends on the shape, which auto would choose"
     executor, constants = runner.executor, runner.constants
     running = BatchState([0], constants.tail, executor.device)
     tree = shape if isinstance(shape, Shape) else Shape.chain(shape)
     drafter = ScriptedDrafter(len(prompt), plain, lambda n: n % (tree.depth + 1), executor.device)
     round_ = Round(runner.target, drafter, tree, running)
     round_.play = executor.repeat(round_.step)
-    room = min(max_new_tokens, constants.max_seq_len - len(prompt))
-    limits = Limits(room=room, stop_ids=frozenset(constants.eos_ids))
+    limits = Limits(
+        room=min(max_new_tokens, constants.max_seq_len - len(prompt)),
+        stop_ids=frozenset(constants.eos_ids),
+    )
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=tree.depth, tree=tree)
     result = generate(Engine(OneRound(round_)), Generation(request=request))
     return result.token_ids, result.stats
 
 
-OWN: Mapping[str, Decode] = {"own": with_own}
-OWN_AND_SCRIPT: Mapping[str, Decode] = {**OWN, "scripted": with_script}
-"""Drafts of the runner's own drafter, which may be right always or never, and drafts that are right
-in a changing number of places."""
+OWN: Mapping[str, Decode] = {"own": decode_with_own_drafter}
+OWN_AND_SCRIPT: Mapping[str, Decode] = {**OWN, "scripted": decode_with_script}
+"""The runner's own drafter, which may always or never be right, and scripted drafts, of which a
+changing number is right."""
 
 
 def compare(
@@ -159,13 +163,12 @@ def compare(
     prompt: list[int],
     chain_lens: Sequence[ChainLen],
     max_new_tokens: int,
-    drafts: Mapping[str, Decode] = OWN,
+    decoders: Mapping[str, Decode] = OWN,
     trees: Sequence[Shape] = (),
 ) -> Iterator[Comparison]:
-    """Decode a prompt plainly, then with every chain length and every tree, with drafts of every
-    kind."""
+    """Decode a prompt plainly, then with every chain length and tree, by every decoder."""
     plain = runner.generate(prompt, max_new_tokens, speculate=False).token_ids
-    for shape, (name, decode) in itertools.product([*chain_lens, *trees], drafts.items()):
+    for shape, (name, decode) in itertools.product([*chain_lens, *trees], decoders.items()):
         output, stats = decode(runner, prompt, plain, shape, max_new_tokens)
         tree = shape if isinstance(shape, Shape) else None
         yield Comparison(
@@ -186,49 +189,114 @@ def check_lossless(
     *,
     trees: Sequence[Shape] = (),
     raw_prompt: bool = False,
-    logits: Logits | None = None,
-) -> Tally:
-    """Compare the outputs of all prompts, and explain each that differs; with the target's own
-    `logits` also by how much it prefers the plain token."""
-    tally = Tally()
+    target_logits: TargetLogits | None = None,
+) -> LosslessReport:
+    """Compare the outputs of all prompts and explain each that differs.
+
+    With `target_logits`, say by how many nats the target prefers the plain token.
+    """
+    report = LosslessReport()
     for prompt in prompts:
         ids = runner.encode(prompt, raw=raw_prompt)
-        tally.prompts += 1
-        for found in compare(runner, ids, chain_lens, max_new_tokens, trees=trees):
-            tally.compared += 1
-            tally.tokens += len(found.plain)
-            if not found.identical:
-                tally.differences.append(explained(runner, tally.prompts, ids, found, logits))
-    return tally
+        report.prompts += 1
+        for comparison in compare(runner, ids, chain_lens, max_new_tokens, trees=trees):
+            report.compared += 1
+            report.tokens += len(comparison.plain)
+            if not comparison.identical:
+                report.differences.append(
+                    explain(runner, report.prompts, ids, comparison, target_logits)
+                )
+    return report
 
 
-def explained(
-    runner: Runner, number: int, prompt: list[int], found: Comparison, logits: Logits | None
+def explain(
+    runner: Runner,
+    number: int,
+    prompt: list[int],
+    comparison: Comparison,
+    target_logits: TargetLogits | None,
 ) -> Difference:
-    """The first token of two outputs that are not the same."""
-    place = found.position
-    plain, other = (
-        ids[place] if place < len(ids) else None for ids in (found.plain, found.speculative)
+    """Return the first token in which two outputs differ."""
+    index = comparison.first_difference
+    plain, speculative = (
+        ids[index] if index < len(ids) else None
+        for ids in (comparison.plain, comparison.speculative)
     )
     nats = None
-    if logits is not None and plain is not None and other is not None:
-        behind = logits([*prompt, *found.plain[:place]])
-        nats = float(behind[plain] - behind[other])
+    if target_logits is not None and plain is not None and speculative is not None:
+        logits = target_logits([*prompt, *comparison.plain[:index]])
+        nats = float(logits[plain] - logits[speculative])
     return Difference(
         prompt=number,
-        chain_len=found.chain_len,
-        position=place,
+        chain_len=comparison.chain_len,
+        position=index,
         plain=plain,
-        speculative=other,
+        speculative=speculative,
         plain_text=text_of(runner, plain),
-        speculative_text=text_of(runner, other),
+        speculative_text=text_of(runner, speculative),
         nats=nats,
-        tree=None if found.tree is None else str(found.tree),
+        tree=None if comparison.tree is None else str(comparison.tree),
     )
 
 
 def text_of(runner: Runner, token: int | None) -> str | None:
-    """Of one token, where the artifact has a tokenizer."""
+    """Return the text of one token, None for no token or an artifact without a tokenizer."""
     if token is None or not tokenizer_files(runner.directory):
         return None
     return runner.tokenizer.decode([token])
+
+
+def logits_of_target(name: str, max_seq_len: int) -> TargetLogits:
+    """Load a target's checkpoint and return a function that gives its last logits."""
+    target = load_target(name, max_seq_len)
+    return lambda ids: last_logits(target, ids)
+
+
+@torch.no_grad()
+def last_logits(target: TapTarget, ids: list[int]) -> Tensor:
+    """Return the logits after `ids`, float32 [V]; chunks are as long as a sliding window takes."""
+    target.reset_cache()
+    longest = target.sliding_window or len(ids)
+    for first in range(0, len(ids), longest):
+        chunk = torch.tensor([ids[first : first + longest]])
+        positions = torch.arange(first, first + chunk.shape[1])
+        logits, _ = target.forward_logits_taps(chunk, positions, last_logits_only=True)
+    return logits[0, -1].float()
+
+
+def random_prompt(runner: Runner, tokens: int, seed: int) -> list[int]:
+    """Return random token ids; the same ones for the same seed."""
+    rng = random.Random(seed)
+    return [rng.randrange(runner.constants.vocab_size) for _ in range(tokens)]
+
+
+def compare_random_prompts(
+    runner: Runner,
+    contexts: Sequence[int],
+    count: int,
+    chain_lens: Sequence[ChainLen],
+    trees: Sequence[Shape],
+    max_new_tokens: int,
+) -> dict[tuple[int, str, str], list[Comparison]]:
+    """Compare `count` random prompts of each length, with the runner's own and scripted drafts.
+
+    The keys are the prompt's length, the chain length or tree, and whose drafts they were.
+    """
+    comparisons: dict[tuple[int, str, str], list[Comparison]] = {}
+    for context, seed in itertools.product(contexts, range(count)):
+        prompt = random_prompt(runner, context, seed)
+        for one in compare(runner, prompt, chain_lens, max_new_tokens, OWN_AND_SCRIPT, trees):
+            shape = str(one.chain_len if one.tree is None else one.tree)
+            comparisons.setdefault((context, shape, one.drafts), []).append(one)
+    return comparisons
+
+
+def comparison_table(comparisons: Mapping[tuple[int, str, str], list[Comparison]]) -> Table:
+    """Return how many outputs are identical, for each length, shape and drafter."""
+    table = Table("context", "chain or tree", "drafts", "prompts", "identical", "tokens per round")
+    for (context, shape, drafts), group in comparisons.items():
+        identical = sum(one.identical for one in group)
+        stats = Stats.total(one.stats for one in group)
+        counts = str(len(group)), str(identical), f"{stats.emitted / max(stats.rounds, 1):.2f}"
+        table.add_row(str(context), shape, drafts, *counts)
+    return table

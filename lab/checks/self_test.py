@@ -1,6 +1,6 @@
-"""`eagle-run --self-test`: does the artifact draft as its export found, and stay lossless?
+"""`eagle-check --self-test`: does an artifact draft as its export found, and is it lossless?
 
-Only compiled methods are here, so there is one reading of the head to measure: what was compiled.
+An artifact holds compiled methods only, so there is one reading of the head to measure.
 """
 
 from collections import Counter
@@ -22,20 +22,23 @@ from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.runner import Runner
 
 STANDARD_ERRORS = 3.0
-"""What a difference of two shares must exceed to count."""
+"""How many standard errors two shares must differ by to count as different."""
 FEWEST_DRAFTS = 64
-"""Below it a share has no standard error to go by: a few right drafts would pass for sure ones."""
+"""With fewer drafts a share's standard error means nothing."""
 LARGEST = 10**9
-"""Count of drafts in a record that can be meant."""
+"""The largest count of drafts in a record that is believed."""
 WARNINGS = ("other reading", "chance")
-"""Verdicts of an export that it warned of."""
+"""Verdicts of an export that come with a warning."""
 Kind = Literal["fits", "differs", "chance", "below", "warned", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """`message` is one line; `differing` counts prompts, from 1, whose tokens speculation changed;
-    `recorded` is what the export found, None where it did not look."""
+    """The result of a self-test.
+
+    `message` is one line. `differing` lists the prompts, from 1, whose tokens speculation changed.
+    `recorded` is the export's own self-test, None where it ran none.
+    """
 
     kind: Kind
     message: str
@@ -45,7 +48,7 @@ class Finding:
     recorded: Mapping[str, Any] | None
 
     def to_json(self) -> dict[str, Any]:
-        """One object."""
+        """Return all of it as one object."""
         return {
             "verdict": self.kind,
             "message": self.message,
@@ -56,7 +59,7 @@ class Finding:
         }
 
     def raise_warning(self) -> None:
-        """Raise ArtifactError for changed tokens, PairingError for drafts that are worth less."""
+        """Raise ArtifactError for changed tokens, PairingError for drafts that are worse."""
         errors: dict[str, type[EagleError]] = {
             "differs": ArtifactError,
             "chance": PairingError,
@@ -71,12 +74,12 @@ def self_test(runner: Runner, manifest: Manifest, prompts: Sequence[Prompt]) -> 
     """Decode every prompt that fits the context with and without drafts, and judge the drafts."""
     tokens: list[int] = []
     parts, differing = [], []
-    for place, ids in fitting(runner, prompts):
-        (found,) = compare(runner, ids, [CHAIN_LEN], MAX_NEW_TOKENS)
-        parts.append(found.stats)
-        tokens += found.plain[1:]  # the first one is no draft's to predict
-        if not found.identical:
-            differing.append(place)
+    for number_, ids in fitting(runner, prompts):
+        (comparison,) = compare(runner, ids, [CHAIN_LEN], MAX_NEW_TOKENS)
+        parts.append(comparison.stats)
+        tokens += comparison.plain[1:]  # the first one is never drafted
+        if not comparison.identical:
+            differing.append(number_)
     stats = Stats.total(parts) if parts else None
     recorded = manifest.self_test
     comparable = recorded if recorded and is_same_test(recorded, prompts) else None
@@ -95,15 +98,15 @@ def self_test(runner: Runner, manifest: Manifest, prompts: Sequence[Prompt]) -> 
 
 
 def fitting(runner: Runner, prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[int]]]:
-    """Their places, from 1, and ids, where the context has room for two tokens more."""
-    for place, prompt in enumerate(prompts, start=1):
+    """Yield the numbers, from 1, and ids of prompts that leave room for two tokens more."""
+    for number_, prompt in enumerate(prompts, start=1):
         ids = runner.encode(prompt)
         if len(ids) + 1 < runner.constants.max_seq_len:
-            yield place, ids
+            yield number_, ids
 
 
 def is_same_test(recorded: Mapping[str, Any], prompts: Sequence[Prompt]) -> bool:
-    """Whether the export drafted the same text with the same chains."""
+    """Return whether the export drafted the same text with the same chains."""
     ours = identity(prompts), CHAIN_LEN, MAX_NEW_TOKENS
     names = "prompts_sha256", "chain_len", "max_new_tokens"
     return ours == tuple(recorded.get(name) for name in names)
@@ -117,7 +120,7 @@ def judge(
     *,
     has_head: bool = True,
 ) -> tuple[Kind, str]:
-    """What was found, worst first. What drafts without a head cannot be wired wrongly."""
+    """Return the worst that is known. A drafter without a head cannot be wired wrongly."""
     if differing:
         numbers = ", ".join(map(str, differing))
         return "differs", f"speculation changed the output of prompt {numbers}: export again"
@@ -134,18 +137,18 @@ def judge(
             f"first drafts are right {share:.0%} of the time, the commonest token alone "
             f"{commonest:.0%}: head and target do not belong together"
         )
-    found = recorded and chosen_counts(recorded)
-    if not found:
+    counts = recorded and chosen_counts(recorded)
+    if not counts:
         right = stats.accepted / sum(stats.reached)
         return "unknown", (
             f"{right:.0%} of {sum(stats.reached)} drafts were right; the export measured none of "
             "these prompts to compare with"
         )
-    return compared(stats, *found)
+    return judge_against_export(stats, accepted=counts[0], reached=counts[1])
 
 
-def compared(stats: Stats, accepted: int, reached: int) -> tuple[Kind, str]:
-    """Of all drafts that were looked at, against those of the export."""
+def judge_against_export(stats: Stats, *, accepted: int, reached: int) -> tuple[Kind, str]:
+    """Compare the share of right drafts with the export's own."""
     ours, count = stats.accepted / sum(stats.reached), sum(stats.reached)
     theirs = accepted / reached
     both = (stats.accepted + accepted) / (count + reached)
@@ -157,12 +160,12 @@ def compared(stats: Stats, accepted: int, reached: int) -> tuple[Kind, str]:
 
 
 def spread(share: float, count: int) -> float:
-    """The standard error of a share."""
+    """Return the standard error of a share."""
     return float((share * (1 - share) / count) ** 0.5)
 
 
 def chosen_counts(recorded: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Drafts that the chosen reading had accepted and reached; None where none are recorded."""
+    """Return the chosen reading's accepted and reached drafts, None where none are recorded."""
     for row in rows_of(recorded):
         if row.get("chosen") is True:
             counts = [row.get("accepted"), row.get("reached")]
@@ -173,12 +176,12 @@ def chosen_counts(recorded: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def is_count(value: object) -> bool:
-    """Whether a record can mean it as a count."""
+    """Return whether a recorded value can be a count."""
     return type(value) is int and 0 <= value <= LARGEST
 
 
 def rows_of(recorded: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The recorded ranking."""
+    """Return the rows of the recorded ranking."""
     readings = recorded.get("readings")
     return [row for row in readings if isinstance(row, dict)] if isinstance(readings, list) else []
 
@@ -199,7 +202,7 @@ def show(finding: Finding, console: Console) -> None:
 
 
 def table(finding: Finding) -> Table:
-    """The artifact, then the recorded ranking, best first."""
+    """Return a table of the artifact, then of the recorded ranking, best first."""
     shown = Table(box=None, pad_edge=False, collapse_padding=True)
     for header in ("reading", "nats", "tau", "acceptance"):
         shown.add_column(header, justify="left" if header == "reading" else "right", no_wrap=True)
@@ -209,7 +212,7 @@ def table(finding: Finding) -> Table:
     for row in rows_of(finding.recorded or {}):
         shares = row.get("acceptance_by_position")
         listed = shares if isinstance(shares, list) else []
-        name = Text(printable(f"at the export: {row.get('name')}"))  # and no markup of rich's
+        name = Text(printable(f"at the export: {row.get('name')}"))  # without rich's markup
         nats, tau = number(row.get("nats"), 3), number(row.get("tau"), 2)
         shown.add_row(name, nats, tau, by_position(listed))
     return shown

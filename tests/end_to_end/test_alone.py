@@ -14,6 +14,7 @@ from eagle_aot.export import cli as export
 from eagle_aot.export.loading.provenance import NOWHERE
 from eagle_aot.lab.bench import cli as bench
 from eagle_aot.lab.bench import measure
+from eagle_aot.lab.checks import cli as check
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.runtime_runner import Runner, cli, load_artifact
 from support.pre_norm_oracle import random_pre_norm, save
@@ -112,7 +113,7 @@ def test_its_manifest_speaks_of_a_target_alone(alone_artifact: Path) -> None:
     assert manifest.draft == NOWHERE and manifest.self_test is None
     assert manifest.constants["get_hidden_size"] == 0
     assert manifest.constants["get_draft_vocab_size"] == 1024
-    shown = CliRunner().invoke(cli.main, [str(alone_artifact), "--verify"])
+    shown = CliRunner().invoke(check.main, [str(alone_artifact), "--verify"])
     assert shown.exit_code == 0 and NGRAM in shown.output
 
 
@@ -122,7 +123,7 @@ def test_a_head_cannot_be_asked_for(alone_artifact: Path) -> None:
 
 
 def test_its_self_test_compares_outputs_and_judges_no_head(alone_artifact: Path) -> None:
-    done = CliRunner().invoke(cli.main, [str(alone_artifact), "--self-test", "--json"])
+    done = CliRunner().invoke(check.main, [str(alone_artifact), "--self-test", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert (found["verdict"], found["prompts"], found["identical"]) == ("fits", 10, 10)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from check_artifact import tokens
-from eagle_aot.lab.checks.lossless import with_script
+from eagle_aot.lab.checks.lossless import decode_with_script, random_prompt
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.training.tiny.stories import final_answer, stories
 from eagle_aot.runtime_runner import Runner, load_artifact
@@ -39,7 +38,7 @@ def launched(cuda_artifact: Path) -> Runner:
 @pytest.mark.parametrize("context", [0, 17, 511, 4096])
 def test_a_row_does_not_feel_its_neighbours(recorded: Runner, context: int) -> None:
     found = list(RowCheck(recorded, context).all())
-    assert {"among 64", "as nodes of a tree", "behind a moved path"} <= {o.situation for o in found}
+    assert {"among 64", "as nodes of a tree", "after a moved path"} <= {o.situation for o in found}
     assert [one for one in found if one.different] == []
 
 
@@ -123,10 +122,10 @@ def test_scripted_drafts_never_change_the_tokens(
     fixture: str, context: int, request: pytest.FixtureRequest
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    prompt = tokens(runner, context, seed=context)
+    prompt = random_prompt(runner, context, seed=context)
     plain = runner.generate(prompt, 60, speculate=False).token_ids
     for chain_len in CHAIN_LENS:
-        output, stats = with_script(runner, prompt, plain, chain_len, 60)
+        output, stats = decode_with_script(runner, prompt, plain, chain_len, 60)
         assert output == plain, chain_len
         assert stats.accepted > 0
 

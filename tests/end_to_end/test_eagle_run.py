@@ -31,7 +31,6 @@ OPTIONS = {
     "--system",
     "--batch-size",
     "--prompt-share",
-    "--debug",
     "--raw-prompt",
     "--max-new-tokens",
     "--chain-len",
@@ -66,8 +65,6 @@ OPTIONS = {
     "--version",
     "--plot",
     "--quiet",
-    "--self-test",
-    "--verify",
 }
 FIELDS = {
     "seed",
@@ -166,8 +163,6 @@ def test_a_drafter_is_named(tiny_artifact: Path) -> None:
     assert result["rounds"] > own["rounds"]
     told = run(tiny_artifact, "--prompt", QUESTION, "--drafter", "ngram").stderr
     assert re.search(r"drafter +ngram", told)
-    refused = run(tiny_artifact, "--self-test", "--drafter", "ngram")
-    assert refused.exit_code == 2 and "leave out --drafter" in refused.stderr
 
 
 def test_speculation_changes_nothing_but_the_cost(tiny_artifact: Path, tmp_path: Path) -> None:
@@ -232,20 +227,6 @@ def test_a_picture_of_nothing_is_refused(
     result = run(tiny_artifact, "--prompt", "Tom", *arguments)
     assert result.exit_code == code and message in result.stderr
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["--verify", "--plot", "a.png"], "--plot"),
-        (["--verify", "--self-test"], "--self-test"),
-        (["--self-test", "--max-new-tokens", "3"], "--max-new-tokens"),
-        (["--self-test", "--prompt", "Tom"], "--prompt"),
-    ],
-)
-def test_no_option_is_passed_over(tiny_artifact: Path, arguments: list[str], option: str) -> None:
-    result = run(tiny_artifact, *arguments)
-    assert result.exit_code == 2 and f"leave out {option}\n" in result.stderr
 
 
 def test_text_streams_to_stdout_alone(tiny_artifact: Path) -> None:

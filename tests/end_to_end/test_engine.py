@@ -97,7 +97,7 @@ def test_prompts_side_by_side_are_answered_in_their_order(
     file, picture = tmp_path / "prompts.jsonl", tmp_path / "sequences.png"
     file.write_text("".join(json.dumps({"token_ids": p}) + "\n" for p in prompts))
     options = ("--prompts-jsonl", file, "--max-new-tokens", str(NEW_TOKENS), "--batch-size", "4")
-    done = run(batch_artifact, *options, "--json", "--plot", picture, "--debug")
+    done = run(batch_artifact, *options, "--json", "--plot", picture)
     assert done.exit_code == 0, done.output
     *answers, last = map(json.loads, done.stdout.splitlines())
     assert [answer["token_ids"] for answer in answers] == expected

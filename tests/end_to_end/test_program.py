@@ -18,7 +18,7 @@ from eagle_aot.targets import TARGETS, load_target
 from support.runner.eager_executor import EagerExecutor
 
 FIXTURES = ["tiny", "random_runner"]
-SITUATIONS = {"among 64", "32 in a bucket of 64", "as nodes of a tree", "behind a moved path"}
+SITUATIONS = {"among 64", "32 in a bucket of 64", "as nodes of a tree", "after a moved path"}
 FIRST = torch.zeros(1, dtype=torch.int64)
 
 
@@ -66,7 +66,7 @@ def test_nor_sequences_beside_it(batch_runner: Runner) -> None:
     for context in (0, 17, 100):
         found = list(RowCheck(batch_runner, context).all())
         named = {one.situation for one in found}
-        assert named >= {*SITUATIONS, "sequence 3", "beside 3 other sequences"}
+        assert named >= {*SITUATIONS, "sequence 3", "in a batch of 4"}
         assert [one for one in found if one.different] == []
 
 

@@ -30,6 +30,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 MODULES = {
     "eagle-batch": "eagle_aot.runtime_runner.serve.on_ray.batch",
     "eagle-bench": "eagle_aot.lab.bench.cli",
+    "eagle-check": "eagle_aot.lab.checks.cli",
     "eagle-export": "eagle_aot.export.cli",
     "eagle-run": "eagle_aot.runtime_runner.cli",
     "eagle-serve": "eagle_aot.runtime_runner.serve.cli",

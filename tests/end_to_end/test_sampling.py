@@ -1,4 +1,4 @@
-"""Sampling from a real `.pte`: one text, however it is decoded."""
+"""SamplingParams from a real `.pte`: one text, however it is decoded."""
 
 import json
 import re
@@ -10,7 +10,13 @@ from click.testing import CliRunner, Result
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.lab.checks.sampling.texts import PARAMETERS, asked_of, one_by_one, together
+from eagle_aot.lab.checks.sampled_texts import (
+    PARAMETERS,
+    compare_alone,
+    compare_in_batch,
+    decode_plainly,
+    sampled_requests,
+)
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
@@ -32,11 +38,10 @@ def test_speculation_changes_no_token(fixture: str, request: pytest.FixtureReque
     """Of a head that was trained, and of one that is wrong nearly always."""
     runner: Runner = request.getfixturevalue(fixture)
     prompts = mixed_prompts(runner)[:: 200 // len(PARAMETERS)][: len(PARAMETERS)]
-    asked, plain = list(asked_of(prompts, 1, 24)), list[list[int]]()
-    tallies = one_by_one(runner, prompts, asked, plain)
-    tallies["together"] = together(runner, prompts, asked, plain)
-    assert {name: tally.first for name, tally in tallies.items() if tally.different} == {}
-    assert len({tuple(text) for text in plain}) == len(plain)
+    texts = decode_plainly(runner, list(sampled_requests(prompts, 1, 24)))
+    counts = compare_alone(runner, texts) | {"in a batch": compare_in_batch(runner, texts)}
+    assert {name: same.differing for name, same in counts.items() if same.differing} == {}
+    assert len({tuple(text.tokens) for text in texts}) == len(texts)
 
 
 def test_a_trained_head_drafts_what_is_sampled(

@@ -53,7 +53,7 @@ def capability() -> str | None:
 
 
 def verify_faults() -> Iterator[Fault]:
-    """The same files before `--verify`, which says of every file how it is."""
+    """The same files before `eagle-check --verify`, which says of every file how it is."""
     changes: dict[str, tuple[Callable[[Path], object], str]] = {
         "bit flipped": (lambda path: flip(path, 0.5), HASH),
         "cut in half": (lambda path: cut(path, 0.5), "manifest.json says"),
@@ -78,7 +78,13 @@ def verifying(name: str, what: str, change: Callable[[Path], object], says: str)
         right = wrong == [name] and not found["intact"]
         return None if right else f"intact {found['intact']}, wrong are {wrong}"
 
-    return Fault(name=f"--verify: {name} {what}", arrange=arrange, says=says, check=check)
+    return Fault(
+        name=f"--verify: {name} {what}",
+        command="eagle-check",
+        arrange=arrange,
+        says=says,
+        check=check,
+    )
 
 
 def foreign_machines() -> Iterator[Fault]:

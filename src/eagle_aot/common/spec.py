@@ -183,7 +183,7 @@ def _grouped(option: Option, names: list[str], words: dict[str, Any]) -> click.O
 def _click_type(field: Field) -> Any:
     option = field.option
     if option.parse or option.commas or get_origin(field.type) is dict:
-        return None
+        return click.UNPROCESSED  # a callback reads the word; a default is a value already
     if field.choices:
         return click.Choice(field.choices)
     kind = get_args(field.type)[0] if get_origin(field.type) is tuple else field.type

@@ -1,4 +1,4 @@
-"""`eagle-run --verify`, and that nothing of a changed artifact is loaded."""
+"""`eagle-check --verify`, and that no file of a changed artifact is loaded."""
 
 import ctypes
 import json
@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device, Manifest, TargetIdentity, file_record
 from eagle_aot.artifact.versions import PACKAGES, installed_versions
 from eagle_aot.common.errors import ArtifactError
+from eagle_aot.lab.checks.cli import main
 from eagle_aot.lab.checks.integrity import check_integrity, plain
 from eagle_aot.runtime_runner import load, load_artifact
-from eagle_aot.runtime_runner.cli import main
 from support.files.artifact import write_artifact
 from support.refusals import refuses
 
@@ -58,7 +58,7 @@ def test_nothing_of_a_changed_artifact_is_loaded(
     assert loaded == []
 
 
-def test_what_is_right_is_shown_file_by_file(artifact: Path) -> None:
+def test_every_file_and_version_is_shown(artifact: Path) -> None:
     result = verify(artifact)
     assert (result.exit_code, result.stderr) == (0, "")
     lines = {line.split()[0]: line.split()[1:] for line in result.output.splitlines()}
@@ -66,7 +66,7 @@ def test_what_is_right_is_shown_file_by_file(artifact: Path) -> None:
     assert all(lines[name][-1] == "same" for name in ("python", *PACKAGES))
 
 
-def test_what_is_wrong_is_shown_whole_and_then_said_in_one_line(artifact: Path) -> None:
+def test_every_problem_is_shown_and_the_first_is_the_error(artifact: Path) -> None:
     flip(artifact / WEIGHTS)
     (artifact / PROGRAM).write_bytes(b"longer than it was")
     (artifact / "tokenizer.json").touch()
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_shown_whole_and_then_said_in_one_line(artifact: Path) 
     assert result.stderr.count("\n") == 1 and "(and 2 more): export again" in result.stderr
 
 
-def test_json_is_one_object_whatever_is_wrong(artifact: Path) -> None:
+def test_json_is_one_object_for_intact_and_changed_artifacts(artifact: Path) -> None:
     right = json.loads(verify(artifact, "--json").stdout)
     assert right["intact"] and right["runs_here"] and right["problems"] == []
     assert right["manifest"] == json.loads((artifact / "manifest.json").read_text())
@@ -103,8 +103,8 @@ def test_an_artifact_for_another_machine_is_intact_and_does_not_run_here(tmp_pat
     lines = {line.split()[0]: line for line in result.stdout.splitlines()}
     assert lines["torch"].endswith("differs: must be of one minor version")
     assert lines["triton"].endswith("differs")
-    found = check_integrity(tmp_path).to_json()
-    assert (found["intact"], found["runs_here"]) == (True, False)
+    integrity = check_integrity(tmp_path).to_json()
+    assert (integrity["intact"], integrity["runs_here"]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_a_gpus_generation_and_torchs_minor_version_decide(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     write_artifact(tmp_path, backend="cuda", device=H100, versions={"torch": version})
-    found = check_integrity(tmp_path)
-    assert found.problems == {}
-    assert found.misfit is None if message is None else message in str(found.misfit)
+    integrity = check_integrity(tmp_path)
+    assert integrity.problems == {}
+    assert integrity.misfit is None if message is None else message in str(integrity.misfit)
 
 
 def test_a_backend_of_another_version_does_not_run_here(tmp_path: Path) -> None:
@@ -133,8 +133,18 @@ def test_a_backend_of_another_version_does_not_run_here(tmp_path: Path) -> None:
     assert refusal.exit_code == 1 and "backend 'tpu': this version runs" in refusal.stderr
 
 
-def test_verifying_takes_an_artifact_and_no_prompt(artifact: Path, tmp_path: Path) -> None:
-    assert verify(artifact, "--prompt", "a").exit_code == 2
+def test_files_are_checked_where_no_check_is_named(artifact: Path) -> None:
+    unnamed = CliRunner().invoke(main, [str(artifact)])
+    assert (unnamed.exit_code, unnamed.output) == (0, verify(artifact).output)
+
+
+@pytest.mark.parametrize("option", ["--tree", "--drafter", "--seeds"])
+def test_option_that_verify_does_not_use_is_refused(artifact: Path, option: str) -> None:
+    result = verify(artifact, option, "4")
+    assert result.exit_code == 2 and f"--verify: leave out {option}\n" in result.stderr
+
+
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
     refuses(verify(tmp_path / "none"), "none: no such artifact directory")
 
 
@@ -170,7 +180,7 @@ def test_values_are_shown_without_brackets(value: Any, text: str) -> None:
     assert plain(value) == text
 
 
-def test_an_older_manifest_is_told_from_a_damaged_one(artifact: Path) -> None:
+def test_manifest_of_an_older_schema_is_refused_as_such(artifact: Path) -> None:
     stored = json.loads((artifact / "manifest.json").read_text())
     (artifact / "manifest.json").write_text(json.dumps(stored | {"schema_version": 2}))
     refuses(verify(artifact), "schema version 2, this runner reads 4: export again")

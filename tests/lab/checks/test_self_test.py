@@ -1,4 +1,4 @@
-"""`eagle-run --self-test`: what is said of drafts, and of outputs that they changed."""
+"""`eagle-check --self-test`: verdicts on drafts, and on outputs that they changed."""
 
 import json
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from rich.console import Console
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import ArtifactError, EagleError, PairingError
 from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS, PROMPTS, identity
+from eagle_aot.lab.checks.cli import main
 from eagle_aot.lab.checks.self_test import Finding, judge, self_test, show, table
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.results.stats import Stats
 
 TOKENS = list(range(100))  # none more common than another
@@ -58,7 +58,7 @@ def record(reached: Sequence[int], accepted: Sequence[int]) -> dict[str, Any]:
         (drafts([100, 80], [80, 60]), TOKENS, [], record([10**400], [10**399]), "unknown"),
     ],
 )
-def test_the_worst_that_was_found_is_said(
+def test_the_verdict_is_the_worst_finding(
     stats: Stats | None, tokens: list[int], differing: list[int], recorded: Any, kind: str
 ) -> None:
     assert judge(stats, tokens, differing, recorded)[0] == kind
@@ -73,7 +73,7 @@ def test_the_worst_that_was_found_is_said(
         (None, [], "unknown"),
     ],
 )
-def test_without_a_head_outputs_alone_can_be_wrong(
+def test_without_a_head_only_outputs_are_judged(
     stats: Stats | None, differing: list[int], kind: str
 ) -> None:
     assert judge(stats, TOKENS, differing, None, has_head=False)[0] == kind
@@ -114,7 +114,7 @@ def test_a_changed_token_is_a_failure(tiny: Runner, tiny_artifact: Path) -> None
         found.raise_warning()
 
 
-def test_what_the_export_warned_of_is_said_again(tiny: Runner, tiny_artifact: Path) -> None:
+def test_a_warning_of_the_export_is_repeated(tiny: Runner, tiny_artifact: Path) -> None:
     manifest = Manifest.read(tiny_artifact)
     warned = {"verdict": "other reading", "message": "taps 2,4,5 (--tap-layers 2,4,5)"}
     assert manifest.self_test
@@ -127,7 +127,7 @@ def test_what_the_export_warned_of_is_said_again(tiny: Runner, tiny_artifact: Pa
 def test_the_command_prints_one_object_or_a_table(tiny_artifact: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n")
-    asked = [str(tiny_artifact), "--self-test", "--prompts-jsonl", str(prompts)]
+    asked = [str(tiny_artifact), "--self-test", "--self-test-prompts", str(prompts)]
     found = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
     assert (found["prompts"], found["identical"], found["verdict"]) == (1, 1, "unknown")
     assert found["recorded"]["verdict"] == "fits"
@@ -150,7 +150,7 @@ def test_a_manifest_cannot_write_to_a_terminal() -> None:
     assert "\ufffd]0;owned\ufffd\ufffd[2J[/red]" in output.getvalue()
 
 
-def test_drafts_that_were_not_reached_have_their_column() -> None:
+def test_drafts_that_were_not_reached_are_dashes() -> None:
     stats = drafts([100, 80], [80, 60])
     row = {"name": "as resolved", "acceptance_by_position": [0.5]}
     finding = Finding(
@@ -164,12 +164,13 @@ def test_drafts_that_were_not_reached_have_their_column() -> None:
     assert ours.index("0.80") == theirs.index("0.50")
 
 
-@pytest.mark.parametrize("other", ["--prompt", "--prompt-file"])
-def test_prompts_come_from_one_place(other: str) -> None:
-    assert CliRunner().invoke(main, ["a", "--self-test", other, "b"]).exit_code == 2
+@pytest.mark.parametrize("option", ["--drafter", "--tree"])
+def test_option_that_the_self_test_does_not_use_is_refused(option: str) -> None:
+    result = CliRunner().invoke(main, ["a", "--self-test", option, "ngram"])
+    assert result.exit_code == 2 and f"--self-test: leave out {option}" in result.stderr
 
 
-def test_every_warning_is_a_stated_failure(tiny: Runner, tiny_artifact: Path) -> None:
+def test_every_warning_raises_an_eagle_error(tiny: Runner, tiny_artifact: Path) -> None:
     found = self_test(tiny, Manifest.read(tiny_artifact), PROMPTS[:1])
     for kind in ("differs", "chance", "below", "warned"):
         with pytest.raises(EagleError):

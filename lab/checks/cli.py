@@ -1,0 +1,305 @@
+"""`eagle-check`: offline checks of an artifact."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import track
+
+from eagle_aot.artifact import Manifest
+from eagle_aot.common.command import given_options
+from eagle_aot.common.errors import SettingError
+from eagle_aot.common.prompts import read_prompts
+from eagle_aot.common.self_test import self_test_prompts
+from eagle_aot.common.spec import Option, check_fields, spec_command
+from eagle_aot.lab.options import parse_chain_lens
+from eagle_aot.lab.prompts import spread
+from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+
+if TYPE_CHECKING:
+    from eagle_aot.runtime_runner import Runner
+    from eagle_aot.runtime_runner.decode.shape import Shape
+
+CHECKS, MORE = "Checks", "Options"
+T = TypeVar("T")
+
+
+class CheckSpec(msgspec.Struct, kw_only=True, frozen=True):
+    """What to check of an artifact, and how much of it."""
+
+    artifact: Path
+    verify: Annotated[
+        bool,
+        Option("Hash every file, compare versions, show the manifest; run nothing. This is the "
+               "default.", CHECKS),
+    ] = False  # fmt: skip
+    self_test: Annotated[
+        bool,
+        Option("Compare drafts with those of the export, and outputs with plain decoding's.",
+               CHECKS),
+    ] = False  # fmt: skip
+    rows: Annotated[
+        bool,
+        Option("Compare rows alone with the same rows among others, bit for bit, and outputs of "
+               "random prompts with plain decoding's.", CHECKS),
+    ] = False  # fmt: skip
+    lossless: Annotated[
+        Path | None,
+        Option("Compare outputs with plain decoding's, and explain the first token that differs.",
+               CHECKS, "PROMPTS.jsonl"),
+    ] = None  # fmt: skip
+    engine: Annotated[
+        Path | None,
+        Option("Compare requests that come and go with the same requests alone, and check the "
+               "engine after every step.", CHECKS, "PROMPTS.jsonl"),
+    ] = None  # fmt: skip
+    sampling: Annotated[
+        Path | None,
+        Option("Compare draws with softmax in float64, and sampled texts however they are decoded.",
+               CHECKS, "PROMPTS.jsonl"),
+    ] = None  # fmt: skip
+    self_test_prompts: Annotated[
+        Path | None, Option("Prompts of --self-test.", MORE, "FILE.jsonl")
+    ] = None
+    contexts: Annotated[
+        tuple[int, ...],
+        Option("Tokens of random prompts, and before rows.", MORE, "N,...", commas=True),
+    ] = (17, 512)
+    chain_lens: Annotated[
+        tuple[ChainLen, ...] | None,
+        Option("Drafts per round, auto among them; default: 4, with --rows 1 to 7.", MORE,
+               "K,...", parse=parse_chain_lens),
+    ] = None  # fmt: skip
+    trees: Annotated[
+        tuple[str, ...],
+        Option("A tree as well; may be repeated.", MORE, "DEPTH,TOPK,NODES|FILE", "--tree"),
+    ] = ()
+    batch_sizes: Annotated[
+        tuple[int, ...],
+        Option("Requests in parallel, with --engine.", MORE, "B,...", commas=True),
+    ] = (2, 4, 8)
+    count: Annotated[
+        int | None,
+        Option("Random prompts of each length (default 10), requests of --engine (1000), prompts "
+               "of --sampling (300).", MORE, "N", least=1),
+    ] = None  # fmt: skip
+    max_new_tokens: Annotated[int, Option("Output tokens of a prompt.", MORE, least=2)] = 64
+    seed: Annotated[int, Option("Of random requests, with --engine.", MORE)] = 1
+    seeds: Annotated[int, Option("Seeds of each prompt, with --sampling.", MORE, least=1)] = 5
+    draws: Annotated[
+        int, Option("Draws of each kind of sampling, with --sampling.", MORE, least=10_000)
+    ] = 100_000
+    target: Annotated[
+        str | None,
+        Option("The target's checkpoint: --lossless then says by how many nats it prefers the "
+               "plain token.", MORE, "NAME_OR_DIR"),
+    ] = None  # fmt: skip
+    raw_prompt: Annotated[
+        bool, Option("Do not wrap prompts in the chat template, with --lossless.", MORE)
+    ] = False
+    drafter: Annotated[
+        str | None, Option("What drafts: the artifact's own drafter, or ngram.", MORE, "KIND")
+    ] = None
+    executor: Annotated[
+        Literal["auto", "aoti", "executorch"], Option("What runs the program.", MORE)
+    ] = "auto"
+    cuda_graph: Annotated[bool | None, Option("Record rounds on a GPU.", MORE)] = None
+    as_json: Annotated[bool, Option("Print one JSON object per check.", MORE, flag="--json")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+OPENING = {"executor", "cuda_graph"}
+USED_BY = {
+    "verify": {"as_json"},
+    "self_test": {"self_test_prompts", "as_json", *OPENING},
+    "rows": {"contexts", "chain_lens", "trees", "count", "max_new_tokens", "drafter", "as_json",
+             *OPENING},
+    "lossless": {"chain_lens", "trees", "max_new_tokens", "target", "raw_prompt", "drafter",
+                 "as_json", *OPENING},
+    "engine": {"batch_sizes", "count", "max_new_tokens", "seed", "drafter", *OPENING},
+    "sampling": {"count", "seeds", "max_new_tokens", "draws", "drafter", *OPENING},
+}  # fmt: skip
+"""The options that each check uses."""
+
+
+@click.argument("artifact", type=click.Path(path_type=Path))
+@spec_command(CheckSpec)
+def main(spec: CheckSpec) -> None:
+    """Check ARTIFACT: its files, rows, outputs, drafts and sampling.
+
+    Checks run in the order in which they are listed, and stop with exit code 1 at the first that
+    fails.
+
+    \b
+        python scripts/write_prompts.py prompts.jsonl
+        eagle-check gemma4-tiny-xnnpack --self-test --rows --lossless prompts.jsonl
+    """
+    chosen = [name for name in USED_BY if getattr(spec, name)] or ["verify"]
+    refuse_unused(spec, chosen)
+    if "verify" in chosen:
+        check_files(spec)
+        chosen.remove("verify")
+    if not chosen:
+        return
+    from eagle_aot.runtime_runner.load import load_artifact  # imports torch
+
+    runner = load_artifact(
+        spec.artifact,
+        spec.executor,
+        cuda_graphs=spec.cuda_graph is not False,
+        drafter=spec.drafter,
+    )
+    for name in chosen:
+        RUNNING[name](spec, runner)
+
+
+def refuse_unused(spec: CheckSpec, chosen: Sequence[str]) -> None:
+    """Raise UsageError for an option that none of the chosen checks uses."""
+    used = set[str]().union(*(USED_BY[name] for name in chosen))
+    if unused := given_options(but={"artifact", *USED_BY, *used}):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        raise click.UsageError(f"{flags}: leave out {unused[0]}")
+    if spec.self_test and spec.drafter is not None:
+        raise click.UsageError("--self-test: leave out --drafter, the export tested its own")
+
+
+def check_files(spec: CheckSpec) -> None:
+    """Print the files' state and the manifest, then raise the first problem."""
+    from eagle_aot.lab.checks.integrity import check_integrity, report
+
+    integrity = check_integrity(spec.artifact)
+    click.echo(json.dumps(integrity.to_json()) if spec.as_json else "\n".join(report(integrity)))
+    integrity.raise_first()
+
+
+def check_drafts(spec: CheckSpec, runner: "Runner") -> None:
+    """Print the self-test, then raise what it warns of."""
+    from eagle_aot.lab.checks import self_test
+
+    prompts = self_test_prompts(spec.self_test_prompts)
+    finding = self_test.self_test(runner, Manifest.read(spec.artifact), prompts)
+    if spec.as_json:
+        click.echo(json.dumps(finding.to_json(), allow_nan=False))
+    else:
+        self_test.show(finding, Console(stderr=True))
+    finding.raise_warning()
+
+
+def check_rows(spec: CheckSpec, runner: "Runner") -> None:
+    """Print rows and outputs of random prompts, and exit with 1 where any differs."""
+    from eagle_aot.lab.checks import lossless, rows
+
+    limit = runner.constants.max_seq_len
+    if max(spec.contexts) + spec.max_new_tokens > limit:
+        raise SettingError(
+            f"--contexts {max(spec.contexts)} and {spec.max_new_tokens} new tokens: the "
+            f"artifact's context is {limit}"
+        )
+    trees, chain_lens = shapes_of(spec), spec.chain_lens or range(1, 8)
+    compared = rows.check_rows(runner, spec.contexts)
+    outputs = lossless.compare_random_prompts(
+        runner, spec.contexts, spec.count or 10, list(chain_lens), trees, spec.max_new_tokens
+    )
+    same_rows = not any(comparison.different for _, comparison in compared)
+    same = same_rows and all(one.identical for group in outputs.values() for one in group)
+    if spec.as_json:
+        click.echo(json.dumps({"identical": same, "rows": sum(row.rows for _, row in compared)}))
+    else:
+        console = Console(width=100)
+        console.print("Rows alone and elsewhere, bit for bit (logits and features)")
+        console.print(rows.rows_table(compared))
+        console.print(f"Speculative and plain outputs, {runner.executor.name}")
+        console.print(lossless.comparison_table(outputs))
+    exit_unless(same)
+
+
+def check_outputs(spec: CheckSpec, runner: "Runner") -> None:
+    """Print outputs that speculation changed, and exit with 1 where there are any."""
+    from eagle_aot.lab.checks import lossless
+
+    assert spec.lossless is not None
+    context = runner.constants.max_seq_len
+    logits = None if spec.target is None else lossless.logits_of_target(spec.target, context)
+    report = lossless.check_lossless(
+        runner,
+        shown(read_prompts(None, None, spec.lossless)),
+        spec.chain_lens or (4,),
+        spec.max_new_tokens,
+        trees=shapes_of(spec),
+        raw_prompt=spec.raw_prompt,
+        target_logits=logits,
+    )
+    click.echo(json.dumps(report.to_json()) if spec.as_json else "\n".join(report.lines()))
+    exit_unless(not report.differences)
+
+
+def check_requests(spec: CheckSpec, runner: "Runner") -> None:
+    """Print requests that answer differently among others, and exit with 1 where there are any."""
+    from eagle_aot.lab.bench.settings import check_range
+    from eagle_aot.lab.checks.engine import check_engine
+
+    assert spec.engine is not None
+    prompts, count = read_prompts(None, None, spec.engine), spec.count or 1000
+    check_range("--batch-sizes", spec.batch_sizes, runner.constants.max_batch_size)
+    wrong = check_engine(runner, prompts, spec.batch_sizes, count, spec.max_new_tokens, spec.seed)
+    click.echo(f"{wrong} of {count * len(spec.batch_sizes)} texts differ")
+    exit_unless(not wrong)
+
+
+def check_sampling(spec: CheckSpec, runner: "Runner") -> None:
+    """Print draws and sampled texts, and exit with 1 where any is wrong."""
+    from eagle_aot.lab.checks import sampled_texts
+    from eagle_aot.lab.checks.draws import check_draws
+
+    assert spec.sampling is not None
+    prompts = spread(read_prompts(None, None, spec.sampling), spec.count or 300)
+    fits = True
+    for draws in check_draws(spec.draws):
+        click.echo(str(draws))
+        fits &= draws.fits
+    requests = list(sampled_texts.sampled_requests(prompts, spec.seeds, spec.max_new_tokens))
+    texts = sampled_texts.decode_plainly(runner, requests)
+    for name, same in sampled_texts.compare_everywhere(spec.artifact, runner, texts).items():
+        click.echo(f"{name}: {same}")
+        for parameters in same.differing[: sampled_texts.SHOWN]:
+            click.echo(f"  {parameters}")
+        fits &= not same.differing
+    exit_unless(fits)
+
+
+RUNNING = {
+    "self_test": check_drafts,
+    "rows": check_rows,
+    "lossless": check_outputs,
+    "engine": check_requests,
+    "sampling": check_sampling,
+}
+"""Checks that run the artifact."""
+
+
+def shapes_of(spec: CheckSpec) -> list["Shape"]:
+    """Return the trees to check. Raises SettingError for what is no tree."""
+    from eagle_aot.runtime_runner.decode.shape import parse_tree
+
+    return [parse_tree(tree) for tree in spec.trees]
+
+
+def shown(prompts: Sequence[T]) -> Iterable[T]:
+    """Show a progress bar on stderr, where it is a terminal."""
+    console = Console(stderr=True)
+    return track(prompts, "prompts", console=console, disable=not console.is_terminal)
+
+
+def exit_unless(passed: bool) -> None:
+    """Exit with 1 where a check has printed what is wrong."""
+    if not passed:
+        sys.exit(1)
