@@ -28,11 +28,11 @@ from eagle_aot.common.command import eagle_command
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.lab.header import header, title_lines
 from eagle_aot.lab.options import (
-    chain_lengths,
     commit_option,
     drafter_option,
     json_option,
     no_cuda_graph_option,
+    parse_chain_lens,
 )
 from eagle_aot.lab.prompts import ALL, kinds_and_prompts
 from eagle_aot.lab.training.tiny.stories import stories
@@ -79,7 +79,7 @@ class Line:
 @click.option("--prompts", "count", type=click.IntRange(min=2), default=24, show_default=True,
               help="Prompts per set that is made.")  # fmt: skip
 @click.option("--chain-lens", default=",".join(map(str, range(1, LONGEST + 1))),
-              callback=chain_lengths, help="Fixed ones; default: all of them.")  # fmt: skip
+              callback=lambda context, option, text: parse_chain_lens(text), help="Fixed ones; default: all of them.")  # fmt: skip
 @click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE|auto",
               help="A tree as well; may be given more than once.")  # fmt: skip
 @drafter_option

@@ -25,7 +25,8 @@ class Command(click.Command):
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under the headings of their groups, in the order of the options."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(context):
+        options = (p for p in self.get_params(context) if isinstance(p, click.Option))
+        for parameter in options:
             if (row := parameter.get_help_record(context)) is not None:
                 groups.setdefault(getattr(parameter, "group", "Options"), []).append(row)
         for heading, rows in groups.items():
