@@ -79,7 +79,8 @@ class Line:
 @click.option("--prompts", "count", type=click.IntRange(min=2), default=24, show_default=True,
               help="Prompts per set that is made.")  # fmt: skip
 @click.option("--chain-lens", default=",".join(map(str, range(1, LONGEST + 1))),
-              callback=lambda context, option, text: parse_chain_lens(text), help="Fixed ones; default: all of them.")  # fmt: skip
+              callback=lambda context, option, text: parse_chain_lens(text),
+              help="Fixed ones; default: all of them.")  # fmt: skip
 @click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES|FILE|auto",
               help="A tree as well; may be given more than once.")  # fmt: skip
 @drafter_option
