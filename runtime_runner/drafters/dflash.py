@@ -1,7 +1,7 @@
-"""A DFlash head behind `dflash_context` and `dflash_block`: all drafts of a round in one forward.
+"""A DFlash head, run by `dflash_context` and `dflash_block`: all drafts of a round in one forward.
 
-What it says of a place does not depend on the drafts before it, so a tree has the same tokens
-behind each of its nodes at a depth.
+Its logits of a position do not depend on the drafts before it, so all nodes of a tree at one depth
+have the same children.
 """
 
 import torch
@@ -18,9 +18,9 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class DFlashDrafter(HeadDrafter):
-    """Of a text the head's caches hold all but the bonus token.
+    """The head's caches hold all of a text but the bonus token.
 
-    A block has the rows that the head was trained with, or more where more drafts are asked for.
+    A block has as many rows as in the head's training, or more where more drafts are requested.
     """
 
     kind = DFLASH
@@ -30,11 +30,11 @@ class DFlashDrafter(HeadDrafter):
     ) -> None:
         super().__init__(executor, constants, target_ids)
         self.block_size = block_size
-        size = self.sequences + 1, 1  # a row more for those who only fill a place
+        size = self.sequences + 1, 1  # the last row is for padding sequences
         self._bonus = torch.zeros(size, dtype=torch.int64, device=executor.device)
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """Store what an accepted path, or a prompt's chunk, has become."""
+        """Store the features [B, T, H] of an accepted path, or of a prompt's chunk."""
         wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         step = arange_cached(0, accepted.tokens.shape[1], features.device)
         first, last = accepted.first.unsqueeze(1), accepted.count.unsqueeze(1)
@@ -43,9 +43,9 @@ class DFlashDrafter(HeadDrafter):
         self._keep(accepted)
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
-        """Store a text that was left out, a block's length at a time.
+        """Store features [B, P, H] of skipped tokens, a block's length at a time.
 
-        Returns bool [B, P]: which of its tokens blocks would have drafted of which each begins
+        Returns bool [B, P]: which of the tokens the head would have drafted, in blocks that begin
         where the one before ends.
         """
         tokens, drafts = accepted.tokens, self.block_size - 1
@@ -58,28 +58,28 @@ class DFlashDrafter(HeadDrafter):
             logits = self._block(
                 known[:, start : start + 1], first, accepted.sequences, following.shape[1]
             )
-            places = first.unsqueeze(1) + 1 + ahead
-            expected.append(self._choice(sampler, logits, places, accepted.sequences) == following)
+            positions = first.unsqueeze(1) + 1 + ahead
+            drafts_of_block = self._choose(sampler, logits, positions, accepted.sequences)
+            expected.append(drafts_of_block == following)
             self._store(first.unsqueeze(1) + ahead, accepted.sequences, features[:, rows])
         self._keep(accepted)
         return torch.cat(expected, dim=1)
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
-        """Drafts of one block, whose own keys are overwritten by what is committed next."""
-        where = running.position, running.sequences
-        logits = self._block(running.bonus, *where, shape.depth)
-        return self._at_once(running, shape, logits)
+        """Returns the drafts of one block, whose keys the next committed rows overwrite."""
+        logits = self._block(running.bonus, running.position, running.sequences, shape.depth)
+        return self._draft_in_parallel(running, shape, logits)
 
     def _store(self, positions: Tensor, sequences: Tensor, features: Tensor) -> None:
         self.executor.run(DFLASH_CONTEXT, positions, sequences, features)
 
     def _keep(self, accepted: Accepted) -> None:
-        where = torch.where(accepted.first < 0, self.sequences, accepted.sequences)
-        self._bonus.index_copy_(0, where, accepted.last_token)
+        sequences = torch.where(accepted.first < 0, self.sequences, accepted.sequences)
+        self._bonus.index_copy_(0, sequences, accepted.last_token)
 
     def _block(self, bonus: Tensor, first: Tensor, sequences: Tensor, depth: int) -> Tensor:
-        """What may stand at the `depth` places behind `bonus` int64 [B, 1], which is at `first`
-        int64 [B]: logits float32 [B, depth, Vd]."""
+        """Returns logits float32 [B, depth, Vd] of the `depth` positions after `bonus` int64
+        [B, 1], which stands at `first` int64 [B]."""
         rows = max(self.block_size, depth + 1)
         step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail)
         (logits,) = self.executor.run(DFLASH_BLOCK, *step.inputs)

@@ -1,4 +1,4 @@
-"""The EAGLE-3 draft head behind `draft_decode`, whose slots lie in caches of its own."""
+"""The EAGLE-3 draft head, run by `draft_decode`, which has a KV cache of its own."""
 
 import torch
 from torch import Tensor

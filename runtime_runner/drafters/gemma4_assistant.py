@@ -1,4 +1,4 @@
-"""Gemma's assistant behind `mtp_decode`, which reads the target's caches and has none."""
+"""Gemma 4's assistant, run by `mtp_decode`, which reads the target's KV caches and has none."""
 
 import torch
 from torch import Tensor
@@ -11,17 +11,18 @@ from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
 
 
 class AssistantDrafter(RecurrentDrafter):
-    """All rows of a round stand behind the newest key, that of the last accepted token: what has
-    been drafted is in no cache, and keys of rejected drafts are in nobody's tail.
+    """All rows of a round see the keys up to the last accepted token's: drafts are in no cache, and
+    no tail names the keys of rejected ones.
 
-    Nothing is committed, so of a path the last row is all that is run, and of a prompt its last.
+    Nothing is committed, so only the last row of an accepted path, or of a prompt, is run.
     """
 
     kind = GEMMA4_ASSISTANT
     method = MTP_DECODE
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """Let the target's state behind a path say what may follow the token that was chosen."""
+        """Predict what follows the last token of a path, from the target's state after the path,
+        which is in features [B, T, H]."""
         last = accepted.rows.gather(1, accepted.count.unsqueeze(1)).unsqueeze(2)
         state = features.gather(1, last.expand(-1, -1, features.shape[2]))
         newest = masked(accepted.first >= 0, accepted.first + accepted.count)
@@ -31,17 +32,18 @@ class AssistantDrafter(RecurrentDrafter):
         self._keep(accepted, logits, recurrent, torch.zeros_like(accepted.count))
 
     def recall(self, tokens: Tensor, sequence: Tensor) -> None:
-        """The rows that are kept are the target's: there is nothing else to know of them."""
+        """Do nothing: the reused rows are the target's."""
 
     def placed(self, running: BatchState, rows: StepRows) -> StepRows:
-        """Behind the newest key, which may lie where the last round's tree has left it."""
+        """Returns the rows at the position of the newest key, which may lie in the slot where the
+        last round's tree stored it."""
         newest = masked(running.position >= 0, running.position - 1)
         return rows_at(newest, running.moves, rows.tokens, rows.sequences)
 
 
 def rows_at(newest: Tensor, slots: Tensor, tokens: Tensor, sequences: Tensor) -> StepRows:
-    """Rows of `tokens` int64 [B, F], all behind the key at `newest` int64 [B], which is -1 for
-    whoever only fills a place.
+    """Returns rows of `tokens` int64 [B, F], all at the position `newest` int64 [B] of the newest
+    key, -1 for a padding sequence.
 
     `slots` int64 [B, D] are those of the last D keys where they do not lie in the slots of their
     positions, else -1.

@@ -1,7 +1,7 @@
-"""Growing a tree of drafts, depth by depth, out of what a head finds likely.
+"""Grow a tree of drafts, depth by depth, from the head's most likely tokens.
 
-Shapes: B sequences, F nodes that are gone on from at a depth, k drafts behind each. All of them are
-fixed by the tree's shape, and nothing is read back to the host, so that a round can be recorded.
+Shapes: B sequences, F nodes that are expanded at a depth, k children of each. The tree's shape
+fixes all of them, and nothing is read back to the host, so that a round can be recorded.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,14 +15,14 @@ from eagle_aot.runtime_runner.decode.shape import Ranks, Shape
 from eagle_aot.runtime_runner.decode.step import NOWHERE, Draft, StepRows, arange_cached, masked
 
 LEAST_LOSS = 1e-6
-"""By how much a node's score is below its parent's in any case, also where the head is all but
-certain of it: so whatever is taken by score has its parent taken as well. In float64, where a sum
-of log probabilities does not swallow it."""
+"""How far a node's score is at least below its parent's, even where the head is almost certain: so
+a selection by score that contains a node contains its parent. Scores are float64, in which adding
+log probabilities does not round this away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """What a head says behind F rows: the most likely `tokens` int64 [B, F, k], their log
+    """What the head predicts after F rows: the most likely `tokens` int64 [B, F, k], their log
     probabilities `scores` float32 [B, F, k], and recurrent `features` [B, F, H]."""
 
     tokens: Tensor
@@ -31,129 +31,138 @@ class Expanded:
 
 
 Expand = Callable[[StepRows, Tensor, int], Expanded]
-"""Runs rows with the features [B, F, H] that go with them, and tells so many tokens behind each."""
+"""Runs rows with their features [B, F, H]; returns the given number of tokens after each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Drafts found behind F others: `tokens` int64 [B, F k], `scores` float64 [B, F k], the log
-    probabilities of paths, and `parents` int64 [B, F], which of all nodes those others are, counted
-    from 1 on in the order found, and 0 for the root."""
+    """The children of F nodes.
+
+    `tokens` int64 [B, F k]; `scores` float64 [B, F k], the log probabilities of their paths;
+    `parents` int64 [B, F], the numbers of the F nodes among all nodes, which are counted from 1 in
+    the order in which they were added; 0 is the root.
+    """
 
     tokens: Tensor
     scores: Tensor
     parents: Tensor
 
     @classmethod
-    def behind(cls, parents: Tensor, scores: Tensor, found: Expanded) -> "Nodes":
-        """Behind `parents` int64 [B, F], whose paths score `scores` float64 [B, F]."""
-        below = scores.unsqueeze(2) + found.scores.clamp(max=-LEAST_LOSS)
-        return cls(found.tokens.flatten(1), below.flatten(1), parents)
+    def children(cls, parents: Tensor, scores: Tensor, expanded: Expanded) -> "Nodes":
+        """Returns the children of `parents` int64 [B, F], whose paths have `scores` float64
+        [B, F]."""
+        below = scores.unsqueeze(2) + expanded.scores.clamp(max=-LEAST_LOSS)
+        return cls(expanded.tokens.flatten(1), below.flatten(1), parents)
 
 
 @dataclass(frozen=True, slots=True)
 class Trunk:
-    """Where trees stand: `position` int64 [B] of the token that they follow, negative for a
-    sequence that only fills its place, `sequences` int64 [B], and the program's `tail`."""
+    """Where the trees begin: `position` int64 [B] of the token before each, negative for a padding
+    sequence, `sequences` int64 [B], and the program's `tail`."""
 
     position: Tensor
     sequences: Tensor
     tail: int
 
     def ahead(self, count: int) -> Tensor:
-        """The first of the places from the trunk's on: int64 [B, count]."""
-        places = self.position.unsqueeze(1) + arange_cached(0, count, self.position.device)
-        return masked(self.position.unsqueeze(1) >= 0, places)
+        """Returns `count` positions from the trunk's on, int64 [B, count]."""
+        positions = self.position.unsqueeze(1) + arange_cached(0, count, self.position.device)
+        return masked(self.position.unsqueeze(1) >= 0, positions)
 
-    def behind(self) -> Tensor:
-        """Slots of the tokens before the trunk's, int64 [B, 1, D]: those of their positions."""
+    def tail_slots(self) -> Tensor:
+        """Returns the slots of the D tokens before the trunk's, int64 [B, 1, D]: those of their
+        positions."""
         back = arange_cached(-self.tail, 0, self.position.device)
         return (self.position.unsqueeze(1) + back).clamp(min=NOWHERE).unsqueeze(1)
 
 
 @dataclass(slots=True)
 class Growth:
-    """A tree on its way: what was `found` at each depth, `topk` behind each node, and of the F
-    nodes gone on from last the recurrent `features` [B, F, H] and `tails` int64 [B, F, D], the
-    slots of their paths.
+    """A growing tree: the nodes of each depth in `levels`, `topk` children of each expanded node.
 
-    A node that is gone on from lies in the next of the head's `own` slots int64 [B, S]."""
+    Of the F nodes that were expanded last, `features` [B, F, H] are the recurrent features and
+    `tails` int64 [B, F, D] the slots of their paths. An expanded node takes the next of the head's
+    `slots` int64 [B, S].
+    """
 
     trunk: Trunk
     topk: int
-    own: Tensor
-    found: list[Nodes]
+    slots: Tensor
+    levels: list[Nodes]
     features: Tensor
     tails: Tensor
 
     @classmethod
     def begin(cls, trunk: Trunk, shape: Shape, first: Expanded) -> "Growth":
-        """`first` is what the head says in front of the trunk's token, F = 1."""
-        own = trunk.ahead(max(shape.head_rows, shape.depth))
-        root = arange_cached(0, 1, own.device).expand(len(own), 1)
-        nodes = Nodes.behind(root, root.double(), first)
-        return cls(trunk, shape.topk, own, [nodes], first.features, trunk.behind())
+        """Start from `first`, what the head predicts after the trunk's token, F = 1."""
+        slots = trunk.ahead(max(shape.head_rows, shape.depth))
+        root = arange_cached(0, 1, slots.device).expand(len(slots), 1)
+        nodes = Nodes.children(root, root.double(), first)
+        return cls(trunk, shape.topk, slots, [nodes], first.features, trunk.tail_slots())
 
     def likeliest(self) -> tuple[Tensor, Tensor]:
-        """Which of the newest nodes score best, int64 [B, k], and their scores."""
-        scores, best = self.found[-1].scores.topk(self.topk, dim=1)
+        """Returns the indices int64 [B, k] of the best nodes of the last level, and their scores
+        float64 [B, k]."""
+        scores, best = self.levels[-1].scores.topk(self.topk, dim=1)
         return best, scores
 
-    def go_on(self, best: Tensor, scores: Tensor, expand: Expand) -> None:
-        """Let the head go on from the nodes at `best` int64 [B, F] among the newest, which score
-        `scores` float64 [B, F]."""
-        newest, depth, count = self.found[-1], len(self.found), best.shape[1]
-        before = 1 + sum(nodes.tokens.shape[1] for nodes in self.found[:-1])
-        used = sum(nodes.parents.shape[1] for nodes in self.found[1:])
+    def add_level(self, best: Tensor, scores: Tensor, expand: Expand) -> None:
+        """Expand the nodes at `best` int64 [B, F] of the last level, which have `scores` float64
+        [B, F]."""
+        newest, depth, count = self.levels[-1], len(self.levels), best.shape[1]
+        before = 1 + sum(nodes.tokens.shape[1] for nodes in self.levels[:-1])
+        used = sum(nodes.parents.shape[1] for nodes in self.levels[1:])
         parent = (best // self.topk).unsqueeze(2)
         features = self.features.gather(1, parent.expand(-1, -1, self.features.shape[2]))
         path = self.tails.gather(1, parent.expand(-1, -1, self.tails.shape[2]))
-        slots = self.own[:, used : used + count].unsqueeze(2)
+        slots = self.slots[:, used : used + count].unsqueeze(2)
         self.tails = torch.cat((path[..., 1:], slots), dim=2)
-        positions = self.own[:, depth - 1 : depth].expand_as(best)
+        positions = self.slots[:, depth - 1 : depth].expand_as(best)
         rows = StepRows(newest.tokens.gather(1, best), positions, self.trunk.sequences, self.tails)
-        found = expand(rows, features, self.topk)
-        self.found.append(Nodes.behind(best + before, scores, found))
-        self.features = found.features
+        expanded = expand(rows, features, self.topk)
+        self.levels.append(Nodes.children(best + before, scores, expanded))
+        self.features = expanded.features
 
     def scores(self) -> Tensor:
-        """Of all nodes, float64 [B, M]."""
-        return torch.cat([nodes.scores for nodes in self.found], dim=1)
+        """Returns the scores of all nodes, float64 [B, M]."""
+        return torch.cat([nodes.scores for nodes in self.levels], dim=1)
 
-    def drafted(self, places: Tensor, scores: Tensor) -> Draft:
-        """The nodes at `places` int64 [B, N] of all, ascending and each with its parent."""
-        tokens = torch.cat([nodes.tokens for nodes in self.found], dim=1)
-        parents = torch.cat([nodes.parents for nodes in self.found], dim=1)
+    def draft(self, selected: Tensor, scores: Tensor) -> Draft:
+        """Returns the nodes with indices `selected` int64 [B, N] among all nodes, ascending, which
+        include each one's parent; they have `scores` float64 [B, N]."""
+        tokens = torch.cat([nodes.tokens for nodes in self.levels], dim=1)
+        parents = torch.cat([nodes.parents for nodes in self.levels], dim=1)
         rows = tokens.new_zeros(len(tokens), 1 + tokens.shape[1])
-        taken = arange_cached(1, places.shape[1] + 1, places.device).expand_as(places)
-        rows.scatter_(1, places + 1, taken)
-        before = rows.gather(1, parents.gather(1, places // self.topk))
-        ranks = places % self.topk
-        return Draft(tokens.gather(1, places), before, ranks, len(self.found), scores)
+        numbers = arange_cached(1, selected.shape[1] + 1, selected.device).expand_as(selected)
+        rows.scatter_(1, selected + 1, numbers)
+        before = rows.gather(1, parents.gather(1, selected // self.topk))
+        ranks = selected % self.topk
+        return Draft(tokens.gather(1, selected), before, ranks, len(self.levels), scores)
 
 
 def grow_likely(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> Draft:
-    """The tree of the nodes that the head finds likeliest. Of `first` there are `topk` tokens."""
+    """Returns the tree of the nodes that the head finds most likely. `first` has `topk` tokens."""
     growth = Growth.begin(trunk, shape, first)
     for _ in range(shape.depth - 1):
-        growth.go_on(*growth.likeliest(), expand)
+        best, best_scores = growth.likeliest()
+        growth.add_level(best, best_scores, expand)
     scores = growth.scores()
-    places = scores.topk(shape.nodes, dim=1, sorted=False).indices.sort(dim=1).values
-    return growth.drafted(places, scores.gather(1, places))
+    selected = scores.topk(shape.nodes, dim=1, sorted=False).indices.sort(dim=1).values
+    return growth.draft(selected, scores.gather(1, selected))
 
 
 def grow_paths(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> Draft:
-    """The tree of a shape's own paths. Of `first` there are `topk` tokens."""
+    """Returns the tree that has the shape's own paths. `first` has `topk` tokens."""
     growth, batch = Growth.begin(trunk, shape, first), len(trunk.sequences)
     for parents in parents_by_depth(shape):
-        best = places_of(parents, trunk.sequences.device).expand(batch, -1)
-        growth.go_on(best, growth.found[-1].scores.gather(1, best), expand)
-    taken = places_of(nodes_by_depth(shape), trunk.sequences.device).expand(batch, -1)
-    return growth.drafted(taken, growth.scores().gather(1, taken))
+        best = index_tensor(parents, trunk.sequences.device).expand(batch, -1)
+        growth.add_level(best, growth.levels[-1].scores.gather(1, best), expand)
+    selected = index_tensor(nodes_by_depth(shape), trunk.sequences.device).expand(batch, -1)
+    return growth.draft(selected, growth.scores().gather(1, selected))
 
 
 def parents_by_depth(shape: Shape) -> Iterator[tuple[int, ...]]:
-    """Of each depth but the last, which of the nodes found there have children."""
+    """Yields, for each depth but the last, the indices of the nodes that have children."""
     assert shape.paths is not None
     parents = {path[:-1] for path in shape.paths}
     above: list[Ranks] = [()]
@@ -164,7 +173,7 @@ def parents_by_depth(shape: Shape) -> Iterator[tuple[int, ...]]:
 
 
 def nodes_by_depth(shape: Shape) -> tuple[int, ...]:
-    """Which of all nodes that are found are the shape's."""
+    """Returns the indices of the shape's nodes among all nodes that the head expands to."""
     assert shape.paths is not None
     parents = {path[:-1] for path in shape.paths}
     rows = sorted(parents, key=lambda path: (len(path), path))
@@ -172,6 +181,6 @@ def nodes_by_depth(shape: Shape) -> tuple[int, ...]:
 
 
 @cache
-def places_of(places: tuple[int, ...], device: torch.device) -> Tensor:
-    """int64 [1, N]: one tensor, so that a recorded round need not make it."""
-    return torch.tensor([places], device=device)
+def index_tensor(indices: tuple[int, ...], device: torch.device) -> Tensor:
+    """Returns int64 [1, N], always the same tensor, so that a recorded round need not make it."""
+    return torch.tensor([indices], device=device)

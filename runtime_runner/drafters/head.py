@@ -1,4 +1,4 @@
-"""What every drafter has that is a model: its vocabulary, and how it chooses from its logits."""
+"""The base of drafters that are models: their vocabulary, and how they choose from logits."""
 
 from itertools import count
 
@@ -17,20 +17,20 @@ from eagle_aot.triton_kernels.topk_logprobs import topk_logprobs
 
 
 class HeadDrafter:
-    """Base. `tail` is the program's, `sequences` as many as it has caches for."""
+    """Base. `tail` is the program's, and `sequences` the number of sequences in its caches."""
 
     kind: str
     grows_trees = True
 
     def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
-        """`target_ids` int64 [Vd] are the target's ids of the drafter's; None where they are the
+        """`target_ids` int64 [Vd] has the target id of each draft id; None where they are the
         same."""
         self.executor = executor
         self.tail, self.sequences = constants.tail, constants.max_batch_size
         self.target_ids = target_ids
         self._noise_ids = None if target_ids is None else target_ids.int()
 
-    def _expanded(
+    def _expand(
         self,
         sampler: Sampler,
         logits: Tensor,
@@ -39,27 +39,28 @@ class HeadDrafter:
         sequences: Tensor,
         topk: int,
     ) -> Expanded:
-        """What is likeliest at `positions` int64 [B, F]: under noise, once that is known."""
+        """Returns the `topk` most likely tokens at `positions` int64 [B, F], from `logits` float32
+        [B, F, Vd]: with the request's noise where it samples."""
         if sampler.kind > SamplingMode.GREEDY:
             logits = sampler.perturbed(logits, positions, sequences, self._noise_ids)
         return self._likeliest_of(logits, features, topk)
 
-    def _at_once(self, running: BatchState, shape: Shape, logits: Tensor) -> Draft:
-        """Drafts where what stands at a place does not depend on the drafts before it: `logits`
-        [B, depth, Vd] are about the places behind the bonus tokens. A tree has the same tokens
-        behind each of its nodes at a depth."""
-        places = running.position.unsqueeze(1) + arange_cached(1, shape.depth + 1, logits.device)
-        where = running.sampler, logits
+    def _draft_in_parallel(self, running: BatchState, shape: Shape, logits: Tensor) -> Draft:
+        """Returns drafts of which none depends on those before it: `logits` float32 [B, depth, Vd]
+        are those of the positions after the bonus tokens. In a tree all nodes of a depth have the
+        same children."""
+        positions = running.position.unsqueeze(1) + arange_cached(1, shape.depth + 1, logits.device)
+        sampler, sequences = running.sampler, running.sequences
         if shape.is_chain:
-            return Draft(self._choice(*where, places, running.sequences))
-        none = logits[..., :0]
-        found = self._expanded(*where, none, places, running.sequences, shape.topk)
+            return Draft(self._choose(sampler, logits, positions, sequences))
+        no_features = logits[..., :0]
+        by_depth = self._expand(sampler, logits, no_features, positions, sequences, shape.topk)
         depths = count()
 
         def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
-            return at_depth(found, next(depths), rows.tokens.shape[1])
+            return at_depth(by_depth, next(depths), rows.tokens.shape[1])
 
-        first = at_depth(found, next(depths), 1)
+        first = at_depth(by_depth, next(depths), 1)
         grow = grow_likely if shape.paths is None else grow_paths
         trunk = Trunk(running.position, running.sequences, self.tail)
         return grow(shape, trunk, first, expand)
@@ -69,20 +70,21 @@ class HeadDrafter:
             scores, ids = topk_logprobs(logits, topk)
         return Expanded(self._in_target(ids), scores, features)
 
-    def _choice(
+    def _choose(
         self, sampler: Sampler, logits: Tensor, positions: Tensor, sequences: Tensor
     ) -> Tensor:
-        """What the target would choose at `positions` if it said what the drafter says: ids of its,
-        int64 [B, T]."""
+        """Returns the target ids int64 [B, T] that the target would choose at `positions` int64
+        [B, T] if it had these `logits` float32 [B, T, Vd]."""
         return self._in_target(sampler.draft(logits, positions, sequences, self._noise_ids))
 
     def _in_target(self, ids: Tensor) -> Tensor:
         return ids if self.target_ids is None else self.target_ids[ids]
 
 
-def at_depth(found: Expanded, depth: int, nodes: int) -> Expanded:
-    """Of what was found at all depths [B, N, k] that behind each of so many nodes [B, F, k]."""
+def at_depth(by_depth: Expanded, depth: int, nodes: int) -> Expanded:
+    """Returns one depth's tokens and scores, of all depths' [B, N, k], for each of `nodes` nodes:
+    [B, nodes, k]."""
     tokens, scores = (
-        x[:, depth : depth + 1].expand(-1, nodes, -1) for x in (found.tokens, found.scores)
+        x[:, depth : depth + 1].expand(-1, nodes, -1) for x in (by_depth.tokens, by_depth.scores)
     )
     return Expanded(tokens, scores, scores[..., :0])

@@ -16,41 +16,41 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 LONGEST = 3
 """Last tokens that are looked up at most."""
-UNTOLD = -1
-"""No token: in front of a text, and its first one, behind no row of which anything is decided."""
+UNKNOWN = -1
+"""Stands for no token: before a text, and for its first one, which no row predicts."""
 
 
 class NgramDrafter:
-    """The texts of all sequences, in the same tensor for good, as a recorded round needs.
+    """Keeps the texts of all sequences in one tensor, as a recorded round needs.
 
-    A chain follows the place where most of the last `LONGEST` tokens stood before, the latest of
-    equals. Where that leads beyond the text's end the chain goes on with its own drafts, and where
-    not even the last token stood before it repeats that one: the rows of a round are paid for in
-    any case, and a text that comes to repeat a token has nothing else to be seen by.
+    A chain copies what follows the latest place where most of the last `LONGEST` tokens stood
+    before. Beyond the end of the text it continues with its own drafts. Where not even the last
+    token stood before, it repeats that one: the rows of a round are paid for in any case, and
+    otherwise the beginning of a repetition would never be drafted.
     """
 
     kind = NGRAM
     grows_trees = False
 
     def __init__(self, constants: Constants, device: torch.device | str) -> None:
-        """Of every sequence that the artifact has caches for, in a context of its length."""
-        # In front what is untold, behind what a last round may accept, and a column for the rest.
+        """Make room for every sequence of the artifact, each of the full context."""
+        # First unknown tokens, last what a final round may accept, and a column for what is masked.
         self._columns = LONGEST - 1 + constants.max_seq_len + constants.tail + 1
         shape = constants.max_batch_size, self._columns
         self._texts = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._texts[:, :LONGEST] = UNTOLD
+        self._texts[:, :LONGEST] = UNKNOWN
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """Write down the tokens of a path, and behind it what the next ones overwrite."""
+        """Write the tokens of a path, and after it some that the next ones overwrite."""
         first = accepted.first.unsqueeze(1)
         step = arange_cached(0, accepted.tokens.shape[1], first.device)
         column = torch.where(first >= 0, column_of(first + 1 + step), self._columns - 1)
         self._texts[accepted.sequences.unsqueeze(1), column] = accepted.tokens
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
-        """Write down tokens as `observe` does.
+        """Write tokens as `observe` does.
 
-        Returns bool [B, P]: which of them would have been the first draft at its place.
+        Returns bool [B, P]: which of them would have been the first draft at its position.
         """
         self.observe(accepted, features)
         texts = self._texts.index_select(0, accepted.sequences)
@@ -59,39 +59,39 @@ class NgramDrafter:
         return texts.gather(1, column_of(earlier + 1)) == accepted.tokens
 
     def recall(self, tokens: Tensor, sequence: Tensor) -> None:
-        """Write down the tokens of rows that are kept."""
+        """Write the tokens int64 [1, T] of rows that are reused."""
         following = tokens[:, 1:]
         rows = torch.arange(following.shape[1], device=tokens.device)
         self.observe(committed(following, rows, sequence), tokens[..., :0])
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
-        """A chain."""
+        """Returns a chain."""
         texts = self._texts.index_select(0, running.sequences)
-        last = running.position.unsqueeze(1).clamp(min=1)  # whoever fills a place drafts as well
+        last = running.position.unsqueeze(1).clamp(min=1)  # padding sequences draft as well
         earlier = lookup(texts, last)
         step = arange_cached(0, shape.depth, texts.device) % (last - earlier)
         return Draft(texts.gather(1, column_of(earlier + 1 + step)))
 
 
 def column_of(position: Tensor) -> Tensor:
-    """Where a position's token lies in its text."""
+    """Returns the column of a position's token."""
     return position + (LONGEST - 1)
 
 
 def lookup(texts: Tensor, last: Tensor) -> Tensor:
-    """The place before `last` that ends as many of the same tokens as any, and the latest of them.
+    """Returns the latest position before `last` that ends a longest match of the last tokens.
 
-    texts int64 [B, columns]; last int64 [B, P], places from 1 on up to which each text is known.
+    texts int64 [B, columns]; last int64 [B, P], positions from 1 on up to which each text is known.
     Returns int64 [B, P]: `last - 1` where the token at `last` did not stand before.
     """
-    places = texts.shape[1] - (LONGEST - 1)
-    ends = arange_cached(0, places, texts.device)
-    same = ends < last.unsqueeze(-1)  # [B, P, places]
+    positions = texts.shape[1] - (LONGEST - 1)
+    ends = arange_cached(0, positions, texts.device)
+    same = ends < last.unsqueeze(-1)  # [B, P, positions]
     length = torch.zeros_like(ends)
     for back in range(LONGEST):
         token = texts.gather(1, column_of(last - back))
-        before = texts[:, LONGEST - 1 - back :][:, :places]
+        before = texts[:, LONGEST - 1 - back :][:, :positions]
         same = same & (before.unsqueeze(1) == token.unsqueeze(-1))
         length = length + same
-    best = (length * places + ends).amax(dim=-1)
-    return torch.where(best < places, last - 1, best % places)
+    best = (length * positions + ends).amax(dim=-1)
+    return torch.where(best < positions, last - 1, best % positions)

@@ -1,7 +1,7 @@
-"""A P-EAGLE head behind `peagle_decode`: an EAGLE-3 head that does not read its own drafts.
+"""A P-EAGLE head, run by `peagle_decode`: an EAGLE-3 head that does not read its own drafts.
 
-The first draft of a round is what the last committed slot said; one forward over slots that are
-not known yet gives all others.
+The last committed slot predicted the first draft of a round; one forward over slots with masks
+gives all others.
 """
 
 import torch
@@ -14,13 +14,13 @@ from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 
 
 class PEagleDrafter(Eagle3Drafter):
-    """Commits as EAGLE-3's does, and what is committed next overwrites the slots of masks."""
+    """Commits as an EAGLE-3 drafter does; the next committed slots overwrite those of masks."""
 
     kind = P_EAGLE
     method = PEAGLE_DECODE
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
-        """All drafts behind the first one of one forward."""
+        """Returns the first draft, and all others from one forward."""
         logits = self.logits(running.sequences)
         if shape.depth > 1:
             assert self._feature is not None, "observe comes before this"
@@ -30,4 +30,4 @@ class PEagleDrafter(Eagle3Drafter):
             feature = self._feature.index_select(0, running.sequences)  # which does not count
             further, _ = self._run(rows, feature.expand(-1, ahead, -1))
             logits = torch.cat((logits, further), dim=1)
-        return self._at_once(running, shape, logits)
+        return self._draft_in_parallel(running, shape, logits)

@@ -1,7 +1,7 @@
-"""What drafts chains and trees on recurrent features, one token or one depth a forward.
+"""Drafters that draft chains and trees from recurrent features, one token or depth a forward.
 
-Shifted pairing: a row holds token j + 1 and the feature of position j, and says what token j + 2
-may be. So a corrected token needs no target forward of its own.
+Shifted pairing: a row holds token j + 1 and the feature of position j, and predicts token j + 2.
+So a corrected token needs no target forward of its own.
 """
 
 import torch
@@ -20,17 +20,16 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class RecurrentDrafter(HeadDrafter):
-    """State of all sequences, in the same tensors for good, as a recorded round needs.
+    """Keeps the state of all sequences in the same tensors, as a recorded round needs.
 
-    Of each: what the drafter says behind the last committed row, which comes for free, and the
-    recurrent feature of that row. A row behind the last is for those who only fill a place.
-    `method` is what runs its rows.
+    The state of a sequence is the logits and the recurrent feature of its last committed row; one
+    more row is for padding sequences. `method` is the program's method that runs the head's rows.
     """
 
     method: str
 
     def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
-        """`target_ids` int64 [Vd] are the target's ids of the drafter's; None where they are the
+        """`target_ids` int64 [Vd] has the target id of each draft id; None where they are the
         same."""
         super().__init__(executor, constants, target_ids)
         self._logits: Tensor | None = None  # [sequences + 1, 1, Vd]
@@ -41,23 +40,23 @@ class RecurrentDrafter(HeadDrafter):
         raise NotImplementedError
 
     def placed(self, running: BatchState, rows: StepRows) -> StepRows:
-        """Rows of drafts where the drafter runs them: those given lie in slots of its own behind
-        the bonus token's."""
+        """Returns rows of drafts as the head runs them; `rows` have slots after the bonus
+        token's."""
         return rows
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
-        """Commit slots that were left out, as `observe` does.
+        """Commit skipped slots, as `observe` does.
 
-        Returns bool [B, P]: which of the tokens would have been the first draft at its place.
+        Returns bool [B, P]: which of the tokens would have been the first draft at its position.
         """
         first = self.logits(accepted.sequences)
-        logits = self._commit(accepted, features)
-        places = arange_cached(1, accepted.tokens.shape[1] + 1, features.device)
-        rows = torch.cat((first, logits[:, :-1]), dim=1), accepted.first.unsqueeze(1) + places
-        return self._choice(sampler, *rows, accepted.sequences) == accepted.tokens
+        logits = torch.cat((first, self._commit(accepted, features)[:, :-1]), dim=1)
+        step = arange_cached(1, accepted.tokens.shape[1] + 1, features.device)
+        positions = accepted.first.unsqueeze(1) + step
+        return self._choose(sampler, logits, positions, accepted.sequences) == accepted.tokens
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
-        """Drafts whose slots are overwritten by what is committed next."""
+        """Returns drafts, whose slots the next committed rows overwrite."""
         assert self._feature is not None, "observe comes before this"
         logits = self.logits(running.sequences)
         feature = self._feature.index_select(0, running.sequences)
@@ -65,21 +64,19 @@ class RecurrentDrafter(HeadDrafter):
             return self._chain(running, shape.depth, logits, feature)
         trunk = Trunk(running.position, running.sequences, self.tail)
         grow = grow_likely if shape.paths is None else grow_paths
-        sampler, where = running.sampler, running.position.unsqueeze(1) + 1
+        sampler, sequences = running.sampler, running.sequences
 
         def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
-            found = self._run(self.placed(running, rows), features)
-            return self._expanded(sampler, *found, rows.positions + 2, rows.sequences, topk)
+            logits, recurrent = self._run(self.placed(running, rows), features)
+            return self._expand(sampler, logits, recurrent, rows.positions + 2, sequences, topk)
 
-        first = self._expanded(sampler, logits, feature, where, running.sequences, shape.topk)
+        position = running.position.unsqueeze(1) + 1
+        first = self._expand(sampler, logits, feature, position, sequences, shape.topk)
         return grow(shape, trunk, first, expand)
 
     def logits(self, sequences: Tensor) -> Tensor:
-        """What the drafter says behind their last committed slots, float32 [B, 1, Vd], of its own
-        ids.
-
-        `sequences` int64 [B].
-        """
+        """Returns the logits of the last committed slots of `sequences` int64 [B], float32
+        [B, 1, Vd]."""
         assert self._logits is not None, "observe comes before this"
         return self._logits.index_select(0, sequences)
 
@@ -91,20 +88,20 @@ class RecurrentDrafter(HeadDrafter):
         return packed(found.tokens[:, 0], found.scores[:, 0])
 
     def _chain(self, running: BatchState, length: int, logits: Tensor, feature: Tensor) -> Draft:
-        place = running.position.unsqueeze(1) + 1
-        drafts = [self._choice(running.sampler, logits, place, running.sequences)]
-        places = Trunk(running.position, running.sequences, self.tail).ahead(length - 1)
+        position = running.position.unsqueeze(1) + 1
+        drafts = [self._choose(running.sampler, logits, position, running.sequences)]
+        slots = Trunk(running.position, running.sequences, self.tail).ahead(length - 1)
         for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
-            slot = places[:, step]
+            slot = slots[:, step]
             rows = chain_rows(drafts[-1], slot, running.sequences, self.tail)
             logits, feature = self._run(self.placed(running, rows), feature)
-            place = slot.unsqueeze(1) + 2
-            drafts.append(self._choice(running.sampler, logits, place, running.sequences))
+            position = slot.unsqueeze(1) + 2
+            drafts.append(self._choose(running.sampler, logits, position, running.sequences))
         return Draft(torch.cat(drafts, dim=1))
 
     def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
-        """The logits behind each slot, float32 [B, P, Vd]."""
+        """Run and keep committed slots. Returns the logits of each, float32 [B, P, Vd]."""
         wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         rows = chain_rows(
             accepted.tokens, accepted.first, accepted.sequences, self.tail, accepted.count + 1
@@ -114,16 +111,18 @@ class RecurrentDrafter(HeadDrafter):
         return logits
 
     def _keep(self, accepted: Accepted, logits: Tensor, recurrent: Tensor, last: Tensor) -> None:
-        """Of each sequence the row `last` int64 [B]."""
+        """Keep the row `last` int64 [B] of each sequence, of logits [B, T, Vd] and recurrent
+        features [B, T, H]."""
         sequences = torch.where(accepted.first < 0, self.sequences, accepted.sequences)
         if self._logits is None or self._feature is None:
             self._logits = logits.new_zeros(self.sequences + 1, 1, logits.shape[-1])
             self._feature = recurrent.new_zeros(self.sequences + 1, 1, recurrent.shape[-1])
-        for kept, found in ((self._logits, logits), (self._feature, recurrent)):
-            at = last.view(-1, 1, 1).expand(-1, -1, found.shape[-1])
-            kept.index_copy_(0, sequences, found.gather(1, at))
+        for state, rows in ((self._logits, logits), (self._feature, recurrent)):
+            index = last.view(-1, 1, 1).expand(-1, -1, rows.shape[-1])
+            state.index_copy_(0, sequences, rows.gather(1, index))
 
     def _run(self, rows: StepRows, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits behind each slot, float32 [B, T, Vd], and the recurrent features."""
+        """Returns the logits of each slot, float32 [B, T, Vd], and its recurrent features
+        [B, T, H]."""
         logits, recurrent = self.executor.run(self.method, *rows.inputs, features)
         return logits, recurrent
