@@ -109,7 +109,7 @@ class WholeRound:
         running.position[: self._texts].fill_(self._context)
         running.moves.fill_(-1)
         for index in range(len(running)):
-            running.take(self.shape, index)
+            running.limit_drafts(self.shape, index)
 
 
 class Parts:

@@ -8,7 +8,7 @@ from eagle_aot.runtime_runner.adaptive.costs.drift import Drift
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import NextTokenProbs
 from eagle_aot.runtime_runner.decode.shape import Shape
 
 SHARE = 0.006  # of the time, that looking for something better than plain decoding may cost
@@ -54,12 +54,12 @@ class Chooser:
         self._look = PLAIN_RUN
 
     def choose(
-        self, left: int, position: int, outlook: NextTokenProbs | None = None
+        self, left: int, position: int, next_token_probs: NextTokenProbs | None = None
     ) -> tuple[Shape, int]:
         """The shape, and of how many rounds, at `position` with `left` tokens to go, where the head
-        has caught up; `outlook` is what it expects there, where that is known."""
+        has caught up; `next_token_probs` is what it expects there, where that is known."""
         self.think(left, position)
-        return self.decide(outlook)
+        return self.decide(next_token_probs)
 
     def think(self, left: int, position: int, under_way: Shape | None = None) -> None:
         """What is left of `choose` behind it is `decide`: this may be done while a round is
@@ -78,15 +78,15 @@ class Chooser:
         if speeds[best] > MARGIN * speeds.get(self._current, 0.0):
             self._current = best
 
-    def decide(self, outlook: NextTokenProbs | None) -> tuple[Shape, int]:
+    def decide(self, next_token_probs: NextTokenProbs | None) -> tuple[Shape, int]:
         """What `choose` returns."""
         if self._look_at_once:
             return PLAIN, 1
         if not self._current.nodes:
             return PLAIN, PLAIN_RUN
-        if not self._singly or outlook is None:
+        if not self._singly or next_token_probs is None:
             return self._current, self._run(self._prices[self._current] - 1)
-        chances = self._expected.chances(outlook)
+        chances = self._expected.chances(next_token_probs)
 
         def speed(shape: Shape) -> float:
             return self._of_each[shape].given(chances, shape.topk).tokens / self._prices[shape]

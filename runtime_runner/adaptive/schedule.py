@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.adaptive.chooser import PLAIN_RUN, Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import NextTokenProbs
 from eagle_aot.runtime_runner.decode.round import Outcome, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 
@@ -88,7 +88,7 @@ class AdaptiveSchedule:
         was recorded meanwhile."""
         seconds = time.perf_counter() - self._started if timed else None
         self._played.append((round_.shape, Played.of(outcome, run, self._outlook), seconds))
-        self._outlook = outcome.outlook
+        self._outlook = outcome.next_token_probs
         self._run_left -= 1
         if round_.shape.nodes:
             self._position += outcome.accepted + 1

@@ -1,4 +1,4 @@
-"""Which drafts the target would have chosen itself."""
+"""Accepts the drafts that the target would have chosen itself."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from eagle_aot.runtime_runner.decode.step import StepRows, arange_cached, masked
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A path of rows behind which the text goes on, for each of B sequences, P rows at most.
+    """The accepted path of each of B sequences: at most P rows of the step, the bonus row first.
 
-    `count` int64 [B] drafts were accepted, so the first `count + 1` entries of the others hold:
-    `rows` int64 [B, P], which rows of the step, the bonus first; `tokens` int64 [B, P], what the
-    target chose behind each; `slots` int64 [B, P], where they lie. `first` int64 [B] is the bonus
-    token's position, negative for a sequence that only fills its place. Of a tree, `ranks` int64
-    [B, P] are the rows' among the drafts behind the same row, and `offered` int64 [B, P] those of
-    all drafts behind each, bit by bit; both None for a chain.
+    `count` int64 [B] drafts were accepted, so the first `count + 1` entries of the other tensors
+    are valid: `rows` int64 [B, P] are row numbers of the step, `tokens` int64 [B, P] the tokens
+    that the target chose after each row, `slots` int64 [B, P] the rows' cache slots. `first` int64
+    [B] is the bonus token's position, negative for padding. For a tree, `ranks` int64 [B, P] are
+    the rows' ranks among their siblings, and `offered_ranks` int64 [B, P] is a bit mask of the
+    ranks of each row's children; both are None for a chain.
     """
 
     count: Tensor
@@ -27,24 +27,24 @@ class Accepted:
     first: Tensor
     sequences: Tensor
     ranks: Tensor | None = None
-    offered: Tensor | None = None
+    offered_ranks: Tensor | None = None
 
     @property
     def last_token(self) -> Tensor:
-        """The target's choice behind the path, int64 [B, 1]: the next bonus."""
+        """Return the target's choice after the path, int64 [B, 1]: the next bonus token."""
         return self.tokens.gather(1, self.count.unsqueeze(1))
 
     def of_path(self, values: Tensor) -> Tensor:
-        """Of values [B, T, V] by row those of the path's, [B, P, V]."""
+        """Select the path's rows of values [B, T, V]; returns [B, P, V]."""
         if self.ranks is None:  # a chain is its own path
             return values
         return torch.take_along_dim(values, self.rows.unsqueeze(2), dim=1)
 
 
 def accept(step: StepRows, choices: Tensor) -> Accepted:
-    """The longest path from the bonus along the target's own choices, int64 [B, T] by row.
+    """Return the longest path from the bonus row along the target's choices, int64 [B, T] by row.
 
-    The drafts behind one token must differ, or the first of equals may not be the one that counts.
+    Siblings must be different tokens: of two equal ones, the path might take either.
     """
     slots, first = step.tail[..., -1], step.positions[:, 0]
     if step.lineage is None:
@@ -52,16 +52,17 @@ def accept(step: StepRows, choices: Tensor) -> Accepted:
         return Accepted(count, rows, choices, slots, first, step.sequences)
     assert step.ranks is not None
     rows, count = _tree(step, choices)
-    tokens, slots, ranks, offered = (
-        of_rows.gather(1, rows) for of_rows in (choices, slots, step.ranks, _offered(step))
+    tokens, slots, ranks, offered_ranks = (
+        of_rows.gather(1, rows) for of_rows in (choices, slots, step.ranks, _offered_ranks(step))
     )
-    return Accepted(count, rows, tokens, slots, first, step.sequences, ranks, offered)
+    return Accepted(count, rows, tokens, slots, first, step.sequences, ranks, offered_ranks)
 
 
 def committed(following: Tensor, input_pos: Tensor, sequence: Tensor) -> Accepted:
-    """Rows of a text that is decided, as if they had been accepted.
+    """Return rows of a known text, such as a prompt, as if they had been accepted.
 
-    `following` int64 [1, T] are the tokens behind each of the rows at `input_pos` int64 [T].
+    `following` int64 [1, T] are the tokens after each of the rows at positions `input_pos` int64
+    [T]; `sequence` is int64 [1].
     """
     rows = torch.arange(len(input_pos), device=input_pos.device)
     return Accepted(
@@ -79,7 +80,7 @@ def _chain(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     if choices.shape[1] == 1:
         return rows, arange_cached(0, 1, choices.device).expand(len(choices))
     right = step.tokens[:, 1:] == choices[:, :-1]
-    if len(choices) > 1:  # of which some may have fewer rows
+    if len(choices) > 1:  # some of them may have fewer rows
         right = right & (step.positions[:, 1:] >= 0)
     return rows, right.cumprod(dim=1).sum(dim=1)
 
@@ -97,8 +98,8 @@ def _tree(step: StepRows, choices: Tensor) -> tuple[Tensor, Tensor]:
     return path.t().gather(1, step_back), count
 
 
-def _offered(step: StepRows) -> Tensor:
-    """Bit r is set where a draft of rank r stands behind the row, int64 [B, T]."""
+def _offered_ranks(step: StepRows) -> Tensor:
+    """Return int64 [B, T]: bit r of a row is set where it has a child of rank r."""
     assert step.lineage is not None and step.ranks is not None
     drafts = (step.positions >= 0) & (step.lineage[0] > 0)
     bits = drafts * (1 << step.ranks)

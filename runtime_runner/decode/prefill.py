@@ -104,6 +104,6 @@ class Prefill:
         token = sampler.choose(processed, place, where)
         if not self._chunks:
             sampler.count(token, where, torch.ones_like(token, dtype=torch.bool))
-            if sampler.tells:
+            if sampler.wants_logprobs:
                 self._told = sampler.logprobs(logits, processed, token, where)
         return token

@@ -1,7 +1,7 @@
-"""One round of speculative decoding, where the tensors are.
+"""One round of speculative decoding: draft, verify, accept, reseed the drafter.
 
-Every shape is fixed by the number of sequences and of drafts, and nothing is read back to the host,
-so that a round can be recorded once and replayed at any position of the texts.
+A round runs where the tensors are. Its shapes follow from the number of sequences and of drafts,
+and it reads nothing back to the host, so it can be recorded once and replayed at any position.
 """
 
 import copy
@@ -15,7 +15,11 @@ from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
-from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs, PredictsNextToken
+from eagle_aot.runtime_runner.decode.next_token_probs import (
+    WIDTH,
+    NextTokenProbs,
+    PredictsNextToken,
+)
 from eagle_aot.runtime_runner.decode.shape import MAX_TOPK, Shape
 from eagle_aot.runtime_runner.decode.step import (
     Draft,
@@ -35,14 +39,13 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class BatchState:
-    """The sequences of a round, between two rounds; in the same tensors for good.
+    """The state of B sequences between two rounds, always in the same tensors.
 
-    `bonus` int64 [B, 1] is the token that is decided but in no cache yet, `position` int64 [B] its
-    place, -1 for a sequence that only fills its place. `sequences` int64 [B] are the caches they
-    use, each another one. `moves` int64 [B, D] are the slots of the D tokens before the bonus
-    where they do not lie in those of their positions, else -1. `depth` and `topk` int64 [B] are how
-    much of a draft each takes at most, which a round of one sequence does not ask. `sampler` knows
-    how the tokens of each cache are chosen.
+    `bonus` int64 [B, 1] is the token that is decided but not in the cache yet, and `position` int64
+    [B] its position, -1 for padding. `sequences` int64 [B] are the cache slots that they use, all
+    different. `moves` int64 [B, D] are the slots of the D tokens before the bonus where these are
+    not the slots of their positions, else -1. `depth` and `topk` int64 [B] limit each sequence's
+    drafts; a round of one sequence ignores them. `sampler` chooses each sequence's tokens.
     """
 
     def __init__(
@@ -65,20 +68,20 @@ class BatchState:
         return len(self.sequences)
 
     def first(self, count: int) -> "BatchState":
-        """Those at the first `count` indices, in the same memory."""
+        """Return the first `count` sequences, in the same memory."""
         part = copy.copy(self)
         for name, tensor in self.tensors().items():
             setattr(part, name, tensor[:count])
         return part
 
     def swap(self, index: int, other: int) -> None:
-        """Let two sequences change places."""
+        """Swap two sequences."""
         for tensor in self.tensors().values():
             tensor[[index, other]] = tensor[[other, index]]
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """Let all of them only fill their places for a while."""
+        """Make all sequences padding for the duration of the context."""
         before = {name: tensor.clone() for name, tensor in self.tensors().items()}
         self.position.fill_(-1)
         self.moves.fill_(-1)
@@ -89,29 +92,28 @@ class BatchState:
                 getattr(self, name).copy_(tensor)
 
     def place(self, bonus: Tensor, position: int, index: int = 0) -> None:
-        """Let the sequence at `index` go on from `bonus` int64 [1, 1], the token at `position`."""
+        """Set the sequence at `index` to continue from `bonus` int64 [1, 1] at `position`."""
         self.bonus[index : index + 1].copy_(bonus)
         self.position[index : index + 1].fill_(position)
         self.moves[index : index + 1].fill_(-1)
 
-    def take(self, shape: Shape | None, index: int) -> None:
-        """Let the sequence at `index` have drafts no deeper and no wider than `shape`'s, all for
-        None."""
+    def limit_drafts(self, shape: Shape | None, index: int) -> None:
+        """Limit the drafts of the sequence at `index` to the depth and width of `shape`."""
         longest = self.moves.shape[1] - 1
         self.depth[index] = longest if shape is None else shape.depth
         self.topk[index] = MAX_TOPK if shape is None else shape.topk
 
     def stop(self, index: int) -> None:
-        """Let the sequence at `index` only fill its place from now on."""
+        """Make the sequence at `index` padding."""
         self.position[index : index + 1].fill_(-1)
         self.moves[index : index + 1].fill_(-1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its state, by name."""
+        """Return the tensors of the state, by name."""
         return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 
     def advance(self, accepted: Accepted, *, scattered: bool) -> None:
-        """Go on behind what was accepted; `scattered` tells a tree's path from a chain's."""
+        """Continue after the accepted path, which is `scattered` over slots if it is a tree's."""
         live = accepted.first >= 0
         self.bonus.copy_(accepted.last_token)
         self.position.copy_(masked(live, accepted.first + accepted.count + 1))
@@ -122,30 +124,31 @@ class BatchState:
 
 
 def path_slots(accepted: Accepted, tail: int) -> Tensor:
-    """Slots of the last D tokens of the text, int64 [B, D]; -1 for those in front of the path."""
+    """Return the slots of the last D tokens, int64 [B, D]; -1 for those before the path."""
     entry = accepted.count.unsqueeze(1) + arange_cached(1 - tail, 1, accepted.count.device)
     inside = (entry >= 0) & (accepted.first >= 0).unsqueeze(1)
     return masked(inside, accepted.slots.gather(1, entry.clamp(min=0)))
 
 
 class Drafter(Protocol):
-    """Guesses how texts go on."""
+    """Proposes draft tokens."""
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
-        """Drafts behind each sequence's bonus token, at least one."""
+        """Return at least one draft token after each sequence's bonus token."""
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """What became of a step, or of a prompt's chunk: features [B, T, H] are by row."""
+        """Take over the accepted path of a step, or a chunk of a prompt.
+
+        `features` [B, T, H] are the target's, by row.
+        """
 
 
 @runtime_checkable
 class StatelessDrafter(Protocol):
-    """A drafter that need not have been shown the rows that a text goes on from: it has no caches
-    of its own in the program."""
+    """A drafter without caches of its own: it need not have seen the rows of a reused prefix."""
 
     def recall(self, tokens: Tensor, sequence: Tensor) -> None:
-        """The text of a sequence int64 [1] goes on from rows of `tokens` int64 [1, T], all but the
-        last."""
+        """Continue sequence int64 [1], whose cache holds `tokens` int64 [1, T] but the last."""
 
 
 @runtime_checkable
@@ -157,41 +160,41 @@ class ReadsImages(Protocol):
 
 
 class Outcome(NamedTuple):
-    """What came of a round for one text, on the host: `accepted` drafts were right, and the first
-    `accepted + 1` of `tokens` go on with the text.
+    """The result of a round for one sequence, on the host.
 
-    Of a tree there were `drafted` drafts, `ranks` are those of the rows of the path among the
-    drafts behind the same row, the bonus first, and bit r of `offered` says whether there was a
-    draft of rank r behind each of them. `outlook` is what the drafter expects next, where it is
-    asked, and `logprobs` are those of each of `tokens`, where anybody is told them.
+    `accepted` drafts were right, so the first `accepted + 1` of `tokens` continue the text. For a
+    tree, `drafted` is its number of nodes, `ranks` are the ranks of the path's rows among their
+    siblings (the bonus row first), and bit r of an entry of `offered_ranks` is set where that row
+    has a child of rank r. `next_token_probs` and `logprobs`, one for each of `tokens`, are there
+    where they were requested.
     """
 
     accepted: int
     tokens: Sequence[int]
     drafted: int | None = None
     ranks: Sequence[int] = ()
-    offered: Sequence[int] = ()
-    outlook: NextTokenProbs | None = None
+    offered_ranks: Sequence[int] = ()
+    next_token_probs: NextTokenProbs | None = None
     logprobs: Sequence[TokenLogprobs] = ()
 
     @classmethod
     def of_chain(cls, row: list[int]) -> "Outcome":
-        """Of one sequence's row of what a round returns."""
+        """Read one sequence's row of the tensor that a round of chains returns."""
         return cls(row[0], row[1:])
 
     @classmethod
     def of_tree(cls, row: list[int]) -> "Outcome":
-        """The same of a tree's."""
+        """Read one sequence's row of the tensor that a round of trees returns."""
         accepted, drafted, *path = row
         third = len(path) // 3
         return cls(accepted, path[:third], drafted, path[third : 2 * third], path[2 * third :])
 
 
 class Round:
-    """Draft, verify, accept, reseed: the step from one state to the next.
+    """Draft, verify, accept, reseed: the step from one batch state to the next.
 
-    Rounds with the same running sequences and drafter continue one another's texts, whatever their
-    shapes. A chain of 0 is plain decoding. `play` is `step`, or a recording of it.
+    Rounds of any shapes may follow each other over the same batch state and drafter. A chain of 0
+    is plain decoding. `play` is `step`, or a recording of it.
     """
 
     def __init__(
@@ -200,58 +203,59 @@ class Round:
         drafter: Drafter | None,
         shape: Shape | int,
         running: BatchState,
-        foreseeing: PredictsNextToken | None = None,
+        predicts_next: PredictsNextToken | None = None,
     ) -> None:
-        """`shape` is what each sequence is drafted; a number is a chain's length. The drafter is
-        `foreseeing` where it should tell what it expects next."""
+        """Every sequence is drafted `shape`, or a chain of that length. `predicts_next` is the
+        drafter where it should report its probabilities of the next token."""
         self.target = target
         self.drafter = drafter
         shape = Shape.chain(shape) if isinstance(shape, int) else shape
         self.shape = shape if drafter else Shape.chain(0)
         self.chain_len = self.shape.depth
         self.running = running
-        self._foreseeing = foreseeing
+        self._predicts_next = predicts_next
         self.play: Call = self.step
 
     @property
     def device(self) -> torch.device:
-        """Where the running sequences are."""
+        """The device of the batch state."""
         return self.running.bonus.device
 
     def step(self) -> Tensor:
-        """One verify forward. Returns int64 [B, N], of which `outcomes` says what it means."""
+        """Run one verify forward. Returns int64 [B, N], which `outcomes` reads."""
         running = self.running
         draft = Draft(running.bonus[:, :0])
         if self.drafter and self.shape.nodes:
             draft = self.drafter.propose(running, self.shape)
-            assert (draft.parents is None) == self.shape.is_chain, "another kind of draft"
-            draft = self._possible(draft)
-        where = running.position, running.sequences
-        wanted = DraftLimits(running.depth, running.topk) if len(running) > 1 else None
-        step = rows_after(running.bonus, *where, draft, self.target.tail, wanted)
+            assert (draft.parents is None) == self.shape.is_chain, "a chain where a tree is due"
+            draft = self._replace_never_chosen(draft)
+        limits = DraftLimits(running.depth, running.topk) if len(running) > 1 else None
+        step = rows_after(
+            running.bonus, running.position, running.sequences, draft, self.target.tail, limits
+        )
         logits, features = self.target.verify(step, running.moves)
         processed = self._processed(step, logits)
         accepted = accept(step, self._choose(step, processed))
-        told = self._told(accepted, logits, processed)
+        logprobs = self._logprobs(accepted, logits, processed)
         if self.drafter:
             self.drafter.observe(accepted, features)
         self._count(accepted)
         running.advance(accepted, scattered=step.lineage is not None)
-        found = [accepted.count.unsqueeze(1), accepted.tokens]
-        if accepted.ranks is not None and accepted.offered is not None:
+        columns = [accepted.count.unsqueeze(1), accepted.tokens]
+        if accepted.ranks is not None and accepted.offered_ranks is not None:
             drafted = (step.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
-            found = [found[0], drafted, accepted.tokens, accepted.ranks, accepted.offered]
-        if self._foreseeing:
-            found.append(self._foreseeing.outlook(running.sequences))
-        return torch.cat((*found, *told), dim=1)
+            columns = [columns[0], drafted, accepted.tokens, accepted.ranks, accepted.offered_ranks]
+        if self._predicts_next:
+            columns.append(self._predicts_next.next_token_probs(running.sequences))
+        return torch.cat((*columns, *logprobs), dim=1)
 
-    def _possible(self, draft: Draft) -> Draft:
-        """With the bonus token in place of what stands for no token of a text."""
+    def _replace_never_chosen(self, draft: Draft) -> Draft:
+        """Replace draft tokens that the target never chooses, such as image placeholders."""
         never = self.target.never
         if never is None:
             return draft
-        stands = (draft.tokens.unsqueeze(-1) == never).any(dim=-1)
-        return replace(draft, tokens=torch.where(stands, self.running.bonus, draft.tokens))
+        is_never = (draft.tokens.unsqueeze(-1) == never).any(dim=-1)
+        return replace(draft, tokens=torch.where(is_never, self.running.bonus, draft.tokens))
 
     def _count(self, accepted: Accepted) -> None:
         if self.running.sampler.kind < SamplingMode.PROCESSED:
@@ -261,38 +265,46 @@ class Round:
         self.running.sampler.count(accepted.tokens, accepted.sequences, decided)
 
     def _processed(self, step: StepRows, logits: Tensor) -> Tensor:
-        """Logits [B, T, V] of what may be chosen behind each row."""
+        """Apply the logits processors to logits [B, T, V], each row by its own path."""
         sampler = self.running.sampler
         paths = paths_of(step) if sampler.kind == SamplingMode.PROCESSED else None
         return sampler.processed(logits, step.positions + 1, step.sequences, paths)
 
     def _choose(self, step: StepRows, processed: Tensor) -> Tensor:
-        """The target's own choice behind each row, int64 [B, T]."""
+        """Return the target's choice after each row, int64 [B, T], from logits [B, T, V]."""
         return self.running.sampler.choose(processed, step.positions + 1, step.sequences)
 
-    def _told(self, accepted: Accepted, logits: Tensor, processed: Tensor) -> list[Tensor]:
-        """Log probabilities of the path's tokens, where anybody is told them."""
+    def _logprobs(self, accepted: Accepted, logits: Tensor, processed: Tensor) -> list[Tensor]:
+        """Return packed log probabilities of the path's tokens, if any sequence requested them."""
         sampler = self.running.sampler
-        if not sampler.tells:
+        if not sampler.wants_logprobs:
             return []
-        of_path = accepted.of_path(logits), accepted.of_path(processed)
-        return [sampler.logprobs(*of_path, accepted.tokens, accepted.sequences)]
+        return [
+            sampler.logprobs(
+                accepted.of_path(logits),
+                accepted.of_path(processed),
+                accepted.tokens,
+                accepted.sequences,
+            )
+        ]
 
     def outcomes(self, played: Tensor) -> list[Outcome]:
-        """Of each sequence, from what `play` returned: the round's one copy to the host."""
+        """Read the sequences' outcomes from what `play` returned, int64 [B, N], in one copy."""
         read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
         path = self.shape.depth + 1
         columns = 1 + path if self.shape.is_chain else 2 + 3 * path
-        ahead = 2 * WIDTH if self._foreseeing else 0
-        told = None
+        ahead = 2 * WIDTH if self._predicts_next else 0
+        logprobs = None
         if played.shape[1] > columns + ahead:
-            played, told = played.cpu().tensor_split([columns + ahead], dim=1)
+            played, logprobs = played.cpu().tensor_split([columns + ahead], dim=1)
         rows = played.tolist()
         outcomes = [read(row[:columns]) for row in rows]
         if ahead:
-            outlooks = [NextTokenProbs.read(row[columns:]) for row in rows]
-            outcomes = [o._replace(outlook=x) for o, x in zip(outcomes, outlooks, strict=True)]
-        if told is not None:
-            logprobs = unpacked(told, path)
-            outcomes = [o._replace(logprobs=x) for o, x in zip(outcomes, logprobs, strict=True)]
+            probs = [NextTokenProbs.read(row[columns:]) for row in rows]
+            outcomes = [
+                o._replace(next_token_probs=x) for o, x in zip(outcomes, probs, strict=True)
+            ]
+        if logprobs is not None:
+            by_sequence = unpacked(logprobs, path)
+            outcomes = [o._replace(logprobs=x) for o, x in zip(outcomes, by_sequence, strict=True)]
         return outcomes

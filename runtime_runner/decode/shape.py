@@ -1,4 +1,4 @@
-"""How much a round drafts: a chain, a tree of what is likely, or one of given paths."""
+"""How much a round drafts: a chain, a tree grown by probability, or a tree of fixed paths."""
 
 import ast
 import os
@@ -17,11 +17,11 @@ token behind the most likely one."""
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Drafts `depth` tokens deep at most, behind one token `topk` at most, `nodes` in all.
+    """A draft at most `depth` tokens deep, with at most `topk` children a node and `nodes` in all.
 
-    A chain of K is (K, 1, K), and plain decoding a chain of 0. With `paths` the nodes are those,
-    parents first; without, those of the highest probability under the head (EAGLE-2, arXiv
-    2406.16858): at each depth the `topk` best nodes of the one before are gone on from.
+    A chain of K is (K, 1, K), and plain decoding a chain of 0. With `paths` the nodes are fixed,
+    parents first. Without, they are those of the highest probability under the head (EAGLE-2, arXiv
+    2406.16858): at each depth, the `topk` best nodes of the depth before are expanded.
     """
 
     depth: int
@@ -31,39 +31,39 @@ class Shape:
 
     @classmethod
     def chain(cls, length: int) -> "Shape":
-        """Of `length` drafts, each behind the one before."""
+        """Return a chain of `length` drafts."""
         return cls(length, 1, length)
 
     @classmethod
     def of_paths(cls, paths: tuple[Ranks, ...]) -> "Shape":
-        """Of at least one path, each behind its parent's."""
-        found = tuple(sorted(paths, key=lambda path: (len(path), path)))
-        topk = 1 + max(rank for path in found for rank in path)
-        shape = cls(len(found[-1]), topk, len(found), found)
+        """Return the tree of these paths, at least one, in any order."""
+        nodes = tuple(sorted(paths, key=lambda path: (len(path), path)))
+        topk = 1 + max(rank for path in nodes for rank in path)
+        shape = cls(len(nodes[-1]), topk, len(nodes), nodes)
         return cls.chain(shape.depth) if shape.nodes == shape.depth and topk == 1 else shape
 
     @property
     def is_chain(self) -> bool:
-        """Whether no token has two drafts behind it."""
+        """Whether no node has two children."""
         return self.topk == 1
 
     @property
     def label(self) -> str:
-        """For a table or a picture."""
+        """The shape as tables and plots name it."""
         if not self.nodes:
             return "plain"
         return f"K = {self}" if self.is_chain else f"tree {self}"
 
     @property
     def head_rows(self) -> int:
-        """Drafts that a head goes on from, all depths together: each takes a slot of its cache."""
+        """How many drafts a head expands, at all depths: each takes a slot of its cache."""
         if self.paths is None:
             return max(self.depth - 1, 0) * self.topk
         return len({path[:-1] for path in self.paths} - {()})
 
     def within(self, rows: int, head_rows: int) -> "Shape":
-        """As much of it as fits so many rows of a step, the bonus among them, at least one, and of
-        a head."""
+        """Return as much of the shape as fits `rows` rows of a step, including the bonus row, and
+        `head_rows` rows of a head."""
         if self.nodes < rows and self.topk <= rows and self.head_rows <= head_rows:
             return self
         nodes = min(self.nodes, rows - 1)
@@ -77,8 +77,8 @@ class Shape:
     @classmethod
     @lru_cache
     def covering(cls, every: frozenset["Shape"]) -> "Shape":
-        """The largest depth, top-k and number of nodes of some, of which there is at least one; a
-        tree as it is among chains that are no deeper."""
+        """Return a shape with the largest depth, top-k and number of nodes of at least one shape: a
+        given one where it has all three."""
         depth, topk, nodes = (max(getattr(s, n) for s in every) for n in ("depth", "topk", "nodes"))
         whole = (s for s in every if (s.depth, s.topk, s.nodes) == (depth, topk, nodes))
         return next(whole, cls(depth, topk, nodes))
@@ -92,14 +92,14 @@ class Shape:
 
 
 Tree = Shape | tuple[int, int, int] | str | Path
-"""As it is asked for: depth, top-k and nodes, or text as `parse_tree` takes it."""
+"""A tree as users write it: depth, top-k and nodes, or text that `parse_tree` reads."""
 
 
 def check_tree(shape: Shape, max_depth: int, max_rows: int, max_seq_len: int) -> Shape:
-    """Raise SettingError for a tree that no step, head or context has room for."""
+    """Raise SettingError for a tree that does not fit the step, the head or the context."""
     depth, topk, nodes = shape.depth, shape.topk, shape.nodes
     candidates = topk + (depth - 1) * topk**2
-    asked = f"{depth},{topk},{nodes}" if shape.paths is None else str(shape)
+    written = f"{depth},{topk},{nodes}" if shape.paths is None else str(shape)
     for holds, why in (
         (not 1 <= depth <= max_depth, f"the depth must be 1 to {max_depth}"),
         (depth >= max_seq_len, f"the context has {max_seq_len} tokens only"),
@@ -107,21 +107,21 @@ def check_tree(shape: Shape, max_depth: int, max_rows: int, max_seq_len: int) ->
         (not 1 <= nodes < max_rows, f"there must be 1 to {max_rows - 1} nodes"),
         (nodes < depth, f"a tree {depth} deep has at least {depth} nodes"),
         (shape.paths is None and nodes > candidates, f"there are {candidates} such nodes at most"),
-        (shape.head_rows > max_rows, f"the head goes on from {shape.head_rows} drafts, of "
-                                     f"{max_rows} at most: take less depth or top-k"),
+        (shape.head_rows > max_rows, f"the head would expand {shape.head_rows} drafts, at "
+                                     f"most {max_rows} fit: lower depth or top-k"),
     ):  # fmt: skip
         if holds:
-            raise SettingError(f"tree {asked}: {why}")
+            raise SettingError(f"tree {written}: {why}")
     return shape
 
 
 def parse_tree(text: str) -> Shape:
-    """`DEPTH,TOPK,NODES`, or a file of paths. Raises SettingError for anything else."""
+    """Read `DEPTH,TOPK,NODES` or a file of paths. Raises SettingError for anything else."""
     parts = text.split(",")
     if len(parts) == 3 and all(part.strip().isdecimal() for part in parts):
         depth, topk, nodes = map(int, parts)
         return Shape(depth, topk, nodes)
-    if not os.path.isfile(text):  # False for what cannot be a name as well
+    if not os.path.isfile(text):  # also False for text that cannot be a file name
         raise SettingError(
             f"tree {text!r}: neither DEPTH,TOPK,NODES like 6,8,32 nor a file of paths"
         )
@@ -129,31 +129,31 @@ def parse_tree(text: str) -> Shape:
 
 
 def read_paths(path: Path) -> Shape:
-    """A tree as Medusa's and EAGLE's choices are written: `[[0], [1], [0, 0], ...]`, in JSON, or in
-    Python with or without a name before it.
+    """Read a tree of paths as Medusa and EAGLE write them: `[[0], [1], [0, 0], ...]`, in JSON or as
+    a Python list or assignment.
 
     Raises SettingError for a file that is no tree.
     """
     try:
-        found = _literal(path.read_text("utf-8"))
+        nodes = _literal(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: no list of paths ({error})") from error
-    if not isinstance(found, list | tuple) or not found:
+    if not isinstance(nodes, list | tuple) or not nodes:
         raise SettingError(f"{path}: expected a list of paths like [[0], [1], [0, 0]]")
-    known: set[Ranks] = {()}
-    for node in sorted((_ranks(node, path) for node in found), key=len):
-        if not node or node in known:
-            raise SettingError(f"{path}: {list(node)} is there twice, or is no path")
-        if node[:-1] not in known:
+    tree: set[Ranks] = {()}
+    for node in sorted((_ranks(node, path) for node in nodes), key=len):
+        if not node or node in tree:
+            raise SettingError(f"{path}: {list(node)} is a duplicate or no path")
+        if node[:-1] not in tree:
             raise SettingError(f"{path}: {list(node)} has no parent {list(node[:-1])}")
-        known.add(node)
-    return Shape.of_paths(tuple(known - {()}))
+        tree.add(node)
+    return Shape.of_paths(tuple(tree - {()}))
 
 
-def _ranks(node: Any, where: Path) -> Ranks:
+def _ranks(node: Any, path: Path) -> Ranks:
     ranks = node if isinstance(node, list | tuple) else [None]
     if not all(type(rank) is int and 0 <= rank < MAX_TOPK for rank in ranks):
-        raise SettingError(f"{where}: {node!r} is no path: expected ranks of 0 to {MAX_TOPK - 1}")
+        raise SettingError(f"{path}: {node!r} is no path: expected ranks of 0 to {MAX_TOPK - 1}")
     return tuple(ranks)
 
 

@@ -166,8 +166,8 @@ def padded(tokens: Tensor, input_pos: Tensor, count: int) -> tuple[Tensor, Tenso
     """tokens int64 [1, T] at input_pos int64 [T], and `count` rows behind them."""
     if not count:
         return tokens, input_pos
-    behind = input_pos[-1] + torch.arange(1, count + 1, device=input_pos.device)
-    return torch.cat((tokens, tokens.new_zeros(1, count)), dim=1), torch.cat((input_pos, behind))
+    after = input_pos[-1] + torch.arange(1, count + 1, device=input_pos.device)
+    return torch.cat((tokens, tokens.new_zeros(1, count)), dim=1), torch.cat((input_pos, after))
 
 
 def no_moves(batch: int, tail: int, device: torch.device | str) -> Tensor:

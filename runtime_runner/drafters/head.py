@@ -5,7 +5,7 @@ from itertools import count
 from torch import Tensor
 
 from eagle_aot.artifact import Constants
-from eagle_aot.common.threads import one_on_a_cpu
+from eagle_aot.common.threads import single_threaded_on_cpu
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows, arange_cached
@@ -66,7 +66,7 @@ class HeadDrafter:
         return grow(shape, trunk, first, expand)
 
     def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
-        with one_on_a_cpu(logits):
+        with single_threaded_on_cpu(logits):
             scores, ids = topk_logprobs(logits, topk)
         return Expanded(self._in_target(ids), scores, features)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import Constants
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
-from eagle_aot.runtime_runner.decode.outlook import WIDTH, packed
+from eagle_aot.runtime_runner.decode.next_token_probs import WIDTH, packed
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows, arange_cached, chain_rows
@@ -80,7 +80,7 @@ class RecurrentDrafter(HeadDrafter):
         assert self._logits is not None, "observe comes before this"
         return self._logits.index_select(0, sequences)
 
-    def outlook(self, sequences: Tensor) -> Tensor:
+    def next_token_probs(self, sequences: Tensor) -> Tensor:
         """What the drafter says behind their last committed slots, as `packed` makes it."""
         assert self._feature is not None, "observe comes before this"
         logits = self.logits(sequences)

@@ -266,7 +266,7 @@ class Engine:
         self.running.append(text)
         running = self.schedule.running
         running.place(bonus, text.position, place)
-        running.take(text.request.most, place)
+        running.limit_drafts(text.request.most, place)
         self.schedule.join(self.running)
 
     def _leave(self, text: RunningRequest, *, kept: bool = True) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.outlook import PredictsNextToken
+from eagle_aot.runtime_runner.decode.next_token_probs import PredictsNextToken
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.target import Target
@@ -98,7 +98,7 @@ class Recordings:
         return self._current()()
 
     def _current(self) -> Call:
-        kind = self._running.sampler.kind, self._running.sampler.tells
+        kind = self._running.sampler.kind, self._running.sampler.wants_logprobs
         if kind not in self._made:
             with self._running.idle():
                 self._made[kind] = self._record(self._step)

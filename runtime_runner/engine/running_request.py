@@ -116,7 +116,9 @@ class RunningRequest:
             self.rows += len(run) - 1
         else:  # the path is where its nodes are until the next round moves it
             self.scratch = max(self.scratch, shape.nodes)
-        self.stats.add_round(drafted, outcome.accepted, len(run), outcome.ranks, outcome.offered)
+        self.stats.add_round(
+            drafted, outcome.accepted, len(run), outcome.ranks, outcome.offered_ranks
+        )
         if self.request.shape is None:
             self.stats.rounds_by_shape[shape.label] += 1
         self.stats.decode_seconds = time.perf_counter() - self._first_token

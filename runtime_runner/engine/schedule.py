@@ -7,7 +7,7 @@ from eagle_aot.runtime_runner.adaptive.batch import LENGTHS, BatchChooser
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, PLAIN, TREES
-from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import NextTokenProbs
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Outcome, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.target import Target
@@ -146,7 +146,7 @@ class SharedRounds:
                 if learns(text, round_.shape)
             ]
             self._outlooks = {
-                text.number: outcome.outlook
+                text.number: outcome.next_token_probs
                 for text, (outcome, _) in zip(self._texts, found, strict=True)
             }
             self._untold.append((len(round_.running), round_.shape, played, seconds))

@@ -56,19 +56,19 @@ class Stats:
         accepted: int,
         emitted: int,
         ranks: Sequence[int] = (),
-        offered: Sequence[int] = (),
+        offered_ranks: Sequence[int] = (),
     ) -> None:
         """One verify forward: `drafted` tokens offered, `accepted` of them right, and `emitted`
-        tokens before the text's end. Of a tree, `ranks` and `offered` are an `Outcome`'s."""
+        tokens before the text's end. Of a tree, `ranks` and `offered_ranks` are an `Outcome`'s."""
         accepted = min(accepted, emitted)
         self.rounds += 1
         self.drafted += drafted
         self.emitted += emitted
         depth = min(drafted, emitted)
-        if offered:
-            depth = sum(drafts != 0 for drafts in offered[:emitted][: accepted + 1])
-            self._add_ranks(ranks[1 : accepted + 1], offered[:depth])
-        self.looked_at += sum(map(int.bit_count, offered[:depth])) if offered else depth
+        if offered_ranks:
+            depth = sum(drafts != 0 for drafts in offered_ranks[:emitted][: accepted + 1])
+            self._add_ranks(ranks[1 : accepted + 1], offered_ranks[:depth])
+        self.looked_at += sum(map(int.bit_count, offered_ranks[:depth])) if offered_ranks else depth
         while len(self.reached) < depth:
             self.reached.append(0)
             self.accepted_at.append(0)
@@ -80,10 +80,10 @@ class Stats:
         self.rounds_by_chain_len += [0] * (drafted + 1 - len(self.rounds_by_chain_len))
         self.rounds_by_chain_len[drafted] += 1
 
-    def _add_ranks(self, ranks: Sequence[int], offered: Sequence[int]) -> None:
+    def _add_ranks(self, ranks: Sequence[int], offered_ranks: Sequence[int]) -> None:
         for counts in (self.offered_at_rank, self.accepted_at_rank):
-            counts += [0] * (max(offered, default=0).bit_length() - len(counts))
-        for drafts in offered:
+            counts += [0] * (max(offered_ranks, default=0).bit_length() - len(counts))
+        for drafts in offered_ranks:
             for rank in range(drafts.bit_length()):
                 self.offered_at_rank[rank] += drafts >> rank & 1
         for rank in ranks:
@@ -123,7 +123,9 @@ class Stats:
     def acceptance_by_rank(self) -> list[float]:
         """Accepted over looked at, per rank among the drafts behind one token; empty of chains."""
         pairs = zip(self.accepted_at_rank, self.offered_at_rank, strict=True)
-        return [accepted / offered if offered else 0.0 for accepted, offered in pairs]
+        return [
+            accepted / offered_ranks if offered_ranks else 0.0 for accepted, offered_ranks in pairs
+        ]
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from eagle_aot.common.threads import one_on_a_cpu
+from eagle_aot.common.threads import single_threaded_on_cpu
 from eagle_aot.runtime_runner.decode.step import arange_cached
 
 BLOCKS = 256
@@ -11,7 +11,7 @@ BLOCKS = 256
 
 def greedy(logits: Tensor) -> Tensor:
     """`logits` float [B, T, V] -> the index of the largest, the first of equals, int64 [B, T]."""
-    with one_on_a_cpu(logits):
+    with single_threaded_on_cpu(logits):
         return _first_of_largest(logits)
 
 

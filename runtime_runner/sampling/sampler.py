@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.common.threads import one_on_a_cpu
+from eagle_aot.common.threads import single_threaded_on_cpu
 from eagle_aot.runtime_runner.sampling.greedy import greedy
 from eagle_aot.runtime_runner.sampling.logprobs import packed
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingMode, SamplingParams
@@ -52,7 +52,7 @@ class Sampler:
         return max(self._kinds.values(), default=SamplingMode.GREEDY)
 
     @property
-    def tells(self) -> bool:
+    def wants_logprobs(self) -> bool:
         """Whether anybody is told log probabilities."""
         return bool(self._telling)
 
@@ -133,7 +133,7 @@ class Sampler:
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
         scale, _ = self._noise(positions.reshape(-1), at)
         rows = Rows(at, positions.reshape(-1), None if paths is None else paths.flatten(0, 1))
-        with one_on_a_cpu(logits):
+        with single_threaded_on_cpu(logits):
             flat = self._processors.processed(logits.flatten(0, 1).float(), scale, rows)
             return flat.view(logits.shape)
 
@@ -143,7 +143,7 @@ class Sampler:
         if self.kind == SamplingMode.GREEDY:
             return greedy(processed)
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
-        with one_on_a_cpu(processed):
+        with single_threaded_on_cpu(processed):
             noise = self._noise(positions.reshape(-1), at)
             return gumbel_argmax(processed.flatten(0, 1), *noise).view_as(positions)
 
@@ -153,7 +153,7 @@ class Sampler:
         """What is told of `tokens` int64 [B, P] of sequences int64 [B], chosen from `processed`,
         which logits [B, P, V] became: as `packed` makes it."""
         values = logits.float()
-        with one_on_a_cpu(logits):
+        with single_threaded_on_cpu(logits):
             if self.kind > SamplingMode.GREEDY:
                 assert self._scale is not None
                 scale = torch.where(self._scale > 0, self._scale, 1.0)[sequences].view(-1, 1, 1)
@@ -167,7 +167,7 @@ class Sampler:
         """A drafter's logits [B, F, Vd] for tokens at `positions` int64 [B, F], by the noise that
         the target will have there: float32 [B, F, Vd]. `ids` int32 [Vd] are the target's."""
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
-        with one_on_a_cpu(logits):
+        with single_threaded_on_cpu(logits):
             noise = self._noise(positions.reshape(-1), at)
             return perturbed(logits.flatten(0, 1), *noise, ids).view(logits.shape)
 
@@ -178,7 +178,7 @@ class Sampler:
         if self.kind == SamplingMode.GREEDY:
             return greedy(logits)
         at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
-        with one_on_a_cpu(logits):
+        with single_threaded_on_cpu(logits):
             noise = self._noise(positions.reshape(-1), at)
             return gumbel_argmax(logits.flatten(0, 1), *noise, ids).view_as(positions)
 

@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.adaptive.acceptance.rescues import Rescues
 from eagle_aot.runtime_runner.adaptive.acceptance.siblings import Siblings
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import LONGEST
-from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import NextTokenProbs
 from eagle_aot.runtime_runner.decode.shape import Shape
 
 
@@ -78,9 +78,9 @@ class ExpectedTokens:
             chain = chain[: left - 1]
         return {shape: self._expected(shape, chain) for shape in shapes}
 
-    def chances(self, outlook: NextTokenProbs) -> Sequence[float]:
+    def chances(self, next_token_probs: NextTokenProbs) -> Sequence[float]:
         """Of each of the tokens that are expected next, as often as such tokens came."""
-        return self._siblings.chances(outlook)
+        return self._siblings.chances(next_token_probs)
 
     def _expected(self, shape: Shape, chain: Sequence[float]) -> Expected:
         """What is deeper than the longest chain counts as wrong."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from eagle_aot.runtime_runner.adaptive.acceptance.reliability import Reliability
-from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import WIDTH, NextTokenProbs
 
 MEMORY = 48.0  # rounds, after which one counts 1 / e
 FIRST, HALVING = 0.6, 0.15  # of the likeliest and the second, before any was seen
@@ -25,9 +25,9 @@ class Siblings:
         for expected, chance in zip(*before, strict=True):
             self._reliability.add(chance, expected == token)
 
-    def chances(self, outlook: NextTokenProbs) -> Sequence[float]:
+    def chances(self, next_token_probs: NextTokenProbs) -> Sequence[float]:
         """Of each, calibrated."""
-        return self._reliability.calibrated(outlook.chances)
+        return self._reliability.calibrated(next_token_probs.chances)
 
     def rescue(self, width: int) -> float:
         """Where the likeliest is wrong, the chance that one of the next is right, `width` with

@@ -21,7 +21,7 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def one_on_a_cpu(tensor: torch.Tensor) -> AbstractContextManager[None]:
+def single_threaded_on_cpu(tensor: torch.Tensor) -> AbstractContextManager[None]:
     """One thread for what reads the tensor on a CPU: others would then wait in loops on the cores
     that the next forward needs."""
     return torch_threads(1) if tensor.device.type == "cpu" else nullcontext()

@@ -9,7 +9,7 @@ from eagle_aot.runtime_runner.adaptive.chooser import RUN, Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import NextTokenProbs
 from eagle_aot.runtime_runner.decode.round import Outcome
 from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.simulated_text import LONGEST, Simulation, first_right
@@ -28,9 +28,9 @@ class Told(Chooser):
         self.calls.append(("think", (left, position, under_way)))
         super().think(left, position, under_way)
 
-    def decide(self, outlook: NextTokenProbs | None) -> tuple[Shape, int]:
-        self.calls.append(("decide", outlook))
-        return super().decide(outlook)
+    def decide(self, next_token_probs: NextTokenProbs | None) -> tuple[Shape, int]:
+        self.calls.append(("decide", next_token_probs))
+        return super().decide(next_token_probs)
 
 
 class Play:
@@ -75,9 +75,9 @@ def test_each_long_round_is_decided_by_what_is_expected_behind_the_one_before() 
         _, outcome = play.round(150, ahead=True)
     play.chooser.calls.clear()
     play.round(140, ahead=True)
-    assert outcome.outlook is not None
+    assert outcome.next_token_probs is not None
     assert [name for name, _ in play.chooser.calls] == ["decide", "think"]
-    assert play.chooser.calls[0] == ("decide", outcome.outlook)
+    assert play.chooser.calls[0] == ("decide", outcome.next_token_probs)
 
 
 @pytest.mark.parametrize("ahead", [True, False])

@@ -1,4 +1,4 @@
-"""Accepted paths against a walk from the root, node by node."""
+"""Accepted paths equal those of a walk from the root, node by node."""
 
 import pytest
 import torch
@@ -36,9 +36,7 @@ def test_leading_matches_count(drafts: list[int], greedy: list[int], count: int)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=15), st.integers(0, 2))
-def test_the_accepted_prefix_is_the_longest_common_one(
-    pairs: list[tuple[int, int]], bonus: int
-) -> None:
+def test_chain_accepts_the_longest_common_prefix(pairs: list[tuple[int, int]], bonus: int) -> None:
     drafts, greedy = [d for d, _ in pairs], [g for _, g in pairs] + [bonus]
     count = int(accepted(drafts, greedy).count)
     assert drafts[:count] == greedy[:count]
@@ -46,7 +44,7 @@ def test_the_accepted_prefix_is_the_longest_common_one(
 
 
 @given(st.data())
-def test_a_tree_is_walked_along_the_targets_choices(data: st.DataObject) -> None:
+def test_tree_accepts_the_path_of_the_targets_choices(data: st.DataObject) -> None:
     parents: list[int] = []
     tokens: list[int] = []
     depth = [0]
@@ -70,10 +68,10 @@ def test_a_tree_is_walked_along_the_targets_choices(data: st.DataObject) -> None
     count = int(found.count)
     assert found.rows[0, : count + 1].tolist() == path
     assert found.tokens[0, : count + 1].tolist() == [choices[row] for row in path]
-    assert found.ranks is not None and found.offered is not None
+    assert found.ranks is not None and found.offered_ranks is not None
     ranks = [parents[: row - 1].count(parents[row - 1]) for row in path[1:]]
     assert found.ranks[0, : count + 1].tolist() == [0, *ranks]
-    offered = [(1 << parents.count(row)) - 1 for row in path]
-    assert found.offered[0, : count + 1].tolist() == offered
+    offered_ranks = [(1 << parents.count(row)) - 1 for row in path]
+    assert found.offered_ranks[0, : count + 1].tolist() == offered_ranks
     slots = [5, *(5 + TAIL + row - 1 for row in path[1:])]
     assert found.slots[0, : count + 1].tolist() == slots

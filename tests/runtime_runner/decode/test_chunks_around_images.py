@@ -1,4 +1,4 @@
-"""Chunks of prompts with pictures: each whole in one, whatever is kept."""
+"""Chunks of prompts with images: no image is cut, whatever the cache holds."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,9 +22,7 @@ def prompts(draw: st.DrawFn, most: int) -> tuple[int, list[tuple[int, int]]]:
 
 @SETTINGS
 @given(st.data(), st.sampled_from([(96, 96), (128, 512), (1024, 1024)]))
-def test_every_row_is_run_and_no_picture_is_cut(
-    data: st.DataObject, sizes: tuple[int, int]
-) -> None:
+def test_chunks_run_every_row_and_cut_no_image(data: st.DataObject, sizes: tuple[int, int]) -> None:
     length, spans = data.draw(prompts(min(sizes[1], 300)))
     kept = data.draw(st.integers(0, length - 1))
     chunks = plan_around(length, spans, sizes, LEAST, ROWS, kept)
@@ -42,14 +40,14 @@ def test_every_row_is_run_and_no_picture_is_cut(
     assert at == length and not chunks[-1].padding
 
 
-def test_a_short_prompt_is_filled_up_behind_its_picture() -> None:
+def test_short_prompt_is_padded_after_its_image() -> None:
     assert plan_around(40, [(3, 30)], (96, 96), LEAST, ROWS) == [
         Chunk(0, 30, False, padding=35),
         Chunk(30, 40, True),
     ]
 
 
-def test_a_chunk_is_longer_rather_than_two() -> None:
+def test_chunk_grows_to_hold_an_image() -> None:
     """Where the program takes it."""
     whole = plan_around(300, [(60, 280)], (128, 512), LEAST, ROWS)
     assert whole == [Chunk(0, 280, False), Chunk(280, 300, True)]
@@ -57,7 +55,7 @@ def test_a_chunk_is_longer_rather_than_two() -> None:
     assert cut == [Chunk(0, 60, False, 5), Chunk(60, 280, False), Chunk(280, 300, True)]
 
 
-def test_behind_the_last_picture_all_is_as_without() -> None:
+def test_chunks_after_the_last_image_are_those_of_text() -> None:
     plain = plan_chunks(500, 128, LEAST, ROWS)
     around = plan_around(500, [(10, 100)], (128, 512), LEAST, ROWS)
     assert sum(len(c) for c in around if c.few_rows) == sum(len(c) for c in plain if c.few_rows)

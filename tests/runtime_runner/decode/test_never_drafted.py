@@ -1,4 +1,4 @@
-"""Ids that stand for pictures are in prompts, and in no draft, whoever drafts."""
+"""Image placeholder ids may be in prompts but never in drafts, with any drafter."""
 
 import pytest
 import torch
@@ -24,7 +24,9 @@ class OfPlaceholders:
         """Nothing is learned."""
 
 
-def test_a_round_verifies_none(picture_runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_verifies_no_image_placeholder(
+    picture_runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, seen = picture_runner.target, list[Tensor]()
     verify = target.verify
 
@@ -39,14 +41,14 @@ def test_a_round_verifies_none(picture_runner: Runner, monkeypatch: pytest.Monke
     assert [tokens.tolist() for tokens in seen] == [[[9, 9, 9, 9, 9]]]
 
 
-def test_the_program_never_chooses_them(picture_runner: Runner) -> None:
+def test_program_never_chooses_an_image_placeholder(picture_runner: Runner) -> None:
     where = torch.tensor([[9]]), torch.zeros(1).long(), torch.zeros(1).long()
     logits, _ = picture_runner.verify(chain_rows(*where, 16))
     (impossible,) = logits[0, 0].isneginf().nonzero(as_tuple=True)
     assert impossible.tolist() == NEVER
 
 
-def test_prompt_lookup_behind_a_picture_changes_no_token(picture_runner: Runner) -> None:
+def test_prompt_lookup_after_an_image_changes_no_token(picture_runner: Runner) -> None:
     runner = load_artifact(picture_runner.directory, drafter="ngram")
     read = runner.reader.read(f"See {PLACEHOLDER} here. See", images=[drawn(90, 90)])
     plain = runner.generate(read, 16, speculate=False)

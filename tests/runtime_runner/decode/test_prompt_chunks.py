@@ -18,7 +18,7 @@ def test_chunks_cover_the_prompt_and_fit_a_method(
 
 
 @given(st.integers(1, 300), st.integers(1, 70), st.integers(1, 70), st.integers(1, 8), st.data())
-def test_what_is_kept_is_not_run(
+def test_cached_rows_are_not_run_again(
     length: int, longest: int, least: int, window: int, data: st.DataObject
 ) -> None:
     """But for fewer rows than a chunk of `prefill` has; and each row runs by its own method."""
@@ -35,19 +35,19 @@ def test_what_is_kept_is_not_run(
     )
 
 
-def test_as_few_chunks_as_can_be() -> None:
+def test_number_of_chunks_is_minimal() -> None:
     assert [len(c) for c in plan_chunks(3000, 1024, 65, 64)] == [1024, 1024, 896, 56]
     assert [len(c) for c in plan_chunks(1152, 1024, 65, 64, kept=100)] == [987, 65]
     assert plan_chunks(1152, 1024, 65, 64, kept=1100) == [Chunk(1087, 1152, False)]
 
 
-def test_what_fills_no_forward_goes_through_target_verify() -> None:
+def test_rows_that_fill_no_forward_run_through_target_verify() -> None:
     assert plan_chunks(17, 16, 9, 8) == [Chunk(0, 16, False), Chunk(16, 17, True)]
     assert plan_chunks(15, 16, 9, 8) == [Chunk(0, 8, True), Chunk(8, 15, True)]
     assert [len(c) for c in plan_chunks(44, 16, 9, 8)] == [16, 15, 9, 4]
     assert plan_chunks(17, 8, 9, 20) == [Chunk(0, 17, True)]
 
 
-def test_chunks_of_one_length_cover_its_multiples() -> None:
+def test_multiples_of_the_chunk_length_are_cut_evenly() -> None:
     assert [len(c) for c in plan_chunks(50, 20, 20, 8)] == [20, 20, 8, 2]
     assert [len(c) for c in plan_chunks(179, 96, 65, 64)] == [96, 64, 19]

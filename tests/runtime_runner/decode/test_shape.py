@@ -1,4 +1,4 @@
-"""Shapes of drafts: what is refused, what fits, and files of paths."""
+"""Draft shapes: limits, budgets, and files of paths."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def trees(draw: st.DrawFn) -> list[tuple[int, ...]]:
     return draw(st.permutations(found))
 
 
-def test_a_chain_is_a_tree_with_one_branch() -> None:
+def test_tree_with_one_branch_is_a_chain() -> None:
     assert Shape(4, 1, 4) == Shape.chain(4) == Shape.of_paths(((0,), (0, 0), (0, 0, 0), (0,) * 4))
     assert Shape.chain(4).is_chain and not Shape(4, 2, 4).is_chain
     assert (str(Shape.chain(4)), str(Shape(6, 8, 32))) == ("4", "6,8,32")
@@ -42,20 +42,20 @@ def test_a_chain_is_a_tree_with_one_branch() -> None:
         ((6, 8, 5), "a tree 6 deep has at least 6 nodes"),
         ((2, 2, 7), "there are 6 such nodes at most"),
         ((3, 1, 5), "there are 3 such nodes at most"),
-        ((10, 8, 32), "the head goes on from 72 drafts, of 64 at most: take less depth or top-k"),
+        ((10, 8, 32), "the head would expand 72 drafts, at most 64 fit: lower depth or top-k"),
     ],
 )
-def test_what_no_step_has_room_for_is_refused(shape: tuple[int, int, int], why: str) -> None:
+def test_tree_that_fits_no_step_is_refused(shape: tuple[int, int, int], why: str) -> None:
     with pytest.raises(SettingError, match="^tree {},{},{}: ".format(*shape) + why + "$"):
         check_tree(Shape(*shape), 15, 64, 1024)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (15, 4, 63), (5, 16, 63), (7, 8, 63), (7, 10, 59)])
-def test_sizes_that_people_use_are_taken(shape: tuple[int, int, int]) -> None:
+def test_common_tree_sizes_are_accepted(shape: tuple[int, int, int]) -> None:
     assert check_tree(Shape(*shape), 15, 64, 1024) == Shape(*shape)
 
 
-def test_a_context_that_is_shorter_than_the_tree_is_refused() -> None:
+def test_tree_deeper_than_the_context_is_refused() -> None:
     with pytest.raises(SettingError, match="tree 8,2,9: the context has 8 tokens only"):
         check_tree(Shape(8, 2, 9), 15, 64, 8)
 
@@ -72,7 +72,7 @@ def shape_of(depth: int, topk: int, nodes: int) -> Shape:
 
 
 @given(st.lists(SIZES, min_size=1, max_size=3), st.integers(1, 64))
-def test_what_fits_any_of_some_has_no_more_rows_than_there_are(
+def test_shape_within_a_budget_keeps_to_its_rows(
     sizes: list[tuple[int, int, int]], rows: int
 ) -> None:
     shapes = [shape_of(*size) for size in sizes]
@@ -87,14 +87,14 @@ def test_what_fits_any_of_some_has_no_more_rows_than_there_are(
         assert found == shape
 
 
-def test_a_tree_stays_as_it_is_among_shorter_chains() -> None:
+def test_covering_shape_of_a_tree_and_shorter_chains_is_the_tree() -> None:
     paths = Shape.of_paths(((0,), (2,), (0, 1)))
     assert Shape.covering(frozenset({Shape.chain(2), paths})) == paths
     assert Shape.covering(frozenset({Shape.chain(5), paths})) == Shape(5, 3, 5)
 
 
 @given(trees(), st.integers(1, 20))
-def test_paths_that_fit_are_a_tree_as_well(paths: list[tuple[int, ...]], rows: int) -> None:
+def test_paths_within_a_budget_are_still_a_tree(paths: list[tuple[int, ...]], rows: int) -> None:
     shape = Shape.of_paths(tuple(paths))
     assert (shape.nodes, shape.depth) == (len(paths), max(map(len, paths)))
     found = shape.within(rows, 64)
@@ -104,9 +104,7 @@ def test_paths_that_fit_are_a_tree_as_well(paths: list[tuple[int, ...]], rows: i
 
 
 @given(trees(), st.sampled_from(["{}", "choices = {}", "mc_sim = {}\n"]))
-def test_files_of_paths_are_read_as_others_write_them(
-    paths: list[tuple[int, ...]], form: str
-) -> None:
+def test_path_files_of_medusa_and_eagle_are_read(paths: list[tuple[int, ...]], form: str) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -119,8 +117,8 @@ def test_files_of_paths_are_read_as_others_write_them(
     ("text", "why"),
     [
         ("[[0], [1, 0]]", r"\[1, 0\] has no parent \[1\]"),
-        ("[[0], [0]]", r"\[0\] is there twice, or is no path"),
-        ("[[]]", r"\[\] is there twice, or is no path"),
+        ("[[0], [0]]", r"\[0\] is a duplicate or no path"),
+        ("[[]]", r"\[\] is a duplicate or no path"),
         ("[[0], [-1]]", r"\[-1\] is no path: expected ranks of 0 to 15"),
         ("[[0], [16]]", r"\[16\] is no path"),
         ("[[0], [true]]", "no list of paths"),
@@ -133,7 +131,7 @@ def test_files_of_paths_are_read_as_others_write_them(
         ("[[0], f()]", "no list of paths"),
     ],
 )
-def test_a_file_that_is_no_tree_is_refused(text: str, why: str, tmp_path: Path) -> None:
+def test_file_that_is_no_tree_is_refused(text: str, why: str, tmp_path: Path) -> None:
     file = tmp_path / "paths.txt"
     file.write_text(text)
     with pytest.raises(SettingError, match=f"paths.txt: .*{why}"):
@@ -141,6 +139,6 @@ def test_a_file_that_is_no_tree_is_refused(text: str, why: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["6,8", "6,8,x", "no-such-file", "auto", "", "[0] " * 99])
-def test_what_is_neither_numbers_nor_a_file_is_refused(text: str) -> None:
+def test_text_that_is_neither_numbers_nor_a_file_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="neither DEPTH,TOPK,NODES like 6,8,32 nor a file"):
         parse_tree(text)

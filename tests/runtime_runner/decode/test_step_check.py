@@ -1,4 +1,4 @@
-"""Steps that cannot be run are refused in one line, and nothing is run."""
+"""Steps that cannot run are refused in one line before anything is stored."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,7 +45,7 @@ def both(sequences: list[int]) -> StepRows:
 
 
 @pytest.mark.parametrize("first", [0, 1, 15, 16, 17, 239])
-def test_what_rounds_make_can_be_run(first: int) -> None:
+def test_steps_of_rounds_are_accepted(first: int) -> None:
     check_step(chain(first=first), CONSTANTS)
     check_step(tree(first), CONSTANTS)
     check_step(both([3, 1]), BATCH)
@@ -53,7 +53,7 @@ def test_what_rounds_make_can_be_run(first: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 1 << 30), min_size=1, max_size=63), st.integers(0, 200))
-def test_so_can_any_tree(choices: list[int], first: int) -> None:
+def test_steps_of_any_tree_are_accepted(choices: list[int], first: int) -> None:
     parents, depth = [], [0]
     for choice in choices:
         possible = [row for row, d in enumerate(depth) if d < TAIL - 1]
@@ -74,9 +74,9 @@ def test_so_can_any_tree(choices: list[int], first: int) -> None:
         (lambda: replace(chain(), tokens=torch.full((1, 5), VOCAB)), "leave the vocabulary of 50"),
         (lambda: replace(chain(), positions=torch.zeros(1, 4)), "positions is float32 [1, 4], not"),
         (lambda: with_tail(chain(), 2, 15, 31), "sequence 0: two rows lie in slot 31"),
-        (lambda: with_tail(chain(), 0, 3, 5), "slot 5 at position 18, which is committed to its"),
+        (lambda: with_tail(chain(), 0, 3, 5), "slot 5 at position 18, whose slot is committed"),
         (lambda: with_tail(chain(), 2, 14, 40), "slot 40 holds no row at position 31"),
-        (lambda: with_tail(chain(first=3), 0, 2, 0), "slot 0 stands before the text's beginning"),
+        (lambda: with_tail(chain(first=3), 0, 2, 0), "slot 0 is before the text's beginning"),
         (lambda: with_tail(chain(), 0, 15, 400), "at 30 is not a path: slot 400 at position 30"),
         (lambda: with_tail(tree(), 4, 13, 47), "slot 48 does not follow slot 47"),
     ],
@@ -90,13 +90,13 @@ def test_wrong_rows_are_refused_in_one_line(step: Callable[[], StepRows], messag
     assert executor.calls == []
 
 
-def test_a_sequence_is_used_once() -> None:
+def test_sequence_used_twice_is_refused() -> None:
     with pytest.raises(SettingError, match="sequence 2 is used twice in a step"):
         check_step(both([2, 2]), BATCH)
 
 
 @pytest.mark.parametrize("moves", [torch.zeros(1, 15), torch.zeros(2, 16)])
-def test_moves_are_one_tail_a_sequence(moves: Tensor) -> None:
+def test_moves_of_another_shape_are_refused(moves: Tensor) -> None:
     executor = LoggingExecutor()
     runner = Runner(Path(), executor, CONSTANTS, Eagle3Drafter(executor, CONSTANTS, None))
     with pytest.raises(SettingError, match="moves is float32"):

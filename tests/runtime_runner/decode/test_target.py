@@ -10,7 +10,7 @@ from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 @pytest.mark.parametrize(("device", "most", "longest"), [
     ("cpu", 512, 128), ("cuda", 512, 512), ("cpu", 96, 96), ("cuda", 96, 96),
 ])  # fmt: skip
-def test_a_cpu_takes_shorter_chunks(device: str, most: int, longest: int) -> None:
+def test_prompt_chunks_are_shorter_on_a_cpu(device: str, most: int, longest: int) -> None:
     executor = LoggingExecutor()
     executor.device = torch.device(device)
     constants = dataclasses.replace(CONSTANTS, max_prefill_chunk=most)
@@ -19,7 +19,7 @@ def test_a_cpu_takes_shorter_chunks(device: str, most: int, longest: int) -> Non
     assert sum(map(len, plan)) == 640
 
 
-def test_rows_are_copied_in_as_few_calls_as_the_method_takes() -> None:
+def test_rows_are_copied_in_the_fewest_calls() -> None:
     calls = []
 
     class Copying(LoggingExecutor):

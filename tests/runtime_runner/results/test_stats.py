@@ -111,21 +111,21 @@ def test_rounds_are_counted_by_the_shapes_that_were_chosen() -> None:
 def test_a_tree_is_counted_by_depth_and_by_rank() -> None:
     """Of the root's three drafts the second was right, of the two behind it none."""
     stats = Stats(chain_len=3, tree=Shape(3, 3, 6))
-    stats.add_round(6, 1, 2, ranks=(0, 1, 0, 0), offered=(0b111, 0b11, 0, 0))
+    stats.add_round(6, 1, 2, ranks=(0, 1, 0, 0), offered_ranks=(0b111, 0b11, 0, 0))
     assert (stats.drafted, stats.accepted, stats.tau) == (6, 1, 2.0)
     assert (stats.reached, stats.accepted_at) == ([1, 1], [1, 0])
     assert (stats.offered_at_rank, stats.accepted_at_rank) == ([2, 2, 1], [0, 1, 0])
     assert stats.looked_at == 5
-    stats.add_round(6, 2, 3, ranks=(0, 0, 0, 0), offered=(0b111, 0b11, 0, 0))  # up to a leaf
+    stats.add_round(6, 2, 3, ranks=(0, 0, 0, 0), offered_ranks=(0b111, 0b11, 0, 0))  # up to a leaf
     assert (stats.reached, stats.accepted_at) == ([2, 2], [2, 1])
     assert stats.acceptance_by_rank == [2 / 4, 1 / 4, 0.0]
-    stats.add_round(6, 2, 1, ranks=(0, 2, 0, 0), offered=(0b111, 0b11, 1, 0))  # ends at once
+    stats.add_round(6, 2, 1, ranks=(0, 2, 0, 0), offered_ranks=(0b111, 0b11, 1, 0))  # ends at once
     assert (stats.reached, stats.accepted_at, stats.emitted) == ([3, 2], [3, 1], 6)
 
 
 def test_ranks_may_be_left_out() -> None:
     """By a file of paths, or where the head finds two tokens as likely as one another."""
     stats = Stats(chain_len=1, tree=Shape.of_paths(((0,), (2,))))
-    stats.add_round(2, 1, 2, ranks=(0, 2), offered=(0b101, 0))
+    stats.add_round(2, 1, 2, ranks=(0, 2), offered_ranks=(0b101, 0))
     assert (stats.offered_at_rank, stats.accepted_at_rank) == ([1, 0, 1], [0, 0, 1])
     assert stats.acceptance_by_rank == [0.0, 0.0, 1.0]

@@ -4,7 +4,7 @@ import random
 
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
-from eagle_aot.runtime_runner.decode.outlook import NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import NextTokenProbs
 from eagle_aot.runtime_runner.decode.shape import Shape
 
 
@@ -15,7 +15,7 @@ class Shuffled(Chooser):
         super().__init__(costs)
         self.rng, self.dealt = random.Random(4), list[Shape]()
 
-    def decide(self, outlook: NextTokenProbs | None) -> tuple[Shape, int]:
+    def decide(self, next_token_probs: NextTokenProbs | None) -> tuple[Shape, int]:
         self.dealt = self.dealt or self.rng.sample(list(self.costs.rounds), len(self.costs.rounds))
         return self.dealt.pop(), self.rng.randint(1, 4)
 

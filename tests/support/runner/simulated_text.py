@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import WIDTH, NextTokenProbs
 from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
@@ -101,11 +101,13 @@ class Simulation:
         self.price += self.costs.price(shape, self.place)
         self.now += self.costs.seconds(shape, self.place) * noise
         self.place += accepted + 1
-        found = Outcome(accepted, [ranks[0], *[0] * accepted], outlook=self._outlook(shape))
+        found = Outcome(
+            accepted, [ranks[0], *[0] * accepted], next_token_probs=self._outlook(shape)
+        )
         if shape.is_chain:
             return found
-        offered = [2 ** width(shape, depth) - 1 for depth in range(shape.depth)]
-        return found._replace(ranks=[0, *ranks[:accepted]], offered=[*offered, 0])
+        offered_ranks = [2 ** width(shape, depth) - 1 for depth in range(shape.depth)]
+        return found._replace(ranks=[0, *ranks[:accepted]], offered_ranks=[*offered_ranks, 0])
 
     def _outlook(self, shape: Shape) -> NextTokenProbs | None:
         if self._outlooks is None or not shape.nodes or self.place >= len(self.text):

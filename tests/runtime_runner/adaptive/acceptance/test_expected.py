@@ -5,7 +5,7 @@ import pytest
 from eagle_aot.runtime_runner.adaptive.acceptance.expected import ExpectedTokens
 from eagle_aot.runtime_runner.adaptive.played import Played
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN, TREES
-from eagle_aot.runtime_runner.decode.outlook import WIDTH, NextTokenProbs
+from eagle_aot.runtime_runner.decode.next_token_probs import WIDTH, NextTokenProbs
 from eagle_aot.runtime_runner.decode.round import Outcome
 from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.simulated_text import accepted_of, ranked_drafts, width
@@ -21,8 +21,8 @@ def played(shape: Shape, ranks: list[int], before: NextTokenProbs | None = None)
     tokens = [ranks[0], *[0] * accepted]
     outcome = Outcome(accepted, tokens)
     if not shape.is_chain:
-        offered = [*(2 ** width(shape, depth) - 1 for depth in range(shape.depth)), 0]
-        outcome = outcome._replace(ranks=[0, *ranks[:accepted]], offered=offered)
+        offered_ranks = [*(2 ** width(shape, depth) - 1 for depth in range(shape.depth)), 0]
+        outcome = outcome._replace(ranks=[0, *ranks[:accepted]], offered_ranks=offered_ranks)
     return Played.of(outcome, tokens, before)
 
 
@@ -74,7 +74,7 @@ def test_a_tree_may_be_without_the_chains_drafts() -> None:
     """Of the likeliest drafts, all of which are right, there are two in a row."""
     expected = ExpectedTokens()
     for _ in range(400):
-        expected.add(TREE, Played(2, 3, ranks=(0, 0, 0, 0, 0), offered=(0b11, 0b11, 0, 0, 0)))
+        expected.add(TREE, Played(2, 3, ranks=(0, 0, 0, 0, 0), offered_ranks=(0b11, 0b11, 0, 0, 0)))
     assert tokens(expected, TREE) == pytest.approx(3, abs=0.3)
     assert tokens(expected, CHAIN) > 4.5
 
@@ -87,8 +87,11 @@ def test_what_is_known_of_the_next_token_goes_before_what_is_usual() -> None:
     at_a_loss = NextTokenProbs(range(WIDTH), [0.05] * WIDTH)
     usual = expected.of([CHAIN, TREE])
     high, low = (
-        {s: one.given(expected.chances(outlook), s.topk).tokens for s, one in usual.items()}
-        for outlook in (certain, at_a_loss)
+        {
+            s: one.given(expected.chances(next_token_probs), s.topk).tokens
+            for s, one in usual.items()
+        }
+        for next_token_probs in (certain, at_a_loss)
     )
     assert low[CHAIN] < usual[CHAIN].tokens < high[CHAIN]
     assert low[TREE] / low[CHAIN] > high[TREE] / high[CHAIN]
@@ -109,7 +112,7 @@ def test_behind_a_second_choice_it_goes_on_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accepted", "ranks", "offered", "chain"),
+    ("accepted", "ranks", "offered_ranks", "chain"),
     [
         (2, (0, 0, 1, 0), (0b11, 0b11, 0b1, 0), (2, 1)),  # wrong where the second was right
         (2, (0, 0, 0, 0), (0b11, 0b11, 0b1, 0), (3, 2)),
@@ -119,13 +122,13 @@ def test_behind_a_second_choice_it_goes_on_otherwise() -> None:
     ],
 )
 def test_a_tree_tells_what_its_chain_would_have_come_to(
-    accepted: int, ranks: tuple[int, ...], offered: tuple[int, ...], chain: tuple[int, int]
+    accepted: int, ranks: tuple[int, ...], offered_ranks: tuple[int, ...], chain: tuple[int, int]
 ) -> None:
-    assert Played(accepted, accepted + 1, ranks, offered).chain == chain
+    assert Played(accepted, accepted + 1, ranks, offered_ranks).chain == chain
 
 
 def test_drafts_behind_a_texts_end_tell_nothing() -> None:
     """A round of three drafts, of which the text has room for two tokens."""
-    outcome = Outcome(3, [5, 6, 7, 8], ranks=(0, 0, 0, 0), offered=(1, 1, 1, 0))
+    outcome = Outcome(3, [5, 6, 7, 8], ranks=(0, 0, 0, 0), offered_ranks=(1, 1, 1, 0))
     cut = Played.of(outcome, [5, 6], None)
     assert (cut.accepted, cut.emitted, cut.chain) == (2, 2, (2, 2))
