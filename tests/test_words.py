@@ -31,7 +31,10 @@ IN_PROSE = (*BANNED, "asks", "beside", "oftener", "tells")
 
 MARKDOWN = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "benchmarks/results/INDEX.md")
 PYTHON = (
+    "export/pair.py",
     "lab/plots",
+    "runtime_runner/load.py",
+    "src/eagle_aot/artifact",
     "targets/llama",
     "targets/pre_norm",
     "targets/qwen3",

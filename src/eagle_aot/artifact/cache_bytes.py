@@ -1,4 +1,4 @@
-"""What a manifest says of the memory that caches take."""
+"""The memory that caches take, as a manifest records it."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from eagle_aot.common.text import gigabytes
 
 
 class CacheBytes(Struct, frozen=True, kw_only=True):
-    """Of all sequences, and of each: its part in the target's caches and in the drafter's."""
+    """Bytes of all sequences, and of one: in all caches, in the target's and in the drafter's."""
 
     bytes: int
     bytes_of_a_sequence: int
@@ -19,23 +19,23 @@ class CacheBytes(Struct, frozen=True, kw_only=True):
 
     @property
     def sequences(self) -> int:
-        """How many there are caches for."""
+        """How many sequences the caches hold."""
         return self.bytes // max(self.bytes_of_a_sequence, 1)
 
     @classmethod
     def of(cls, manifest: Manifest) -> "CacheBytes | None":
-        """None of an export that did not tell."""
+        """Read it from a manifest. Returns None where the export did not record it."""
         try:
             return msgspec.convert(manifest.decisions.get("caches"), cls)
         except msgspec.ValidationError:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """As the manifest has it."""
+        """Returns it as the manifest records it."""
         return structs.asdict(self)
 
     def fitting(self, free: int) -> int:
-        """How many sequences have room for their caches in so many bytes."""
+        """Returns how many sequences' caches fit into `free` bytes."""
         return max(free, 0) // max(self.bytes_of_a_sequence, 1)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a manifest says of a head that drafts a block at once."""
+"""The block size of a DFlash head, read from a manifest."""
 
 import msgspec
 from msgspec import Struct
@@ -18,12 +18,13 @@ class _Decisions(Struct):
 
 
 def block_size(manifest: Manifest) -> int:
-    """Rows of its blocks, the bonus token's among them. Raises ArtifactError where it is unsaid."""
+    """Returns the rows of a block, the bonus token's included. Raises ArtifactError where the
+    manifest has no valid number."""
     try:
-        found = msgspec.convert(manifest.decisions, _Decisions).head.block_size
+        rows = msgspec.convert(manifest.decisions, _Decisions).head.block_size
     except msgspec.ValidationError as error:
         raise ArtifactError(f"{MANIFEST}: damaged ({error}): export again") from error
     most = manifest.shapes[DFLASH_BLOCK].max_rows if DFLASH_BLOCK in manifest.shapes else 0
-    if not 2 <= found <= most:
-        raise ArtifactError(f"{MANIFEST}: damaged (block_size is {found}): export again")
-    return found
+    if not 2 <= rows <= most:
+        raise ArtifactError(f"{MANIFEST}: damaged (block_size is {rows}): export again")
+    return rows

@@ -1,4 +1,4 @@
-"""The files of an artifact: their names, and what identifies each, its length and a SHA-256.
+"""The files of an artifact: their names, and their records, a length and a SHA-256 each.
 
 A file of up to 64 MiB has the hash that `sha256sum` prints. A longer one is cut into parts of
 64 MiB, and its hash is that of its parts' hashes, one after another:
@@ -21,7 +21,7 @@ MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 WEIGHTS = "model.ptd"
 DRAFT_IDS = "draft_ids.safetensors"
-"""`target_ids` int64 [Vd]: the target's id of each of the drafter's; not there where they are the
+"""Holds `target_ids` int64 [Vd], the target id of each draft id; missing where they are the
 same."""
 LONGEST_NAME = 100  # of a file in an artifact
 TOKENIZER_FILES = (
@@ -35,9 +35,9 @@ TOKENIZER_FILES = (
     "generation_config.json",
 )
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
-"""How pictures are made ready, where prompts may have some: the first that there is."""
+"""How images are prepared, where prompts may have some: the first that exists counts."""
 ARTIFACT_FILES = (*TOKENIZER_FILES, *PROCESSOR_FILES, WEIGHTS, DRAFT_IDS, PROGRAM)
-"""All that an artifact may hold beside its manifest: no other file is read."""
+"""All files of an artifact but its manifest: a runner reads no other."""
 
 PART = 64 << 20  # bytes
 READ = 1 << 20  # bytes that a thread holds of its part
@@ -45,19 +45,20 @@ MAX_THREADS = 16  # more wait for memory
 
 
 class FileRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """Length in bytes, and the hash as above in hexadecimal digits."""
+    """A file's length in bytes, and its hash as above in hexadecimal digits."""
 
     bytes: Annotated[int, Meta(ge=0)]
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """The tokenizer's files in a checkpoint or artifact directory."""
+    """Returns the tokenizer's files in a checkpoint or artifact directory."""
     return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
 
 
 def mismatch(directory: Path, name: str, size: int) -> str:
-    """What is wrong with a file, without reading it; empty where nothing is."""
+    """Returns what is wrong with a file that should have `size` bytes, without reading it; empty
+    where nothing is."""
     if not is_plain(name):
         return f"{directory / MANIFEST}: {name[:LONGEST_NAME]!r} is not a plain file name"
     path = directory / name
@@ -65,29 +66,29 @@ def mismatch(directory: Path, name: str, size: int) -> str:
         return f"{path}: a link that leads out of the artifact"
     if not path.is_file():
         return f"{path}: missing"
-    if (found := path.stat().st_size) != size:
-        return f"{path}: has {found} bytes, {MANIFEST} says {size}"
+    if (actual := path.stat().st_size) != size:
+        return f"{path}: has {actual} bytes, {MANIFEST} says {size}"
     return ""
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name stays in the directory that it is looked for in."""
+    """Returns whether a name is a printable file name without a directory."""
     bare = name == os.path.basename(name) and name not in ("", ".", "..")
     return bare and name.isprintable() and len(name) <= LONGEST_NAME
 
 
 def leads_out(directory: Path, name: str) -> bool:
-    """Whether a file of `directory` is a link to somewhere else."""
+    """Returns whether a file of `directory` is a link that leads out of it."""
     return os.path.dirname(os.path.realpath(directory / name)) != os.path.realpath(directory)
 
 
 def file_record(path: Path) -> FileRecord:
-    """Of one file. Raises OSError."""
+    """Returns the record of one file. Raises OSError."""
     return file_records([path])[path.name]
 
 
 def file_records(paths: Iterable[Path]) -> dict[str, FileRecord]:
-    """Records by file name, in the order given. Raises OSError."""
+    """Returns the records by file name, in the order of `paths`. Raises OSError."""
     sizes = {path: path.stat().st_size for path in paths}
     parts = [(path, at) for path, size in sizes.items() for at in range(0, max(size, 1), PART)]
     digests: dict[Path, list[bytes]] = {path: [] for path in sizes}
@@ -98,7 +99,7 @@ def file_records(paths: Iterable[Path]) -> dict[str, FileRecord]:
 
 
 def thread_count() -> int:
-    """As many as this process has cores, within reason."""
+    """Returns the number of cores that this process may use, `MAX_THREADS` at most."""
     return min(len(os.sched_getaffinity(0)), MAX_THREADS)
 
 

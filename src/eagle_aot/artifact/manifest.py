@@ -1,6 +1,6 @@
-"""What an artifact says about itself, as typed models: `manifest.json`.
+"""The manifest of an artifact, `manifest.json`, as typed models.
 
-Damage and mix-ups are found here, by the types and by the hashes of all other files.
+Its types, and its hashes of all other files, reveal damage and files of other artifacts.
 """
 
 import json
@@ -37,33 +37,34 @@ class Device(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CheckpointIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A directory's name and the files that were read there; None and none for random weights."""
+    """A checkpoint directory's name and the files that were read there; None and no files for
+    random weights."""
 
     directory: str | None
     files: dict[str, FileRecord]
 
 
 class TargetIdentity(CheckpointIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a target, which has a name as well."""
+    """The target's checkpoint, and its name in the registry."""
 
     name: str
 
 
 class RowRange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many rows a method takes."""
+    """How many rows a method takes, both bounds inclusive."""
 
     min_rows: int
     max_rows: int
 
 
 class ImageInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands for pictures in prompts: of each up to so many rows as one of `rows`, of which
-    the first is taken where nobody says, of `hidden_size` numbers.
+    """How prompts hold images.
 
-    A picture has patches of `patch_size` pixels square, `pooling` squared of them to a row. Of the
-    ids, `image_token` stands for each of its rows, `begin_token` and `end_token` around them, and
-    the program generates none of `never`. With `sees_whole` its rows see one another both ways,
-    with `drafter_reads_images` the drafter's `draft_prefill` takes its rows as well.
+    `rows` are the limits that an image's rows may have, the default first; a row has `hidden_size`
+    numbers and stands for `pooling` squared patches of `patch_size` pixels square. In the prompt
+    the id `image_token` stands for each row, between `begin_token` and `end_token`; the program
+    generates none of the ids in `never`. With `sees_whole` an image's rows see one another both
+    ways; with `drafter_reads_images` the drafter's `draft_prefill` takes the rows as well.
     """
 
     rows: list[Annotated[int, Meta(gt=0)]]
@@ -79,9 +80,9 @@ class ImageInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Stage(Struct, frozen=True, forbid_unknown_fields=True):
-    """Time, the peak of host memory up to its end, and the peak of GPU memory within it.
+    """A stage's time, the peak of host memory up to its end, and the peak of GPU memory within it.
 
-    Of a stage in a process beside the exporting one, what that process took for itself.
+    The figures of a stage in another process are that process's own.
     """
 
     name: str
@@ -91,14 +92,14 @@ class Stage(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where an artifact comes from, what was decided, and what it consists of.
+    """Where an artifact comes from, what the export decided, and which files it has.
 
     `versions` are those of Python and of the packages that made it. `device` is None for a program
     that runs anywhere. `drafter` is the kind of the drafter; `methods` are the program's, in the
     order of their use, and `caches` the buffers that they may write. `options` repeat the export,
-    `decisions` are what followed from them. `constants` are what the program publishes, by method.
-    `stages` is what the export cost. `self_test` is what the export found about the pair on text,
-    None where it was not run. `files` are the records of every other file of the artifact; the
+    `decisions` follow from them. `constants` are what the program publishes, by method. `stages` is
+    what the export cost. `self_test` is the result of the export's self-test, None where it was not
+    run. `files` are the records of every other file of the artifact; the
     tokenizer's are the target's own files where a runner reads them as transformers does, or else
     what an export made of them. `images` is None, and not written, where prompts are text alone.
     """
@@ -124,19 +125,19 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def max_batch_size(self) -> int:
-        """Texts that there are caches for."""
+        """How many sequences the caches hold."""
         return self._number("max_batch_size")
 
     @property
     def max_seq_len(self) -> int:
-        """Tokens of a text at most."""
+        """The longest context, in tokens."""
         return self._number("max_seq_len")
 
     def _number(self, constant: str) -> int:
-        found = self.constants.get(constant_methods()[constant])
-        if not isinstance(found, int):
+        number = self.constants.get(constant_methods()[constant])
+        if not isinstance(number, int):
             raise ArtifactError(f"{MANIFEST}: damaged (no {constant}): export again")
-        return found
+        return number
 
     def write(self, directory: Path) -> None:
         """Write `manifest.json` into `directory`. Raises ValueError for NaN and infinity."""
@@ -144,7 +145,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         (directory / MANIFEST).write_text(text, encoding="utf-8")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON reads it back, with lists for tuples. Raises ValueError for NaN and infinity."""
+        """Returns it as JSON reads it back, with lists for tuples. Raises ValueError for NaN and
+        infinity."""
         text = json.dumps(self, default=structs.asdict, allow_nan=False)
         values: dict[str, Any] = json.loads(text)
         if self.images is None:
@@ -165,7 +167,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def read_file(cls, path: Path) -> "Manifest":
-        """Read and check a manifest, wherever it lies. Raises ArtifactError."""
+        """Read and check a manifest outside an artifact. Raises ArtifactError."""
         try:
             stored = read_object(path)
             version = msgspec.convert(stored, Versioned).schema_version
@@ -187,7 +189,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def verify(self, directory: Path) -> None:
         """Raise ArtifactError unless the listed files are there, unchanged, and the only ones.
 
-        Other files in the directory are left alone, as long as nothing here would read them.
+        Files that no runner reads may be in the directory as well.
         """
         for _, problem in self._mismatches(directory):  # before anything is read
             raise ArtifactError(f"{problem}: export again")
@@ -195,18 +197,18 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ArtifactError(f"{problem}: export again")
 
     def problems(self, directory: Path) -> dict[str, str]:
-        """What is wrong with the artifact's files, by name; a file that is not listed may be."""
+        """Returns what is wrong with files, by name, files that are not listed among them."""
         problems = dict(self._mismatches(directory))
-        found = file_records(directory / name for name in self.files if name not in problems)
+        records = file_records(directory / name for name in self.files if name not in problems)
         changed = {
             name: f"{directory / name}: does not match its hash in {MANIFEST}"
-            for name, record in found.items()
+            for name, record in records.items()
             if record != self.files[name]
         }
         return problems | changed
 
     def _mismatches(self, directory: Path) -> Iterator[tuple[str, str]]:
-        """Names and problems that need no file to be read."""
+        """Yields the names and problems that need no file to be read."""
         for name in ARTIFACT_FILES:
             needed = name == PROGRAM or (directory / name).exists()
             if needed and name not in self.files:
@@ -217,6 +219,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Versioned(Struct):
-    """What manifests of all versions have in common."""
+    """The field that manifests of all versions have."""
 
     schema_version: int

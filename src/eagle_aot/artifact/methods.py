@@ -1,4 +1,4 @@
-"""What a program publishes: its methods, and its constants, each a method of its own."""
+"""What a program publishes: its methods, and its constants, which are methods as well."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -12,11 +12,11 @@ TARGET_VERIFY = "target_verify"
 DRAFT_DECODE = "draft_decode"
 TARGET_METHODS = (PREFILL, TARGET_VERIFY)
 METHODS = (*TARGET_METHODS, DRAFT_DECODE)
-"""Those of a program with an EAGLE-3 head."""
+"""The methods of a program with an EAGLE-3 head."""
 MTP_DECODE = "mtp_decode"
 PEAGLE_DECODE = "peagle_decode"
 MASK = -1
-"""A token of `peagle_decode` that is not known yet."""
+"""The token of a row of `peagle_decode` that is not known yet."""
 DFLASH_CONTEXT, DFLASH_BLOCK = "dflash_context", "dflash_block"
 
 EAGLE3 = "eagle3"
@@ -31,33 +31,31 @@ DRAFTERS = {
     DFLASH: (DFLASH_CONTEXT, DFLASH_BLOCK),
     NGRAM: (),
 }
-"""What drafts, by its name in a manifest, with the methods that it adds to the target's."""
+"""The kinds of drafters, with the methods that each adds to the target's."""
 
 
 DRAFT_PREFILL = "draft_prefill"
-"""What a drafter may bring besides: it stores a prompt's rows, and computes nothing from them."""
+"""An optional method of a drafter: stores a prompt's rows in its caches and predicts nothing."""
 
 COPY_ROWS = "copy_rows"
-"""What a program for several sequences may have besides: one takes over rows of another."""
+"""An optional method of a program for several sequences: copies rows between them."""
 
 
 ENCODE_IMAGE = "encode_image_"
-"""How methods are called that a program has besides where prompts may have pictures."""
+"""The beginning of the names of methods that encode images."""
 
 
 def encode_image(rows: int) -> str:
-    """The one for pictures of so many rows at most."""
+    """Returns the name of the method for images of at most `rows` rows."""
     return f"{ENCODE_IMAGE}{rows}"
 
 
 def methods_of(drafter: str, listed: Collection[str] = ()) -> tuple[str, ...]:
-    """Of a program whose drafter is called so; the target's alone where it is not known here.
-
-    Of those that it may have besides, the ones that a manifest has `listed`.
-    """
-    brought = [name for name in (DRAFT_PREFILL, COPY_ROWS) if name in listed]
-    brought += [name for name in listed if name.startswith(ENCODE_IMAGE)]
-    return (*TARGET_METHODS, *DRAFTERS.get(drafter, ()), *brought)
+    """Returns the methods of a program with a drafter of this kind; only the target's for an
+    unknown kind. Optional methods are included if they are in `listed`, a manifest's methods."""
+    optional = [name for name in (DRAFT_PREFILL, COPY_ROWS) if name in listed]
+    optional += [name for name in listed if name.startswith(ENCODE_IMAGE)]
+    return (*TARGET_METHODS, *DRAFTERS.get(drafter, ()), *optional)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +63,10 @@ class Constants:
     """What the program publishes about itself, each as a constant method of the `.pte`.
 
     Lengths and sizes are counts of tokens, layers or elements; `sliding_window` is 0 for a target
-    without sliding layers; `max_rows` bounds the rows of a step over all its sequences, of which
-    the caches hold `max_batch_size`; `tail` is how many tokens of its path a row names by slot;
-    `flat_slots` are those of a sequence in a cache of all its positions; `eos_ids` stop generation.
+    without sliding layers; `max_rows` bounds the rows of a step over all sequences;
+    `max_batch_size` is how many sequences the caches hold; `tail` is how many tokens of its path a
+    row names by slot; `flat_slots` is the number of a sequence's slots in a cache of all positions;
+    `eos_ids` stop generation.
     """
 
     max_seq_len: int
@@ -87,16 +86,16 @@ class Constants:
     kv_cache: bool = True
 
     def methods(self) -> dict[str, Any]:
-        """Constant method name -> value, as ExecuTorch stores it."""
+        """Returns the value of each constant method, as ExecuTorch stores it."""
         values = asdict(self)
         published = {method: values[name] for name, method in constant_methods().items()}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in published.items()}
 
     @classmethod
     def from_methods(cls, published: Mapping[str, Sequence[Any]]) -> "Constants":
-        """Read them back from the outputs of the constant methods.
+        """Read the constants from the outputs of the constant methods.
 
-        Raises ArtifactError naming a constant that is missing or not the one value it should be.
+        Raises ArtifactError with the name of a constant that is missing or has several values.
         """
         values: dict[str, Any] = {}
         for name, method in constant_methods().items():
@@ -108,6 +107,6 @@ class Constants:
 
 
 def constant_methods() -> dict[str, str]:
-    """Field of `Constants` -> name of its constant method."""
+    """Returns the name of the constant method of each field of `Constants`."""
     names = {field.name: f"get_{field.name}" for field in fields(Constants)}
     return names | {"kv_cache": "use_kv_cache"}

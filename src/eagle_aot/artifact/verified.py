@@ -1,4 +1,4 @@
-"""An artifact that several processes of one machine open is hashed by the first of them alone."""
+"""Verify an artifact once per machine: of several processes only the first hashes its files."""
 
 import fcntl
 import json
@@ -12,74 +12,74 @@ from typing import Any
 from eagle_aot.artifact.manifest import Manifest
 
 Stamps = dict[str, list[Any]]
-"""Of the directory and of each listed file its hash in the manifest and what changes when it does:
-device, inode, length, and the times of its last change in ns, that of the content and the one that
-nobody can set. The directory's tell of files that come and go."""
+"""For the directory ("") and each listed file: its hash in the manifest, device, inode, length,
+`st_mtime_ns`, and `st_ctime_ns`, which no program can set. The directory's times change when files
+are added or removed."""
 
 
 def verify_once(manifest: Manifest, directory: Path, key: str) -> None:
-    """`Manifest.verify`, unless a process with this key has done it on this machine and nothing in
-    the directory has changed since; several at once wait for one another.
+    """Run `Manifest.verify`, unless a process with this key did so on this machine and nothing in
+    the directory has changed since. Processes at the same time wait for one another.
 
-    `key` is a secret of those who believe one another, fit for a file's name. Raises as
-    `Manifest.verify` does.
+    `key` is a secret of processes that trust one another; it becomes part of a file's name. Raises
+    as `Manifest.verify` does.
     """
     try:
-        file = opened(place(key))
+        file = open_private(stamps_file(key))
     except OSError:  # nowhere to write to
         manifest.verify(directory)
         return
     with file:  # which unlocks it
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = stamps(manifest, directory)  # before it is read: what changes meanwhile is noticed
-        if noted(file) != found:
+        current = stamps(manifest, directory)  # before the files are read, to notice later changes
+        if read_stamps(file) != current:
             manifest.verify(directory)
-            with suppress(OSError):  # a full disk: the next one verifies too
-                note(file, found)
+            with suppress(OSError):  # a full disk: the next process verifies as well
+                write_stamps(file, current)
 
 
 def forget(key: str) -> None:
-    """What was verified on this machine, once nobody with this key is left."""
-    place(key).unlink(missing_ok=True)
+    """Remove the record, when no process with this key is left."""
+    stamps_file(key).unlink(missing_ok=True)
 
 
-def place(key: str) -> Path:
-    """Where it is noted."""
+def stamps_file(key: str) -> Path:
+    """Returns the file that records what was verified."""
     return Path(tempfile.gettempdir()) / f"eagle-aot-{key}"
 
 
-def opened(path: Path) -> FileIO:
-    """A file of this user's alone. Raises OSError."""
+def open_private(path: Path) -> FileIO:
+    """Open a file that only this user may read and write. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     return FileIO(os.open(path, flags, 0o600), "r+")
 
 
 def stamps(manifest: Manifest, directory: Path) -> Stamps:
-    """As they are now."""
+    """Returns the stamps of an artifact as it is now."""
     listed = {name: [record.sha256] for name, record in manifest.files.items()}
     hashes: Stamps = {"": [], **listed}
-    return {name: known + stamp(directory / name) for name, known in hashes.items()}
+    return {name: sha256 + stamp(directory / name) for name, sha256 in hashes.items()}
 
 
 def stamp(path: Path) -> list[int]:
-    """Empty where it is not there, which `Manifest.verify` has words for."""
+    """Returns one file's stamp, empty for a missing file, which `Manifest.verify` reports."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return []
-    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
-def noted(file: FileIO) -> Stamps | None:
-    """What was verified, None where nothing was, or its process died as it said so."""
+def read_stamps(file: FileIO) -> Stamps | None:
+    """Returns the recorded stamps, None where there are none or they were not written whole."""
     try:
         return json.loads(file.read())
     except ValueError:
         return None
 
 
-def note(file: FileIO, found: Stamps) -> None:
-    """In place of all before it."""
+def write_stamps(file: FileIO, current: Stamps) -> None:
+    """Replace the recorded stamps."""
     file.seek(0)
     file.truncate()
-    file.write(json.dumps(found).encode())
+    file.write(json.dumps(current).encode())

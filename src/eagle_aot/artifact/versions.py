@@ -8,7 +8,8 @@ NOT_INSTALLED = "not installed"
 
 
 def installed_versions() -> dict[str, str]:
-    """Python's, and those of the packages that make or run artifacts; nothing is imported."""
+    """Returns the versions of Python and of the packages that make or run artifacts, without
+    importing them."""
     return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
