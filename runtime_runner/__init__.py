@@ -7,12 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eagle_aot.runtime_runner.frontend.conversation import Conversation
     from eagle_aot.runtime_runner.load import load_artifact
     from eagle_aot.runtime_runner.runner import Runner
 
-__all__ = ["Runner", "load_artifact"]
+__all__ = ["Conversation", "Runner", "load_artifact"]
 
-_HOMES = {"Runner": "runner", "load_artifact": "load"}
+_HOMES = {
+    "Conversation": "frontend.conversation",
+    "Runner": "runner",
+    "load_artifact": "load",
+}
 
 
 def __getattr__(name: str) -> Any:

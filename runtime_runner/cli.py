@@ -14,15 +14,20 @@ from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.report import (
+    Failures,
+    statistics,
+    summary,
+    total,
+    totals,
+)
 from eagle_aot.runtime_runner.options import drafter_option
-from eagle_aot.runtime_runner.parameters import GenerationParams
-from eagle_aot.runtime_runner.results.failures import Failures
-from eagle_aot.runtime_runner.results.report import statistics, summary, total, totals
 from eagle_aot.runtime_runner.sampling.options import SAMPLING, choice_of, sampling_options
 from eagle_aot.runtime_runner.sampling.parameters import LogprobsOf
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.results.result import Result
+    from eagle_aot.runtime_runner.frontend.result import Result
     from eagle_aot.runtime_runner.runner import Runner
 
 BESIDE_CHAT = {
@@ -211,7 +216,7 @@ def converse(options: Options) -> None:
     """`--chat`: answer every turn."""
     if others := given_options(but=BESIDE_CHAT):
         raise click.UsageError(f"--chat reads what to answer: leave out {others[0]}")
-    from eagle_aot.runtime_runner.chat.terminal import Chat  # imports torch
+    from eagle_aot.runtime_runner.frontend.terminal import Chat  # imports torch
 
     runner = options.load()
     chat = Chat(
@@ -259,7 +264,7 @@ def tell_totals(results: Sequence["Result"], options: Options) -> None:
 
 def generate_together(prompts: list[Prompt], batch_size: int, options: Options) -> None:
     """With --batch-size: answers in the order of the file, then what all of them cost."""
-    from eagle_aot.runtime_runner.batch import Batch, spans
+    from eagle_aot.runtime_runner.frontend.batch import Batch, times_of
 
     if options.prompts_jsonl is None:
         raise click.UsageError("--batch-size goes with --prompts-jsonl")
@@ -268,7 +273,7 @@ def generate_together(prompts: list[Prompt], batch_size: int, options: Options) 
     batch.run(prompts, batch_size, options.answering(runner))
     if options.picture is not None:
         title = f"{options.artifact.resolve().name}, {len(prompts)} requests"
-        plots().plot_sequences(spans(batch.results), title, options.picture)
+        plots().plot_sequences(times_of(batch.results), title, options.picture)
 
 
 def prompts_of(options: Options) -> list[Prompt]:

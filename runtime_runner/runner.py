@@ -22,12 +22,6 @@ from eagle_aot.runtime_runner.decode.target import Forward, TargetMethods, no_mo
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.drafter_session import DrafterSession
 from eagle_aot.runtime_runner.engine.engine import PROMPT_SHARE
-from eagle_aot.runtime_runner.engine.generation import (
-    Callbacks,
-    Generation,
-    generate,
-    generate_in_order,
-)
 from eagle_aot.runtime_runner.engine.request import REFUSED
 from eagle_aot.runtime_runner.engine.request_checks import (
     all_stop_ids,
@@ -38,16 +32,22 @@ from eagle_aot.runtime_runner.engine.request_checks import (
 )
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
+from eagle_aot.runtime_runner.frontend.generation import (
+    Callbacks,
+    Generation,
+    generate,
+    generate_in_order,
+)
+from eagle_aot.runtime_runner.frontend.parameters import DEFAULT_MAX_NEW_TOKENS, GenerationParams
+from eagle_aot.runtime_runner.frontend.prompt_reader import AnyPrompt, PromptReader
+from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.stream import StopChecker, TextStream
 from eagle_aot.runtime_runner.images.picture import PlacedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
-from eagle_aot.runtime_runner.parameters import DEFAULT_MAX_NEW_TOKENS, GenerationParams
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.prompts.reader import AnyPrompt, PromptReader
-from eagle_aot.runtime_runner.results.result import Result
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.recommended import recommended
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
 
 
 class Runner:
@@ -129,7 +129,7 @@ class Runner:
     ) -> PlacedPrompt:
         """A prompt with its pictures, to be answered as it is. Raises as `generate` does."""
         return self.reader.read(
-            prompt, asked.system, raw=asked.raw_prompt, images=images, rows=image_tokens
+            prompt, asked.system, raw=asked.raw_prompt, images=images, image_tokens=image_tokens
         )
 
     def answer(
@@ -144,8 +144,8 @@ class Runner:
         answer its prompt again, token for token."""
         if asked.n > 1:
             raise SettingError(f"n {asked.n}: this gives one answer: use generate_many")
-        watch = Callbacks(on_tokens, on_text, cancelled)
-        return generate(self.engine, self.generation(prompt, asked.drawn(), watch))
+        callbacks = Callbacks(on_tokens, on_text, cancelled)
+        return generate(self.engine, self.generation(prompt, asked.drawn(), callbacks))
 
     def generate_many(
         self,
@@ -182,7 +182,7 @@ class Runner:
         return self.generation(prompt, asked.drawn(), Callbacks()).request
 
     def generation(
-        self, prompt: AnyPrompt, asked: GenerationParams, watch: Callbacks
+        self, prompt: AnyPrompt, asked: GenerationParams, callbacks: Callbacks
     ) -> Generation:
         """One for the engine, checked before anything is run. Raises as `generate` does."""
         chain_len, tree = self._drafts(asked.chain_len, asked.tree)
@@ -191,14 +191,14 @@ class Runner:
         check_prompt(ids, self.constants)
         room = min(asked.max_new_tokens, self.constants.max_seq_len - len(ids))
         before = self._decode(ids) or "" if asked.echo else ""
-        text = self._stream(asked, watch.on_text, before)
+        text = self._stream(asked, callbacks.on_text, before)
         drafts = asked.speculate and room > 1
         if drafts and chain_len == AUTO_LENGTH and not self.engine.busy:
             self.adaptive_schedule(tree == AUTO_TREE)  # measured while no request runs
         limits = Limits(
             room=room,
             stop_ids=all_stop_ids(asked.stop_ids, self.constants, ignore_eos=asked.ignore_eos),
-            ends=lambda token: text.ends(token) or watch.cancelled(),
+            ends=lambda token: text.add(token) or callbacks.cancelled(),
         )
         asked.check_vocabulary(self.constants.vocab_size, limits.stop_ids)
         return Generation(
@@ -215,7 +215,7 @@ class Runner:
             text=text,
             prompt_text=self._prompt_stream(asked),
             decode=self._decode,
-            watch=watch,
+            callbacks=callbacks,
             executor=self.executor.name,
             drafter=self.drafter.kind if asked.speculate else None,
         )
@@ -333,16 +333,16 @@ class Runner:
 
     def _stream(
         self, asked: GenerationParams, on_text: Callable[[str], None] | None, before: str
-    ) -> NoStream:
+    ) -> StopChecker:
         placed = asked.logprobs is not None and tokenizer_files(self.directory)
         if not asked.stop_texts and on_text is None and not before and not placed:
-            return NoStream()
+            return StopChecker()
         return TextStream(self.tokenizer.decode, asked.stop_texts, on_text, before)
 
-    def _prompt_stream(self, asked: GenerationParams) -> NoStream:
+    def _prompt_stream(self, asked: GenerationParams) -> StopChecker:
         """Where the tokens of a prompt begin in its text."""
         if asked.prompt_logprobs is None or not tokenizer_files(self.directory):
-            return NoStream()
+            return StopChecker()
         return TextStream(self.tokenizer.decode, (), None)
 
     def _decode(self, ids: list[int]) -> str | None:

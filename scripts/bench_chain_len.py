@@ -40,8 +40,8 @@ from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
 from eagle_aot.runtime_runner.decode.shape import Shape, parse_tree
-from eagle_aot.runtime_runner.results.result import Result
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
+from eagle_aot.runtime_runner.frontend.result import Result
 
 COLUMNS = ("prompts", "drafts", "tokens/s", "of plain", "of best", "tau", "accepted by position",
            "rounds")  # fmt: skip

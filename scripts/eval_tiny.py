@@ -23,8 +23,8 @@ from eagle_aot.common.errors import EagleError
 from eagle_aot.lab.options import no_cuda_graph_option, numbers
 from eagle_aot.lab.training.tiny.stories import Story, final_answer, stories
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.results.result import Result
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
+from eagle_aot.runtime_runner.frontend.result import Result
 
 SEED = 20261121  # any; the split is by the question's text
 MAX_NEW_TOKENS = 256

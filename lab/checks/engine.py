@@ -29,7 +29,7 @@ from eagle_aot.runtime_runner.engine import (
     Scored,
     Tokens,
 )
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 
 DraftShape = tuple[ChainLen, Shape | Literal["auto"] | None]

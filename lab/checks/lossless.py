@@ -20,10 +20,10 @@ from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
-from eagle_aot.runtime_runner.engine.generation import Generation, generate
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.frontend.generation import Generation, generate
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.targets import TapTarget, load_target
 

@@ -13,7 +13,7 @@ from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Finished, Tokens
-from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 
 PARAMETERS = (
     *(GenerationParams(temperature=temperature) for temperature in (0.3, 0.7, 1.0, 1.5, 4.0)),

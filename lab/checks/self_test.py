@@ -18,7 +18,7 @@ from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS, by_position, identity, number
 from eagle_aot.common.text import one_line, printable
 from eagle_aot.lab.checks.lossless import compare
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.runner import Runner
 
 STANDARD_ERRORS = 3.0

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_aot.lab.plots.picture import save_picture
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eagle_aot.lab.plots.picture import save_picture
-from eagle_aot.runtime_runner.results.result import Span
+from eagle_aot.runtime_runner.engine.request import RequestTimes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,24 +15,24 @@ DPI = 150
 PROMPT, ANSWER = "#E69F00", "#0072B2"  # Okabe and Ito's, for colour-blind readers too
 
 
-def plot_sequences(spans: Sequence[Span], title: str, path: Path) -> None:
+def plot_sequences(requests: Sequence[RequestTimes], title: str, path: Path) -> None:
     """Write a PNG: a row for each cache, and in it a bar for each text, at least one, over time."""
     from matplotlib.figure import Figure  # an optional dependency
 
     figure = Figure(figsize=INCHES, dpi=DPI, layout="constrained")
     figure.suptitle(title, parse_math=False)
-    draw_sequences(figure.subplots(), spans)
+    draw_sequences(figure.subplots(), requests)
     save_picture(figure, path)
 
 
-def draw_sequences(axes: "Axes", spans: Sequence[Span]) -> None:
+def draw_sequences(axes: "Axes", requests: Sequence[RequestTimes]) -> None:
     """Prompts and answers in seconds since the first text began."""
-    begin = min(span.started for span in spans)
-    rows = [span.sequence for span in spans]
-    starts = [span.started - begin for span in spans]
-    firsts = [span.first_token - begin for span in spans]
-    prompts = [span.first_token - span.started for span in spans]
-    answers = [span.ended - span.first_token for span in spans]
+    begin = min(times.started for times in requests)
+    rows = [times.sequence for times in requests]
+    starts = [times.started - begin for times in requests]
+    firsts = [times.first_token - begin for times in requests]
+    prompts = [times.first_token - times.started for times in requests]
+    answers = [times.ended - times.first_token for times in requests]
     axes.barh(rows, prompts, left=starts, color=PROMPT, edgecolor="white", label="prompt")
     axes.barh(rows, answers, left=firsts, color=ANSWER, edgecolor="white", label="answer")
     axes.set_yticks(sorted(set(rows)))

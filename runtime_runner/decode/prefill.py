@@ -8,11 +8,11 @@ from torch import Tensor
 from eagle_aot.runtime_runner.decode.acceptance import committed
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.decode.round import Drafter, ReadsImages, StatelessDrafter
+from eagle_aot.runtime_runner.decode.round import Drafter, ReadsImages, Round, StatelessDrafter
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.images.picture import Placed
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.sampling.logprobs import unpacked
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpacked
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -107,3 +107,16 @@ class Prefill:
             if sampler.wants_logprobs:
                 self._told = sampler.logprobs(logits, processed, token, where)
         return token
+
+
+def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) -> int:
+    """Run the prompt of the sequence at `index`, prepare the round for it, and return the first new
+    token."""
+    sequence = round_.running.sequences[index : index + 1]
+    sampler = round_.running.sampler
+    run = Prefill(round_.target, round_.drafter, prompt, sequence, sampler=sampler)
+    while run.left:
+        bonus = run.run_chunk()
+        stats.prefill_chunks += 1
+    round_.running.place(bonus, len(prompt), index)
+    return int(bonus)

@@ -8,8 +8,7 @@ from torch import Tensor
 from eagle_aot.common.threads import single_threaded_on_cpu
 from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.decode.target import Target, no_moves
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.sampling.logprobs import packed, unpacked
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, packed, unpacked
 
 ROWS_AT_ONCE = 16
 """Rows whose log-softmax is computed together: in float64, all rows of a window would take several

@@ -32,8 +32,7 @@ from eagle_aot.runtime_runner.decode.step import (
 )
 from eagle_aot.runtime_runner.decode.target import Target, no_moves
 from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.sampling.logprobs import unpacked
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpacked
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 

@@ -10,10 +10,9 @@ from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.images.picture import Placed, PlacedPrompt
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.results.result import Span
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 
 RequestId = int
@@ -116,15 +115,25 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """When a request was served, in seconds of one clock, and which cache it had."""
+
+    sequence: int
+    started: float
+    first_token: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A request's last event: it met one of its ends, filled its room, or was cancelled. The first
-    `kept` rows of its prompt were not run. `span` is None for one that never had a cache."""
+    `kept` rows of its prompt were not run. `times` is None for one that never had a cache."""
 
     request: RequestId
     reason: Reason
     kept: int
     stats: Stats
-    span: Span | None
+    times: RequestTimes | None
 
 
 REFUSED = RequestId(-1)

@@ -9,18 +9,18 @@ from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.prompt_scoring import PromptScoring
 from eagle_aot.runtime_runner.decode.round import Outcome
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine.cache_slots import CacheContents
 from eagle_aot.runtime_runner.engine.request import (
     Finished,
     Reason,
     Request,
     RequestId,
+    RequestTimes,
     Scored,
     Tokens,
 )
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.results.result import Span
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 
 
 class RunningRequest:
@@ -144,10 +144,11 @@ class RunningRequest:
 
     def finished(self, reason: Reason) -> Finished:
         """Its last event."""
-        span = None
+        times = None
         if self.sequence is not None:
-            span = Span(self.sequence, self._started, self._first_token, time.perf_counter())
-        return Finished(self.number, reason, self.kept, self.stats, span)
+            ended = time.perf_counter()
+            times = RequestTimes(self.sequence, self._started, self._first_token, ended)
+        return Finished(self.number, reason, self.kept, self.stats, times)
 
     def _asked_of(self, logprobs: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
         """What it asked for of what the round of all told."""

@@ -2,14 +2,38 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.step import arange_cached
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
 from eagle_aot.runtime_runner.sampling.thresholds import SCALE_BITS, order_of, weights_of
+
+
+class TokenLogprobs(NamedTuple):
+    """The log probability of one token of a text, as a natural logarithm.
+
+    `top` are the ids and log probabilities of the likeliest tokens at its position, the likeliest
+    first, and of equal ones the lower id first. `logprob` is None, and `top` empty, for a prompt's
+    first token. The token's text begins `offset` characters after the beginning of the text; it is
+    None without a tokenizer.
+    """
+
+    id: int
+    logprob: float | None
+    top: Sequence[tuple[int, float]] = ()
+    offset: int | None = None
+
+    def first(self, count: int) -> "TokenLogprobs":
+        """Returns it with `count` of the likeliest tokens."""
+        return self._replace(top=self.top[:count])
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object in a line of `eagle-run --json`."""
+        top = [{"id": token, "logprob": logprob} for token, logprob in self.top]
+        return {"id": self.id, "logprob": self.logprob, "top": top, "offset": self.offset}
 
 
 def packed(logits: Tensor, tokens: Tensor) -> Tensor:

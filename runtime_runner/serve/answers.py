@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_aot.runtime_runner.engine import Failed, Tokens
-from eagle_aot.runtime_runner.engine.generation import Callbacks
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Callbacks
+from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.stream import Detokenizer
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.outbox import Outbox
 from eagle_aot.runtime_runner.serve.worker import Heard
-from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
 
 
 class RequestFailed(Exception):
@@ -105,7 +105,7 @@ class Writer:
         self._logprobs: list[TokenLogprobs] = []
 
     @property
-    def watch(self) -> Callbacks:
+    def callbacks(self) -> Callbacks:
         """All of them that a generation calls."""
         return Callbacks(on_text=self.on_text, on_round=self.on_round, on_prompt=self.on_prompt)
 

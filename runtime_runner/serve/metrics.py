@@ -12,7 +12,7 @@ from prometheus_client import (
 )
 from prometheus_client.registry import Collector
 
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.result import Result
 
 FIRST_TOKEN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 BETWEEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)

@@ -12,15 +12,15 @@ from eagle_aot.artifact import MANIFEST, PREFILL, Manifest
 from eagle_aot.artifact.files import file_record
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.common.token_bytes import TokenBytes
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
+from eagle_aot.runtime_runner.frontend.stream import Detokenizer
 from eagle_aot.runtime_runner.images.picture import PlacedPrompt
-from eagle_aot.runtime_runner.parameters import GenerationParams
-from eagle_aot.runtime_runner.prompts.reader import PromptReader
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answers import Answers, Writer
 from eagle_aot.runtime_runner.serve.host_time import HostTime
 from eagle_aot.runtime_runner.serve.metrics import Metrics
 from eagle_aot.runtime_runner.serve.worker import Worker
-from eagle_aot.runtime_runner.text.detokenizer import Detokenizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +108,7 @@ class LocalService:
         writers = [Writer(answers, index, trace) for index, trace in enumerate(traces)]
         try:
             pairs = zip(work.asked, writers, strict=True)
-            watched = [(asked, writer.watch) for asked, writer in pairs]
+            watched = [(asked, writer.callbacks) for asked, writer in pairs]
             generations = [self._runner.generation(*asked, watch) for asked, watch in watched]
             ends = [writer.on_end for writer in writers]
             numbers = self.worker.submit(*zip(generations, ends, strict=True))

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.engine import Engine, Failed
-from eagle_aot.runtime_runner.engine.generation import Generation, PendingRequests
 from eagle_aot.runtime_runner.engine.launches import Launches
 from eagle_aot.runtime_runner.engine.request import RequestId, reason
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Generation, PendingRequests
+from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.serve.outbox import Outbox
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import Message
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.chat.conversation import Conversation
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.step import chain_rows
+from eagle_aot.runtime_runner.frontend.conversation import Conversation
 from support.refusals import refuses
 
 SYSTEM = "You count things."

@@ -14,12 +14,12 @@ from eagle_aot.lab.training.tiny.stories import final_answer, stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.shapes import TREES
 from eagle_aot.runtime_runner.decode.acceptance import committed
+from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
-from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
-from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
 from support.runner.shuffled_shapes import Shuffled

@@ -18,12 +18,12 @@ from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
+from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.engine.engine import Engine
-from eagle_aot.runtime_runner.engine.generation import prefill
-from eagle_aot.runtime_runner.results.stats import Stats
 from support.runner.even_clock import SECONDS, set_even_clock
 from support.runner.mixed_prompts import BOUNDARIES, CHAIN_LENS, mixed_prompts
 from support.runner.one_text import decode

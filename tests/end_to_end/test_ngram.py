@@ -9,10 +9,10 @@ import pytest
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
-from eagle_aot.runtime_runner.engine.generation import prefill
-from eagle_aot.runtime_runner.results.stats import Stats
 from support.runner.mixed_prompts import mixed_prompts
 from support.runner.shuffled_shapes import Shuffled
 

@@ -12,8 +12,7 @@ from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import user
 from eagle_aot.export import Source, load_pair
-from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.chat import Conversation
+from eagle_aot.runtime_runner import Conversation, Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
@@ -179,9 +178,9 @@ def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None
     in_text = reader.read([{"role": "user", "content": [*shown, said]}])
     assert in_text.keys == read.keys
     for content in ([*shown[:1], said], [said, *shown], [*shown, said, said]):
-        with pytest.raises(PromptError, match="pictures are parts of it"):
+        with pytest.raises(PromptError, match="give images as parts of the message"):
             reader.read([{"role": "user", "content": content}])
-    with pytest.raises(PromptError, match="pictures are parts of it"):
+    with pytest.raises(PromptError, match="give images as parts of the message"):
         reader.read([user(TWO), {"role": "assistant", "content": "?"}, user([*shown])])
     with pytest.raises(PromptError, match="stands for video or audio"):
         reader.read("a <|video|>")
@@ -190,7 +189,7 @@ def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None
     with pytest.raises(PromptError, match="65 pictures"):
         reader.read([{"role": "user", "content": [{"type": "image", "image": "nowhere.png"}] * 65}])
     with pytest.raises(SettingError, match="--image-tokens 280: this artifact's pictures have 70"):
-        reader.read(TEXT, images=files, rows=280)
+        reader.read(TEXT, images=files, image_tokens=280)
 
 
 def test_commands_take_pictures(

@@ -43,7 +43,7 @@ def test_the_tower_is_the_one_of_its_modules(
         source, torch.float32, CacheSpec(96, torch.float32, chunk=ROWS), pictures=True
     ).pair
     for image in IMAGES:
-        picture = runner.reader.picture(image, None)
+        picture = runner.reader.read_image(image, None)
         assert isinstance(picture.content, Patches)
         given = picture.content.pixels, picture.content.places
         (found,) = runner.executor.run(f"encode_image_{ROWS}", *(x.cuda() for x in given))

@@ -13,7 +13,7 @@ from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.engine import Engine, Failed, Request, Tokens
-from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 
 SYSTEM = 100
 """Tokens that all prompts begin with."""

@@ -17,9 +17,9 @@ from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.engine import Event, Finished, Scored, Tokens
-from eagle_aot.runtime_runner.parameters import GenerationParams
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.targets import load_target
 from support.runner.mixed_prompts import mixed_prompts
 

@@ -16,7 +16,7 @@ import pytest
 
 from eagle_aot.lab.checks.server.replicas import replicas
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from support.server import Server, served
 
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")

@@ -20,7 +20,7 @@ from eagle_aot.lab.checks.sampled_texts import (
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
-from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.coupling import sampled_drafts

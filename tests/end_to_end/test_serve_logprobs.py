@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from support.server import Server
 
 QUESTION = "Ada has 27 marbles. Marco has 6 times as many. How many marbles do they have together?"

@@ -14,9 +14,9 @@ from typing import Any
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.engine import Failed
-from eagle_aot.runtime_runner.engine.generation import Callbacks, generate_in_order
-from eagle_aot.runtime_runner.parameters import GenerationParams
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Callbacks, generate_in_order
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.result import Result
 
 
 def main(artifact: str) -> None:

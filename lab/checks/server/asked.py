@@ -9,8 +9,8 @@ from rich.progress import track
 
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
-from eagle_aot.runtime_runner.parameters import GenerationParams
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.result import Result
 
 HEATS = 0.0, 0.7, 1.0
 MOST_LOGPROBS = None, None, None, None, 2

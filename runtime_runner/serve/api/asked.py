@@ -18,7 +18,7 @@ from pydantic import (
 
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Message, Part
-from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, LogprobsOf
 
 MOST_MESSAGES, MOST_PROMPTS, MOST_STOPS = 1024, 64, 16

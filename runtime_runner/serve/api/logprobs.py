@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from eagle_aot.common.token_bytes import TokenBytes
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 
 
 class Shown:

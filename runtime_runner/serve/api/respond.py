@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.serve.answers import Answers, Part
 from eagle_aot.runtime_runner.serve.api.asked import Asked
 from eagle_aot.runtime_runner.serve.api.errors import api_error, body

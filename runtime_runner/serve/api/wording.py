@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from eagle_aot.common.token_bytes import TokenBytes
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.answers import Piece
 from eagle_aot.runtime_runner.serve.api.logprobs import Shown, of_chat, of_completion
 

@@ -16,7 +16,7 @@ from rich.progress import track
 from eagle_aot.common.command import check_installed, eagle_command
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
-from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.options import choice_of, choice_options
 
 FAILED = b'{"error": '

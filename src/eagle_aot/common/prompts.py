@@ -126,7 +126,7 @@ def user(content: str | list[Part]) -> Message:
     return {"role": "user", "content": content}
 
 
-def behind_images(images: Sequence[Any], text: str) -> Message:
+def with_images(images: Sequence[Any], text: str) -> Message:
     """The user's turn of text behind pictures."""
     parts: list[Part] = [{"type": "image", "image": one} for one in images]
     return user([*parts, {"type": "text", "text": text}])
@@ -154,7 +154,7 @@ def _prompt_of(entry: object, where: str) -> Prompt:
     if line.images and line.prompt is None:
         raise PromptError(f"{where}: images go with a prompt: messages hold theirs as parts")
     if line.images:
-        given = [[behind_images(line.images, line.prompt or "")]]
+        given = [[with_images(line.images, line.prompt or "")]]
     if line.messages is not None:
         given.append(_messages_of(line.messages, where))
     if len(given) != 1:

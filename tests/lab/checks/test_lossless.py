@@ -18,7 +18,7 @@ from eagle_aot.lab.checks.lossless import (
 )
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.targets import load_target
 from support.gemma_oracle import random_gemma, random_tokens, save_text_layout
 

@@ -18,7 +18,7 @@ from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS, PROMPTS, ident
 from eagle_aot.lab.checks.cli import main
 from eagle_aot.lab.checks.self_test import Finding, judge, self_test, show, table
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
 
 TOKENS = list(range(100))  # none more common than another
 

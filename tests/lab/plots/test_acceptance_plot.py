@@ -13,7 +13,7 @@ from eagle_aot.lab.plots.acceptance import (
     plot_acceptance,
 )
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
 
 
 @pytest.fixture

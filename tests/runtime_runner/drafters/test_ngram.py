@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.adaptive.backlog import NoBacklog
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.drafters.ngram import LONGEST, NgramDrafter
-from eagle_aot.runtime_runner.engine.generation import prefill
-from eagle_aot.runtime_runner.results.stats import Stats
 from support.files.artifact import CONSTANTS
 from support.runner.toy import TAIL, VOCAB, ToyTarget, plain_text
 

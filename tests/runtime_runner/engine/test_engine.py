@@ -25,7 +25,7 @@ from eagle_aot.runtime_runner.engine import (
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.chosen import alone_over, request_of

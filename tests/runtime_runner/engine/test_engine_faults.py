@@ -26,10 +26,10 @@ from eagle_aot.runtime_runner.engine import (
     Tokens,
 )
 from eagle_aot.runtime_runner.engine import engine as engine_module
-from eagle_aot.runtime_runner.engine.generation import Callbacks, Generation, generate_in_order
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, generate_in_order
+from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
@@ -249,7 +249,7 @@ def test_a_callback_that_raises_ends_its_own_generation() -> None:
 
     engine = engine_over(faulty(2))
     generations = [
-        Generation(request=request_of([i]), watch=Callbacks(raises) if i == 1 else Callbacks())
+        Generation(request=request_of([i]), callbacks=Callbacks(raises) if i == 1 else Callbacks())
         for i in range(5)
     ]
     answers = list(generate_in_order(engine, generations, 2))

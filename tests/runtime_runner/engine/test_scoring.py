@@ -24,7 +24,7 @@ from eagle_aot.runtime_runner.engine import (
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.images.picture import Picture, Placed
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from support.runner.chosen import request_of
 from support.runner.sampled import prompt_logprobs

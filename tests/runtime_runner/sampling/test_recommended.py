@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eagle_aot.common.errors import ArtifactError
-from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.recommended import FILE, recommended
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
-from eagle_aot.runtime_runner.engine.generation import Callbacks, Generation
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.results.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation
+from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.serve.worker import Draining, Full, Heard, Worker
 from support.runner.toy import TAIL, ToyTarget, plain_text
 
@@ -80,7 +80,7 @@ def asked(
 ) -> Generation:
     limits = Limits(room=room, stop_ids=frozenset())
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=0)
-    return Generation(request=request, watch=Callbacks(on_tokens))
+    return Generation(request=request, callbacks=Callbacks(on_tokens))
 
 
 def submit(worker: Worker, prompt: Sequence[int], room: int = 6) -> tuple[Ears, int]:

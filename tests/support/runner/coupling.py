@@ -9,13 +9,13 @@ from torch import Tensor
 
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward, Target
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
-from eagle_aot.runtime_runner.engine.generation import prefill
 from eagle_aot.runtime_runner.engine.request_checks import check_prompt
-from eagle_aot.runtime_runner.results.stats import Stats
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from eagle_aot.runtime_runner.decode.round import Round
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
-from eagle_aot.runtime_runner.engine.generation import Callbacks, Generation, generate
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, generate
 
 
 def decode(
@@ -18,6 +18,6 @@ def decode(
     """The output of the same round over and over."""
     tree = None if round_.shape.is_chain else round_.shape
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=round_.chain_len, tree=tree)
-    generation = Generation(request=request, watch=Callbacks(on_tokens))
+    generation = Generation(request=request, callbacks=Callbacks(on_tokens))
     result = generate(Engine(OneRound(round_)), generation)
     return result.token_ids, result.stats

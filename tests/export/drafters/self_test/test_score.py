@@ -18,7 +18,7 @@ from eagle_aot.export.drafters.self_test.comparison import (
     log_gain,
 )
 from eagle_aot.export.drafters.self_test.score import Rounds, Score, replay
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
 
 STEPS = 4
 

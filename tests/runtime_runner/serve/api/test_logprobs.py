@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.api.logprobs import Shown, of_chat, of_completion, spelled
 
 

@@ -1,6 +1,6 @@
 """Prompts as users write them, by an artifact that reads text alone."""
 
-from eagle_aot.runtime_runner.prompts.reader import PromptReader
+from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
 from eagle_aot.targets.registry import TINY_DIR
 
 BOS = 2  # of the shipped tokenizer

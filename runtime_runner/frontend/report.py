@@ -1,20 +1,23 @@
-"""What generations cost, as `eagle-run` shows it."""
+"""What generations cost, and which prompts failed, as `eagle-run` prints it."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich.table import Table
 
+from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.results.result import Result
+    from eagle_aot.runtime_runner.frontend.result import Result
 
 
 def statistics(result: "Result") -> Table:
-    """Of one generation, as a table of two columns."""
+    """Returns a table of two columns about one generation."""
     new_tokens = f"{len(result.token_ids)} (finish: {result.finish_reason})"
     seed = result.parameters.seed
     return table_of(
@@ -27,7 +30,7 @@ def statistics(result: "Result") -> Table:
 
 
 def totals(results: Sequence["Result"]) -> Table:
-    """Of all requests together, as a table of two columns."""
+    """Returns a table of two columns about all requests together."""
     new_tokens = sum(len(result.token_ids) for result in results)
     heads = ("requests", str(len(results))), ("new tokens", str(new_tokens))
     names = ", ".join(f"{name} for {count}" for name, count in drafters(results).items())
@@ -35,7 +38,7 @@ def totals(results: Sequence["Result"]) -> Table:
 
 
 def summary(results: Sequence["Result"]) -> dict[str, Any]:
-    """Of all requests together, as the last object of `--json`."""
+    """Returns the last object of `--json`, about all requests together."""
     counts = {
         "requests": len(results),
         "prompt_tokens": sum(result.prompt_tokens for result in results),
@@ -45,24 +48,24 @@ def summary(results: Sequence["Result"]) -> dict[str, Any]:
 
 
 def drafters(results: Sequence["Result"]) -> dict[str, int]:
-    """How many of the requests each drafter drafted for, by its name."""
+    """Returns how many requests each drafter drafted for, by its name."""
     return dict(Counter(result.drafter for result in results if result.drafter is not None))
 
 
 def total(results: Sequence["Result"]) -> Stats:
-    """Of all requests."""
+    """Returns the statistics of all requests together."""
     return Stats.total([result.stats for result in results])
 
 
 def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
-    """What a person wants to know of a generation, or of several."""
+    """Yields names and values that a person wants to know of one generation, or of several."""
     speed, rate = stats.tokens_per_second, stats.acceptance_rate
     by_position = ", ".join(percent(a) for a in stats.acceptance_by_position)
     yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"
     yield "rounds", str(stats.rounds)
     if stats.chain_len == AUTO_LENGTH:
         name = "chain length" if stats.tree is None else "tree"
-        yield name, f"{AUTO_LENGTH}: {chosen(stats)}"
+        yield name, f"{AUTO_LENGTH}: {chosen_shapes(stats)}"
     elif stats.tree is not None:
         yield "tree", str(stats.tree)
     yield "tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"
@@ -73,20 +76,43 @@ def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
     yield "decoding speed", "-" if speed is None else f"{speed:.0f} tokens/s"
 
 
-def chosen(stats: Stats) -> str:
-    """Which shapes were chosen, the most frequent first."""
+def chosen_shapes(stats: Stats) -> str:
+    """Returns the shapes that were chosen, the most frequent first."""
     counts = stats.rounds_by_shape.most_common()
     return ", ".join(f"{shape} in {count} rounds" for shape, count in counts) or "-"
 
 
 def percent(share: float) -> str:
-    """Without decimals."""
+    """Returns a share in percent, without decimals."""
     return f"{100 * share:.0f} %"
 
 
 def table_of(*rows: tuple[str, str]) -> Table:
-    """Names and values side by side."""
+    """Returns a table of names and values."""
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows:
         table.add_row(f"[bold]{name}[/bold]", value)
     return table
+
+
+class Failures:
+    """Reports prompts of a file that could not be answered: each on stderr, or as JSON in place of
+    its answer, and all of them in one error at the end."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._lines: list[str] = []
+
+    def add(self, number: int, error: str) -> None:
+        """Report the prompt with that number, counted from 1."""
+        self._lines.append(f"prompt {number}: {error}")
+        if self._as_json:
+            click.echo(json.dumps({"error": error}))
+        else:
+            click.echo("")
+            click.echo(f"Error: {self._lines[-1]}", err=True)
+
+    def raise_any(self, count: int) -> None:
+        """Raise EagleError if any of `count` prompts failed."""
+        if self._lines:
+            raise EagleError(f"{len(self._lines)} of {count} failed: {self._lines[0]}")

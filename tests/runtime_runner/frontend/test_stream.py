@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.results.logprobs import TokenLogprobs
-from eagle_aot.runtime_runner.text.stream import NoStream, TextStream
+from eagle_aot.runtime_runner.frontend.stream import StopChecker, TextStream
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 
 ALPHABET = "aab é日🙂\n"
 TEXTS = st.text(ALPHABET, max_size=40)
@@ -38,10 +38,10 @@ def ended(text: str, stops: list[str]) -> tuple[str, int]:
 )
 @example(text="a b aab", stops=["b a", "aab"], within=None, runs=[1])
 @example(text="aaab", stops=["aab"], within=None, runs=[4])
-def test_it_ends_before_the_first_stop_text(
+def test_text_ends_before_the_first_stop_text(
     text: str, stops: list[str], within: tuple[int, int] | None, runs: list[int]
 ) -> None:
-    """Wherever tokens and runs begin; nothing is shown that is not to stay."""
+    """Wherever tokens and runs begin; no text is passed on that a stop text removes later."""
     if within is not None and (part := text[within[0] : sum(within)]):
         stops = [*stops, part]
     expected, needed = ended(text, stops)
@@ -54,62 +54,64 @@ def test_it_ends_before_the_first_stop_text(
         run += 1
         for token in tokens[:size]:
             taken += 1
-            if stream.ends(token):
+            if stream.add(token):
                 break
         tokens = tokens[size:]
-        stream.show()
+        stream.flush()
         assert expected.startswith("".join(parts))
     assert taken == needed
-    assert stream.close(text) == "".join(parts) == expected
+    assert stream.finish(text) == "".join(parts) == expected
     assert all(parts)
 
 
 @given(text=TEXTS, before=TEXTS, runs=st.lists(st.integers(1, 5), min_size=1, max_size=9))
-def test_tokens_are_placed_where_their_text_begins(text: str, before: str, runs: list[int]) -> None:
+def test_offsets_say_where_the_text_of_a_token_begins(
+    text: str, before: str, runs: list[int]
+) -> None:
     stream, content = TextStream(decode, [], None, before), text.encode()
     placed: list[TokenLogprobs] = []
     for run in itertools.cycle(runs):
         part = content[len(placed) : len(placed) + run]
         for token in part:
-            stream.ends(token)
-        placed += stream.placed([TokenLogprobs(token, -1.0) for token in part])
+            stream.add(token)
+        placed += stream.with_offsets([TokenLogprobs(token, -1.0) for token in part])
         if len(placed) == len(content):
             break
     whole = [len(before + content[:i].decode(errors="ignore")) for i in range(len(content))]
-    assert [one.offset for one in placed] == whole
-    assert [one.id for one in placed] == [*content]
-    unplaced = [TokenLogprobs(1, -1.0)]
-    assert NoStream().placed(unplaced) == unplaced
+    assert [token.offset for token in placed] == whole
+    assert [token.id for token in placed] == [*content]
+    without = [TokenLogprobs(1, -1.0)]
+    assert StopChecker().with_offsets(without) == without
 
 
-def test_what_may_be_a_stop_text_is_held_back() -> None:
+def test_the_beginning_of_a_stop_text_is_withheld() -> None:
     parts: list[str] = []
     stream = TextStream(decode, ["\nUser:"], parts.append)
     for token in b"Hi.\nUs":
-        assert not stream.ends(token)
-        stream.show()
+        assert not stream.add(token)
+        stream.flush()
     assert "".join(parts) == "Hi."
-    assert not stream.ends(ord("a"))
-    stream.show()
+    assert not stream.add(ord("a"))
+    stream.flush()
     assert "".join(parts) == "Hi.\nUsa"
 
 
-def test_half_a_character_is_held_back_and_shown_at_the_end() -> None:
+def test_half_a_character_is_withheld_until_the_end() -> None:
     parts: list[str] = []
     stream = TextStream(decode, [], parts.append)
     tokens = [b"a"[0], *"é".encode(), *"日".encode()[:2]]
     for token in tokens:
-        stream.ends(token)
-        stream.show()
+        stream.add(token)
+        stream.flush()
     assert parts == ["a", "é"]
-    assert stream.close(decode(tokens)) == "aé\ufffd"
+    assert stream.finish(decode(tokens)) == "aé\ufffd"
     assert parts == ["a", "é", "\ufffd"]
 
 
 def test_special_tokens_have_no_text() -> None:
     stream = TextStream(decode, ["ab"], None)
-    assert [stream.ends(token) for token in (97, 256, 256, 98)] == [False, False, False, True]
-    assert stream.close("ab") == ""
+    assert [stream.add(token) for token in (97, 256, 256, 98)] == [False, False, False, True]
+    assert stream.finish("ab") == ""
 
 
 def test_an_empty_stop_text_is_refused() -> None:
@@ -117,7 +119,7 @@ def test_an_empty_stop_text_is_refused() -> None:
         TextStream(decode, ["a", ""], None)
 
 
-def test_no_stream_is_a_text_that_nobody_watches() -> None:
-    stream = NoStream()
-    assert not stream.ends(97) and not stream.stopped
-    assert (stream.close("text"), stream.close(None)) == ("text", None)
+def test_stop_checker_without_a_text() -> None:
+    stream = StopChecker()
+    assert not stream.add(97) and not stream.stopped
+    assert (stream.finish("text"), stream.finish(None)) == ("text", None)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.decode.stats import Stats
 
 
 def test_counts_by_definition() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
 
 BAD = [

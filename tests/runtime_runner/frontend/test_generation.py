@@ -10,14 +10,15 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
-from eagle_aot.runtime_runner.engine.generation import Generation, generate, prefill
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import OneRound, SharedRounds
-from eagle_aot.runtime_runner.results.result import finish_reason
-from eagle_aot.runtime_runner.results.stats import Stats
+from eagle_aot.runtime_runner.frontend.generation import Generation, generate
+from eagle_aot.runtime_runner.frontend.result import finish_reason
 from support.runner.one_text import decode
 from support.runner.toy import (
     TAIL,

@@ -9,7 +9,7 @@ import pytest
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import Message
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.chat.conversation import Conversation
+from eagle_aot.runtime_runner.frontend.conversation import Conversation
 
 CONTEXT = 40
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
-from eagle_aot.runtime_runner.text.detokenizer import Decode, Detokenizer
+from eagle_aot.runtime_runner.frontend.stream import Decode, Detokenizer
 from eagle_aot.targets import TARGETS
 
 TEXT = "Ada has 27 marbles.\n\n  Tom's naïve 日本 🙂🙂 friend: 3 * 12 = 36\t#### 36"

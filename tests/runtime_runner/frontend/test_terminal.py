@@ -11,10 +11,10 @@ import time
 import pytest
 
 from eagle_aot.common.errors import PromptError
-from eagle_aot.runtime_runner.chat.turns import read_turns
+from eagle_aot.runtime_runner.frontend.terminal import interruptible, read_turns
 
 PROGRAM = """
-from eagle_aot.runtime_runner.chat.turns import read_turns
+from eagle_aot.runtime_runner.frontend.terminal import read_turns
 for turn in read_turns():
     print(f"[{turn!r}]", flush=True)
 print("[end]", flush=True)
@@ -89,3 +89,20 @@ def test_a_terminal_edits_lines_and_takes_a_paste_as_one_turn() -> None:
     terminal.wait("> ")
     terminal.type("\x04", "[end]")
     assert os.waitpid(terminal.child, 0)[1] == 0
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_is_a_question_first_and_an_end_then() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible() as pressed:
+        assert not pressed()
+        interrupt()
+        assert pressed()
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+    assert signal.getsignal(signal.SIGINT) is before
+    with interruptible() as pressed:
+        assert not pressed()

@@ -1,0 +1,1 @@
+"""What users write and read: prompts, conversations, streams of text, and results."""

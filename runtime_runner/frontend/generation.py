@@ -1,0 +1,177 @@
+"""Generations: requests to the engine, each from its parameters to its `Result`."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from eagle_aot.runtime_runner.engine.engine import Engine
+from eagle_aot.runtime_runner.engine.request import (
+    Event,
+    Failed,
+    Finished,
+    Request,
+    RequestId,
+    Scored,
+    Tokens,
+    reason,
+)
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.frontend.result import Result, finish_reason
+from eagle_aot.runtime_runner.frontend.stream import StopChecker
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Functions that a generation calls as it grows."""
+
+    on_tokens: Callable[[list[int]], None] = lambda tokens: None
+    on_text: Callable[[str], None] | None = None
+    cancelled: Callable[[], bool] = lambda: False
+    on_round: Callable[[Tokens], None] = lambda tokens: None
+    """Called with the tokens of `on_tokens` and with what was drafted for them."""
+    on_prompt: Callable[[Sequence[TokenLogprobs]], None] = lambda logprobs: None
+    """Called with the log probabilities of a prompt's next tokens, before all other callbacks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """A request to the engine and what it has produced so far.
+
+    `text` reads the request's tokens and may end it; `prompt_text` reads the tokens of its prompt
+    whose log probabilities were requested. `decode` returns the text of ids, None without a
+    tokenizer. `parameters` are None for a request that was made without any.
+    """
+
+    request: Request
+    parameters: GenerationParams | None = None
+    text: StopChecker = field(default_factory=StopChecker)
+    prompt_text: StopChecker = field(default_factory=StopChecker)
+    decode: Callable[[list[int]], str | None] = lambda ids: None
+    callbacks: Callbacks = Callbacks()
+    executor: str = ""
+    drafter: str | None = None
+    output: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def take(self, event: Event) -> Result | Failed | None:
+        """Process the request's next event. Returns the outcome after the last one, else None.
+
+        Calls the callbacks and raises what they raise.
+        """
+        if isinstance(event, Failed):
+            return event
+        if isinstance(event, Finished):
+            return self.result(event)
+        if isinstance(event, Scored):
+            self._take_prompt(event)
+        else:
+            self._take_tokens(event)
+        return None
+
+    def _take_prompt(self, event: Scored) -> None:
+        for token in event.logprobs:
+            self.prompt_text.add(token.id)  # which has no stop texts
+        logprobs = self.prompt_text.with_offsets(event.logprobs)
+        self.prompt_logprobs.extend(logprobs)
+        self.callbacks.on_prompt(logprobs)
+
+    def _take_tokens(self, event: Tokens) -> None:
+        if event.logprobs:
+            event = replace(event, logprobs=self.text.with_offsets(event.logprobs))
+        self.output.extend(event.tokens)
+        self.logprobs.extend(event.logprobs)
+        self.text.flush()
+        self.callbacks.on_tokens(event.tokens)
+        self.callbacks.on_round(event)
+
+    def result(self, end: Finished) -> Result:
+        """Returns the result of a request that has finished."""
+        limits, count = self.request.limits, len(self.output)
+        parameters = self.parameters or GenerationParams(max_new_tokens=limits.room)
+        stopped = self.text.stopped or (count > 0 and self.output[-1] in limits.stop_ids)
+        reason = finish_reason(count, stopped, limits.room, parameters.max_new_tokens)
+        sampling = self.request.sampling
+        return Result(
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=end.kept,
+            token_ids=self.output,
+            logprobs=None if sampling.logprobs is None else self.logprobs,
+            prompt_logprobs=None if sampling.prompt_logprobs is None else self.prompt_logprobs,
+            text=self.text.finish(self.decode(self.output)),
+            finish_reason="cancelled" if end.reason == "cancelled" else reason,
+            executor=self.executor,
+            drafter=self.drafter,
+            parameters=parameters,
+            stats=end.stats,
+            times=end.times,
+        )
+
+
+def generate(engine: Engine, generation: Generation) -> Result:
+    """Run one generation by itself. Raises what a failed forward or a callback raised."""
+    (outcome,) = generate_in_order(engine, [generation], 1)
+    if isinstance(outcome, Failed):
+        raise outcome.cause
+    return outcome
+
+
+def generate_in_order(
+    engine: Engine, generations: Iterable[Generation | Failed], batch_size: int
+) -> Iterator[Result | Failed]:
+    """Run generations, `batch_size` of them at a time. Yields their outcomes in the order of the
+    generations, and those that had failed before in their places."""
+    coming, pending = iter(generations), PendingRequests(engine)
+    order, done = deque[RequestId | Failed](), dict[RequestId, Result | Failed]()
+    try:
+        while True:
+            while len(pending) < batch_size and (item := next(coming, None)) is not None:
+                order.append(item if isinstance(item, Failed) else pending.add(item))
+            while order and (isinstance(order[0], Failed) or order[0] in done):
+                first = order.popleft()
+                yield first if isinstance(first, Failed) else done.pop(first)
+            if not (order or len(pending)):
+                return
+            for event in engine.step():
+                if (outcome := pending.take(event)) is not None:
+                    done[event.request] = outcome
+    except BaseException:
+        engine.abandon()
+        raise
+
+
+class PendingRequests:
+    """Generations that the engine has and that have not ended."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._generations = dict[RequestId, Generation]()
+        self._failed = dict[RequestId, Failed]()
+        """Generations whose callbacks raised; their last events are still to come."""
+
+    def __len__(self) -> int:
+        return len(self._generations)
+
+    def add(self, generation: Generation) -> RequestId:
+        """Give a generation's request to the engine."""
+        number = self._engine.add(generation.request)
+        self._generations[number] = generation
+        return number
+
+    def take(self, event: Event) -> Result | Failed | None:
+        """Pass an event to its generation. Returns the outcome after the last one, else None.
+
+        A callback that raises ends its own generation alone.
+        """
+        number, outcome = event.request, None
+        if number not in self._failed:
+            try:
+                outcome = self._generations[number].take(event)
+            except Exception as error:
+                self._failed[number] = Failed(number, reason(error), error)
+                self._engine.cancel(number)
+        if isinstance(event, Scored | Tokens):
+            return None
+        del self._generations[number]
+        return outcome or self._failed.pop(number)

@@ -1,0 +1,213 @@
+"""Reads prompts as users write them, with their images, for one artifact."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import repeat
+from pathlib import Path
+
+from eagle_aot.artifact import ImageInputs
+from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
+from eagle_aot.common.prompts import Message, Part, check_messages, is_ids, user
+from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
+from eagle_aot.runtime_runner.images.picture import Picture, PlacedPrompt
+from eagle_aot.runtime_runner.images.placing import check_count, place
+from eagle_aot.runtime_runner.images.reader import PictureReader, Source
+from eagle_aot.runtime_runner.images.urls import content_of
+
+RAW_IS_TEXT = "a raw prompt is text alone: leave out messages and system text"
+
+AnyPrompt = str | Sequence[int] | Sequence[Message] | PlacedPrompt
+
+
+class PromptReader:
+    """Turns prompts into token ids and images."""
+
+    def __init__(self, directory: Path, images: ImageInputs | None, max_rows: int) -> None:
+        """For the artifact in `directory`, whose program takes `images` unless that is None, each
+        of `max_rows` rows of a prompt at most."""
+        self._directory, self._images, self._max_rows = directory, images, max_rows
+        self.image_reader = None if images is None else PictureReader(directory, images)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The artifact's, read when text is first needed. Raises ArtifactError without one."""
+        return read_tokenizer(self._directory)
+
+    def read(
+        self,
+        prompt: AnyPrompt,
+        system: str | None = None,
+        *,
+        raw: bool = False,
+        images: Sequence[Source] = (),
+        image_tokens: int | None = None,
+    ) -> PlacedPrompt:
+        """Returns the token ids of a prompt, and its images with their positions.
+
+        `images` belong to a prompt of text or ids: each stands where one of its image tokens is, or
+        all in front of a text that has none. Messages contain their images themselves. An image
+        takes `image_tokens` rows at most, the artifact's own number if None. Raises PromptError for
+        a prompt that cannot be read, SettingError for arguments that exclude each other, and
+        ArtifactError for text where there is no tokenizer.
+        """
+        if isinstance(prompt, PlacedPrompt):
+            return prompt
+        if is_ids(prompt):
+            if system is not None:
+                raise PromptError("token ids take no system text: leave it out, or give messages")
+            return self._place(list(prompt), self._read_all(images, image_tokens))
+        if not isinstance(prompt, str):
+            if images:
+                raise SettingError("messages contain their images themselves: leave out the others")
+            if raw:
+                raise SettingError(RAW_IS_TEXT)
+            return self._read_messages(prompt, system, image_tokens)
+        if raw and system is not None:
+            raise SettingError(RAW_IS_TEXT)
+        return self._read_text(prompt, system, self._read_all(images, image_tokens), raw)
+
+    def read_image(self, source: Source, image_tokens: int | None) -> Picture:
+        """Returns an image of at most `image_tokens` rows of a prompt. Raises PromptError as `read`
+        does."""
+        if self.image_reader is None:
+            raise PromptError("this artifact reads text alone: export with --inputs text,image")
+        return self.image_reader.read(source, image_tokens)
+
+    def _read_text(
+        self, text: str, system: str | None, images: Sequence[Picture], raw: bool
+    ) -> PlacedPrompt:
+        """Read a user's turn, or text as it is with `raw`."""
+        if not images:
+            return self._place(self.tokenizer.encode(text, raw, system), [])
+        parts = self._split(text, len(images))
+        if raw:
+            words = (part["text"] if part["type"] == "text" else self._image_word for part in parts)
+            return self._place(self.tokenizer.encode("".join(words), raw=True), images)
+        return self._place(self._encode([user(parts)], system, len(images)), images)
+
+    def _read_messages(
+        self, prompt: Sequence[Message], system: str | None, image_tokens: int | None
+    ) -> PlacedPrompt:
+        messages = check_messages(prompt)
+        parts = list(image_parts(messages))
+        check_count(len(parts))
+        images = [self._read_part(part, image_tokens) for part in parts]
+        if not images:
+            flat = [self._flatten(message) for message in messages]
+            return self._place(self.tokenizer.encode(flat, system=system), [])
+        messages = [self._with_positions(message) for message in messages]
+        return self._place(self._encode(messages, system, len(images)), images)
+
+    def _read_all(self, sources: Sequence[Source], image_tokens: int | None) -> list[Picture]:
+        check_count(len(sources))
+        return [self.read_image(source, image_tokens) for source in sources]
+
+    def _read_part(self, part: Part, image_tokens: int | None) -> Picture:
+        """Read the image of a message, with as many rows as its detail says.
+
+        An `image_url` contains its image and names no file: clients of a server send those.
+        """
+        choices = {"low": min, "high": max}
+        if self._images is not None and (choose := choices.get(part.get("detail", "auto"))):
+            image_tokens = choose(self._images.rows)
+        is_image = part["type"] == "image"
+        source = part["image"] if is_image else content_of(part["image_url"]["url"])
+        return self.read_image(source, image_tokens)
+
+    def _place(self, ids: Sequence[int], images: Sequence[Picture]) -> PlacedPrompt:
+        if self._images is None:
+            return PlacedPrompt(tuple(ids))
+        return place(ids, images, self._images, self._max_rows)
+
+    @cached_property
+    def _image_word(self) -> str:
+        """The text that stands for an image."""
+        assert self._images is not None
+        word = self.tokenizer.word(self._images.image_token)
+        if not word:
+            raise PromptError(f"{self._directory}: its tokenizer has no word for an image")
+        return word
+
+    def _split(self, text: str, images: int) -> list[Part]:
+        """Returns a text as parts, with empty ones in place of `images` images."""
+        pieces = text.split(self._image_word)
+        if len(pieces) == 1:
+            pieces = [*[""] * images, text]
+        return interleave(pieces, repeat({"type": "image", "text": ""}))
+
+    def _with_positions(self, message: Message) -> Message:
+        """Move images that precede a text to where the text has the word for an image, as vLLM
+        does. Raises PromptError where the text has another number of them."""
+        if not any(self._image_word in text for text in texts_of(message)):
+            return message
+        images, content = list(image_parts([message])), message["content"]
+        text = content[-1].get("text", "") if isinstance(content, list) else ""
+        if images != content[:-1] or text.count(self._image_word) != len(images):
+            raise PromptError(
+                f"a message has the text {self._image_word}: give images as parts of the message, "
+                "or that text once for each of the images in front of one text"
+            )
+        return {
+            "role": message["role"],
+            "content": interleave(text.split(self._image_word), images),
+        }
+
+    def _encode(self, messages: Sequence[Message], system: str | None, images: int) -> list[int]:
+        """Returns ids with an image token for each image: by a template that takes parts, or else
+        with the token's word in the text."""
+        assert self._images is not None
+        with suppress(ArtifactError):  # of a template that takes no parts
+            ids = self.tokenizer.encode(list(map(without_images, messages)), system=system)
+            if ids.count(self._images.image_token) == images:
+                return ids
+        return self.tokenizer.encode(
+            [self._flatten(message) for message in messages], system=system
+        )
+
+    def _flatten(self, message: Message) -> Message:
+        """Returns a message with one text for all of its parts."""
+        content = message["content"]
+        if isinstance(content, str):
+            return message
+        texts = [part["text"] if part["type"] == "text" else self._image_word for part in content]
+        return {"role": message["role"], "content": "".join(texts)}
+
+
+def without_images(message: Message) -> Message:
+    """Returns a message for a template, which sees that there are images, but not the images."""
+    content = message["content"]
+    if isinstance(content, str):
+        return message
+    parts: list[Part] = [
+        {"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"}
+        for part in content
+    ]
+    return {"role": message["role"], "content": parts}
+
+
+def interleave(texts: Sequence[str], images: Iterable[Part]) -> list[Part]:
+    """Returns parts: an image between each two texts, of which empty ones are left out."""
+    parts, following = list[Part](), iter(images)
+    for i, text in enumerate(texts):
+        if i:
+            parts.append(next(following))
+        if text:
+            parts.append({"type": "text", "text": text})
+    return parts
+
+
+def image_parts(messages: Sequence[Message]) -> Iterator[Part]:
+    """Yields the parts of messages that are images."""
+    for message in messages:
+        if not isinstance(message["content"], str):
+            yield from (part for part in message["content"] if part["type"] != "text")
+
+
+def texts_of(message: Message) -> Iterator[str]:
+    """Yields the texts of a message."""
+    content = message["content"]
+    if isinstance(content, str):
+        yield content
+    else:
+        yield from (part["text"] for part in content if part["type"] == "text")

@@ -1,0 +1,124 @@
+"""The text of a generation as it grows: tokens to text, one at a time, up to a stop text."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
+
+Decode = Callable[[list[int]], str]
+INCOMPLETE = "\ufffd"
+"""What a character is decoded to while bytes of it are missing."""
+
+
+class Detokenizer:
+    """Decodes one token after another.
+
+    It decodes the last few tokens alone: the text of a token, and whether a space comes before it,
+    may depend on the token before.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._context: list[int] = []  # tokens of the last text and of the one before it
+        self._pending: list[int] = []  # tokens after it that have no text yet
+
+    def add(self, token: int) -> str:
+        """Returns the text that `token` completes: whole characters, empty for a special token."""
+        self._pending.append(token)
+        before = self._decode(self._context)
+        text = self._decode([*self._context, *self._pending])
+        if len(text) <= len(before) or text.endswith(INCOMPLETE):
+            return ""
+        self._context, self._pending = self._pending, []
+        return text[len(before) :]
+
+
+class StopChecker:
+    """Reads the tokens of a generation and says when its text ends.
+
+    This one has neither text nor stop texts: nobody reads the text before it is complete.
+    """
+
+    stopped = False
+    """Whether a stop text ended the generation."""
+
+    def add(self, token: int) -> bool:
+        """Read the next token. Returns whether it completes a stop text."""
+        return False
+
+    def with_offsets(self, logprobs: Sequence[TokenLogprobs]) -> Sequence[TokenLogprobs]:
+        """Returns the log probabilities of the next tokens, with their offsets if known."""
+        return logprobs
+
+    def flush(self) -> None:
+        """Pass new text on."""
+
+    def finish(self, text: str | None) -> str | None:
+        """Pass the rest of the text on. Returns all of it; `text` is that of all tokens."""
+        return text
+
+
+class TextStream(StopChecker):
+    """Passes text on as it grows, and ends it before the first of the stop texts.
+
+    No reader sees the beginning of a stop text.
+    """
+
+    def __init__(
+        self,
+        decode: Decode,
+        stop_texts: Iterable[str],
+        on_text: Callable[[str], None] | None,
+        prefix: str = "",
+    ) -> None:
+        """`on_text` is called with parts of the text. `prefix` precedes the text, and no stop text
+        is looked for in it. Raises SettingError for an empty stop text."""
+        self._stops = tuple(stop_texts)
+        if "" in self._stops:
+            raise SettingError("stop text '': every text contains it: leave it out")
+        self._detokenizer = Detokenizer(decode)
+        self._on_text = on_text
+        self._text = self._prefix = prefix
+        self._passed_on = 0  # characters
+        self._offsets = deque[int]()  # of tokens, in characters
+        self.stopped = False
+
+    def add(self, token: int) -> bool:
+        length = len(self._text)
+        self._offsets.append(length)
+        self._text += self._detokenizer.add(token)
+        positions = [self._find(stop, length) for stop in self._stops]
+        if starts := [start for start in positions if start >= 0]:
+            self._text, self.stopped = self._text[: min(starts)], True
+        return self.stopped
+
+    def with_offsets(self, logprobs: Sequence[TokenLogprobs]) -> Sequence[TokenLogprobs]:
+        return [token._replace(offset=self._offsets.popleft()) for token in logprobs]
+
+    def flush(self) -> None:
+        """Pass new text on, except what may be the beginning of a stop text."""
+        withheld = 0
+        if not self.stopped:
+            withheld = max((self._begun(stop) for stop in self._stops), default=0)
+        self._pass_on(self._text[self._passed_on : len(self._text) - withheld])
+
+    def finish(self, text: str | None) -> str:
+        text = self._text if self.stopped or text is None else self._prefix + text
+        self._pass_on(text[self._passed_on :])
+        return text
+
+    def _find(self, stop: str, length: int) -> int:
+        """Returns where `stop` begins, -1 where it does not; the text had `length` characters
+        before the last token."""
+        return self._text.find(stop, max(len(self._prefix), length - len(stop) + 1))
+
+    def _begun(self, stop: str) -> int:
+        """Returns the length of the longest end of the text that begins `stop`."""
+        longest = min(len(stop) - 1, len(self._text) - len(self._prefix))
+        return next((n for n in range(longest, 0, -1) if self._text.endswith(stop[:n])), 0)
+
+    def _pass_on(self, text: str) -> None:
+        self._passed_on += len(text)
+        if text and self._on_text is not None:
+            self._on_text(text)

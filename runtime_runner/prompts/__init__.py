@@ -1,1 +1,0 @@
-"""How a prompt is cut, run and kept."""

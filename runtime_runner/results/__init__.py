@@ -1,1 +1,0 @@
-"""What came of a request, and how it is told."""
