@@ -65,9 +65,7 @@ def test_text_ends_before_the_first_stop_text(
 
 
 @given(text=TEXTS, before=TEXTS, runs=st.lists(st.integers(1, 5), min_size=1, max_size=9))
-def test_offsets_say_where_the_text_of_a_token_begins(
-    text: str, before: str, runs: list[int]
-) -> None:
+def test_offsets_say_where_a_tokens_text_begins(text: str, before: str, runs: list[int]) -> None:
     stream, content = TextStream(decode, [], None, before), text.encode()
     placed: list[TokenLogprobs] = []
     for run in itertools.cycle(runs):
