@@ -1,4 +1,4 @@
-"""What a printed result says of itself: when, where, of what and how it was made."""
+"""The lines above a printed result: when, where, of what and how it was made."""
 
 import platform
 import shlex
@@ -14,13 +14,11 @@ from rich.markup import escape
 
 import eagle_aot
 from eagle_aot.artifact.versions import installed_versions
-from eagle_aot.lab.bench.measure import device_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What was measured where: `device` with its driver, `subject` what was measured, in a few
-    words."""
+    """Where a result comes from: `device` with its driver, `subject` is what was measured."""
 
     date: str
     device: str
@@ -31,27 +29,38 @@ class Header:
 
 
 def header(subject: str, commit: str | None) -> Header:
-    """Of this process. `commit` is taken from the package's git where it is not given."""
-    where = Path(eagle_aot.__file__).resolve().parent
-    found = said("git", "-C", str(where), "describe", "--always", "--dirty", "--exclude=*")
+    """Return this process's header; `commit` is git's for None."""
+    package = Path(eagle_aot.__file__).resolve().parent
+    described = output_of(
+        "git", "-C", str(package), "describe", "--always", "--dirty", "--exclude=*"
+    )
     return Header(
         date=datetime.now(UTC).date().isoformat(),
-        device=gpu() if torch.cuda.is_available() else device_name(torch.device("cpu")),
+        device=device_and_driver(),
         versions={**installed_versions(), "python": platform.python_version()},
-        commit=commit or found,
+        commit=commit or described,
         command=shlex.join(["python", *sys.argv]),
         subject=subject,
     )
 
 
-def gpu() -> str:
-    """The current one and its driver."""
-    driver = said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return f"{torch.cuda.get_device_name()}, {driver.partition(chr(10))[0]}"
+def device_and_driver() -> str:
+    """Return the current GPU and its driver, or the CPU."""
+    if not torch.cuda.is_available():
+        return device_name(torch.device("cpu"))
+    driver = output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return f"{torch.cuda.get_device_name()}, {driver.splitlines()[0]}"
 
 
-def said(*command: str) -> str:
-    """What a command prints, `unknown` where there is none or it fails."""
+def device_name(device: torch.device) -> str:
+    """Return a device's own name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def output_of(*command: str) -> str:
+    """Return what a command prints, "unknown" where it does not exist or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -60,7 +69,7 @@ def said(*command: str) -> str:
 
 
 def title_lines(head: Header) -> Iterator[str]:
-    """The lines above a result, as rich markup."""
+    """Yield the lines above a result, as rich markup."""
     yield escape(head.device)
     yield " ".join(f"{name} {version}" for name, version in head.versions.items())
     yield f"{head.date}\neagle-aot at {head.commit}\n\n$ {escape(head.command)}"

@@ -1,25 +1,44 @@
-"""Options that the commands of the lab have in common."""
+"""Options that all commands of the lab share."""
 
-import click
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
+
+from eagle_aot.common.spec import Option, check_fields
 from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.options import drafter_option
 
-__all__ = ["commit_option", "drafter_option", "json_option", "no_cuda_graph_option"]
-
-no_cuda_graph_option = click.option(
-    "--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself."
-)
-commit_option = click.option("--commit", help="Default: what git says of the package.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+if TYPE_CHECKING:
+    from eagle_aot.runtime_runner import Runner
 
 
-def numbers(context: click.Context, option: click.Parameter, value: str) -> list[int]:
-    """`1,2,3` as whole numbers from 1 on: the callback of an option."""
-    parts = value.split(",")
-    if not all(part.strip().isdecimal() and int(part) for part in parts):
-        raise click.BadParameter(f"{value!r} is not a list of numbers like 1,2,3")
-    return [int(part) for part in parts]
+class ArtifactSpec(msgspec.Struct, kw_only=True, frozen=True):
+    """An artifact, how to open it, and how to print results."""
+
+    artifact: Path
+    drafter: Annotated[
+        str | None,
+        Option("What drafts: the artifact's own drafter, or ngram.", metavar="KIND"),
+    ] = None
+    executor: Annotated[Literal["auto", "aoti", "executorch"], Option("What runs the program.")] = (
+        "auto"
+    )
+    no_cuda_graph: Annotated[bool, Option("Launch every kernel of a round by itself.")] = False
+    as_json: Annotated[bool, Option("Print JSON.", flag="--json")] = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def load(self) -> "Runner":
+        """Open the artifact. Raises EagleError."""
+        from eagle_aot.runtime_runner.load import load_artifact  # imports torch
+
+        return load_artifact(
+            self.artifact,
+            self.executor,
+            cuda_graphs=not self.no_cuda_graph,
+            drafter=self.drafter,
+        )
 
 
 def parse_chain_lens(text: str) -> tuple[ChainLen, ...]:

@@ -1,4 +1,4 @@
-"""Prompts of a file by what its lines call `kind`."""
+"""Prompts of a file, by kind, or a few of them."""
 
 import json
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from eagle_aot.common.prompts import Prompt, read_prompts
 
 T = TypeVar("T")
 ALL = "all"
-"""What tables call all kinds together."""
+"""The name of all kinds together."""
 
 
 def kinds_and_prompts(path: Path, unnamed: str) -> list[tuple[str, Prompt]]:
-    """The kind of each line, `unnamed` where it names none, and its prompt.
+    """Return the `kind` that each line names, `unnamed` where it names none, and its prompt.
 
     Raises PromptError for a file without prompts, and for a kind that is no name.
     """
@@ -27,6 +27,6 @@ def kinds_and_prompts(path: Path, unnamed: str) -> list[tuple[str, Prompt]]:
     return list(zip(kinds, prompts, strict=True))
 
 
-def spread(every: Sequence[T], count: int) -> Sequence[T]:
-    """So many at equal distances, or all where there are fewer."""
-    return every[:: max(len(every) // count, 1)][:count]
+def spread(items: Sequence[T], count: int) -> Sequence[T]:
+    """Return `count` items at equal distances, or all where there are fewer."""
+    return items[:: max(len(items) // count, 1)][:count]

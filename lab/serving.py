@@ -1,4 +1,4 @@
-"""`eagle-serve` in a process of its own."""
+"""Run `eagle-serve` in a process of its own."""
 
 import os
 import socket
@@ -15,9 +15,9 @@ import httpx
 from eagle_aot.common.errors import UnsupportedError
 
 MODULE = "eagle_aot.runtime_runner.serve.cli"
-SECONDS = 300.0  # until it listens
-DRAINED = 60.0  # seconds, once it is told to end
-SAID = 2000  # characters of its log that are told
+START_TIMEOUT = 300.0  # seconds
+STOP_TIMEOUT = 60.0  # seconds
+LOG_TAIL = 2000  # characters
 Process = subprocess.Popen[str]
 
 
@@ -25,9 +25,11 @@ Process = subprocess.Popen[str]
 def serving(
     artifact: Path, *arguments: str, log: IO[str] | None = None
 ) -> Iterator[tuple[Process, str]]:
-    """A server that has begun to listen, and its URL; at the end it is told to end. What it logs
-    goes to a file, or else to the process's `stderr`. Raises UnsupportedError where it does not
-    come up."""
+    """Start a server, and yield its process and URL once it answers; stop it at the end.
+
+    It logs to a file, or to the process's `stderr`. Raises UnsupportedError where it does not
+    start.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", MODULE, str(artifact), "--port", str(port), *arguments]
@@ -38,17 +40,17 @@ def serving(
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        if not comes_up(process, url):
-            raise UnsupportedError(f"the server does not answer: {last_words(process, log)}")
+        if not answers(process, url):
+            raise UnsupportedError(f"the server does not answer: {log_tail(process, log)}")
         yield process, url
     finally:
-        end(process)
+        stop(process)
 
 
-def comes_up(process: Process, url: str) -> bool:
-    """Whether it answers, soon enough."""
-    ends = time.monotonic() + SECONDS
-    while time.monotonic() < ends and process.poll() is None:
+def answers(process: Process, url: str) -> bool:
+    """Wait until the server answers; return whether that came in time."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             if httpx.get(f"{url}/health").status_code == 200:
                 return True
@@ -57,20 +59,20 @@ def comes_up(process: Process, url: str) -> bool:
     return False
 
 
-def last_words(process: Process, log: IO[str] | None) -> str:
-    """The end of its log, once it has ended."""
-    end(process)
+def log_tail(process: Process, log: IO[str] | None) -> str:
+    """Stop the server, and return the end of its log."""
+    stop(process)
     if log is None:
-        return process.communicate()[1][-SAID:]
+        return process.communicate()[1][-LOG_TAIL:]
     log.seek(0)
-    return log.read()[-SAID:]
+    return log.read()[-LOG_TAIL:]
 
 
-def end(process: Process) -> None:
-    """As it ends by itself, or soon after."""
+def stop(process: Process) -> None:
+    """Terminate a process, and kill it where that takes too long."""
     process.terminate()
     try:
-        process.wait(DRAINED)
+        process.wait(STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

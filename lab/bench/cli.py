@@ -1,94 +1,55 @@
-"""`eagle-bench`: what the parts of a round cost, in ratios within one run."""
+"""`eagle-bench`: the command of each part, chosen by --part."""
 
-import json
-from pathlib import Path
+from importlib import import_module
+from typing import Any
 
 import click
-from rich.console import Console
 
-from eagle_aot.common.command import eagle_command
-from eagle_aot.lab.bench.results import Results
-from eagle_aot.runtime_runner.options import drafter_option
+from eagle_aot.common.command import Command
 
-REPORT_WIDTH = 200  # columns, where stdout is no terminal: nothing needs to wrap
-
-
-@eagle_command
-@click.argument("artifact", type=click.Path(path_type=Path))
-@click.option(
-    "--contexts", metavar="N,...", help="Tokens in the caches; default: a few lengths that fit."
-)
-@click.option("--chain-lens", default="all", show_default=True, metavar="K,...",
-              help="Drafts per round.")  # fmt: skip
-@click.option("--tree", "trees", multiple=True, metavar="DEPTH,TOPK,NODES",
-              help="A tree as well; may be given more than once.")  # fmt: skip
-@drafter_option
-@click.option("--rows", default="1,2,4,8,16,32,64", show_default=True, metavar="N,...",
-              help="Rows to verify of each sequence.")  # fmt: skip
-@click.option("--batch-sizes", default="1", show_default=True, metavar="B,...",
-              help="Sequences in one forward.")  # fmt: skip
-@click.option("--tau", default="2,3,4", show_default=True, metavar="X,...",
-              help="Tokens per round to project speeds for.")  # fmt: skip
-@click.option("--repeats", type=int, default=20, show_default=True, metavar="N",
-              help="Samples per figure, of which the median counts.")  # fmt: skip
-@click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
-              show_default=True)  # fmt: skip
-@click.option("--no-cuda-graph", is_flag=True, help="Launch every kernel of a round by itself.")
-@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE.png",
-              help="Draw where a round's time goes.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def main(
-    artifact: Path,
-    contexts: str | None,
-    chain_lens: str,
-    trees: tuple[str, ...],
-    drafter: str | None,
-    rows: str,
-    batch_sizes: str,
-    tau: str,
-    repeats: int,
-    executor: str,
-    no_cuda_graph: bool,
-    picture: Path | None,
-    as_json: bool,
-) -> None:
-    """Time plain decoding, verification, drafting and whole rounds of ARTIFACT.
-
-    On random text, with tau as given: what drafts are worth on your own text is what eagle-run
-    reports.
-    """
-    from eagle_aot.lab.bench.settings import Settings
-    from eagle_aot.lab.plots.picture import check_plot
-    from eagle_aot.lab.plots.rounds import plot_rounds
-
-    graphs = not no_cuda_graph
-    settings = Settings.parse(contexts, chain_lens, tau, repeats, graphs, rows, batch_sizes, trees)
-    if picture is not None:
-        check_plot(picture)
-    from eagle_aot.common.progress import Progress
-    from eagle_aot.lab.bench.measure import Bench  # imports torch
-    from eagle_aot.lab.bench.memory import bytes_in_use
-    from eagle_aot.runtime_runner.load import load_artifact
-
-    in_use_before = bytes_in_use()
-    progress = Progress()
-    with progress.stage("load"):
-        graphs = settings.cuda_graphs
-        runner = load_artifact(artifact, executor, cuda_graphs=graphs, drafter=drafter)
-    results = Bench(runner, settings, progress, in_use_before).run()
-    show(results, as_json)
-    if picture is not None:
-        plot_rounds(results, picture)
+PARTS = {
+    "rounds": "eagle_aot.lab.bench.rounds",
+    "batch": "eagle_aot.lab.bench.batch",
+    "prompt-share": "eagle_aot.lab.bench.prompt_share",
+    "prefix": "eagle_aot.lab.bench.prefix",
+    "images": "eagle_aot.lab.bench.images",
+    "auto": "eagle_aot.lab.bench.auto",
+    "server": "eagle_aot.lab.bench.server.cli",
+    "kernels": "eagle_aot.lab.bench.kernels.cli",
+}
+"""What can be measured, and the module whose `main` measures it."""
 
 
-def show(results: Results, as_json: bool) -> None:
-    """Print them, as one JSON object or for a person."""
-    from eagle_aot.lab.bench.report import report, to_json
+class PartCommand(Command):
+    """A command that hands its arguments to the command of the part that --part names."""
 
-    if as_json:
-        click.echo(json.dumps(to_json(results)))
-        return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = REPORT_WIDTH
-    console.print(*report(results), sep="\n")
+    def make_context(
+        self, info_name: str | None, args: list[str], *others: Any, **extra: Any
+    ) -> click.Context:
+        """Parse the arguments as the part's command does."""
+        name, rest = split_part(args)
+        command: click.Command = import_module(PARTS[name]).main
+        command.epilog = f"Parts: {', '.join(PARTS)}; each has options of its own: --part P --help"
+        return command.make_context(f"{info_name} --part {name}", rest, *others, **extra)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the part's command."""
+        return context.command.invoke(context)
+
+
+def split_part(args: list[str]) -> tuple[str, list[str]]:
+    """Take --part out of the arguments. Raises UsageError for a part that does not exist."""
+    name, rest, words = "rounds", list[str](), iter(args)
+    for word in words:
+        if word == "--part":
+            name = next(words, "")
+        elif word.startswith("--part="):
+            name = word.removeprefix("--part=")
+        else:
+            rest.append(word)
+    if name not in PARTS:
+        raise click.UsageError(f"--part {name!r}: must be one of {', '.join(PARTS)}")
+    return name, rest
+
+
+main = PartCommand("eagle-bench")

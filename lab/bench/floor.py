@@ -1,8 +1,8 @@
 """The bytes that a forward must read, whatever computes it.
 
-Every weight once, and weights that are one storage on the device once together; of a table that is
-looked up, the rows looked up; of a cache, the slots that may be attended. Activations and writes
-are left out: next to weights they are nothing.
+Every weight is read once, weights that share storage on the device once together. Of an embedding
+table the looked-up rows are read, of a cache the slots that may be attended. Activations and writes
+are left out: they are small next to weights.
 """
 
 import math
@@ -28,48 +28,50 @@ from eagle_aot.runtime_runner.program.weight_table import Weight
 EMBEDDING = ".embed_tokens.weight"
 LOOKED_UP = (EMBEDDING,)  # tables of which a forward reads one row per token
 
-Place = Callable[[Weight], Hashable]  # which storage on the device a weight lies in
+StorageOf = Callable[[Weight], Hashable]  # identifies the device storage of a weight
 
 
 class BytesToRead:
-    """Of the parts of a round, from the weight tables of a program's methods; `caches` are the
-    names of those that are caches."""
+    """Bytes that the parts of a round must read, by the weight tables of a program's methods.
+
+    `caches` are the names of weights that are caches.
+    """
 
     def __init__(
         self,
         methods: Mapping[str, CudaMethod],
         constants: Constants,
-        place: Place,
+        storage_of: StorageOf,
         caches: Collection[str],
     ) -> None:
         self._methods = methods
-        self._place = place
+        self._storage_of = storage_of
         self._caches = caches
         self._window = constants.sliding_window
         self._batch, self._flat_slots = constants.max_batch_size, constants.flat_slots
 
     def forward(self, method: str, rows: int, context: int, sequences: int = 1) -> int:
-        """Bytes read by `rows` tokens of each of `sequences` behind `context` others."""
+        """Return the bytes read by `rows` tokens of each of `sequences` after `context` tokens."""
         weights = self._methods[method].weights
         has_output_table = any(".lm_head." in weight.fqn for weight in weights)
         read: dict[Hashable, int] = {}
         for weight in weights:
             if weight.device == "cuda":
-                place, whole = self._place(weight), weight.storage_nbytes
+                storage, whole = self._storage_of(weight), weight.storage_nbytes
                 part = self._bytes_of(weight, rows, context, sequences, has_output_table)
-                read[place] = min(whole, read.get(place, 0) + part)
+                read[storage] = min(whole, read.get(storage, 0) + part)
         return sum(read.values())
 
     def round(self, shape: Shape, context: int) -> int:
-        """Bytes read by a round: drafts behind the first, which are free, verification, reseed.
+        """Return the bytes read by a round: drafting after the first draft, verifying, reseeding.
 
-        Without a head verification alone: what is looked up in a text is nothing next to weights.
+        Without a head it is verification alone: looking drafts up in a text reads little.
         """
         verify = self.forward(TARGET_VERIFY, shape.nodes + 1, context)
         return verify + (self._drafting(shape, context) if shape.nodes else 0)
 
     def _drafting(self, shape: Shape, context: int) -> int:
-        """Of a round's drafts, and of what the drafter makes of what was accepted."""
+        """Return the bytes read by a round's drafts and by the drafter's reseed."""
         rows = shape.depth + 1
         if DFLASH_BLOCK in self._methods:
             block = self.forward(DFLASH_BLOCK, rows, context)
@@ -98,26 +100,28 @@ class BytesToRead:
         return whole
 
     def _slots_read(self, slots: int, length: int) -> int:
-        """Of a sequence's slots in a cache [heads, sequences * slots, head dim], in a text of
-        `length` tokens: all where it is flat, the last window of them where it is a ring."""
+        """Return how many of a sequence's `slots` are read at `length` tokens.
+
+        A cache [heads, sequences * slots, head_dim] is flat, or a ring that shows its window.
+        """
         return min(length, slots if slots == self._flat_slots else self._window)
 
 
 class Floors:
-    """The time that reading needs at a bandwidth in bytes per second."""
+    """Times to read at a bandwidth in bytes per second; None where the bytes are not known."""
 
     def __init__(self, bytes_: BytesToRead | None, bandwidth: float) -> None:
         self._bytes = bytes_
         self._bandwidth = bandwidth
 
     def forward(self, method: str, rows: int, context: int, sequences: int = 1) -> Floor | None:
-        """Of one forward; None where the bytes are not known."""
+        """Return the floor of a forward."""
         if self._bytes is None:
             return None
         return self._floor(self._bytes.forward(method, rows, context, sequences))
 
     def round(self, shape: Shape, context: int) -> Floor | None:
-        """Of one round; None where the bytes are not known."""
+        """Return the floor of a round."""
         if self._bytes is None:
             return None
         return self._floor(self._bytes.round(shape, context))
@@ -129,8 +133,8 @@ class Floors:
 def bytes_to_read(
     executor: Executor, constants: Constants, methods: Collection[str] = METHODS
 ) -> BytesToRead | None:
-    """What an executor's program must read in rounds of some of its `methods`; None where the
-    executor does not know its weights."""
+    """Return the bytes that rounds of some `methods` read, None for an executor that does not know
+    its weights."""
     if isinstance(executor, AotiExecutor):
         weights = executor.weights
         used = {name: method for name, method in executor.methods.items() if name in methods}

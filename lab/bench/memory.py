@@ -1,4 +1,4 @@
-"""The device's memory: how fast it is read, and what it is full of at the peak."""
+"""The device's memory: how fast it is read, and what takes it at the peak."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from eagle_aot.runtime_runner.program.executor import Call, Executor
 BUFFER_BYTES = {"cuda": 1 << 30, "cpu": 256 << 20}  # far larger than any cache
 COLUMNS = 1 << 14
 TRIES = 8
-CALLS = 4
+CALLS = 4  # of each try
 
 WORKSPACE = "workspace"
 KEPT = "kept for reuse by PyTorch"
@@ -22,7 +22,7 @@ PROCESS = "process"
 
 
 def read_bandwidth(clock: Clock, device: torch.device) -> float:
-    """Bytes per second: the best of plain reductions over random numbers."""
+    """Return bytes per second: the fastest of plain reductions over random numbers."""
     buffer = torch.rand(BUFFER_BYTES[device.type] // 4 // COLUMNS, COLUMNS, device=device)
     reductions: tuple[Call, ...] = (
         lambda: buffer.sum(),
@@ -38,7 +38,7 @@ def read_bandwidth(clock: Clock, device: torch.device) -> float:
 
 
 def bytes_in_use() -> int:
-    """On the GPU, by whomever; starts CUDA there. 0 on a machine without one."""
+    """Return the GPU's bytes in use by all processes, 0 without a GPU. Initializes CUDA."""
     if not torch.cuda.is_available():
         return 0
     free, total = torch.cuda.mem_get_info()
@@ -46,22 +46,24 @@ def bytes_in_use() -> int:
 
 
 def peak_memory(executor: Executor, peak: int, in_use_before: int) -> dict[str, int]:
-    """Bytes at the peak, by part, adding up to what is in use on the device; the process's largest
-    resident set where that is all that is known. `peak` is PyTorch's on the device,
-    `in_use_before` what `bytes_in_use` was before the artifact was opened."""
+    """Return the bytes at the peak by part, which add up to the device's memory in use.
+
+    `peak` is PyTorch's on the device, `in_use_before` is `bytes_in_use` before the artifact was
+    opened. On a CPU only the process's largest resident set is known.
+    """
     if not isinstance(executor, AotiExecutor):
         return {PROCESS: host_peak_bytes()}
-    held, reserved = executor.weights.bytes_by_part(), torch.cuda.memory_reserved()
-    return all_parts(held, peak, reserved, in_use_before, bytes_in_use())
+    parts, reserved = executor.weights.bytes_by_part(), torch.cuda.memory_reserved()
+    return all_parts(parts, peak, reserved, in_use_before, bytes_in_use())
 
 
 def all_parts(
-    held: Mapping[str, int], peak: int, reserved: int, before: int, in_use: int
+    parts: Mapping[str, int], peak: int, reserved: int, before: int, in_use: int
 ) -> dict[str, int]:
-    """The parts that are always there, what was needed beside them up to the peak, what PyTorch
-    keeps behind that, what was in use before the artifact was opened, and what is left to name."""
-    return dict(held) | {
-        WORKSPACE: peak - sum(held.values()),
+    """Add to the permanent `parts` the workspace up to the peak, what PyTorch reserves on top, what
+    was in use `before` the artifact was opened, and the rest of `in_use`."""
+    return dict(parts) | {
+        WORKSPACE: peak - sum(parts.values()),
         KEPT: reserved - peak,
         CONTEXT: before,
         REST: in_use - reserved - before,

@@ -1,4 +1,4 @@
-"""Filling the caches with a context, and what that costs."""
+"""Filling the caches with a context, and how long that takes."""
 
 import statistics
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ FILLS = 3
 
 
 def fill_all(runner: Runner, sequences: Iterable[int], context: int) -> None:
-    """Fill target and drafter of sequences with random tokens, each with others."""
+    """Fill target and drafter caches of sequences with random tokens."""
     for sequence in sequences:
         prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
         running = BatchState([sequence], runner.constants.tail, runner.executor.device)
@@ -27,7 +27,7 @@ def fill_all(runner: Runner, sequences: Iterable[int], context: int) -> None:
 def fill(runner: Runner, chain_len: int, context: int, repeats: int) -> PrefillTime:
     """Fill target and drafter with `context` random tokens, ready for rounds of `chain_len`.
 
-    Wall time, which is the median of a few times, after one that does not count.
+    The time is the median wall time of a few fills, after one that does not count.
     """
     fill_once(runner, chain_len, context)
     times = [fill_once(runner, chain_len, context) for _ in range(min(FILLS, repeats))]
@@ -35,7 +35,7 @@ def fill(runner: Runner, chain_len: int, context: int, repeats: int) -> PrefillT
 
 
 def fill_once(runner: Runner, chain_len: int, context: int) -> float:
-    """Milliseconds until the first new token is on the host."""
+    """Return the milliseconds until the first new token is on the host."""
     prompt = torch.randint(runner.constants.vocab_size, (context,)).tolist()
     span = HostSpan()
     prefill(runner.round(chain_len), prompt, Stats(chain_len=chain_len))
@@ -44,13 +44,13 @@ def fill_once(runner: Runner, chain_len: int, context: int) -> float:
 
 
 def longest_chunk(runner: Runner, clock: Clock, repeats: int) -> PrefillTime:
-    """The longest chunk that a prompt is cut into, in the target alone, from position 0 on."""
+    """Time the longest prompt chunk, in the target alone, from position 0."""
     constants, target, device = runner.constants, runner.target, runner.executor.device
     chunk = max(target.plan_prompt(constants.max_seq_len), key=len)
     tokens = torch.zeros(1, len(chunk), dtype=torch.int64, device=device)
-    where = torch.arange(len(chunk), device=device), torch.zeros_like(tokens[0, :1])
+    positions, sequences = torch.arange(len(chunk), device=device), torch.zeros_like(tokens[0, :1])
     timed = Timed(
-        play=lambda: target.run_prompt(tokens, *where, chunk).logits,
+        play=lambda: target.run_prompt(tokens, positions, sequences, chunk).logits,
         prepare=lambda: fill_randomly(tokens, constants.vocab_size),
     )
     series = Series(clock, timed)

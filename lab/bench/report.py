@@ -1,4 +1,4 @@
-"""Results as a person reads them on a terminal, and as the one object of `--json`."""
+"""Results of rounds as tables, and as the one object of `--json`."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -16,21 +16,20 @@ from eagle_aot.lab.bench.results import (
     Results,
     RoundTimes,
 )
-
-UNKNOWN = "-"
+from eagle_aot.lab.bench.spec import UNKNOWN, milliseconds, table_of
 
 
 def report(results: Results) -> Iterator[str | Table]:
-    """What was measured where, then two tables per context."""
+    """Yield what was measured where, then two tables per context."""
     yield from headlines(results)
     for at in results.contexts:
-        yield f"\n[bold]Behind {at.context:,} tokens[/bold] (filled {speed_of(at.prefill)})"
+        yield f"\n[bold]{at.context:,} tokens of context[/bold] (filled {speed_of(at.prefill)})"
         yield parts_table(at)
         yield rounds_table(results, at)
 
 
 def headlines(results: Results) -> Iterator[str]:
-    """Artifact, machine, memory and prefill, a line each."""
+    """Yield artifact, machine, memory and prefill, a line each."""
     setup = results.setup
     graphs = " with CUDA graphs" if setup.cuda_graphs else ""
     where = f"{setup.executor}{graphs}, {setup.device}, {setup.drafter}"
@@ -39,34 +38,29 @@ def headlines(results: Results) -> Iterator[str]:
     memory = (f"{part} {gigabytes(size)}" for part, size in results.peak_memory.items())
     yield f"peak memory: {', '.join(memory)}"
     if results.caches is not None:
-        yield f"{results.caches}{room_for_more(results)}"
+        more = results.more_fitting
+        yield f"{results.caches}{'' if more is None else f', {more:,} more would fit here'}"
     yield f"longest prefill chunk, target alone: {speed_of(results.chunk)}"
 
 
-def room_for_more(results: Results) -> str:
-    """How many sequences more have room."""
-    return "" if results.more_fitting is None else f", {results.more_fitting:,} more would fit here"
-
-
 def parts_table(at: AtContext) -> Table:
-    """The forwards that rounds are made of."""
+    """Return the forwards that rounds consist of."""
     table = table_of("forward", "sequences", "rows", "ms", "x plain", "floor ms", "x floor")
     for part in at.parts:
-        counts = str(part.sequences), str(part.rows)
-        table.add_row(part.name, *counts, *forward_cells(at, part))
+        table.add_row(
+            part.name,
+            str(part.sequences),
+            str(part.rows),
+            f"{part.ms:.3f}",
+            f"{part.ms / at.plain.ms:.2f}",
+            UNKNOWN if part.floor is None else f"{part.floor.ms:.3f}",
+            to_floor(part.floor, part.ms),
+        )
     return table
 
 
-def forward_cells(at: AtContext, part: Part) -> tuple[str, ...]:
-    """Time, and ratios to plain decoding and to the floor."""
-    floor = UNKNOWN if part.floor is None else f"{part.floor.ms:.3f}"
-    return (
-        f"{part.ms:.3f}", f"{part.ms / at.plain.ms:.2f}", floor, to_floor(part.floor, part.ms)
-    )  # fmt: skip
-
-
 def rounds_table(results: Results, at: AtContext) -> Table:
-    """Whole rounds and what they promise."""
+    """Return whole rounds and the speeds that they promise."""
     table = table_of(
         "round", "ms", "device", "host", "launch", "copies", "x floor", "break-even\ntau",
         *(f"tokens/s\nat tau {tau:g}" for tau in results.setup.taus),
@@ -77,7 +71,7 @@ def rounds_table(results: Results, at: AtContext) -> Table:
 
 
 def round_cells(results: Results, at: AtContext, round_: RoundTimes) -> Iterator[str]:
-    """One line of the table of rounds. Plain decoding has no tau but 1."""
+    """Yield the cells of a round. Plain decoding has no tau but 1."""
     copies = results.host_copies[round_.shape.label]
     yield round_.shape.label
     yield f"{round_.wall_ms:.3f}"
@@ -92,7 +86,7 @@ def round_cells(results: Results, at: AtContext, round_: RoundTimes) -> Iterator
 
 
 def projection(at: AtContext, round_: RoundTimes, tau: float) -> str:
-    """Tokens per second at `tau`, and how many times plain decoding's."""
+    """Return the tokens per second at `tau`, and their ratio to plain decoding's."""
     speed = round_.tokens_per_second(tau)
     if speed is None:
         return UNKNOWN
@@ -101,34 +95,20 @@ def projection(at: AtContext, round_: RoundTimes, tau: float) -> str:
 
 
 def speed_of(prefill: PrefillTime) -> str:
-    """`512 tokens in 20.0 ms: 25,600 tokens/s`."""
+    """Return `512 tokens in 20.0 ms: 25,600 tokens/s`."""
     return (
         f"{prefill.tokens:,} tokens in {prefill.ms:,.1f} ms: "
         f"{prefill.tokens_per_second:,.0f} tokens/s"
     )
 
 
-def milliseconds(ms: float | None) -> str:
-    """To the microsecond."""
-    return UNKNOWN if ms is None else f"{ms:.3f}"
-
-
 def to_floor(floor: Floor | None, ms: float) -> str:
-    """How many times its floor something took."""
+    """Return how many times its floor something took."""
     return UNKNOWN if floor is None else f"{ms / floor.ms:.2f}"
 
 
-def table_of(first: str, *others: str) -> Table:
-    """An empty table whose columns after the first hold numbers."""
-    table = Table()
-    table.add_column(first)
-    for header in others:
-        table.add_column(header, justify="right")
-    return table
-
-
 def to_json(results: Results) -> dict[str, Any]:
-    """All figures and their ratios. Times are milliseconds; null is what cannot be known here."""
+    """Return all figures and ratios. Times are milliseconds; null is what is not known here."""
     return {
         **asdict(results.setup),
         "read_gb_per_second": results.read_bandwidth / 1e9,
@@ -141,7 +121,7 @@ def to_json(results: Results) -> dict[str, Any]:
 
 
 def context_json(results: Results, at: AtContext) -> dict[str, Any]:
-    """Everything at one context."""
+    """Return everything at one context."""
     return {
         "context": at.context,
         "prefill": prefill_json(at.prefill),
@@ -151,12 +131,12 @@ def context_json(results: Results, at: AtContext) -> dict[str, Any]:
 
 
 def prefill_json(prefill: PrefillTime) -> dict[str, Any]:
-    """A prefill and its speed."""
+    """Return a prefill and its speed."""
     return asdict(prefill) | {"tokens_per_second": prefill.tokens_per_second}
 
 
 def part_json(at: AtContext, part: Part) -> dict[str, Any]:
-    """A forward."""
+    """Return a forward."""
     return {
         "name": part.name,
         "sequences": part.sequences,
@@ -168,7 +148,7 @@ def part_json(at: AtContext, part: Part) -> dict[str, Any]:
 
 
 def round_json(results: Results, at: AtContext, round_: RoundTimes) -> dict[str, Any]:
-    """A round, where its time goes, and what it promises."""
+    """Return a round, where its time goes, and its speeds."""
     break_even = at.break_even_tau(round_)
     return {
         "chain_len": round_.shape.depth,
@@ -195,7 +175,7 @@ def round_json(results: Results, at: AtContext, round_: RoundTimes) -> dict[str,
 
 
 def floor_json(floor: Floor | None, ms: float) -> dict[str, Any]:
-    """The floor of something that took `ms`."""
+    """Return the floor of something that took `ms`."""
     if floor is None:
         return {"floor_bytes": None, "floor_ms": None, "to_floor": None}
     return {"floor_bytes": floor.bytes, "floor_ms": floor.ms, "to_floor": ms / floor.ms}

@@ -1,4 +1,4 @@
-"""What was measured, and the ratios that follow from it."""
+"""Measurements of rounds, and the ratios that follow from them."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ BLOCK = "draft block"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Floor:
-    """Bytes that must be read, and the milliseconds that this device needs to read them."""
+    """Bytes that must be read, and the milliseconds that this device takes to read them."""
 
     bytes: int
     ms: float
@@ -22,7 +22,7 @@ class Floor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrefillTime:
-    """Running `tokens` tokens of a prompt."""
+    """The time to run `tokens` tokens of a prompt."""
 
     tokens: int
     ms: float
@@ -34,8 +34,10 @@ class PrefillTime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One forward over `rows` rows of each of `sequences`: its median device time, or the host's
-    time for launching it where that is longer."""
+    """One forward over `rows` rows of each of `sequences`.
+
+    `ms` is its median device time, or the host's time to launch it where that is longer.
+    """
 
     name: str
     rows: int
@@ -46,13 +48,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundTimes:
-    """A round of drafts of a `shape`, none in plain decoding: its median wall time until the host
-    has its tokens; how much of that lies outside the device's span, which is getting the device
-    started and fetching the tokens; and the time until the host has launched all of it. The latter
-    two are None where the host is the device.
+    """Median times of a round with drafts of `shape`; a shape without nodes is plain decoding.
 
-    A launch near or above the device's time means a host-bound round: the device's span then is
-    mostly waiting for launches, however little `host_ms` is.
+    `wall_ms` ends when the host has the tokens. `host_ms` is its part outside the device's span:
+    starting the device and fetching the tokens. `launch_ms` ends when the host has launched
+    everything. The latter two are None where the host is the device.
+
+    A launch time near or above the device's time means a host-bound round: the device's span then
+    is mostly waiting for launches, however small `host_ms` is.
     """
 
     shape: Shape
@@ -63,24 +66,26 @@ class RoundTimes:
 
     @property
     def device_ms(self) -> float:
-        """The device's span, its waiting for launches included."""
+        """The device's span, waiting for launches included."""
         return self.wall_ms - (self.host_ms or 0.0)
 
     def tokens_per_second(self, tau: float) -> float | None:
-        """Speed when rounds emit `tau` tokens on average; None where they cannot."""
+        """Return the speed of rounds that emit `tau` tokens; None where they cannot."""
         return 1e3 * tau / self.wall_ms if tau <= self.shape.depth + 1 else None
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is drafted."""
+        """Whether this is plain decoding."""
         return not self.shape.nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
-    """Where a round's wall time goes, in milliseconds. `other` is the device's span outside the
-    forwards, which is where a drafter without a head drafts, and `host` what lies outside that
-    span."""
+    """Where a round's wall time goes, in milliseconds.
+
+    `other` is the device's span outside the forwards, where a drafter without a head drafts. `host`
+    is outside the device's span.
+    """
 
     draft: float
     verify: float
@@ -91,8 +96,7 @@ class Breakdown:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtContext:
-    """All figures behind a context of so many tokens; `prefill` is the whole context's, drafts'
-    slots included."""
+    """All figures at `context` tokens; `prefill` is the whole context's, for target and drafter."""
 
     context: int
     prefill: PrefillTime
@@ -100,26 +104,26 @@ class AtContext:
     rounds: tuple[RoundTimes, ...]
 
     def part(self, name: str, rows: int) -> Part:
-        """The one of that name and number of rows, of a single sequence."""
-        wanted = name, rows, 1
-        return next(p for p in self.parts if (p.name, p.rows, p.sequences) == wanted)
+        """Return the part with this name and number of rows, of a single sequence."""
+        key = name, rows, 1
+        return next(p for p in self.parts if (p.name, p.rows, p.sequences) == key)
 
     @property
     def plain(self) -> Part:
-        """One forward of one token."""
+        """The forward of one token."""
         return self.part(PLAIN, 1)
 
     @property
     def plain_round(self) -> RoundTimes:
-        """Plain decoding as the loop does it: what speculation has to beat."""
+        """The round of plain decoding, which speculation has to beat."""
         return next(round_ for round_ in self.rounds if round_.is_plain)
 
     def break_even_tau(self, round_: RoundTimes) -> float:
-        """Tokens that a round must emit on average to be as fast as plain decoding."""
+        """Return how many tokens a round must emit to be as fast as plain decoding."""
         return round_.wall_ms / self.plain_round.wall_ms
 
     def breakdown(self, round_: RoundTimes) -> Breakdown:
-        """The parts add up to the round's wall time."""
+        """Return the round's parts, which add up to its wall time."""
         shape = round_.shape
         verify = (self.plain if round_.is_plain else self.part(VERIFY, shape.nodes + 1)).ms
         draft = reseed = 0.0
@@ -131,24 +135,23 @@ class AtContext:
         )
 
     def _drafting(self, shape: Shape) -> tuple[float, float]:
-        """Milliseconds of a round's drafts, and of what the drafter makes of what was accepted."""
-        names, seeds = {part.name for part in self.parts}, (SEED, shape.depth + 1, 1)
-        if BLOCK in names:  # of the rows that the head was trained with, or of all that are needed
-            fitting = [p for p in self.parts if p.name == BLOCK and p.rows > shape.depth]
-            return min(fitting, key=lambda part: part.rows).ms, self.part(*seeds[:2]).ms
+        """Return the milliseconds of a round's drafts, and of the drafter's reseed."""
+        names, rows = {part.name for part in self.parts}, shape.depth + 1
+        if BLOCK in names:  # of the rows that the head was trained with, or more where needed
+            fitting = [p for p in self.parts if p.name == BLOCK and p.rows >= rows]
+            return min(fitting, key=lambda part: part.rows).ms, self.part(SEED, rows).ms
         if STEP not in names:
             return 0.0, 0.0
         step = self.part(STEP if shape.is_chain else SEED, shape.topk)
-        reseeds = [p.ms for p in self.parts if (p.name, p.rows, p.sequences) == seeds]
-        # The first drafts are the reseed's, which is one row where nothing is committed.
+        reseeds = [p.ms for p in self.parts if (p.name, p.rows, p.sequences) == (SEED, rows, 1)]
+        # The reseed gives the first drafts; it is one row for a drafter that commits nothing.
         return (shape.depth - 1) * step.ms, [*reseeds, self.part(STEP, 1).ms][0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What was measured, where and how: rounds that `drafter` drafts for, `repeats` samples per
-    figure, on recorded steps where `cuda_graphs`, with speeds projected for rounds of `taus`
-    tokens."""
+    """What was measured, where and how: `repeats` samples per figure, and speeds projected for
+    rounds of `taus` tokens; `cuda_graphs` says whether rounds were recorded."""
 
     artifact: str
     executor: str
@@ -164,10 +167,10 @@ class Setup:
 class Results:
     """One run of the bench.
 
-    `read_bandwidth` in bytes per second; `peak_memory` in bytes by part; `caches` of an export that
-    told, and how many sequences more would have room for theirs, None where unknown; `chunk` is the
-    longest prefill chunk, in the target alone; `host_copies` per round by chain length, None where
-    unknown.
+    `read_bandwidth` is in bytes per second, `peak_memory` in bytes by part. `caches` are the
+    export's, and `more_fitting` is how many sequences more would fit, None where unknown. `chunk`
+    is the longest prompt chunk, in the target alone. `host_copies` are per round by its label, None
+    where unknown.
     """
 
     setup: Setup

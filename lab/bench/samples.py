@@ -1,4 +1,4 @@
-"""What is taken of the parts of a round behind one context: samples, and copies to the host."""
+"""Samples of the parts of a round at one context, and its copies to the host."""
 
 import os
 
@@ -19,19 +19,18 @@ from eagle_aot.lab.bench.timing import (
 
 TO_HOST = "Memcpy DtoH"
 COUNTED = 10  # rounds
-QUIET = "KINETO_LOG_LEVEL", "99"  # else the profiler reports each of its stages on stderr
+QUIET = "KINETO_LOG_LEVEL", "99"  # or the profiler reports each of its stages on stderr
 
 
 class RoundSeries:
-    """Samples of a round by the host's clock, and where the device is another than the host, by the
-    device's, and of what the host takes to launch it."""
+    """Samples of a round by the host's clock and, on a GPU, by the device's and until launched."""
 
     def __init__(self, clock: Clock, timed: Timed) -> None:
         self.wall = Series(clock, timed, time_on_host)
         self._device = self._launch = None
         if not clock.is_host:
             self._device = Series(clock, timed, time_on_device)
-            # As many calls as of whole rounds, because the device runs each of them to its end.
+            # As many calls as of whole rounds, because the device runs each call to its end.
             self._launch = Series(clock, timed, time_to_launch, self.wall.calls)
 
     def sample(self) -> None:
@@ -42,16 +41,16 @@ class RoundSeries:
 
     @property
     def host_ms(self) -> float | None:
-        """What the round costs beyond the device's span; None where the host is the device.
+        """The round's time outside the device's span; None where the host is the device.
 
-        The span holds whatever launching the device waits for, so this does not show a host-bound
-        round: `launch_ms` does.
+        The span includes waiting for launches, so this does not show a host-bound round:
+        `launch_ms` does.
         """
         return self.wall.ms - self._device.ms if self._device else None
 
     @property
     def launch_ms(self) -> float | None:
-        """What the host takes to launch the round; None where the host is the device."""
+        """The time to launch the round; None where the host is the device."""
         return self._launch.ms if self._launch else None
 
 
@@ -59,7 +58,7 @@ class Samples:
     """All parts of a round, timed in turn."""
 
     def __init__(self, clock: Clock, parts: Parts, prefill: PrefillTime) -> None:
-        """Warms all parts up behind the context that `prefill` filled the caches with."""
+        """Warm all parts up at the end of the context that `prefill` filled the caches with."""
         self._prefill = prefill
         self._context = prefill.tokens
         parts.place(self._context)
@@ -67,19 +66,19 @@ class Samples:
         self._rounds = [(round_, RoundSeries(clock, round_.timed)) for round_ in parts.rounds]
 
     def take(self) -> None:
-        """One more sample of every part."""
+        """Take one more sample of every part."""
         for _, forward in self._forwards:
             forward.sample()
         for _, round_ in self._rounds:
             round_.sample()
 
     def figures(self, floors: Floors) -> AtContext:
-        """Medians of what was taken."""
+        """Return the medians."""
         return AtContext(
             context=self._context,
             prefill=self._prefill,
-            parts=tuple(self._part(*taken, floors) for taken in self._forwards),
-            rounds=tuple(self._round(*taken, floors) for taken in self._rounds),
+            parts=tuple(self._part(part, series, floors) for part, series in self._forwards),
+            rounds=tuple(self._round(round_, series, floors) for round_, series in self._rounds),
         )
 
     def _part(self, forward: RepeatedForward, series: Series, floors: Floors) -> Part:
@@ -102,9 +101,9 @@ class Samples:
 
 
 def host_copies(timed: Timed) -> float | None:
-    """Copies from the GPU to the host per call whose result is read; None where none is seen.
+    """Return the copies from GPU to host per call whose result is read; None where none is seen.
 
-    The profiler slows down what comes after it: time first, count then.
+    The profiler slows down what comes after it: time first, then count.
     """
     os.environ.setdefault(*QUIET)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:

@@ -11,35 +11,35 @@ import torch
 
 from eagle_aot.runtime_runner.program.executor import Call
 
-SAMPLE_MS = 10.0  # long enough that one launch's delay is nothing in it
+SAMPLE_MS = 10.0  # long enough that one launch's delay does not count
 MAX_CALLS = 1000
 WARM_UPS = 3  # the first call loads, the second may record, the third is like all others
 
 
 class Span(Protocol):
-    """A stretch of the device's time that has begun."""
+    """A measured stretch of the device's time."""
 
     def stop(self) -> None:
         """End it here."""
 
     def milliseconds(self) -> float:
-        """Its length, once the device has got there; waits for that."""
+        """Return its length; wait until the device has reached its end."""
 
 
 class Clock(Protocol):
-    """Measures the time of one device, which may be the host itself."""
+    """The clock of one device, which may be the host itself."""
 
     is_host: bool
 
     def start(self) -> Span:
-        """A span from here on."""
+        """Start a span."""
 
     def settle(self) -> None:
         """Wait until the device is idle."""
 
 
 class HostSpan:
-    """By the host's clock."""
+    """A span by the host's clock."""
 
     def __init__(self) -> None:
         self._stopped = 0.0
@@ -53,7 +53,7 @@ class HostSpan:
 
 
 class HostClock:
-    """The host is the device."""
+    """The clock where the host is the device."""
 
     is_host = True
 
@@ -61,12 +61,11 @@ class HostClock:
         return HostSpan()
 
     def settle(self) -> None:
-        """Nothing runs behind the host's back."""
+        """The host runs nothing asynchronously."""
 
 
 class CudaSpan:
-    """Between two events in the current stream. What the device waits in between for a host that
-    launches more slowly than it runs is in it."""
+    """A span between two events in the current stream, waiting for launches included."""
 
     def __init__(self) -> None:
         self._started = torch.cuda.Event(enable_timing=True)
@@ -82,7 +81,7 @@ class CudaSpan:
 
 
 class CudaClock:
-    """The current CUDA device."""
+    """The clock of the current CUDA device."""
 
     is_host = False
 
@@ -94,15 +93,15 @@ class CudaClock:
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock of the device that an executor runs on."""
+    """Return the clock of the device that an executor runs on."""
     return CudaClock() if device.type == "cuda" else HostClock()
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A step to time, and what readies it, untimed.
+    """A step to time, and its untimed preparation.
 
-    A step that `moves` undoes what `prepare` did, so that it is prepared before every call.
+    A step that `moves` undoes its preparation, and is prepared before every call.
     """
 
     play: Call
@@ -111,11 +110,11 @@ class Timed:
 
 
 def time_on_device(clock: Clock, timed: Timed, calls: int) -> float:
-    """Milliseconds of device time per call, the mean of `calls` of them.
+    """Return the milliseconds of device time per call, the mean of `calls`.
 
-    All of them are handed over before the first is waited for; one more goes ahead, behind which
-    the host gets in front of the device, if launching a call takes it less time than running takes
-    the device. If not, the figure is the host's time for launching: see `time_to_launch`.
+    All calls are launched before the first is waited for, after one more call during which the host
+    gets ahead of the device, if launching takes less time than running. If it does not, the figure
+    is the host's time to launch: see `time_to_launch`.
     """
     bursts, burst = (calls, 1) if timed.moves else (1, calls)
     timed.prepare()
@@ -132,18 +131,18 @@ def time_on_device(clock: Clock, timed: Timed, calls: int) -> float:
 
 
 def time_on_host(clock: Clock, timed: Timed, calls: int) -> float:
-    """Milliseconds of the host's time per call whose result it reads, from an idle device on.
+    """Return the host's milliseconds per call whose result it reads, starting from an idle device.
 
-    That is what a call costs in a loop that needs each result before it goes on.
+    This is a call's time in a loop that needs each result before the next call.
     """
     return _from_idle(clock, timed, calls, lambda: timed.play().tolist())
 
 
 def time_to_launch(clock: Clock, timed: Timed, calls: int) -> float:
-    """Milliseconds of the host's time per call until it returns, from an idle device on.
+    """Return the host's milliseconds until a call returns, starting from an idle device.
 
-    The device goes on behind it. A launch near or above the device's time means that the host sets
-    the pace; it waits for the device only where so many kernels are pending that no more fit.
+    The device may still run. A launch time near or above the device's time means that the host sets
+    the pace; it waits for the device only where the queue of kernels is full.
     """
     return _from_idle(clock, timed, calls, timed.play)
 
@@ -164,7 +163,7 @@ Measure = Callable[[Clock, Timed, int], float]
 
 
 class Series:
-    """Samples of one step, to be taken in turn with other steps', so that a drift meets all."""
+    """Samples of one step; steps are sampled in turn, so that a drift affects all of them."""
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class Series:
         measure: Measure = time_on_device,
         calls: int | None = None,
     ) -> None:
-        """Warms the step up and chooses how many calls make a sample, unless that is given."""
+        """Warm the step up; choose how many `calls` make a sample, where that is None."""
         self._clock = clock
         self._timed = timed
         self._measure = measure
@@ -184,7 +183,7 @@ class Series:
         self._samples: list[float] = []
 
     def sample(self) -> None:
-        """Take one more."""
+        """Take one more sample."""
         self._samples.append(self._measure(self._clock, self._timed, self.calls))
 
     @property
@@ -194,5 +193,5 @@ class Series:
 
 
 def calls_for(milliseconds: float) -> int:
-    """How many calls of that length make one sample."""
+    """Return how many calls of that length make one sample."""
     return min(MAX_CALLS, max(1, math.ceil(SAMPLE_MS / max(milliseconds, 1e-6))))

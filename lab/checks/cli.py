@@ -4,10 +4,9 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import track
 
@@ -16,8 +15,8 @@ from eagle_aot.common.command import given_options
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.common.self_test import self_test_prompts
-from eagle_aot.common.spec import Option, check_fields, spec_command
-from eagle_aot.lab.options import parse_chain_lens
+from eagle_aot.common.spec import Option, spec_command
+from eagle_aot.lab.options import ArtifactSpec, parse_chain_lens
 from eagle_aot.lab.prompts import spread
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 
@@ -29,10 +28,9 @@ CHECKS, MORE = "Checks", "Options"
 T = TypeVar("T")
 
 
-class CheckSpec(msgspec.Struct, kw_only=True, frozen=True):
+class CheckSpec(ArtifactSpec, kw_only=True, frozen=True):
     """What to check of an artifact, and how much of it."""
 
-    artifact: Path
     verify: Annotated[
         bool,
         Option("Hash every file, compare versions, show the manifest; run nothing. This is the "
@@ -102,22 +100,9 @@ class CheckSpec(msgspec.Struct, kw_only=True, frozen=True):
     raw_prompt: Annotated[
         bool, Option("Do not wrap prompts in the chat template, with --lossless.", MORE)
     ] = False
-    drafter: Annotated[
-        str | None, Option("What drafts: the artifact's own drafter, or ngram.", MORE, "KIND")
-    ] = None
-    executor: Annotated[
-        Literal["auto", "aoti", "executorch"], Option("What runs the program.", MORE)
-    ] = "auto"
-    cuda_graph: Annotated[bool | None, Option("Record rounds on a GPU.", MORE)] = None
-    as_json: Annotated[bool, Option("Print one JSON object per check.", MORE, flag="--json")] = (
-        False
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
-OPENING = {"executor", "cuda_graph"}
+OPENING = {"executor", "no_cuda_graph"}
 USED_BY = {
     "verify": {"as_json"},
     "self_test": {"self_test_prompts", "as_json", *OPENING},
@@ -150,14 +135,7 @@ def main(spec: CheckSpec) -> None:
         chosen.remove("verify")
     if not chosen:
         return
-    from eagle_aot.runtime_runner.load import load_artifact  # imports torch
-
-    runner = load_artifact(
-        spec.artifact,
-        spec.executor,
-        cuda_graphs=spec.cuda_graph is not False,
-        drafter=spec.drafter,
-    )
+    runner = spec.load()
     for name in chosen:
         RUNNING[name](spec, runner)
 
@@ -196,6 +174,7 @@ def check_drafts(spec: CheckSpec, runner: "Runner") -> None:
 
 def check_rows(spec: CheckSpec, runner: "Runner") -> None:
     """Print rows and outputs of random prompts, and exit with 1 where any differs."""
+    from eagle_aot.lab.bench.spec import check_range
     from eagle_aot.lab.checks import lossless, rows
 
     limit = runner.constants.max_seq_len
@@ -204,6 +183,7 @@ def check_rows(spec: CheckSpec, runner: "Runner") -> None:
             f"--contexts {max(spec.contexts)} and {spec.max_new_tokens} new tokens: the "
             f"artifact's context is {limit}"
         )
+    check_range("--contexts", spec.contexts, limit)
     trees, chain_lens = shapes_of(spec), spec.chain_lens or range(1, 8)
     compared = rows.check_rows(runner, spec.contexts)
     outputs = lossless.compare_random_prompts(
@@ -244,7 +224,7 @@ def check_outputs(spec: CheckSpec, runner: "Runner") -> None:
 
 def check_requests(spec: CheckSpec, runner: "Runner") -> None:
     """Print requests that answer differently among others, and exit with 1 where there are any."""
-    from eagle_aot.lab.bench.settings import check_range
+    from eagle_aot.lab.bench.spec import check_range
     from eagle_aot.lab.checks.engine import check_engine
 
     assert spec.engine is not None

@@ -13,7 +13,7 @@ from eagle_aot.artifact import NGRAM, TARGET_METHODS, Manifest
 from eagle_aot.export import cli as export
 from eagle_aot.export.loading.provenance import NOWHERE
 from eagle_aot.lab.bench import cli as bench
-from eagle_aot.lab.bench import measure
+from eagle_aot.lab.bench import rounds
 from eagle_aot.lab.checks import cli as check
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.runtime_runner import Runner, cli, load_artifact
@@ -131,7 +131,7 @@ def test_its_self_test_compares_outputs_and_judges_no_head(alone_artifact: Path)
 
 
 def test_its_rounds_are_timed(alone_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "read_bandwidth", lambda clock, device: 1e10)
+    monkeypatch.setattr(rounds, "read_bandwidth", lambda clock, device: 1e10)
     quick = ["--repeats", "1", "--chain-lens", "1,3", "--contexts", "20", "--rows", "1,4"]
     done = CliRunner().invoke(bench.main, [str(alone_artifact), *quick, "--json"])
     assert done.exit_code == 0, done.output

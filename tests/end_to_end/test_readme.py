@@ -4,6 +4,7 @@ import importlib
 import multiprocessing
 import os
 import re
+import runpy
 import shlex
 import sys
 import tomllib
@@ -138,8 +139,11 @@ def test_commands_are_accepted_by_their_programs(
         return
     if words[0] == "python":
         program, *arguments = words[2:] if words[1] == "-m" else words[1:]
-        module = Path(program).stem if program.startswith("scripts/") else program
     else:
-        module, arguments = MODULES[words[0]], words[1:]
-    command: click.Command = importlib.import_module(module).main
-    command.make_context(module, arguments)  # raises click's error for an unknown option or value
+        program, arguments = MODULES[words[0]], words[1:]
+    command: click.Command = (
+        runpy.run_path(str(ROOT / program))["main"]
+        if program.startswith("scripts/")
+        else importlib.import_module(program).main
+    )
+    command.make_context(program, arguments)  # raises click's error for an unknown option or value

@@ -13,7 +13,7 @@ import openai
 import pytest
 from click.testing import CliRunner
 
-from check_server import main as check_server
+from eagle_aot.lab.checks.server.soak import main as soak
 from eagle_aot.runtime_runner import Runner
 from support.server import Server, served
 
@@ -284,7 +284,7 @@ def test_under_many_clients_every_text_is_as_alone(
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in OTHERS))
     asked = [int4_head_artifact, prompts, "--url", server.url, "--max-new-tokens", 24, "--json"]
     more = ["--clients", 8, "--minutes", 0.05, "--chaos"]
-    found = CliRunner().invoke(check_server, [str(word) for word in asked + more])
+    found = CliRunner().invoke(soak, [str(word) for word in asked + more])
     told = json.loads(found.stdout)
     assert found.exit_code == 0 and told["problems"] == []
     assert told["requests"]["as alone"] > 8 and told["memory"]["late"]["server"] > 0

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from eagle_aot.export.drafters.self_test.text import continue_greedily
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import load_target
 from eagle_aot.targets.registry import TINY_DIR
-from train_head import main
 
 TARGET = ["--target-model", "gemma4-tiny", "--device", "cpu"]
 ANSWERS = ["--prompts", "8", "--longest-prompt", "100", "--max-new-tokens", "32", "--slots", "16"]
@@ -32,7 +32,11 @@ HEAD = [
 EOS_IDS = (1, 4)
 
 
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train_head.py"
+
+
 def run(*arguments: str | Path) -> Result:
+    main = runpy.run_path(str(SCRIPT))["main"]
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 

@@ -1,1 +1,1 @@
-"""What a server makes of an engine's speed."""
+"""Compares a server with its engine alone."""

@@ -1,1 +1,1 @@
-"""Clients of a server, and what happens to them and to it."""
+"""Checks a running server with many clients."""

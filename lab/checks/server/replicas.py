@@ -1,4 +1,4 @@
-"""A server's replicas, where Ray runs them on this machine."""
+"""A server's replicas that Ray runs on this machine."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ POLL = 0.2
 
 
 def replicas() -> list[int]:
-    """Their processes, the oldest first."""
+    """Return the ids of their processes, the oldest first."""
     return sorted(_replicas())
 
 
@@ -26,8 +26,8 @@ def _replicas() -> Iterator[int]:
             continue
 
 
-def resident_of(process: int) -> int:
-    """Bytes of its memory, 0 where it has ended."""
+def resident_bytes(process: int) -> int:
+    """Return the bytes of a process's memory, 0 where it has ended."""
     try:
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     except OSError:
@@ -36,25 +36,25 @@ def resident_of(process: int) -> int:
 
 
 class Killer:
-    """Kills the oldest replica every so often, whatever it does; `killed` counts them."""
+    """Kills the oldest replica every so many seconds; `killed` counts them."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._count = seconds, len(replicas())
         self.killed = 0
 
     def kill_until(self, end: float) -> None:
-        """Until the clock says so."""
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(self._seconds, left))
-            victim = next(iter(replicas()), None)
-            if victim is not None and time.monotonic() < end:
+        """Kill replicas until `time.monotonic` reaches `end`."""
+        while (remaining := end - time.monotonic()) > 0:
+            time.sleep(min(self._seconds, remaining))
+            oldest = next(iter(replicas()), None)
+            if oldest is not None and time.monotonic() < end:
                 with suppress(ProcessLookupError):  # it has ended
-                    os.kill(victim, signal.SIGKILL)
+                    os.kill(oldest, signal.SIGKILL)
                     self.killed += 1
 
     def all_replaced(self) -> bool:
-        """Whether there are as many as before, soon enough."""
-        ends = time.monotonic() + REPLACED_WITHIN
-        while len(replicas()) < self._count and time.monotonic() < ends:
+        """Wait until there are as many as before; return whether that came in time."""
+        deadline = time.monotonic() + REPLACED_WITHIN
+        while len(replicas()) < self._count and time.monotonic() < deadline:
             time.sleep(POLL)
         return len(replicas()) >= self._count

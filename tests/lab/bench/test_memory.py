@@ -16,15 +16,15 @@ def test_the_bandwidth_is_bytes_over_the_fastest_time(monkeypatch: pytest.Monkey
     monkeypatch.setitem(memory.BUFFER_BYTES, "cpu", size)
     times = itertools.chain((9.0, 3.0, 2.0, 4.0), itertools.repeat(5.0))
     monkeypatch.setattr(memory, "time_on_device", lambda clock, timed, calls: next(times))
-    found = memory.read_bandwidth(HostClock(), torch.device("cpu"))
-    assert found == pytest.approx(size / 2e-3)
+    bandwidth = memory.read_bandwidth(HostClock(), torch.device("cpu"))
+    assert bandwidth == pytest.approx(size / 2e-3)
 
 
 def test_parts_add_up_to_what_is_in_use() -> None:
-    held = {"target weights": 700, "draft cache": 50}
-    parts = all_parts(held, 1000, 1100, 40, 1145)
-    assert parts.items() > held.items()
-    assert list(parts.values())[len(held) :] == [250, 100, 40, 5]
+    permanent = {"target weights": 700, "draft cache": 50}
+    parts = all_parts(permanent, 1000, 1100, 40, 1145)
+    assert parts.items() > permanent.items()
+    assert list(parts.values())[len(permanent) :] == [250, 100, 40, 5]
     assert sum(parts.values()) == 1145
 
 

@@ -9,7 +9,7 @@ import pytest
 from eagle_aot.artifact import DRAFT_DECODE, TARGET_VERIFY
 from eagle_aot.lab.bench.parts import Parts, WholeRound
 from eagle_aot.lab.bench.prefill import fill, fill_all, longest_chunk
-from eagle_aot.lab.bench.settings import Settings
+from eagle_aot.lab.bench.rounds import RoundsSpec
 from eagle_aot.lab.bench.timing import HostClock
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
@@ -24,19 +24,20 @@ def runner() -> Runner:
     return Runner(Path(), executor, CONSTANTS, Eagle3Drafter(executor, CONSTANTS, None))
 
 
-def settings(chain_lens: str, rows: str = "1") -> Settings:
-    return Settings.parse("64", chain_lens, "2", 1, True, rows).fitted(CONSTANTS)
+def spec(*chain_lens: int, rows: tuple[int, ...] = (1,)) -> RoundsSpec:
+    named = RoundsSpec(artifact=Path(), contexts=(64,), chain_lens=chain_lens, rows=rows, repeats=1)
+    return named.fitted(CONSTANTS)
 
 
 def calls_of(runner: Runner) -> list[tuple[str, list[int], list[int]]]:
-    """What the executor did since the last look."""
+    """Return and forget the executor's calls."""
     assert isinstance(runner.executor, LoggingExecutor)
     calls, runner.executor.calls = runner.executor.calls, []
     return calls
 
 
-def test_there_is_a_part_for_every_figure(runner: Runner) -> None:
-    parts = Parts(runner, settings("1,3", "1,2,16,64"))
+def test_every_figure_has_a_part(runner: Runner) -> None:
+    parts = Parts(runner, spec(1, 3, rows=(1, 2, 16, 64)))
     named = [(part.name, part.rows) for part in parts.forwards]
     verify = [("verify", rows) for rows in (2, 4, 16, 64)]
     steps = [("draft step", 1), ("draft seed", 2), ("draft seed", 4)]
@@ -49,7 +50,7 @@ def test_there_is_a_part_for_every_figure(runner: Runner) -> None:
 def test_a_drafter_without_a_head_has_no_forwards() -> None:
     executor = LoggingExecutor()
     runner = Runner(Path(), executor, CONSTANTS, NgramDrafter(CONSTANTS, "cpu"))
-    parts = Parts(runner, settings("1,3"))
+    parts = Parts(runner, spec(1, 3))
     assert [(part.name, part.rows) for part in parts.forwards] == [
         ("plain decode", 1), ("verify", 2), ("verify", 4),
     ]  # fmt: skip
@@ -62,8 +63,8 @@ def test_a_drafter_without_a_head_has_no_forwards() -> None:
     assert (method, positions) == (TARGET_VERIFY, [40, 41, 42, 43])
 
 
-def test_forwards_run_random_tokens_behind_the_context(runner: Runner) -> None:
-    parts = Parts(runner, settings("3"))
+def test_forwards_run_random_tokens_after_the_context(runner: Runner) -> None:
+    parts = Parts(runner, spec(3))
     seen = set()
     for context in (40, 100, 100):
         parts.place(context)
@@ -79,7 +80,7 @@ def test_forwards_run_random_tokens_behind_the_context(runner: Runner) -> None:
     assert len(seen) > 10
 
 
-def test_rounds_begin_at_the_context_every_time(runner: Runner) -> None:
+def test_rounds_start_at_the_context_every_time(runner: Runner) -> None:
     fill(runner, 3, 40, 1)
     round_ = WholeRound(runner.round(3), VOCAB)
     round_.place(40)
@@ -97,11 +98,11 @@ def test_rounds_begin_at_the_context_every_time(runner: Runner) -> None:
         assert calls[-1][2] == [*range(40, 41 + accepted), *rest]
 
 
-def test_rounds_of_several_texts_leave_the_other_sequences_alone() -> None:
+def test_rounds_of_a_batch_pad_the_other_sequences() -> None:
     executor, constants = LoggingExecutor(), replace(CONSTANTS, max_batch_size=4)
     runner = Runner(Path(), executor, constants, Eagle3Drafter(executor, constants, None))
     fill_all(runner, range(4), 40)
-    round_ = WholeRound(runner.round(2, 4), VOCAB, texts=3)
+    round_ = WholeRound(runner.round(2, 4), VOCAB, batch_size=3)
     round_.place(40)
     round_.timed.prepare()
     calls_of(runner)
@@ -111,7 +112,7 @@ def test_rounds_of_several_texts_leave_the_other_sequences_alone() -> None:
 
 
 def test_no_draft_leaves_the_cache(runner: Runner) -> None:
-    """Rounds that are begun again where they began stay within the cache's slack."""
+    """Rounds that restart at the same context stay within the cache's slack."""
     context, slots = CONSTANTS.max_seq_len - TAIL, CONSTANTS.flat_slots
     fill(runner, 7, context, 1)
     round_ = WholeRound(runner.round(7), VOCAB)
@@ -131,7 +132,7 @@ def test_filling_covers_the_context_with_target_and_drafter(runner: Runner) -> N
     assert list(itertools.chain(*written)) == [*range(70)] * 3
 
 
-def test_the_longest_chunk_is_what_prompts_are_cut_into(runner: Runner) -> None:
+def test_longest_chunk_is_a_chunk_of_prompts(runner: Runner) -> None:
     chunk = longest_chunk(runner, HostClock(), 1)
     assert chunk.tokens == CONSTANTS.max_prefill_chunk
     assert {method for method, _, _ in calls_of(runner)} == {"prefill"}

@@ -1,4 +1,4 @@
-"""What the command prints when, over results that need no measuring."""
+"""The order in which the command prints and draws, with made-up results."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from eagle_aot.lab.bench import measure
+from eagle_aot.lab.bench import rounds
 from eagle_aot.lab.bench.cli import main
 from eagle_aot.lab.bench.results import Results
-from eagle_aot.lab.plots import rounds
 from eagle_aot.runtime_runner import load
 from support.refusals import refuses
 from support.runner.made_up_results import made_up_results
@@ -25,7 +24,7 @@ class MadeUpBench:
         return made_up_results()
 
 
-def no_room(results: Results, path: Path) -> None:
+def disk_full(results: Results, path: Path) -> None:
     raise OSError(28, "No space left on device", str(path))
 
 
@@ -34,8 +33,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The artifacts that were loaded, on a disk that fills up before the picture is drawn."""
     loaded: list[Any] = []
     monkeypatch.setattr(load, "load_artifact", lambda path, *_, **__: loaded.append(path))
-    monkeypatch.setattr(measure, "Bench", MadeUpBench)
-    monkeypatch.setattr(rounds, "plot_rounds", no_room)
+    monkeypatch.setattr(rounds, "Bench", MadeUpBench)
+    monkeypatch.setattr(rounds, "plot_rounds", disk_full)
     return loaded
 
 

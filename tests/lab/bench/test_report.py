@@ -1,4 +1,4 @@
-"""What a person reads."""
+"""The tables of `eagle-bench --part rounds`."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def cells(text: str, first: str) -> list[str]:
     return row
 
 
-def test_the_head_says_what_was_measured_where() -> None:
+def test_head_names_artifact_machine_and_memory() -> None:
     lines = rendered(made_up_results()).splitlines()
     assert lines[:5] == [
         "made-[up]-$pair$, aoti with CUDA graphs, a GPU, eagle3",
@@ -33,10 +33,10 @@ def test_the_head_says_what_was_measured_where() -> None:
         "artifact 9.80 GB, 3 more would fit here",
         "longest prefill chunk, target alone: 128 tokens in 32.0 ms: 4,000 tokens/s",
     ]
-    assert lines[6] == "Behind 512 tokens (filled 512 tokens in 256.0 ms: 2,000 tokens/s)"
+    assert lines[6] == "512 tokens of context (filled 512 tokens in 256.0 ms: 2,000 tokens/s)"
 
 
-def test_forwards_stand_beside_plain_decoding_and_the_floor() -> None:
+def test_forwards_are_compared_with_plain_decoding_and_the_floor() -> None:
     text = rendered(made_up_results())
     assert cells(text, "plain decode") == [
         "plain decode",
@@ -50,7 +50,7 @@ def test_forwards_stand_beside_plain_decoding_and_the_floor() -> None:
     assert cells(text, "draft step") == ["draft step", "1", "1", "1.000", "0.09", "-", "-"]
 
 
-def test_rounds_promise_only_what_their_drafts_allow() -> None:
+def test_rounds_project_only_possible_speeds() -> None:
     text = rendered(made_up_results())
     assert cells(text, "K = 2") == [
         "K = 2", "18.000", "17.000", "1.000", "2.000", "-", "2.50", "1.50",
@@ -61,14 +61,14 @@ def test_rounds_promise_only_what_their_drafts_allow() -> None:
     ]  # fmt: skip
 
 
-def test_what_the_host_takes_is_a_dash_where_it_is_the_device() -> None:
+def test_host_times_are_dashes_where_the_host_is_the_device() -> None:
     at = made_up_context()
     at = replace(at, rounds=tuple(replace(r, host_ms=None, launch_ms=None) for r in at.rounds))
     shown = cells(rendered(made_up_results(at)), "K = 2")
     assert shown[2:6] == ["18.000", "-", "-", "-"]
 
 
-def test_a_floor_that_is_not_known_is_a_dash() -> None:
+def test_unknown_floor_is_a_dash() -> None:
     at = made_up_context()
     at = replace(at, rounds=tuple(replace(r, floor=None) for r in at.rounds))
     assert cells(rendered(made_up_results(at)), "K = 2")[6] == "-"

@@ -1,1 +1,0 @@
-"""INT4 linears side by side: this project's, its peers' and dense ones."""

@@ -1,0 +1,76 @@
+"""`eagle-bench --part batch`."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.lab.bench.batch import BatchTimes, main, whole_round
+from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
+from support.refusals import refuses
+from support.runner.logging_executor import CONSTANTS, LoggingExecutor
+
+LINE = BatchTimes(
+    context=1024,
+    batch_size=4,
+    chain_len=2,
+    round_ms=9.0,
+    device_ms=8.0,
+    launch_ms=0.5,
+    engine_ms=1.0,
+    of_one=3.0,
+    break_even_tau=1.5,
+)
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def test_speeds_are_those_of_whole_steps() -> None:
+    assert LINE.tokens_per_second(3) == 1e3 * 4 * 3 / 10
+    assert LINE.tokens_per_second(3.1) is None
+    assert LINE.host_share == pytest.approx(0.2)
+    assert replace(LINE, device_ms=None).host_share == pytest.approx(0.1)
+
+
+def test_all_shapes_are_compared_with_one_request_and_plain_rounds(batch_artifact: Path) -> None:
+    chosen = ("--batch-sizes", "3", "--chain-lens", "2", "--contexts", "40,100", "--tau", "1,2.5")
+    done = run(batch_artifact, *chosen, "--repeats", "1", "--json")
+    assert done.exit_code == 0, done.output
+    lines = json.loads(done.stdout)["lines"]
+    shapes = [(n["context"], n["batch_size"], n["chain_len"]) for n in lines]
+    assert shapes == [(c, b, k) for c in (40, 100) for b in (1, 3) for k in (0, 2)]
+    for one, of_one, plain in ((0, 0, 0), (1, 1, 0), (2, 0, 2), (3, 1, 2), (7, 5, 6)):
+        line, step = lines[one], [n["round_ms"] + n["engine_ms"] for n in lines]
+        assert line["of_one"] == pytest.approx(line["batch_size"] * step[of_one] / step[one])
+        assert line["break_even_tau"] == pytest.approx(step[one] / step[plain])
+        assert line["device_ms"] is line["launch_ms"] is None
+        assert 0 < line["host_share"] < 1
+        speeds = [p["tokens_per_second"] for p in line["projections"]]
+        assert speeds[0] == pytest.approx(1e3 * line["batch_size"] / step[one])
+        assert (speeds[1] is None) == (line["chain_len"] == 0)
+
+
+def test_a_table_for_a_reader(batch_artifact: Path) -> None:
+    done = run(batch_artifact, "--batch-sizes", "2", "--contexts", "40", "--repeats", "1")
+    assert done.exit_code == 0, done.output
+    assert "40 tokens of context each" in done.stdout and "tau 4" in done.stdout
+
+
+def test_lengths_beyond_the_artifact_are_refused(batch_artifact: Path) -> None:
+    refuses(run(batch_artifact, "--batch-sizes", "5"), "--batch-sizes 5: this artifact takes 1")
+    refuses(run(batch_artifact, "--chain-lens", "16", "--batch-sizes", "1"), "takes 1 to 15")
+    refuses(run(batch_artifact, "--batch-sizes", "1"), "--contexts 1024: this artifact takes 1")
+
+
+def test_more_drafts_than_rows_are_refused() -> None:
+    executor, constants = LoggingExecutor(), replace(CONSTANTS, max_batch_size=8)
+    runner = Runner(Path(), executor, constants, Eagle3Drafter(executor, constants, None))
+    with pytest.raises(SettingError, match="8 requests with 15 drafts: a round of so many"):
+        whole_round(runner, 8, 15)
