@@ -211,7 +211,6 @@ def check_only(asked: Asked) -> None:
 
 def show_self_test(asked: Asked) -> None:
     """The ranking and the finding; a warning is what was asked for, so it is a failure here."""
-    from eagle_aot.export.drafters.verdict import announce
     from eagle_aot.export.pipeline import run_self_test
 
     verdict = run_self_test(asked.source, asked.options)
@@ -221,7 +220,7 @@ def show_self_test(asked: Asked) -> None:
         console = Console(stderr=True)
         verdict.show(console)
         if not verdict.is_warning:
-            announce(verdict, console)
+            verdict.announce(console)
     if verdict.is_warning:
         raise PairingError(f"self-test: {verdict.message}")
 

@@ -10,7 +10,6 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Constants, Manifest, file_records
 from eagle_aot.common.progress import Progress
-from eagle_aot.export.drafters.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, drafts_of_a_round, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
@@ -38,6 +37,7 @@ from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.export.publish.describe import describe, image_inputs, publish, write_draft_ids
 from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
+from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
 from eagle_aot.targets import get_target

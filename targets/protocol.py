@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from eagle_aot.targets.step import GivenRows, Rows
+from eagle_aot.targets.step import Rows
 
 
 @runtime_checkable
@@ -38,11 +38,7 @@ class TapTarget(Protocol):
         """Choose the boundaries whose hidden states `forward_logits_taps` returns."""
 
     def forward_logits_taps(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        last_logits_only: bool = False,
-        given: GivenRows | None = None,
+        self, tokens: Tensor, input_pos: Tensor, last_logits_only: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Run one chunk through the cache: logits float32 [1, T, V], taps [1, T, n_taps * H]."""
 

@@ -1,6 +1,6 @@
 """What an export asks of a drafter, whatever its kind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -12,10 +12,10 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 if TYPE_CHECKING:
     from eagle_aot.export.drafters.files import HeadCheckpoint
     from eagle_aot.export.drafters.target_facts import TargetFacts
-    from eagle_aot.export.drafters.verdict import Verdict
     from eagle_aot.export.lengths import MethodLengths
     from eagle_aot.export.method_spec import MethodSpec
     from eagle_aot.export.pair import Pair
+    from eagle_aot.export.self_test.text import Reading
 
 Facts = dict[str, Any]
 """JSON, each fact with what decided it."""
@@ -105,16 +105,8 @@ class HeadKind(DrafterKind, Protocol):
     def report(self, description: Facts) -> list[str]:
         """A description as lines for a reader."""
 
-    def self_test(
-        self,
-        pair: "Pair",
-        prompts: Sequence[Sequence[int]],
-        eos_ids: Sequence[int],
-        device: torch.device,
-        begin: Callable[[str], None],
-    ) -> "Verdict":
-        """Whether it drafts for its target as it was trained to; the pair is on `device`.
+    def readings(self, pair: "Pair") -> "Iterator[Reading]":
+        """Yield the ways in which the drafter's files can be read, for a self-test.
 
-        `begin` is told the name of each stage after the first. Leaves the pair as it was, caches
-        emptied.
+        The first one is what an export takes. They may use all caches of the pair.
         """

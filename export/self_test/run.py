@@ -1,27 +1,28 @@
-"""The self-test around a drafter's own: prompts, device, what can go wrong, and what is told."""
+"""The self-test of a loaded pair: prompts, device, failures, and what an export records."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eagle_aot.common.errors import ArtifactError, ExportError, PromptError, SettingError
 from eagle_aot.common.memory import shortage
-from eagle_aot.common.prompts import Prompt, is_ids
+from eagle_aot.common.progress import Progress
+from eagle_aot.common.prompts import is_ids
 from eagle_aot.common.self_test import identity, self_test_prompts
 from eagle_aot.common.threads import torch_threads
 from eagle_aot.export.drafters.registry import HEADS
-from eagle_aot.export.drafters.verdict import RANDOM, Verdict, announce, unknown
 from eagle_aot.export.loading.load import LoadedPair
-from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.prepare.cpu_weights.lighten import eager
 from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
 from eagle_aot.export.prepare.fold import fold_int4
-from eagle_aot.export.self_test.device import moved
+from eagle_aot.export.self_test.text import target_texts
+from eagle_aot.export.self_test.verdict import RANDOM, Verdict, rank, unknown
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.int4 import Int4Linear
 
@@ -32,7 +33,7 @@ SMALL = 10**8
 
 
 def self_test(loaded: LoadedPair, backend: str, options: ExportOptions) -> Verdict:
-    """What the drafter of a loaded pair says, where its backend computes: on the GPU or the host.
+    """Test the drafter of a loaded pair where its backend computes: on the GPU or the host.
 
     Caches are emptied. Raises PromptError for a user's prompts that cannot be read or are outside
     the vocabulary, ExportError where computing fails.
@@ -41,14 +42,16 @@ def self_test(loaded: LoadedPair, backend: str, options: ExportOptions) -> Verdi
         return unknown(RANDOM)
     prompts = self_test_prompts(options.self_test_prompts)
     try:
-        verdict = _of_drafter(loaded, prompts, backend, options)
+        tokenizer = loaded.source.provenance.tokenizer
+        encoded = [p if is_ids(p) else tokenizer.encode(p) for p in prompts]
+        verdict = rank_readings(loaded, encoded, backend, options.progress)
     except ArtifactError as error:
         return unknown(str(error))
     except PromptError:
         if options.self_test_prompts is not None:
             raise
         return unknown("its tokenizer gives no ids, or such as lie outside its vocabulary")
-    except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
+    except (MemoryError, RuntimeError) as error:  # torch reports a lack of memory as either
         if reason := shortage(error):
             return unknown(reason)
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
@@ -58,17 +61,22 @@ def self_test(loaded: LoadedPair, backend: str, options: ExportOptions) -> Verdi
     return verdict
 
 
-def _of_drafter(
-    loaded: LoadedPair, prompts: Sequence[Prompt], backend: str, options: ExportOptions
+def rank_readings(
+    loaded: LoadedPair, prompts: Sequence[Sequence[int]], backend: str, progress: Progress
 ) -> Verdict:
-    """On the host of dense weights, which compute faster there."""
-    provenance, stage = loaded.source.provenance, options.progress.stage("self-test: text")
-    encoded = encode(prompts, provenance)
+    """Let the target answer prompts of token ids, and rank the drafter's readings on its texts."""
     device = torch.device("cuda" if backend == CUDA else "cpu")
-    pair = eager(fold_int4(loaded.pair)) if device.type == "cpu" else loaded.pair
-    with stage as begin, moved(pair, device), torch_threads(threads_for(pair.target)):
-        kind = HEADS[pair.draft.kind]
-        return kind.self_test(pair, encoded, provenance.eos_ids, device, begin)
+    # A host computes faster with dense weights.
+    pair = eager(fold_int4(loaded.pair)) if backend != CUDA else loaded.pair
+    target, draft, stage = pair.target, pair.draft, progress.stage("self-test: text")
+    with stage as begin, moved(pair, device), torch_threads(threads_for(target)):
+        eos_ids = loaded.source.provenance.eos_ids
+        texts = target_texts(target, draft.tap_layers, prompts, eos_ids, device)
+        begin("self-test: drafts")
+        try:
+            return rank(HEADS[draft.kind].readings(pair), texts, target.vocab_size)
+        finally:
+            pair.reset_cache()
 
 
 def check_head(source: Source) -> None:
@@ -83,10 +91,10 @@ def check_head(source: Source) -> None:
 def pairing_record(
     loaded: LoadedPair, backend: str, options: ExportOptions
 ) -> dict[str, Any] | None:
-    """The manifest's record of a self-test that is part of an export; None where it is left out,
-    or where there is no head to test.
+    """Return the manifest's record of an export's self-test; None where the test is left out, or
+    there is no head to test.
 
-    A warning goes to stderr, anything else only to a terminal: the text is right either way.
+    A warning is printed to stderr, anything else only to a terminal: the text is right either way.
     """
     if options.no_self_test or not loaded.source.has_head:
         return None
@@ -95,20 +103,20 @@ def pairing_record(
     else:
         verdict = self_test(loaded, backend, options)
     if backend == CUDA:
-        torch.cuda.empty_cache()  # compilers may take room in processes of their own
+        torch.cuda.empty_cache()  # compilers may need the memory in processes of their own
     console = options.progress.console
     if verdict.is_warning or console.is_terminal:
-        announce(verdict, console)
+        verdict.announce(console)
     return verdict.to_json()
 
 
 def is_costly(target: TapTarget, backend: str) -> bool:
-    """Whether it takes so long that an export leaves it to whoever asks for it."""
+    """Return whether the test takes so long that an export runs it only on request."""
     return backend != CUDA and count_weights(target) > LARGE
 
 
 def count_weights(target: TapTarget) -> int:
-    """Of the input table and all linears."""
+    """Return the number of weights of the input table and of all linears."""
     assert isinstance(target, nn.Module)
     sizes = [
         linear.in_features * linear.out_features
@@ -119,10 +127,43 @@ def count_weights(target: TapTarget) -> int:
 
 
 def threads_for(target: TapTarget) -> int:
-    """One for a small target, as many as there are for others."""
+    """Return one thread for a small target, and all threads for others."""
     return 1 if count_weights(target) < SMALL else torch.get_num_threads()
 
 
-def encode(prompts: Sequence[Prompt], provenance: Provenance) -> list[Sequence[int]]:
-    """Token ids, text as one turn of the target's chat. Raises ArtifactError and PromptError."""
-    return [p if is_ids(p) else provenance.tokenizer.encode(p) for p in prompts]
+@contextmanager
+def moved(pair: nn.Module, device: torch.device) -> Iterator[None]:
+    """Run a pair that is on the host on `device`; afterwards it has the very tensors it had.
+
+    Moving it there and back would part tensors that share memory, and exports store those once.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    homes: list[dict[str, Any]] = [
+        home for m in pair.modules() for home in (m._parameters, m._buffers)
+    ]
+    before = [dict(home) for home in homes]
+    copies: dict[tuple[int, torch.Size, tuple[int, ...]], Tensor] = {}
+    try:
+        for home in homes:
+            for name, tensor in home.items():
+                if tensor is not None:
+                    home[name] = _copy(tensor, device, copies)
+        yield
+    finally:
+        for home, tensors in zip(homes, before, strict=True):
+            home.update(tensors)
+
+
+def _copy(
+    tensor: Tensor,
+    device: torch.device,
+    copies: dict[tuple[int, torch.Size, tuple[int, ...]], Tensor],
+) -> Tensor:
+    """Return one copy for all tensors that view the same memory alike; a parameter of one."""
+    key = tensor.data_ptr(), tensor.shape, tensor.stride()
+    if key not in copies or not tensor.numel():
+        copies[key] = tensor.detach().to(device)
+    copy = copies[key]
+    return nn.Parameter(copy, requires_grad=False) if isinstance(tensor, nn.Parameter) else copy

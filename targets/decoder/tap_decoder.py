@@ -16,7 +16,6 @@ from eagle_aot.targets.decoder.rope import Rotary, RotaryEmbedding
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.step import (
     MAX_ROWS,
-    GivenRows,
     PromptChunk,
     Rows,
     chain_step,
@@ -93,21 +92,16 @@ class TapDecoder(nn.Module):
         self.tap_layers = tuple(layers)
 
     def forward_logits_taps(
-        self,
-        tokens: Tensor,
-        input_pos: Tensor,
-        last_logits_only: bool = False,
-        given: GivenRows | None = None,
+        self, tokens: Tensor, input_pos: Tensor, last_logits_only: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Run consecutive tokens of the first sequence, as `run` does, and check the positions.
 
-        tokens int64 [1, T], input_pos int64 [T]; rows that are `given` are of a prompt. Raises
-        SettingError as `PositionGuard` does.
+        tokens int64 [1, T], input_pos int64 [T]. Raises SettingError as `PositionGuard` does.
         """
         self.positions.advance(tokens, input_pos)
-        few = input_pos.shape[0] <= MAX_ROWS and given is None
+        few = input_pos.shape[0] <= MAX_ROWS
         first = torch.zeros(1, dtype=torch.int64, device=input_pos.device)
-        rows = chain_step(input_pos) if few else PromptChunk(input_pos, first, given=given)
+        rows = chain_step(input_pos) if few else PromptChunk(input_pos, first)
         return self.run(tokens, rows, last_logits_only)
 
     def run(

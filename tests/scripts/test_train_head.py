@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 
 from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.export import load_draft
-from eagle_aot.export.drafters.eagle3.self_test.run import rank
+from eagle_aot.export.drafters.eagle3.self_test import readings_of
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import name_of_kind
-from eagle_aot.export.drafters.self_test.text import continue_greedily
+from eagle_aot.export.self_test.text import continue_greedily
+from eagle_aot.export.self_test.verdict import rank
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import load_target
 from eagle_aot.targets.registry import TINY_DIR
@@ -106,7 +107,8 @@ def test_the_self_test_finds_that_it_fits(trained: Path) -> None:
         for story in itertools.islice(stories(5, "test"), 12)
     ]
     draft = load_draft(trained / "head", target, 256)
-    assert rank(draft, texts, target.num_hidden_layers).kind == "fits"
+    readings = readings_of(draft, target.num_hidden_layers)
+    assert rank(readings, texts, target.vocab_size).kind == "fits"
 
 
 def test_a_p_eagle_head_is_trained_on_the_same_answers(trained: Path, tmp_path: Path) -> None:

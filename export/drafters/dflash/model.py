@@ -6,7 +6,7 @@ at its own position. Math as in z-lab's `dflash/model.py`. Shapes: Ht the target
 head's, V the target's vocabulary, Vd the head's.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -89,12 +89,9 @@ class DFlashDraft(nn.Module):
 
     def store(self, features: Tensor, step: Step) -> None:
         """Store the keys and values of a text's features [B, T, H] at the rows of `step`."""
-        self.store_in(one_row_of_rows(features), self._contexts(step, block=False))
-
-    def store_in(self, features: Tensor, contexts: Mapping[str, Context]) -> None:
-        """The same of [1, T, H], by the kind of layer."""
+        rows, contexts = one_row_of_rows(features), self._contexts(step, block=False)
         for layer in self._layers():
-            layer.store(features, contexts[layer.kind])
+            layer.store(rows, contexts[layer.kind])
 
     def run(self, tokens: Tensor, step: Step) -> Tensor:
         """One forward of blocks: their first tokens are those of int64 [B, T], all others masks.
@@ -103,28 +100,17 @@ class DFlashDraft(nn.Module):
         which row i says what stands at its own position; row 0 says nothing.
         """
         contexts = self._contexts(step, block=True)
-        return rows_of_sequences(self.blocks(tokens, contexts), tokens)
-
-    def blocks(
-        self,
-        tokens: Tensor,
-        contexts: Mapping[str, Context],
-        embedding_scale: float | None = None,
-    ) -> Tensor:
-        """The same by the kind of layer, [1, B * T, Vd]; the scale is the config's where it is
-        None."""
         row = torch.arange(tokens.shape[1], device=tokens.device)
         masked = torch.where(row == 0, tokens, self.config.mask_token_id)
         stream = self.embed_tokens(one_row_of_rows(masked))
-        scale = self.config.embedding_scale if embedding_scale is None else embedding_scale
-        if scale != 1.0:
-            stream = stream * scale
+        if self.config.embedding_scale != 1.0:
+            stream = stream * self.config.embedding_scale
         layers = list(self._layers())
         norms = [*(layer.input_layernorm for layer in layers), self.norm]
         normed = norms[0](stream)
         for layer, norm in zip(layers, norms[1:], strict=True):
             stream, normed = layer(stream, normed, contexts[layer.kind], norm)
-        return self._logits(normed)
+        return rows_of_sequences(self._logits(normed), tokens)
 
     def _logits(self, normed: Tensor) -> Tensor:
         logits, config = cast(self.lm_head(normed), torch.float32), self.config

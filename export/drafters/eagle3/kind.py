@@ -10,7 +10,7 @@ from eagle_aot.export.drafters.eagle3.load import build_draft
 from eagle_aot.export.drafters.eagle3.methods import methods
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
-from eagle_aot.export.drafters.eagle3.self_test.run import self_test
+from eagle_aot.export.drafters.eagle3.self_test import readings
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.targets import TapTarget, TargetSpec
@@ -21,8 +21,8 @@ __all__ = [
     "describe",
     "load",
     "methods",
+    "readings",
     "report",
-    "self_test",
     "without_checkpoint",
 ]
 

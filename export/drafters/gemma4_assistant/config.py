@@ -13,16 +13,12 @@ class Wiring:
     token stands, as transformers and mlx-vlm have it, 0 as vLLM. Sliding layers see the last
     `sliding_window + window_offset` keys: 1 as transformers, 0 as vLLM, -1 as mlx-vlm. `kv_layers`
     are the target's layers whose keys and values are read, for each kind of layer one; None are the
-    last of each kind. The rest is only for a self-test: a state before the target's final norm, raw
-    rows of its table, and the two halves of the first projection the other way round.
+    last of each kind.
     """
 
     position_offset: int = 1
     window_offset: int = 1
     kv_layers: tuple[int, ...] | None = None
-    raw_state: bool = False
-    raw_embedding: bool = False
-    halves_swapped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

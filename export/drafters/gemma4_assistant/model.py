@@ -114,25 +114,16 @@ class Gemma4Assistant(nn.Module):
         """There is none."""
 
     def run(
-        self,
-        target: Gemma4Target,
-        tokens: Tensor,
-        states: Tensor,
-        step: Step,
-        wiring: Wiring | None = None,
+        self, target: Gemma4Target, tokens: Tensor, states: Tensor, step: Step
     ) -> tuple[Tensor, Tensor]:
         """One forward: tokens int64 [B, T] with states [B, T, Bt], behind the keys that `step`
         names: its positions and tails are those of each row's newest key.
 
-        `wiring` is the config's where it is None. Returns logits float32 [B, T, V] and the states
-        [B, T, Bt] that go with the next tokens.
+        Returns logits float32 [B, T, V] and the states [B, T, Bt] that go with the next tokens.
         """
-        wiring = wiring or self.config.wiring
-        rows = one_row_of_rows(tokens)
-        embedding = target.embed_tokens(rows) if wiring.raw_embedding else target.embed(rows)
-        halves = embedding, one_row_of_rows(states)
-        stream = torch.cat(halves[::-1] if wiring.halves_swapped else halves, dim=-1)
-        features = self._features(self.pre_projection(stream), self._contexts(target, step, wiring))
+        embedding = target.embed(one_row_of_rows(tokens))
+        stream = torch.cat((embedding, one_row_of_rows(states)), dim=-1)
+        features = self._features(self.pre_projection(stream), self._contexts(target, step))
         logits = cast(self.lm_head(features), torch.float32)
         if isinstance(self.masked_embedding, Centroids):
             logits = self.masked_embedding(features, logits)
@@ -148,7 +139,8 @@ class Gemma4Assistant(nn.Module):
             stream, normed = layer(stream, normed, contexts[layer.kind], norm)
         return normed
 
-    def _contexts(self, target: Gemma4Target, step: Step, wiring: Wiring) -> dict[str, ReadContext]:
+    def _contexts(self, target: Gemma4Target, step: Step) -> dict[str, ReadContext]:
+        wiring = self.config.wiring
         positions = step.row_positions + wiring.position_offset
         contexts = {}
         for kind, cache in source_caches(self, target, wiring).items():

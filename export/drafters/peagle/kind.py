@@ -12,7 +12,7 @@ from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.export.drafters.eagle3.reading.mask import MASK_HIDDEN, OWN_IDS
 from eagle_aot.export.drafters.eagle3.reading.names import canonical
-from eagle_aot.export.drafters.eagle3.self_test.run import self_test
+from eagle_aot.export.drafters.eagle3.self_test import readings
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle.methods import methods
 from eagle_aot.export.drafters.protocol import Facts
@@ -25,8 +25,8 @@ __all__ = [
     "describe",
     "load",
     "methods",
+    "readings",
     "report",
-    "self_test",
     "without_checkpoint",
 ]
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.self_test.chain import LayerChains
+from eagle_aot.export.drafters.eagle3.self_test import LayerChains
 from eagle_aot.lab.training.heads.corpus import Batch
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget
 

@@ -43,7 +43,7 @@ def questions(protocol: type) -> set[str]:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_answers_all_questions(name: str) -> None:
     assert questions(DrafterKind) == {"without_checkpoint", "methods"}
-    assert questions(HeadKind) == {"claims", "load", "describe", "report", "self_test"}
+    assert questions(HeadKind) == {"claims", "load", "describe", "report", "readings"}
     asked = questions(DrafterKind) | (questions(HeadKind) if name in HEADS else set())
     assert all(callable(getattr(KINDS[name], question)) for question in asked)
 

@@ -17,8 +17,7 @@ from eagle_aot.export.cli import main
 from eagle_aot.export.loading import provenance
 from eagle_aot.export.pipeline import run_self_test
 from eagle_aot.export.self_test import run as module
-from eagle_aot.export.self_test.device import moved
-from eagle_aot.export.self_test.run import pairing_record
+from eagle_aot.export.self_test.run import moved, pairing_record
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from faults.heads import FAULTS, write_faulty_head
 from support.files.artifact import write_artifact
@@ -125,7 +124,8 @@ def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
             raise PromptError("the prompt is empty")
         return ids
 
-    monkeypatch.setattr(provenance, "Tokenizer", lambda directory: SimpleNamespace(encode=encode))
+    tokenizer = SimpleNamespace(encode=encode)
+    monkeypatch.setattr(provenance, "convert_tokenizer", lambda directory: tokenizer)
     source = Source.find("gemma4-tiny", None, None, "auto")
     loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
     found = pairing_record(loaded, "xnnpack", ExportOptions())

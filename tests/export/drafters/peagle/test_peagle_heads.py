@@ -10,13 +10,12 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, EagleError, UnsupportedError
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
-from eagle_aot.export.drafters.eagle3.self_test.chain import chain_logits
-from eagle_aot.export.drafters.eagle3.self_test.reading import chosen_reading, other_readings
+from eagle_aot.export.drafters.eagle3.self_test import readings_of
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
 from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
-from eagle_aot.export.drafters.self_test.text import Text
+from eagle_aot.export.self_test.text import Text
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import chain_step
@@ -83,12 +82,13 @@ def test_masks_are_the_formulas(
 
 def test_the_self_test_scores_what_drafting_gives(target: TapTarget, tmp_path: Path) -> None:
     draft, text = loaded(write_peagle(tmp_path, SHAPES[0]), target), text_of(SHAPES[0])
-    steps = list(chain_logits(draft, chosen_reading(draft), text, 1 + MASKS))
+    readings = list(readings_of(draft, 4))
+    steps = list(readings[0].chain_logits(text, 1 + MASKS))
     for row, anchor in enumerate(range(text.first_anchor, text.slots)):
         found = drafted(draft, text, anchor + 1)
         for step, logits in enumerate(steps):
             torch.testing.assert_close(logits[row], found[step], rtol=1e-4, atol=1e-4)
-    names = [reading.name for reading in other_readings(draft, 4)]
+    names = [reading.name for reading in readings]
     assert "halves swapped" in names and not [name for name in names if "feedback" in name]
 
 

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.eagle3.self_test.chain import chain_logits
-from eagle_aot.export.drafters.eagle3.self_test.reading import chosen_reading, other_readings
-from eagle_aot.export.drafters.self_test.readings import control_of
-from eagle_aot.export.drafters.self_test.text import Text
+from eagle_aot.export.drafters.eagle3.self_test import readings_of
+from eagle_aot.export.self_test.text import Text
 from support.heads.files import HeadShape, write_speculators
 
 STEPS = 3
@@ -51,7 +49,8 @@ def drafted(draft: Eagle3Draft, text: Text, anchor: int) -> list[Tensor]:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_chain_is_what_drafting_gives(shape: HeadShape, tmp_path: Path) -> None:
     draft, text = load_draft(write_speculators(tmp_path, shape), max_seq_len=32), random_text(shape)
-    steps = list(chain_logits(draft, chosen_reading(draft), text, STEPS))
+    chosen, *_ = readings_of(draft, 4)
+    steps = list(chosen.chain_logits(text, STEPS))
     for row, anchor in enumerate(range(text.first_anchor, text.slots)):
         for step, logits in enumerate(drafted(draft, text, anchor)):
             torch.testing.assert_close(steps[step][row], logits, rtol=1e-4, atol=1e-4)
@@ -63,27 +62,27 @@ def test_a_reading_is_the_head_with_that_option(flag: str, tmp_path: Path) -> No
     one = load_draft(write_speculators(tmp_path / "a", HeadShape()))
     other = load_draft(write_speculators(tmp_path / "b", replace(HeadShape(), **{flag: True})))
     text = random_text(HeadShape())
-    found = next(r for r in other_readings(one, 4) if getattr(r, flag))
+    reading = next(r for r in readings_of(one, 4) if getattr(r.wiring, flag))
+    chosen, *_ = readings_of(other, 4)
     for ours, theirs in zip(
-        chain_logits(one, found, text, STEPS),
-        chain_logits(other, chosen_reading(other), text, STEPS),
-        strict=True,
+        reading.chain_logits(text, STEPS), chosen.chain_logits(text, STEPS), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_the_control_reads_other_positions(tmp_path: Path) -> None:
     draft, text = load_draft(write_speculators(tmp_path, HeadShape())), random_text(HeadShape())
-    reading = chosen_reading(draft)
-    right, wrong = (next(chain_logits(draft, r, text, 1)) for r in (reading, control_of(reading)))
+    chosen, *_ = readings_of(draft, 4)
+    right, wrong = (next(r.chain_logits(text, 1)) for r in (chosen, chosen.control()))
     assert not torch.allclose(right, wrong)
 
 
 def test_readings_stay_within_the_target(tmp_path: Path) -> None:
     draft = load_draft(write_speculators(tmp_path, HeadShape(), taps=[0, 1, 4]))
-    taps = {r.tap_layers for r in other_readings(draft, 4)} - {(0, 1, 4)}
+    readings = list(readings_of(draft, 4))
+    taps = {r.tap_layers for r in readings} - {(0, 1, 4)}
     assert taps == {(0, 2, 4), (0, 1, 3)}
-    names = [r.name for r in other_readings(draft, 4)]
+    names = [r.name for r in readings]
     assert len(names) == len(set(names))
     assert {"d2t as ids", "d2t not applied", "halves swapped"} < set(names)
 
@@ -91,4 +90,4 @@ def test_readings_stay_within_the_target(tmp_path: Path) -> None:
 def test_a_full_vocabulary_has_one_map(tmp_path: Path) -> None:
     draft = load_draft(write_speculators(tmp_path, HeadShape()))
     draft.target_ids = torch.arange(len(draft.target_ids))
-    assert not [r for r in other_readings(draft, 4) if "d2t" in r.name]
+    assert not [r for r in readings_of(draft, 4) if "d2t" in r.name]

@@ -8,16 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eagle_aot.export.drafters.self_test.comparison import (
+from eagle_aot.export.self_test.score import (
     BLOCK,
     FEWEST_BLOCKS,
     STANDARD_ERRORS,
     Mean,
+    Rounds,
+    Score,
     is_better,
-    is_enough,
     log_gain,
+    replay,
 )
-from eagle_aot.export.drafters.self_test.score import Rounds, Score, replay
 from eagle_aot.runtime_runner.decode.stats import Stats
 
 STEPS = 4
@@ -90,7 +91,7 @@ def test_an_error_is_that_of_blocks() -> None:
     values = torch.randn(25, generator=torch.Generator().manual_seed(0)).repeat_interleave(BLOCK)
     assert Mean.of(values).error == pytest.approx(float(values[::BLOCK].std()) / 5, rel=1e-4)
     enough = score(torch.ones(192, STEPS))
-    assert is_enough(enough) and not is_enough(score(torch.ones(191, STEPS)))
+    assert enough.is_enough and not score(torch.ones(191, STEPS)).is_enough
 
 
 def test_chance_is_as_rare_as_is_said() -> None:

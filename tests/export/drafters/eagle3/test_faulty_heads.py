@@ -12,9 +12,11 @@ import torch
 from eagle_aot.common.self_test import MAX_NEW_TOKENS, PROMPTS
 from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.export import load_draft
-from eagle_aot.export.drafters.eagle3.self_test.run import rank
-from eagle_aot.export.drafters.self_test.text import Text, continue_greedily
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.export.drafters.eagle3.self_test import readings_of
 from eagle_aot.export.prepare.fold import fold_int4
+from eagle_aot.export.self_test.text import Text, continue_greedily
+from eagle_aot.export.self_test.verdict import Verdict, rank
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.registry import TINY_DIR
@@ -46,6 +48,10 @@ def texts_of(target: TapTarget, prompts: list[str]) -> list[Text]:
     return [answer(tokenizer.encode(prompt)) for prompt in prompts]
 
 
+def judged(draft: Eagle3Draft, texts: list[Text], target: TapTarget) -> Verdict:
+    return rank(readings_of(draft, target.num_hidden_layers), texts, target.vocab_size)
+
+
 @pytest.fixture(scope="module")
 def built_in(target: TapTarget) -> list[Text]:
     return texts_of(target, list(PROMPTS))
@@ -57,7 +63,7 @@ def many_stories(target: TapTarget) -> list[Text]:
 
 
 def test_the_shipped_head_fits(target: TapTarget, built_in: list[Text]) -> None:
-    verdict = rank(load_draft(TINY_DIR / "head", target, 256), built_in, target.num_hidden_layers)
+    verdict = judged(load_draft(TINY_DIR / "head", target, 256), built_in, target)
     assert verdict.kind == "fits" and not verdict.is_warning
     assert verdict.entries[0] is verdict.chosen
     assert verdict.chosen.score.rounds.tau > 2.5
@@ -69,7 +75,7 @@ def test_a_fault_is_told_from_the_rest(
 ) -> None:
     texts = request.getfixturevalue("many_stories" if fault.slight else "built_in")
     head = load_draft(write_faulty_head(fault, tmp_path / "head"), target, 256)
-    verdict = rank(head, texts, target.num_hidden_layers)
+    verdict = judged(head, texts, target)
     assert verdict.is_warning
     if fault.found is None:
         assert verdict.kind == "chance" and "do not belong together" in verdict.message
@@ -82,10 +88,10 @@ def test_the_tap_flag_that_is_named_mends_it(
     target: TapTarget, built_in: list[Text], tmp_path: Path
 ) -> None:
     directory = write_faulty_head(FAULTS[0], tmp_path / "head")
-    verdict = rank(load_draft(directory, target, 256), built_in, target.num_hidden_layers)
+    verdict = judged(load_draft(directory, target, 256), built_in, target)
     assert verdict.message.endswith("(--tap-layers 2,4,5)")
     mended = load_draft(directory, target, 256, tap_layers=(2, 4, 5))
-    assert rank(mended, built_in, target.num_hidden_layers).kind == "fits"
+    assert judged(mended, built_in, target).kind == "fits"
 
 
 @pytest.mark.parametrize("name", ["wrong feedback", "wrong residual"])
@@ -94,8 +100,8 @@ def test_the_config_key_that_is_named_mends_it(
 ) -> None:
     fault = next(fault for fault in FAULTS if fault.name == name)
     directory = write_faulty_head(fault, tmp_path / "head")
-    message = rank(load_draft(directory, target, 256), built_in, target.num_hidden_layers).message
+    message = judged(load_draft(directory, target, 256), built_in, target).message
     key, value = re.findall(r'\("(\w+)": (true|false) in the head\'s config.json\)', message)[0]
     edit_config(directory, **{key: json.loads(value)})
     mended = load_draft(directory, target, 256)
-    assert rank(mended, built_in, target.num_hidden_layers).kind == "fits"
+    assert judged(mended, built_in, target).kind == "fits"

@@ -1,1 +1,0 @@
-"""The ways in which an assistant may read its target, each drafting the target's own text."""
