@@ -8,7 +8,7 @@ from torch import Tensor
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.decode.target import Forward, no_moves
-from eagle_aot.runtime_runner.engine.cached_prefix import prefilled
+from eagle_aot.runtime_runner.engine.cache_slots import prefilled
 from eagle_aot.runtime_runner.engine.engine import Engine
 
 
@@ -18,15 +18,15 @@ def check_invariants(engine: Engine) -> None:
     `check_serial` compares what the sequences hold.
     """
     running = engine.schedule.running
-    assert running.sequences.tolist() == engine.sequences.order, "host and device differ"
-    assert sorted(engine.sequences.order) == list(range(len(running))), "a sequence is lost"
+    assert running.sequences.tolist() == engine.cache_slots.order, "host and device differ"
+    assert sorted(engine.cache_slots.order) == list(range(len(running))), "a sequence is lost"
     texts = [*engine.prompts, *engine.running]
     used = [text.sequence for text in texts if text.sequence is not None]
-    assert sorted([*used, *engine.sequences.free]) == sorted(engine.sequences.order), (
+    assert sorted([*used, *engine.cache_slots.free]) == sorted(engine.cache_slots.order), (
         "a sequence is used twice, or neither used nor free"
     )
     assert running.sampler.begun == set(used), "tokens are sampled for a free sequence"
-    assert used[len(engine.prompts) :] == engine.sequences.order[: len(engine.running)], "a gap"
+    assert used[len(engine.prompts) :] == engine.cache_slots.order[: len(engine.running)], "a gap"
     assert all(text.sequence is None for text in engine.waiting), "a waiting request has a sequence"
     positions, bonus = running.position.tolist(), running.bonus.flatten().tolist()
     for index, text in enumerate(engine.running):
@@ -50,16 +50,16 @@ def check_serial(engine: Engine) -> None:
     may be reused, the one that was used last. Requests with images are left out. Without a free
     sequence to decode in, nothing is checked.
     """
-    sequences, running = engine.sequences, len(engine.running)
+    sequences, running = engine.cache_slots, len(engine.running)
     if not sequences.free:
         return
     spare, *used_earlier = sequences.free[:-1] or sequences.free
     sequences.forget(spare)
     for index in range(running):
-        if not engine.running[index].request.pictures:
+        if not engine.running[index].request.images:
             _check_running(engine, index, spare)
     for sequence in sequences.order[running:]:
-        contents = sequences.held(sequence)
+        contents = sequences.cached(sequence)
         if sequence not in used_earlier and contents.rows and min(contents.tokens) >= 0:
             _check_contents(engine, sequence, spare)
 
@@ -80,7 +80,7 @@ def _check_running(engine: Engine, index: int, spare: int) -> None:
 
 def _check_contents(engine: Engine, sequence: int, spare: int) -> None:
     """Compare the row after the cached ones, which overwrites none of them."""
-    contents = engine.sequences.held(sequence)
+    contents = engine.cache_slots.cached(sequence)
     forward = _decode(engine, contents.tokens, contents.rows, sequence)
     _prefill(engine, contents.tokens[: contents.rows], contents.prefilled, spare)
     expected = _decode(engine, contents.tokens, contents.rows, spare)

@@ -196,7 +196,7 @@ class Runner:
         if drafts and chain_len == AUTO_LENGTH and not self.engine.busy:
             self.adaptive_schedule(tree == AUTO_TREE)  # measured while no request runs
         limits = Limits(
-            room=room,
+            max_new_tokens=room,
             stop_ids=all_stop_ids(asked.stop_ids, self.constants, ignore_eos=asked.ignore_eos),
             ends=lambda token: text.add(token) or callbacks.cancelled(),
         )
@@ -204,7 +204,7 @@ class Runner:
         return Generation(
             request=Request(
                 prompt=placed.tokens,
-                pictures=placed.pictures,
+                images=placed.pictures,
                 limits=limits,
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,
@@ -273,7 +273,7 @@ class Runner:
         if moves is None:
             moves = no_moves(batch, tail, self.executor.device)
         check_shape("moves", moves, (batch, tail))
-        self.engine.sequences.forget()
+        self.engine.cache_slots.forget()
         return self.target.verify(step, moves)
 
     def round(self, shape: Shape | int, texts: int = 1) -> Round:
@@ -285,7 +285,7 @@ class Runner:
         """
         if isinstance(shape, Shape) and not shape.is_chain:
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
-        self.engine.sequences.forget()
+        self.engine.cache_slots.forget()
         if self.executor.device.type == "cuda":
             self._session.read_something()  # what is recorded starts from a state that exists
         return self._session.rounds.of(
@@ -316,7 +316,7 @@ class Runner:
         fixed = shape if isinstance(shape, Shape) else None
         if chosen != AUTO_LENGTH:
             fixed = fixed or Shape.chain(chosen)
-        self.engine.sequences.forget()
+        self.engine.cache_slots.forget()
         with self.running.sampler.expecting(sampling):
             return self._session.warm_up(at_once, fixed, trees=shape == AUTO_TREE)
 
@@ -328,7 +328,7 @@ class Runner:
             if self.engine.busy:
                 setting = f"tree {AUTO_TREE}" if trees else f"chain length {AUTO_LENGTH}"
                 raise SettingError(f"{setting}: not measured: call warm_up first")
-            self.engine.sequences.forget()
+            self.engine.cache_slots.forget()
         return self._session.adaptive(trees)
 
     def _stream(

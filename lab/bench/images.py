@@ -165,7 +165,7 @@ def random_ids(count: int, seed: int) -> list[int]:
 
 def run_prompt(runner: Runner, prompt: PlacedPrompt) -> None:
     """Run all chunks in the first cache."""
-    runner.engine.sequences.forget()
+    runner.engine.cache_slots.forget()
     sequence = runner.running.sequences[:1]
     prefill = Prefill(
         runner.target, runner.drafter, prompt.tokens, sequence, pictures=prompt.pictures

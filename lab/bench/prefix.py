@@ -86,7 +86,7 @@ def measure(
 ) -> PrefixTimes:
     """Serve all prompts, starting with empty caches."""
     engine, started = runner.engine, time.perf_counter()
-    engine.sequences.forget()
+    engine.cache_slots.forget()
     limits = Limits(room=spec.max_new_tokens, stop_ids=frozenset())
     outputs: dict[int, list[int]] = {}
     for prompt in prompts:

@@ -120,7 +120,7 @@ def random_request(
     prompt = ids[: min(length, constants.max_seq_len - 1)]
     stops = rng.sample(range(constants.vocab_size), rng.choice((0, 0, 1, 20)))
     limits = Limits(
-        room=min(rng.randint(1, max_new_tokens), constants.max_seq_len - len(prompt)),
+        max_new_tokens=min(rng.randint(1, max_new_tokens), constants.max_seq_len - len(prompt)),
         stop_ids=frozenset((*constants.eos_ids, *stops)),
     )
     chain_len, tree = rng.choice(CHAINS + TREES if runner.drafter.grows_trees else CHAINS)
@@ -137,7 +137,9 @@ def random_request(
 def answer_alone(runner: Runner, request: Request) -> Answer:
     """Decode a request plainly, and score its prompt in a request of its own."""
     limits, logprobs = request.limits, request.sampling.prompt_logprobs
-    result = runner.generate(request.prompt, limits.room, speculate=False, stop_ids=limits.stop_ids)
+    result = runner.generate(
+        request.prompt, limits.max_new_tokens, speculate=False, stop_ids=limits.stop_ids
+    )
     if logprobs is None:
         return Answer(result.token_ids, [])
     scores = runner.generate(request.prompt, 0, prompt_logprobs=logprobs).prompt_logprobs
@@ -161,7 +163,7 @@ class Soak:
 
     def __init__(self, engine: Engine, rng: random.Random, batch_size: int) -> None:
         self._engine, self._rng, self._batch_size = engine, rng, batch_size
-        caches = len(engine.sequences.order)
+        caches = len(engine.cache_slots.order)
         # Where there are as many caches as texts, some wait for a cache in the engine itself.
         self._most = batch_size if batch_size < caches else 2 * batch_size
         self._cases: dict[int, Case] = {}
@@ -211,7 +213,7 @@ class Soak:
 
     def _end(self, case: Case, event: Finished | Failed) -> None:
         self._done += 1
-        self._cached_tokens += event.kept if isinstance(event, Finished) else 0
+        self._cached_tokens += event.reused if isinstance(event, Finished) else 0
         if self._done % REPORTED_EVERY == 0:
             click.echo(f"batch size {self._batch_size}: {self._done} done", err=True)
         if (problem := self._problem(case, event)) is not None:

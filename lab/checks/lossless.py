@@ -144,7 +144,7 @@ def decode_with_script(
     round_ = Round(runner.target, drafter, tree, running)
     round_.play = executor.repeat(round_.step)
     limits = Limits(
-        room=min(max_new_tokens, constants.max_seq_len - len(prompt)),
+        max_new_tokens=min(max_new_tokens, constants.max_seq_len - len(prompt)),
         stop_ids=frozenset(constants.eos_ids),
     )
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=tree.depth, tree=tree)

@@ -60,8 +60,8 @@ class Backlog:
         start at `first`. Returns which of the tokens it would have drafted."""
         features = self._features(len(tokens))
         following = torch.tensor([list(tokens)], dtype=torch.int64, device=features.device)
-        places = torch.arange(first, first + len(tokens), device=features.device)
-        path = committed(following, places, self._running.sequences)
+        batch_size = torch.arange(first, first + len(tokens), device=features.device)
+        path = committed(following, batch_size, self._running.sequences)
         expected = self._drafter.catch_up(path, features, self._running.sampler)
         self.clear()
         return expected[0].tolist()

@@ -29,10 +29,10 @@ class BatchChooser:
         self._played_at: dict[tuple[int, Shape], int] = {}
         self._rounds = self._plain = 0
 
-    def choose(self, places: int, free: float, least: Shape, more: Sequence[Shape]) -> Shape:
+    def choose(self, batch_size: int, free: float, least: Shape, more: Sequence[Shape]) -> Shape:
         """What a round of so many places drafts: `least`, which some text has asked for, or one of
         `more`, that the part `free` of the texts takes."""
-        if not self._known(places, least):
+        if not self._known(batch_size, least):
             return least
         if self._plain >= LOOK and more:
             return more[0]
@@ -41,19 +41,19 @@ class BatchChooser:
 
         def speed(shape: Shape) -> float:
             tokens = free * expected[shape].tokens + (1 - free)
-            return tokens / self._price(places, shape, shapes)
+            return tokens / self._price(batch_size, shape, shapes)
 
         return max(shapes, key=speed)
 
     def observe(
-        self, places: int, shape: Shape, played: Sequence[Played], seconds: float | None
+        self, batch_size: int, shape: Shape, played: Sequence[Played], seconds: float | None
     ) -> None:
         """A round, and what came of it for each text that takes what pays; nobody knows what it
         took where `seconds` is None."""
         self._rounds += 1
         self._plain = 0 if shape.nodes else self._plain + 1
         if seconds is not None:
-            self._add_time((places, shape), seconds)
+            self._add_time((batch_size, shape), seconds)
         for of_text in played:
             if of_text.emitted:
                 self._expected.add(shape, of_text)
@@ -64,18 +64,18 @@ class BatchChooser:
         self._played_at[round_] = self._rounds
         self._seconds.setdefault(round_, deque(maxlen=SAMPLES)).append(seconds)
 
-    def _price(self, places: int, shape: Shape, shapes: Sequence[Shape]) -> float:
+    def _price(self, batch_size: int, shape: Shape, shapes: Sequence[Shape]) -> float:
         """Median seconds, of the largest smaller one where this one is not known."""
         known = (
             s
             for s in shapes
-            if s.nodes <= shape.nodes and s.depth <= shape.depth and self._known(places, s)
+            if s.nodes <= shape.nodes and s.depth <= shape.depth and self._known(batch_size, s)
         )
         nearest = max(known, key=lambda s: (s.nodes, s.depth))
-        return statistics.median(self._seconds[places, nearest])
+        return statistics.median(self._seconds[batch_size, nearest])
 
-    def _known(self, places: int, shape: Shape) -> bool:
-        round_ = places, shape
+    def _known(self, batch_size: int, shape: Shape) -> bool:
+        round_ = batch_size, shape
         return self._fresh(round_) and len(self._seconds[round_]) >= FEWEST
 
     def _fresh(self, round_: tuple[int, Shape]) -> bool:

@@ -58,10 +58,10 @@ class Chooser:
     ) -> tuple[Shape, int]:
         """The shape, and of how many rounds, at `position` with `left` tokens to go, where the head
         has caught up; `next_token_probs` is what it expects there, where that is known."""
-        self.think(left, position)
+        self.plan_next(left, position)
         return self.decide(next_token_probs)
 
-    def think(self, left: int, position: int, under_way: Shape | None = None) -> None:
+    def plan_next(self, left: int, position: int, under_way: Shape | None = None) -> None:
         """What is left of `choose` behind it is `decide`: this may be done while a round is
         `under_way`, of which `observe` will tell later."""
         lost = self._price(under_way, position) - 1 if under_way else 0.0  # at most

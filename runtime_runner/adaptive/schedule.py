@@ -74,11 +74,11 @@ class AdaptiveSchedule:
         self._started = time.perf_counter()
         return self._run
 
-    def think(self, left: int) -> None:
+    def plan_next(self, left: int) -> None:
         """The round that was chosen with `left` tokens to go is under way."""
         if self._run_left == 1 and self._run.shape.nodes:
             self._tell()
-            self._chooser.think(left - 1, self._position, self._run.shape)
+            self._chooser.plan_next(left - 1, self._position, self._run.shape)
             self._thought = True
 
     def observe(

@@ -1,154 +1,246 @@
-"""The caches of an artifact: who has which, at which place, and what is left in them."""
+"""The cache slots of an artifact: their users, and what they still hold (the prefix cache).
+
+A request reuses exactly those rows of a slot that running its prompt would compute again bit
+for bit, so no token depends on reuse. `prefill` and `target_verify` each give a row the same bits
+however its text was cut, prompt or answer. The two may differ from each other, so a row is reused
+only where the new prompt would run it with the same method.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress, count
+from operator import ne
 
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, StatelessDrafter
 from eagle_aot.runtime_runner.decode.target import Target
-from eagle_aot.runtime_runner.engine.cached_prefix import CachedPrefix
 from eagle_aot.runtime_runner.engine.request import Request
 from eagle_aot.runtime_runner.images.picture import Span
 
 COPY_LEAST = 32
-"""Rows from which on a copy of them, which reads and writes every layer's cache, is sooner there
-than they are run."""
+"""From this many rows on, copying them between slots is faster than running them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixQuery:
-    """A prompt, by the keys that tell it and its pictures from others', and where these are. With
-    `shown`, rows of it that a cache holds are of use only as far as what drafts was shown them."""
+    """A prompt that looks for cached rows.
+
+    `prompt` holds a key per position: the token id, or what identifies an image. `images` are their
+    spans. With `for_drafter`, only rows that the drafter has seen too are of use.
+    """
 
     prompt: Sequence[int]
-    pictures: Sequence[Span] = ()
-    shown: bool = False
+    images: Sequence[Span] = ()
+    for_drafter: bool = False
 
     @classmethod
-    def by(cls, request: Request, drafter: Drafter | None) -> "PrefixQuery":
-        """What a request can go on from, if this is what drafts for those that are drafted."""
-        placed, needs_none = (
-            request.placed,
-            request.is_plain or isinstance(drafter, StatelessDrafter),
-        )
-        return cls(placed.keys, placed.spans, shown=drafter is not None and not needs_none)
+    def of(cls, request: Request, drafter: Drafter | None) -> "PrefixQuery":
+        """Return the query of a request that is drafted by `drafter`."""
+        placed, stateless = request.placed, isinstance(drafter, StatelessDrafter)
+        for_drafter = drafter is not None and not request.is_plain and not stateless
+        return cls(placed.keys, placed.spans, for_drafter=for_drafter)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheContents:
-    """What a text of `length` tokens leaves in its cache: rows of all of `tokens` but the last, the
-    first `kept` of which were there before. `prompt_tokens` of them were read, with `pictures`
-    among them. `scratch` slots behind a tail's may be written. What drafts was shown the first
-    `shown` rows, and of those that were there as many as before."""
+    """What a request leaves in its slot: rows of all of `tokens` but the last.
+
+    The first `reused` rows were there before. `prompt_tokens` of the tokens are the prompt's, with
+    `images` among them. The text has `length` tokens, and `scratch` slots after the tail may have
+    been written too. The drafter has seen the first `drafter_rows` rows, and of the reused ones as
+    many as before.
+    """
 
     tokens: Sequence[int]
     prompt_tokens: int
-    kept: int
+    reused: int
     length: int
     scratch: int
-    pictures: Sequence[Span] = ()
-    shown: int = 0
+    images: Sequence[Span] = ()
+    drafter_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The rows that a slot holds, at their positions: those of all `tokens` but the last.
+
+    `prefill` ran the first `prefilled` of them, `target_verify` the others. Nothing was written at
+    positions from `written` on since the first row. The drafter has seen the first `drafter_rows`.
+    """
+
+    tokens: Sequence[int] = ()
+    prefilled: int = 0
+    written: int = 0
+    drafter_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return max(len(self.tokens) - 1, 0)
+
+    def match(
+        self,
+        prompt: Sequence[int],
+        plan: Callable[[int], Sequence[Chunk]],
+        rewind: int,
+        window: int = 0,
+        *,
+        for_drafter: bool = False,
+    ) -> int:
+        """Return how many rows of `prompt` can be reused.
+
+        `plan` returns the prompt's chunks for a number of reused rows. The last row is never
+        reused, since its logits are needed, nor the row before the first different token, which a
+        drafter pairs with that token. A text may continue at most `rewind` positions before
+        `written`, or keys of the sliding `window` would be missing; below a window's length none
+        are.
+        """
+        rows = max(common_length(self.tokens, prompt) - 1, 0)
+        if for_drafter:
+            rows = min(rows, self.drafter_rows)
+        by_prefill = prefilled(plan(0))
+        if by_prefill != self.prefilled:
+            rows = min(rows, by_prefill, self.prefilled)
+        return rows if self.written - max(plan(rows)[0].start, window) <= rewind else 0
+
+    def followed_by(
+        self,
+        tokens: Sequence[int],
+        plan: Sequence[Chunk],
+        reused: int,
+        written: int,
+        drafter_rows: int = 0,
+    ) -> "CachedPrefix":
+        """Return the prefix after a request ran `tokens`, `reused` rows of which were here.
+
+        It wrote up to the position `written`, and showed the drafter `drafter_rows` rows unless
+        more were shown before. `plan` are the prompt's chunks without reuse.
+        """
+        drafter_rows = max(drafter_rows, min(reused, self.drafter_rows))
+        written = max(written, self.written if reused else 0)
+        return CachedPrefix(tokens, prefilled(plan), written, drafter_rows)
+
+
+def prefilled(plan: Sequence[Chunk]) -> int:
+    """Return how many rows `prefill` runs of a plan without reuse."""
+    return sum(len(chunk) for chunk in plan if not chunk.few_rows)
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the length of the common prefix of two texts."""
+    differ = map(ne, first, second)  # without a Python loop: texts are long, and there are many
+    return next(compress(count(), differ), min(len(first), len(second)))
 
 
 class CacheSlots:
-    """`order` is the sequence at each place of `running`; `free` are those that nobody has, the one
-    that was used longest ago first."""
+    """The slots of a batch state's sequences.
 
-    def __init__(self, running: BatchState, target: Target, copy_least: int = COPY_LEAST) -> None:
-        """`copy_least` rows of a prompt are copied from another sequence, and fewer are run."""
+    `order` is the slot at each batch index; `free` are the unused slots, least recently used first.
+    """
+
+    def __init__(self, batch: BatchState, target: Target, copy_least: int = COPY_LEAST) -> None:
+        """Rows of a common prefix are copied from another slot from `copy_least` rows on."""
         self.copy_least = copy_least
-        self._running, self._target = running, target
-        self.order: list[int] = running.sequences.tolist()
+        self._batch, self._target = batch, target
+        self.order: list[int] = batch.sequences.tolist()
         self.free = list(self.order)
-        self._kept: dict[int, CachedPrefix] = {}
+        self._cached: dict[int, CachedPrefix] = {}
         self._users: dict[int, Callable[[], CacheContents]] = {}
 
-    def take(
-        self, wanted: PrefixQuery, reuse: bool, left: Callable[[], CacheContents]
+    def allocate(
+        self, query: PrefixQuery, reuse: bool, contents: Callable[[], CacheContents]
     ) -> tuple[int, int]:
-        """A free one for a prompt, and how many of its rows are there, which is 0 unless rows may
-        be reused. `left` tells what its text would leave there, whenever that is asked."""
-        shared = {s: self.shared(wanted, self.held(s)) for s in self.free if reuse}
-        sequence = self._least_worth(shared)
+        """Return a free slot for a prompt, and how many of its rows are there: 0 without `reuse`.
+
+        `contents` reports what the slot's new user has in it, at any later time.
+        """
+        matches = {s: self.reusable(query, self.cached(s)) for s in self.free if reuse}
+        sequence = self._least_valuable(matches)
         self.free.remove(sequence)
-        self._users[sequence] = left
-        return sequence, shared.get(sequence, 0)
+        self._users[sequence] = contents
+        return sequence, matches.get(sequence, 0)
 
-    def _least_worth(self, shared: dict[int, int]) -> int:
-        """The free one to take for a text of which they have so many rows: the one with most,
-        unless the one used longest ago holds less than the text would overwrite there."""
-        most = max(self.free, key=lambda s: shared.get(s, 0))
-        oldest = next((s for s in self.free if not self.held(s).rows), self.free[0])
-        overwritten = self.held(most).rows - shared.get(most, 0)
-        if self._target.copies and self.held(oldest).rows < overwritten:
+    def _least_valuable(self, matches: dict[int, int]) -> int:
+        """Return the free slot with the longest match, unless the least recently used one holds
+        fewer rows than would be overwritten there."""
+        best = max(self.free, key=lambda s: matches.get(s, 0))
+        oldest = next((s for s in self.free if not self.cached(s).rows), self.free[0])
+        overwritten = self.cached(best).rows - matches.get(best, 0)
+        if self._target.copies and self.cached(oldest).rows < overwritten:
             return oldest
-        return most
+        return best
 
-    def cache(self, sequence: int) -> Tensor:
-        """As methods take it, int64 [1]."""
-        place = self.order.index(sequence)
-        return self._running.sequences[place : place + 1]
+    def tensor(self, sequence: int) -> Tensor:
+        """Return a slot's number as methods take it, int64 [1]."""
+        index = self.order.index(sequence)
+        return self._batch.sequences[index : index + 1]
 
-    def bring(self, sequence: int, place: int) -> None:
-        """To a place; who was there comes to its own."""
-        own = self.order.index(sequence)
-        if own != place:
-            self._running.swap(own, place)
-            self.order[own], self.order[place] = self.order[place], self.order[own]
+    def move_to(self, sequence: int, index: int) -> None:
+        """Swap a slot to a batch index."""
+        before = self.order.index(sequence)
+        if before != index:
+            self._batch.swap(before, index)
+            self.order[before], self.order[index] = self.order[index], self.order[before]
 
-    def give_back(self, sequence: int, *, kept: bool) -> None:
-        """It is free, and holds what its text left, or what is not known."""
-        held = self.held(sequence) if kept else CachedPrefix()
+    def release(self, sequence: int, *, reusable: bool) -> None:
+        """Free a slot; its rows stay for later prompts if they are `reusable`."""
+        cached = self.cached(sequence) if reusable else CachedPrefix()
         del self._users[sequence]
-        self._kept[sequence] = held
+        self._cached[sequence] = cached
         self.free.append(sequence)
 
     def forget(self, *sequences: int) -> None:
-        """What sequences hold that are free, all of them where none is named."""
+        """Forget the rows of free slots, of all of them where none is named."""
         for sequence in sequences or self.order:
-            self._kept.pop(sequence, None)
+            self._cached.pop(sequence, None)
 
-    def held(self, sequence: int) -> CachedPrefix:
-        """What it holds by now, whether it is free or not."""
-        user = self._users.get(sequence)
-        return (
-            self.with_text(sequence, user()) if user else self._kept.get(sequence, CachedPrefix())
+    def cached(self, sequence: int) -> CachedPrefix:
+        """Return what a slot holds now, whether it is free or not."""
+        if user := self._users.get(sequence):
+            return self.after(sequence, user())
+        return self._cached.get(sequence, CachedPrefix())
+
+    def after(self, sequence: int, contents: CacheContents) -> CachedPrefix:
+        """Return what a slot would hold with these contents."""
+        plan = self._plan(contents.prompt_tokens, contents.images)
+        written = contents.length + self._target.tail + contents.scratch  # with drafts, at most
+        before = self._cached.get(sequence, CachedPrefix())
+        return before.followed_by(
+            contents.tokens, plan, contents.reused, written, contents.drafter_rows
         )
 
-    def with_text(self, sequence: int, left: CacheContents) -> CachedPrefix:
-        """What it would hold if its text had left that."""
-        before = self._kept.get(sequence, CachedPrefix())
-        plan = self._plan(left.prompt_tokens, left.pictures)
-        written = left.length + self._target.tail + left.scratch  # with drafts, at most
-        return before.followed_by(left.tokens, plan, left.kept, written, left.shown)
+    def reusable(self, query: PrefixQuery, cached: CachedPrefix) -> int:
+        """Return how many rows of a cached prefix a query's prompt can reuse."""
+        plan = partial(self._plan, len(query.prompt), query.images)
+        return cached.match(
+            query.prompt,
+            plan,
+            self._target.rewind,
+            self._target.window,
+            for_drafter=query.for_drafter,
+        )
 
-    def shared(self, wanted: PrefixQuery, text: CachedPrefix) -> int:
-        """How many rows of a prompt are those of a text, and of use."""
-        prompt, target = wanted.prompt, self._target
-        plan = partial(self._plan, len(prompt), wanted.pictures)
-        return text.shared(prompt, plan, target.rewind, target.window, shown=wanted.shown)
+    def _plan(self, length: int, images: Sequence[Span], reused: int = 0) -> list[Chunk]:
+        if not images:
+            return self._target.plan_prompt(length, reused)
+        return self._target.plan_around(length, images, reused)
 
-    def _plan(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
-        target = self._target
-        if not pictures:
-            return target.plan_prompt(length, kept)
-        return target.plan_around(length, pictures, kept)
+    def longest_match(self, sequence: int, query: PrefixQuery) -> tuple[int, int]:
+        """Return the other slot that holds most rows of a query's prompt, and how many.
 
-    def richest(self, sequence: int, wanted: PrefixQuery) -> tuple[int, int]:
-        """Which of the others has most rows of a prompt, and how many; itself and 0 where there are
-        none."""
-        others = (s for s in self.order if s != sequence)
-        shared = {s: self.shared(wanted, self.held(s)) for s in others}
-        most = max(shared, key=lambda s: shared[s], default=sequence)
-        return most, shared.get(most, 0)
+        Returns the slot itself and 0 where no other one holds any.
+        """
+        matches = {s: self.reusable(query, self.cached(s)) for s in self.order if s != sequence}
+        best = max(matches, key=lambda s: matches[s], default=sequence)
+        return best, matches.get(best, 0)
 
     def copy(self, source: int, sequence: int, rows: int) -> None:
-        """The first rows of one to another, whose text goes on behind them."""
-        self._target.copy_rows(self.cache(source), self.cache(sequence), rows)
-        self._kept[sequence] = self.held(source)
+        """Copy the first rows of a slot to another one."""
+        self._target.copy_rows(self.tensor(source), self.tensor(sequence), rows)
+        self._cached[sequence] = self.cached(source)
         if source in self.free:
             self.free.remove(source)
             self.free.append(source)

@@ -57,15 +57,15 @@ class DrafterSession:
             self._adaptive[trees] = self._measured(trees)
         return self._adaptive[trees]
 
-    def warm_up(self, texts: int, shape: Shape | None, *, trees: bool) -> WarmUp:
+    def warm_up(self, requests: int, shape: Shape | None, *, trees: bool) -> WarmUp:
         """Make all rounds of up to so many texts that are drafted `shape`, or what pays where that
         is None, trees among them or not. Raises as `warm_up` does."""
         self.read_something()  # what is recorded starts from a state that exists
         if shape is not None:
-            return warm_up(self.rounds, texts, [shape])
+            return warm_up(self.rounds, requests, [shape])
         self.adaptive(trees)
         shapes = [*map(Shape.chain, LENGTHS), *(TREES if trees else ())]
-        return warm_up(self.rounds, texts, shapes, observed=True, foreseen=trees)
+        return warm_up(self.rounds, requests, shapes, observed=True, next_token_probs=trees)
 
     def read_something(self) -> None:
         """In target and drafter, which gives both a state."""
@@ -84,8 +84,11 @@ class DrafterSession:
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         plain = self.rounds.make(1, PLAIN, backlog)
         with self._running.idle():
-            foreseen = trees and plain_seconds(plain, backlog, positions[0]) >= LONG
-        rounds = [plain, *(self.rounds.of(1, shape, foreseen=foreseen) for shape in shapes)]
+            next_token_probs = trees and plain_seconds(plain, backlog, positions[0]) >= LONG
+        rounds = [
+            plain,
+            *(self.rounds.of(1, shape, next_token_probs=next_token_probs) for shape in shapes),
+        ]
         with self._running.idle():  # behind it nobody runs either
             costs = measure_costs(rounds, backlog, positions)
         return AdaptiveSchedule(rounds, backlog, Chooser(costs))

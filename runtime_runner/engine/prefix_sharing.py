@@ -1,7 +1,8 @@
-"""Prompts that begin as the text of another sequence does: its rows are copied, not run again.
+"""Shares the rows of common prefixes between requests that run at the same time.
 
-Whoever has run most of a prompt is copied from, be it free, running or in its own prompt; and whose
-prompt is ahead on the same way goes on in place of those behind it, who then need not run the rows.
+A prompt that begins like the text of another sequence copies that sequence's rows instead of
+running them. The source may be free, running or still in its own prompt. Where another prompt is
+ahead with the same beginning, its chunk runs first, so that the others can copy it.
 """
 
 from collections.abc import Sequence
@@ -12,43 +13,47 @@ from eagle_aot.runtime_runner.engine.schedule import Schedule
 
 
 class PrefixSharing:
-    """What texts that have a sequence, and are in their prompts, take over from one another."""
+    """Copies rows between the cache slots of requests that are in their prompts."""
 
-    def __init__(self, schedule: Schedule, sequences: CacheSlots) -> None:
-        self._schedule, self._sequences = schedule, sequences
+    def __init__(self, schedule: Schedule, slots: CacheSlots) -> None:
+        self._schedule, self._slots = schedule, slots
 
-    def take_over(self, text: RunningRequest) -> None:
-        """Copy what another sequence has run of the text's prompt, if that is worth it."""
-        sequence = text.sequence
-        if not self._may(text) or sequence is None:
+    def copy_prefix(self, request: RunningRequest) -> None:
+        """Copy what another slot holds of the request's prompt, if enough rows are gained."""
+        sequence = request.sequence
+        if not self._may_copy(request) or sequence is None:
             return
-        source, rows = self._sequences.richest(sequence, self._wanted(text))
-        if rows - text.rows < self._sequences.copy_least:
+        source, rows = self._slots.longest_match(sequence, self._query(request))
+        if rows - request.rows < self._slots.copy_least:
             return
-        self._sequences.copy(source, sequence, rows)
-        text.take_over(rows)
+        self._slots.copy(source, sequence, rows)
+        request.skip_to(rows)
 
-    def ahead(self, text: RunningRequest, prompts: Sequence[RunningRequest]) -> RunningRequest:
-        """Whose chunk of all prompts is to be run when it is the text's turn: its own, unless
-        another's spares it more rows than it waits for in vain."""
-        further = [other for other in prompts if other.rows > text.rows]
-        if text.sequence is None or not further or not self._may(text):
-            return text
-        there = self._sequences.richest(text.sequence, self._wanted(text))[1]
-        found = next((o for o in further if self._leads(o, text, max(there, text.rows))), None)
-        return text if found is None else self.ahead(found, prompts)
+    def first_to_run(
+        self, request: RunningRequest, prompts: Sequence[RunningRequest]
+    ) -> RunningRequest:
+        """Return the prompt whose chunk should run when it is the request's turn: its own, unless
+        another one's chunk saves it more rows than the wait costs."""
+        ahead = [other for other in prompts if other.rows > request.rows]
+        if request.sequence is None or not ahead or not self._may_copy(request):
+            return request
+        matched = self._slots.longest_match(request.sequence, self._query(request))[1]
+        rows = max(matched, request.rows)
+        leader = next((other for other in ahead if self._leads(other, request, rows)), None)
+        return request if leader is None else self.first_to_run(leader, prompts)
 
-    def _leads(self, other: RunningRequest, text: RunningRequest, rows: int) -> bool:
-        """Whether the other's next chunk is worth waiting for: `rows` are there without."""
-        assert other.run is not None and other.sequence is not None
-        chunk = other.run.next_chunk
-        then = self._sequences.with_text(other.sequence, other.left(chunk.stop))
-        spared = self._sequences.shared(self._wanted(text), then) - rows
-        return spared >= self._sequences.copy_least and 2 * spared >= len(chunk)
+    def _leads(self, other: RunningRequest, request: RunningRequest, rows: int) -> bool:
+        """Whether the other's next chunk is worth waiting for; `rows` are available without it."""
+        assert other.prefill is not None and other.sequence is not None
+        chunk = other.prefill.next_chunk
+        later = self._slots.after(other.sequence, other.contents(chunk.stop))
+        saved = self._slots.reusable(self._query(request), later) - rows
+        return saved >= self._slots.copy_least and 2 * saved >= len(chunk)
 
-    def _may(self, text: RunningRequest) -> bool:
-        """Not while its prompt is scored, which would overwrite what was copied."""
-        return text.request.reuse and self._schedule.target.copies and text.scoring is None
+    def _may_copy(self, request: RunningRequest) -> bool:
+        """Not while the prompt is scored, which would overwrite what was copied."""
+        copies = self._schedule.target.copies
+        return request.request.reuse and copies and request.scoring is None
 
-    def _wanted(self, text: RunningRequest) -> PrefixQuery:
-        return PrefixQuery.by(text.request, self._schedule.drafter)
+    def _query(self, request: RunningRequest) -> PrefixQuery:
+        return PrefixQuery.of(request.request, self._schedule.drafter)

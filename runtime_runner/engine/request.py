@@ -1,4 +1,4 @@
-"""What is asked of the engine, and what it answers."""
+"""Requests to the engine, and its events."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,36 +16,38 @@ from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 
 RequestId = int
-Reason = Literal["stop", "room", "cancelled"]
+Reason = Literal["stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """When to stop: `room` tokens at most, behind any of `stop_ids`, or behind the token of which
-    `ends`, asked about each in turn, says so."""
+    """A request ends after `max_new_tokens` tokens, any of `stop_ids`, or a token for which `ends`
+    returns True."""
 
-    room: int
+    max_new_tokens: int
     stop_ids: frozenset[int]
     ends: Callable[[int], bool] = lambda token: False
 
-    def cut(self, run: Sequence[int]) -> tuple[list[int], bool]:
-        """The run up to and including the token that ends the text, and whether there is one."""
-        for i, token in enumerate(run):
+    def cut(self, tokens: Sequence[int]) -> tuple[list[int], bool]:
+        """Return the tokens up to the one that ends the text, and whether there is one."""
+        for i, token in enumerate(tokens):
             if self.ends(token) or token in self.stop_ids:
-                return [*run[: i + 1]], True
-        return [*run], False
+                return [*tokens[: i + 1]], True
+        return [*tokens], False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Token ids to continue within `limits`, with `chain_len` drafts a round at most, or "auto" for
-    as many as pay; 0 decodes plainly. A `tree` takes the chain's place, "auto" for whichever pays,
-    chains and plain decoding among them. With `reuse`, rows that a cache holds of a text that began
-    alike are not run again. `pictures` stand where the prompt has ids for their rows.
+    """Token ids to continue, and how.
 
-    Its tokens depend on the prompt, the limits and the sampling alone, and not on whoever else is
-    served. Raises SettingError for sampling without a seed, and PromptError for `prompt_logprobs`
-    of a prompt with pictures, which `target_verify` cannot run.
+    `chain_len` is the number of drafts a round, "auto" for as many as pay off, 0 for plain
+    decoding. A `tree` replaces the chain; "auto" chooses among trees, chains and plain decoding.
+    With `reuse`, cached rows of a common prefix are not run again. `images` lie where the prompt
+    has placeholder ids.
+
+    The tokens depend on the prompt, the limits and the sampling alone, not on other requests.
+    Raises SettingError for sampling without a seed, and PromptError for `prompt_logprobs` of a
+    prompt with images, which `target_verify` cannot run.
     """
 
     prompt: tuple[int, ...]
@@ -54,16 +56,16 @@ class Request:
     tree: Shape | Literal["auto"] | None = None
     reuse: bool = False
     sampling: SamplingParams = GREEDY
-    pictures: tuple[Placed, ...] = ()
+    images: tuple[Placed, ...] = ()
     placed: PlacedPrompt = field(init=False, compare=False, repr=False)
-    """The prompt and its pictures."""
+    """The prompt and its images."""
     shape: Shape | None = field(init=False, compare=False, repr=False)
-    """What it is drafted in a round, None for as much as pays."""
+    """Its drafts in a round, None where they are chosen round by round."""
     most: Shape | None = field(init=False, compare=False, repr=False)
-    """What it takes of a round at most, None for all of any."""
+    """The largest drafts that it takes in a batch, None for any."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "placed", PlacedPrompt(self.prompt, self.pictures))
+        object.__setattr__(self, "placed", PlacedPrompt(self.prompt, self.images))
         shape = self._shape()
         most = Shape.chain(LONGEST) if shape is None and self.tree is None else shape
         object.__setattr__(self, "shape", shape)
@@ -72,9 +74,9 @@ class Request:
             raise SettingError(
                 "sampling: a request needs a seed: draw one with `SamplingParams.drawn`"
             )
-        if self.pictures and self.sampling.prompt_logprobs is not None:
+        if self.images and self.sampling.prompt_logprobs is not None:
             raise PromptError(
-                f"prompt_logprobs {self.sampling.prompt_logprobs}: a prompt with pictures has "
+                f"prompt_logprobs {self.sampling.prompt_logprobs}: a prompt with images has "
                 "none: leave it out"
             )
 
@@ -93,8 +95,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The next tokens of a request's prompt, at least one, all of which come before the first of
-    `Tokens`, to whoever asked for them."""
+    """Log probabilities of a prompt's next tokens, at least one. All come before any `Tokens`."""
 
     request: RequestId
     logprobs: Sequence[TokenLogprobs]
@@ -102,9 +103,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The next tokens of a request, at least one: the first `accepted` are drafts, of `drafted`.
-    Of a tree's, `ranks` are those among the drafts behind the same token. `logprobs` are the
-    tokens', where they were asked for."""
+    """The next tokens of a request, at least one.
+
+    The first `accepted` of them are drafts, of `drafted` in the round. For a tree, `ranks` are the
+    accepted drafts' ranks among their siblings. `logprobs` are there if they were requested.
+    """
 
     request: RequestId
     tokens: list[int]
@@ -116,7 +119,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """When a request was served, in seconds of one clock, and which cache it had."""
+    """When a request was served, in seconds of one clock, and its cache slot `sequence`."""
 
     sequence: int
     started: float
@@ -126,37 +129,41 @@ class RequestTimes:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request's last event: it met one of its ends, filled its room, or was cancelled. The first
-    `kept` rows of its prompt were not run. `times` is None for one that never had a cache."""
+    """The last event of a request that stopped, reached its length or was cancelled.
+
+    The first `reused` rows of its prompt were not run. `times` is None without a cache slot.
+    """
 
     request: RequestId
     reason: Reason
-    kept: int
+    reused: int
     stats: Stats
     times: RequestTimes | None
 
 
 REFUSED = RequestId(-1)
-"""The number of what never was a request."""
+"""The number of a prompt that never became a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request's last event: `error` says in one line why there are no more tokens, of which
-    `cause` is the reason: a forward that failed, a callback of its own that raised, or a prompt
-    that cannot be served."""
+    """The last event of a request that failed: `error` says why in one line.
+
+    `cause` is the exception: of a forward, of one of the request's callbacks, or of a prompt that
+    cannot be served.
+    """
 
     request: RequestId
     error: str
     cause: Exception
 
     def to_json(self) -> dict[str, str]:
-        """In the place of an answer."""
+        """Return what stands in the place of an answer."""
         return {"error": self.error}
 
 
 def reason(error: Exception) -> str:
-    """In one line, with what to lower where memory ran out."""
+    """Return an error in one line, with advice where memory ran out."""
     return one_line(shortage(error) or str(error)) or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Rounds of every shape, each made once."""
+"""Rounds of every shape, each made and recorded once."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,9 +13,9 @@ from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
 
 
 class Rounds:
-    """Over the same sequences: those at the first places run, the others fill a shape.
+    """Makes rounds over the first sequences of a batch state, padded to a bucket.
 
-    Where rounds are recorded there are few shapes, of 1, 2, 4, ... sequences.
+    Where rounds are recorded, the buckets are 1, 2, 4, ... sequences.
     """
 
     def __init__(
@@ -26,55 +26,66 @@ class Rounds:
         max_rows: int,
         record: Callable[[Call], Call] | None,
     ) -> None:
-        """`record` makes a round cheap to repeat, None where nothing is recorded; a shape has
-        `max_rows` rows at most."""
+        """`record` makes a round cheap to repeat, None where nothing is recorded.
+
+        A round has at most `max_rows` rows.
+        """
         self.target, self.drafter, self.running = target, drafter, running
         self._max_rows, self._record = max_rows, record
         self._made: dict[tuple[int, Shape, bool, bool], Round] = {}
         self.recordings = 0
-        """That were ever made of them."""
+        """How many recordings were ever made."""
 
-    def fitting(self, texts: int, shape: Shape) -> Shape:
-        """As much of it as there are rows for in a round of so many texts."""
-        return shape.within(self._max_rows // self.places(texts), self._max_rows)
+    def fitting(self, requests: int, shape: Shape) -> Shape:
+        """Return as much of the shape as fits the rows of a round of so many requests."""
+        return shape.within(self._max_rows // self.batch_size(requests), self._max_rows)
 
-    def longest_chain(self, texts: int) -> int:
-        """As many drafts as there are rows for in a round of so many texts."""
-        return self._max_rows // self.places(texts) - 1
+    def longest_chain(self, requests: int) -> int:
+        """Return the longest chain that fits a round of so many requests."""
+        return self._max_rows // self.batch_size(requests) - 1
 
-    def places(self, texts: int) -> int:
-        """How many sequences a round of so many texts has."""
+    def batch_size(self, requests: int) -> int:
+        """Return how many sequences a round of so many requests has, padding included."""
         if self._record is None:
-            return texts
-        return min(1 << (texts - 1).bit_length(), len(self.running))
+            return requests
+        return min(1 << (requests - 1).bit_length(), len(self.running))
 
-    def shapes(self, texts: int, wanted: Iterable[Shape]) -> set[tuple[int, Shape]]:
-        """Sequences and drafts of each, of all rounds that up to so many texts may need."""
-        places = {self.places(count) for count in range(1, texts + 1)}
+    def shapes(self, requests: int, wanted: Iterable[Shape]) -> set[tuple[int, Shape]]:
+        """Return batch size and shape of all rounds that up to so many requests may need."""
+        batch_size = {self.batch_size(count) for count in range(1, requests + 1)}
         every = set(wanted)
-        return {(size, self.fitting(size, shape)) for size in places for shape in every}
+        return {(size, self.fitting(size, shape)) for size in batch_size for shape in every}
 
     def of(
-        self, texts: int, shape: Shape, *, observed: bool = False, foreseen: bool = False
+        self, requests: int, shape: Shape, *, observed: bool = False, next_token_probs: bool = False
     ) -> Round:
-        """The round of the texts at the first places, drafted `shape` each or as much of it as
-        there are rows for. With `observed`, the drafter is shown plain rounds too; where it is
-        `foreseen`, a drafter that can tells what it expects behind the round."""
-        shape = self.fitting(texts, shape)
+        """Return the round of the first requests, each drafted `shape` or as much of it as fits.
+
+        With `observed`, the drafter sees plain rounds too. With `next_token_probs`, a drafter that
+        can reports its probabilities of the token after the round.
+        """
+        shape = self.fitting(requests, shape)
         observed = observed or shape.nodes > 0
-        made = self.places(texts), shape, observed, foreseen and observed
+        made = self.batch_size(requests), shape, observed, next_token_probs and observed
         if made not in self._made:
             drafter = self.drafter if observed else None
-            self._made[made] = self.make(made[0], shape, drafter, foreseen=made[-1])
+            self._made[made] = self.make(made[0], shape, drafter, next_token_probs=made[-1])
         return self._made[made]
 
     def make(
-        self, places: int, shape: Shape, drafter: Drafter | None, *, foreseen: bool = False
+        self,
+        batch_size: int,
+        shape: Shape,
+        drafter: Drafter | None,
+        *,
+        next_token_probs: bool = False,
     ) -> Round:
-        """A new one. Recording plays it as well, while nobody runs."""
-        foreseeing = drafter if foreseen and isinstance(drafter, PredictsNextToken) else None
-        running = self.running.first(places)
-        round_ = Round(self.target, drafter, shape, running, foreseeing)
+        """Make a new round. Recording it plays it once with padding only."""
+        predicts_next = (
+            drafter if next_token_probs and isinstance(drafter, PredictsNextToken) else None
+        )
+        running = self.running.first(batch_size)
+        round_ = Round(self.target, drafter, shape, running, predicts_next)
         if self._record is not None:
             round_.play = Recordings(round_.step, self.running, self._recorded)
         return round_
@@ -86,8 +97,7 @@ class Rounds:
 
 
 class Recordings:
-    """Of a round, one for each kind of choice that it has been played with, and with log
-    probabilities or without."""
+    """A round's recordings: one for each sampling mode, with and without log probabilities."""
 
     def __init__(self, step: Call, running: BatchState, record: Callable[[Call], Call]) -> None:
         self._step, self._running, self._record = step, running, record

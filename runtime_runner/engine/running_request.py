@@ -1,4 +1,4 @@
-"""One request's text while it is served."""
+"""A request that the engine serves, as the host knows it."""
 
 import time
 from collections.abc import Sequence
@@ -24,21 +24,22 @@ from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 
 
 class RunningRequest:
-    """What the host knows of it: the tokens so far, and why there are no more.
+    """A request's tokens so far, and where its rows are.
 
-    `sequence` is the cache that it has, None while it waits for one. Its first `rows` tokens lie
-    there in the slots of their positions, and `scratch` slots behind a tail's may be written too.
-    Of the rows, the first `kept` were not run. While its prompt is scored there are none. `missed`
-    is the first row of a drafted text that the drafter was not shown, None where it was shown all.
+    `sequence` is its cache slot, None while it waits for one. The slot holds the rows of its first
+    `rows` tokens, of which the first `reused` were not run, and `scratch` slots after the tail may
+    have been written too. `prefill` runs its prompt, `scoring` scores it before. `missed` is the
+    first row that the drafter was not shown, None where it was shown all. `ended` is why there are
+    no more tokens.
     """
 
     def __init__(self, number: RequestId, request: Request) -> None:
         self.number, self.request = number, request
         self.sequence: int | None = None
-        self.kept = self.rows = self.scratch = 0
+        self.reused = self.rows = self.scratch = 0
         self.scoring: PromptScoring | None = None
         self.missed: int | None = None
-        self.run: Prefill | None = None
+        self.prefill: Prefill | None = None
         self.output: list[int] = []
         self.ended: Reason | None = None
         self.stats = Stats(chain_len=request.chain_len, tree=request.tree)
@@ -46,121 +47,126 @@ class RunningRequest:
 
     @property
     def prompt_left(self) -> int:
-        """Tokens of the prompt to go, each twice that is to be scored first."""
-        return sum(part.left for part in (self.scoring, self.run) if part)
+        """Tokens of the prompt that remain to be run or scored."""
+        return sum(part.left for part in (self.scoring, self.prefill) if part)
 
     @property
-    def room(self) -> int:
-        """Tokens that it may still have."""
-        return self.request.limits.room - len(self.output)
+    def tokens_left(self) -> int:
+        """How many more tokens it may have."""
+        return self.request.limits.max_new_tokens - len(self.output)
 
     @property
     def position(self) -> int:
-        """Of the last token, which is in no cache yet."""
+        """The position of the last token, whose row is not cached yet."""
         return len(self.request.prompt) + len(self.output) - 1
 
-    def start(self, sequence: int, kept: int) -> None:
-        """A cache was free, and holds the first `kept` rows."""
-        self.sequence, self.kept, self.rows = sequence, kept, kept
+    def start(self, sequence: int, reused: int) -> None:
+        """Take a cache slot whose first `reused` rows are the prompt's."""
+        self.sequence, self.reused, self.rows = sequence, reused, reused
         self._started = time.perf_counter()
 
-    def score(self) -> Scored:
-        """Run the next window of the prompt, and tell of its tokens. Who wants no token behind
-        them needs no more of the prompt."""
+    def score_window(self) -> Scored:
+        """Score the next window of the prompt. A request for no tokens ends after the last one."""
         assert self.scoring is not None
-        told = self.scoring.run_window()
-        self.stats.prefill_chunks += told[-1].logprob is not None  # the first needs no forward
+        scores = self.scoring.run_window()
+        self.stats.prefill_chunks += scores[-1].logprob is not None  # the first needs no forward
         if not self.scoring.left:
             self.scoring = None
-            if not self.room:
+            if not self.tokens_left:
                 self._end_prompt()
-                self.ended = "room"
-        return Scored(self.number, told)
+                self.ended = "length"
+        return Scored(self.number, scores)
 
-    def read(self) -> Tensor:
-        """Run the next chunk of the prompt. Returns the token behind it, int64 [1, 1]."""
-        assert self.run is not None
-        self.scratch = max(self.scratch, self.run.next_chunk.padding)
-        bonus = self.run.run_chunk()
+    def run_chunk(self) -> Tensor:
+        """Run the next chunk of the prompt. Returns the token after it, int64 [1, 1]."""
+        assert self.prefill is not None
+        self.scratch = max(self.scratch, self.prefill.next_chunk.padding)
+        bonus = self.prefill.run_chunk()
         self.stats.prefill_chunks += 1
-        self.rows = max(self.kept, len(self.request.prompt) - self.run.left)
+        self.rows = max(self.reused, len(self.request.prompt) - self.prefill.left)
         return bonus
 
-    def take_over(self, rows: int) -> None:
-        """The first `rows` were copied from another's cache."""
-        assert self.run is not None
-        self.kept = self.rows = rows
-        self.run.skip(rows)
+    def skip_to(self, rows: int) -> None:
+        """Continue the prompt after its first `rows` rows, which were copied into the slot."""
+        assert self.prefill is not None
+        self.reused = self.rows = rows
+        self.prefill.skip(rows)
 
     def begin(self, token: int, logprobs: Sequence[TokenLogprobs] = ()) -> Tokens:
-        """The first token, which the prompt's last chunk gives. Returns it, as `add` does."""
+        """Add the first token, which the prompt's last chunk gives."""
         self._end_prompt()
-        return Tokens(self.number, self._append([token]), logprobs=self._asked_of(logprobs))
+        return Tokens(self.number, self._append([token]), logprobs=self._requested(logprobs))
 
     def _end_prompt(self) -> None:
-        self.run = None
+        self.prefill = None
         self._first_token = time.perf_counter()
         self.stats.prefill_seconds = self._first_token - self._started
 
-    def add(self, shape: Shape, outcome: Outcome, *, shown: bool = True) -> Tokens:
-        """What came of a round, and whether it was `shown` to what drafts. Returns the tokens that
-        count."""
+    def add_round(self, shape: Shape, outcome: Outcome, *, shown: bool = True) -> Tokens:
+        """Add the outcome of a round, which the drafter was `shown` or not.
+
+        Returns the tokens that count: none after the request's end.
+        """
         most = self.request.most
         chain_len = shape.depth if most is None else min(shape.depth, most.depth)
         drafted = chain_len if outcome.drafted is None else outcome.drafted
         if not shown and self.missed is None:
             self.missed = self.position
         self.rows = self.position + 1
-        run = self._append(outcome.tokens[: outcome.accepted + 1])
+        tokens = self._append(outcome.tokens[: outcome.accepted + 1])
         if shape.is_chain:
-            self.rows += len(run) - 1
-        else:  # the path is where its nodes are until the next round moves it
+            self.rows += len(tokens) - 1
+        else:  # the path stays in the slots of its nodes until the next round moves it
             self.scratch = max(self.scratch, shape.nodes)
         self.stats.add_round(
-            drafted, outcome.accepted, len(run), outcome.ranks, outcome.offered_ranks
+            drafted, outcome.accepted, len(tokens), outcome.ranks, outcome.offered_ranks
         )
         if self.request.shape is None:
             self.stats.rounds_by_shape[shape.label] += 1
         self.stats.decode_seconds = time.perf_counter() - self._first_token
-        accepted = min(outcome.accepted, len(run))
+        accepted = min(outcome.accepted, len(tokens))
         ranks = outcome.ranks[1 : accepted + 1]
-        logprobs = self._asked_of(outcome.logprobs[: len(run)])
-        return Tokens(self.number, run, drafted, accepted, ranks, logprobs)
+        logprobs = self._requested(outcome.logprobs[: len(tokens)])
+        return Tokens(self.number, tokens, drafted, accepted, ranks, logprobs)
 
-    def left(self, rows: int | None = None) -> CacheContents:
-        """What its cache holds, or will hold with so many of its prompt's rows."""
+    def contents(self, rows: int | None = None) -> CacheContents:
+        """Return what its slot holds, or will hold with `rows` rows of its prompt."""
         placed = self.request.placed
-        whole = [*placed.keys, *self.output]
+        text = [*placed.keys, *self.output]
         rows = self.rows if rows is None else rows
         return CacheContents(
-            tokens=whole[: rows + 1],
+            tokens=text[: rows + 1],
             prompt_tokens=len(self.request.prompt),
-            kept=self.kept,
-            length=len(whole) if self.output else rows,
+            reused=self.reused,
+            length=len(text) if self.output else rows,
             scratch=self.scratch,
-            pictures=placed.spans,
-            shown=0 if self.request.is_plain else rows if self.missed is None else self.missed,
+            images=placed.spans,
+            drafter_rows=self._drafter_rows(rows),
         )
 
+    def _drafter_rows(self, rows: int) -> int:
+        if self.request.is_plain:
+            return 0
+        return rows if self.missed is None else self.missed
+
     def finished(self, reason: Reason) -> Finished:
-        """Its last event."""
+        """Return its last event."""
         times = None
         if self.sequence is not None:
             ended = time.perf_counter()
             times = RequestTimes(self.sequence, self._started, self._first_token, ended)
-        return Finished(self.number, reason, self.kept, self.stats, times)
+        return Finished(self.number, reason, self.reused, self.stats, times)
 
-    def _asked_of(self, logprobs: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
-        """What it asked for of what the round of all told."""
+    def _requested(self, logprobs: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
+        """Return as many log probabilities a token as it requested, which may be none."""
         most = self.request.sampling.logprobs
-        return [] if most is None else [one.first(most) for one in logprobs]
+        return [] if most is None else [token.first(most) for token in logprobs]
 
     def _append(self, tokens: Sequence[int]) -> list[int]:
-        limits = self.request.limits
-        run, stopped = limits.cut(tokens[: self.room])
-        self.output += run
+        tokens, stopped = self.request.limits.cut(tokens[: self.tokens_left])
+        self.output += tokens
         if stopped:
             self.ended = "stop"
-        elif not self.room:
-            self.ended = "room"
-        return run
+        elif not self.tokens_left:
+            self.ended = "length"
+        return tokens

@@ -47,7 +47,7 @@ class Schedule(Protocol):
     def choose(self, texts: Sequence[RunningRequest]) -> Round:
         """The next round of at least one text."""
 
-    def think(self, texts: Sequence[RunningRequest]) -> None:
+    def plan_next(self, texts: Sequence[RunningRequest]) -> None:
         """The round that was chosen for these is under way elsewhere: there is time to spare."""
 
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
@@ -68,7 +68,7 @@ class OneRound:
     def choose(self, texts: Sequence[RunningRequest]) -> Round:
         return self._round
 
-    def think(self, texts: Sequence[RunningRequest]) -> None:
+    def plan_next(self, texts: Sequence[RunningRequest]) -> None:
         """About nothing."""
 
     def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
@@ -112,7 +112,7 @@ class SharedRounds:
 
     def choose(self, texts: Sequence[RunningRequest]) -> Round:
         if self._alone is not None:
-            round_ = self._alone.choose(texts[0].room)
+            round_ = self._alone.choose(texts[0].tokens_left)
             texts[0].missed = self._alone.missed  # of which it may just have been shown more
             return round_
         wanted = [text.request.shape for text in texts]
@@ -122,16 +122,16 @@ class SharedRounds:
             self._asked = None
             return self._rounds.of(len(texts), fixed)
         free = wanted.count(None) / len(texts)
-        places, fixed = self._rounds.places(len(texts)), self._rounds.fitting(len(texts), fixed)
+        places, fixed = self._rounds.batch_size(len(texts)), self._rounds.fitting(len(texts), fixed)
         asked = self._asked = places, free, fixed, self._more(texts, fixed)
         thought, self._thought = self._thought, None
         chosen = thought[1] if thought and thought[0] == asked else self._chosen(asked)
-        foreseen = any(text.request.tree == AUTO_TREE for text in texts)
-        return self._rounds.of(len(texts), chosen, observed=True, foreseen=foreseen)
+        next_token_probs = any(text.request.tree == AUTO_TREE for text in texts)
+        return self._rounds.of(len(texts), chosen, observed=True, next_token_probs=next_token_probs)
 
-    def think(self, texts: Sequence[RunningRequest]) -> None:
+    def plan_next(self, texts: Sequence[RunningRequest]) -> None:
         if self._alone is not None:
-            self._alone.think(texts[0].room)
+            self._alone.plan_next(texts[0].tokens_left)
         elif self._asked:
             self._thought = self._asked, self._chosen(self._asked)
 
@@ -161,7 +161,7 @@ class SharedRounds:
     def _more(self, texts: Sequence[RunningRequest], fixed: Shape) -> tuple[Shape, ...]:
         """What may be drafted beyond what was asked for, by depth and nodes: trees where nobody
         asked for drafts."""
-        longest = max(text.room for text in texts) - 1
+        longest = max(text.tokens_left for text in texts) - 1
         shapes = list(map(Shape.chain, LENGTHS))
         if not fixed.nodes and any(text.request.tree == AUTO_TREE for text in texts):
             shapes += TREES

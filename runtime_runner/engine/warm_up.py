@@ -1,4 +1,4 @@
-"""All rounds that may be needed, made before anybody waits for them."""
+"""Makes and records all rounds that may be needed before the first request."""
 
 import time
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ from eagle_aot.runtime_runner.engine.rounds import Rounds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmUp:
-    """Rounds that were played, and how many of them are recordings; `bytes` of the GPU are less
-    free since, None where the device is the host."""
+    """The number of rounds that were played, how many of them are recordings, and the GPU memory
+    that they took in `bytes`, None on a CPU."""
 
     rounds: int
     recorded: int
@@ -31,23 +31,24 @@ class WarmUp:
 
 def warm_up(
     rounds: Rounds,
-    texts: int,
+    requests: int,
     wanted: Iterable[Shape],
     *,
     observed: bool = False,
-    foreseen: bool = False,
+    next_token_probs: bool = False,
 ) -> WarmUp:
-    """Make and play, while nobody runs, what up to so many texts with these drafts need; `observed`
-    and `foreseen` are as `Rounds.of` takes them.
+    """Make and play all rounds that up to `requests` requests with these shapes need.
 
-    Raises UnsupportedError for a round that there is too little memory for.
+    Nothing may run meanwhile. `observed` and `next_token_probs` are as in `Rounds.of`. Raises
+    UnsupportedError for a round that does not fit the memory.
     """
     device = rounds.running.bonus.device
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
-    shapes = sorted(rounds.shapes(texts, wanted), key=rows_of, reverse=True)
+    shapes = sorted(rounds.shapes(requests, wanted), key=rows_of, reverse=True)
     recorded = sum(
-        play_once(rounds, *shape, observed=observed, foreseen=foreseen) for shape in shapes
+        play_once(rounds, *shape, observed=observed, next_token_probs=next_token_probs)
+        for shape in shapes
     )
     left = free_bytes(device)
     return WarmUp(
@@ -59,20 +60,22 @@ def warm_up(
 
 
 def rows_of(round_shape: tuple[int, Shape]) -> tuple[int, int]:
-    """Rows that are verified, and those of the head at a time."""
-    places, shape = round_shape
-    return places * (shape.nodes + 1), places * shape.topk
+    """Return the rows that a round verifies, and those that the head runs at a time."""
+    batch_size, shape = round_shape
+    return batch_size * (shape.nodes + 1), batch_size * shape.topk
 
 
-def play_once(rounds: Rounds, places: int, shape: Shape, *, observed: bool, foreseen: bool) -> bool:
-    """Whether the round is a recording."""
+def play_once(
+    rounds: Rounds, batch_size: int, shape: Shape, *, observed: bool, next_token_probs: bool
+) -> bool:
+    """Play a round once. Returns whether it is a recording."""
     try:
-        round_ = rounds.of(places, shape, observed=observed, foreseen=foreseen)
+        round_ = rounds.of(batch_size, shape, observed=observed, next_token_probs=next_token_probs)
         with rounds.running.idle():
             round_.play().tolist()
     except (RuntimeError, MemoryError) as error:
         if (line := shortage(error)) is None:
             raise
-        what = f"a round of {places} sequences with {shape.nodes} drafts"
+        what = f"a round of {batch_size} sequences with {shape.nodes} drafts"
         raise UnsupportedError(f"warm-up: {what}: {line}") from error
     return round_.play != round_.step

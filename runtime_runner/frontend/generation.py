@@ -89,13 +89,13 @@ class Generation:
     def result(self, end: Finished) -> Result:
         """Returns the result of a request that has finished."""
         limits, count = self.request.limits, len(self.output)
-        parameters = self.parameters or GenerationParams(max_new_tokens=limits.room)
+        parameters = self.parameters or GenerationParams(max_new_tokens=limits.max_new_tokens)
         stopped = self.text.stopped or (count > 0 and self.output[-1] in limits.stop_ids)
-        reason = finish_reason(count, stopped, limits.room, parameters.max_new_tokens)
+        reason = finish_reason(count, stopped, limits.max_new_tokens, parameters.max_new_tokens)
         sampling = self.request.sampling
         return Result(
             prompt_tokens=len(self.request.prompt),
-            cached_tokens=end.kept,
+            cached_tokens=end.reused,
             token_ids=self.output,
             logprobs=None if sampling.logprobs is None else self.logprobs,
             prompt_logprobs=None if sampling.prompt_logprobs is None else self.prompt_logprobs,

@@ -7,7 +7,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from eagle_aot.runtime_runner.engine.launches import Launches
+from eagle_aot.runtime_runner.engine.turns import Launches
 
 
 class Steps(Protocol):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.engine import Engine, Failed
-from eagle_aot.runtime_runner.engine.launches import Launches
 from eagle_aot.runtime_runner.engine.request import RequestId, reason
+from eagle_aot.runtime_runner.engine.turns import Launches
 from eagle_aot.runtime_runner.frontend.generation import Generation, PendingRequests
 from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.serve.outbox import Outbox
@@ -46,7 +46,7 @@ class Worker:
 
     def __init__(self, engine: Engine, most_waiting: int) -> None:
         self._engine = engine
-        self.caches = len(engine.sequences.order)
+        self.caches = len(engine.cache_slots.order)
         """Texts that fit side by side."""
         self._most = self.caches + most_waiting
         self._served = PendingRequests(engine)
@@ -58,7 +58,7 @@ class Worker:
         interpreter, so that where a device computes it is sent when the next step has launched."""
         self._overlaps = engine.waits
         if self._overlaps:
-            engine.meanwhile = self._send
+            engine.on_launched = self._send
         self.steps_seconds = 0.0
         """Of all of them, with what is told of each."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -83,7 +83,7 @@ class Worker:
     @property
     def forwards(self) -> Launches:
         """That steps have waited for."""
-        return self._engine.forwards
+        return self._engine.launches
 
     @property
     def draining(self) -> bool:

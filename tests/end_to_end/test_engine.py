@@ -33,7 +33,7 @@ def requests_of(runner: Runner, count: int) -> list[Request]:
         Request(
             prompt=tuple(prompt),
             limits=Limits(
-                room=min(NEW_TOKENS, runner.constants.max_seq_len - len(prompt)),
+                max_new_tokens=min(NEW_TOKENS, runner.constants.max_seq_len - len(prompt)),
                 stop_ids=frozenset(rng.sample(vocabulary, rng.choice((0, 9)))),
             ),
             chain_len=rng.choice((0, 1, 4, 7, 15)),
@@ -46,7 +46,10 @@ def requests_of(runner: Runner, count: int) -> list[Request]:
 
 def alone(runner: Runner, request: Request) -> list[int]:
     result = runner.generate(
-        request.prompt, request.limits.room, speculate=False, stop_ids=request.limits.stop_ids
+        request.prompt,
+        request.limits.max_new_tokens,
+        speculate=False,
+        stop_ids=request.limits.stop_ids,
     )
     return result.token_ids
 

@@ -156,7 +156,7 @@ def test_forced_acceptance_never_changes_the_tokens(
     for i, prompt in enumerate(mixed_prompts(runner, FEW)):
         plain = runner.generate(prompt, new_tokens, speculate=False).token_ids
         for chain_len in itertools.islice(lengths, len(CHAIN_LENS) if i < BOUNDARIES else 2):
-            limits = Limits(room=new_tokens, stop_ids=frozenset())
+            limits = Limits(max_new_tokens=new_tokens, stop_ids=frozenset())
             drafter = ScriptedDrafter(len(prompt), plain, right)
             round_ = Round(runner.target, drafter, chain_len, BatchState([0], 16, "cpu"))
             output, stats = decode(round_, prompt, limits)

@@ -50,7 +50,7 @@ def serve(
             if isinstance(event, Tokens):
                 answers[event.request] += event.tokens
             else:
-                kept[event.request] = event.kept
+                kept[event.request] = event.reused
     return list(answers.values()), [kept[number] for number in answers]
 
 
@@ -59,7 +59,7 @@ def test_a_system_prompt_of_many_is_run_once(batch_runner: Runner, seed: int) ->
     engine, requests = batch_runner.engine, requests_of(batch_runner)
     plain = [replace(request, reuse=False, chain_len=0) for request in requests]
     expected, none = serve(engine, plain, random.Random(seed))
-    engine.sequences.forget()
+    engine.cache_slots.forget()
     found, kept = serve(engine, requests, random.Random(seed))
     assert found == expected
     assert set(none) == {0}
@@ -68,7 +68,7 @@ def test_a_system_prompt_of_many_is_run_once(batch_runner: Runner, seed: int) ->
 
 def test_nobody_sees_what_is_not_theirs(batch_runner: Runner) -> None:
     engine, requests = batch_runner.engine, requests_of(batch_runner)[:5]
-    engine.sequences.forget()
+    engine.cache_slots.forget()
     steps = itertools.count()
     engine.after_step = lambda engine: check_all(engine) if next(steps) % 8 == 5 else None
     try:
@@ -81,7 +81,7 @@ def test_nobody_sees_what_is_not_theirs(batch_runner: Runner) -> None:
 def test_answers_to_one_prompt_run_it_once(batch_runner: Runner) -> None:
     prompt = ids(batch_runner, random.Random(2), 120)
     how = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5}
-    batch_runner.engine.sequences.forget()
+    batch_runner.engine.cache_slots.forget()
     answers = list(batch_runner.generate_many([prompt], n=4, **how))
     found = [answer for answer in answers if not isinstance(answer, Failed)]
     alone = [batch_runner.generate(prompt, **how | {"seed": 5 + i}).token_ids for i in range(4)]

@@ -96,7 +96,7 @@ def test_beside_others_nobody_sees_what_scoring_left(batch_runner: Runner) -> No
         for most in (None, 2, 0, None, 1, None, 1)
     ]
     alone = [batch_runner.answer(*pair) for pair in zip(prompts, asked, strict=True)]
-    engine.sequences.forget()
+    engine.cache_slots.forget()
     engine.after_step = check_all
     try:
         found = {n: Seen() for n in range(len(prompts))}

@@ -55,7 +55,7 @@ def answer(
     runner: Runner, prompts: Sequence[str], batch_size: int, parameters: dict[str, Any]
 ) -> EngineAnswers:
     """Answer prompts with an opened artifact. Raises EagleError for a forward that fails."""
-    launches = runner.engine.forwards
+    launches = runner.engine.launches
     before = vars(launches).copy()
     generations = (
         runner.generation(prompt, GenerationParams(seed=seed, **parameters), Callbacks())

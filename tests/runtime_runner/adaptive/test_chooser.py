@@ -152,10 +152,10 @@ RANKED = {
 @pytest.mark.parametrize("rates", RANKED.values(), ids=RANKED)
 @pytest.mark.parametrize("foreseen", [True, False])
 def test_with_trees_it_is_about_as_fast_as_the_best_shape(
-    costs: RoundCosts, rates: list[float], foreseen: bool
+    costs: RoundCosts, rates: list[float], next_token_probs: bool
 ) -> None:
     text = ranked_drafts(lambda _: [rates] * LONGEST, LENGTH, 0)
-    outlooks = [[*rates, *[0.001] * (8 - len(rates))]] * LENGTH if foreseen else None
+    outlooks = [[*rates, *[0.001] * (8 - len(rates))]] * LENGTH if next_token_probs else None
     fixed = {shape: fixed_price(costs, text, shape) for shape in costs.rounds}
     chosen = chosen_price(costs, text, Chooser(costs), outlooks=outlooks)
     assert chosen <= min(fixed.values()) / 0.92
@@ -259,7 +259,7 @@ def test_a_draft_that_costs_nothing_is_taken_with_nothing_to_spare() -> None:
     for _ in range(20):
         chooser.observe(CHAINS[1], [Played(1, 2)], 0, None)
     chooser.observe(dear, [Played(0, 1)] * 9, 0, None)
-    chooser.think(1000, 0, dear)
+    chooser.plan_next(1000, 0, dear)
     assert chooser.decide(None)[0] == CHAINS[1]
 
 

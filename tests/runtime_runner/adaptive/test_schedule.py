@@ -24,9 +24,9 @@ class Told(Chooser):
         super().__init__(costs)
         self.calls: list[tuple[str, object]] = []
 
-    def think(self, left: int, position: int, under_way: Shape | None = None) -> None:
+    def plan_next(self, left: int, position: int, under_way: Shape | None = None) -> None:
         self.calls.append(("think", (left, position, under_way)))
-        super().think(left, position, under_way)
+        super().plan_next(left, position, under_way)
 
     def decide(self, next_token_probs: NextTokenProbs | None) -> tuple[Shape, int]:
         self.calls.append(("decide", next_token_probs))
@@ -50,7 +50,7 @@ class Play:
         round_ = self.schedule.choose(left)
         outcome = self.sim.play(round_.shape, 1.0)
         if ahead:
-            self.schedule.think(left)
+            self.schedule.plan_next(left)
         self.schedule.observe(round_, outcome, [0] * min(outcome.accepted + 1, left))
         return round_.shape, outcome
 

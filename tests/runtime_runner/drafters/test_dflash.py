@@ -63,7 +63,7 @@ def decoded(
     drafter = Watched(executor, constants)
     running = BatchState([0], constants.tail, "cpu")
     round_ = Round(TargetMethods(executor, constants), drafter, shape, running)
-    output, _ = decode(round_, PROMPT, Limits(room=room, stop_ids=frozenset()))
+    output, _ = decode(round_, PROMPT, Limits(max_new_tokens=room, stop_ids=frozenset()))
     return output, drafter
 
 

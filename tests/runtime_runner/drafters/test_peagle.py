@@ -66,7 +66,7 @@ def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, i
     drafted = watch(drafter)
     round_ = Round(TargetMethods(executor, constants), drafter, shape, BatchState([0], 16, "cpu"))
     prompt = random_tokens(PROMPT)[0].tolist()
-    output, stats = decode(round_, prompt, Limits(room=ROOM, stop_ids=frozenset()))
+    output, stats = decode(round_, prompt, Limits(max_new_tokens=ROOM, stop_ids=frozenset()))
 
     reference = ReferenceHead(peagle_tensors(head_shape), head_shape)
     slow = MaskedText(model.double(), reference, TAPS, list(prompt))

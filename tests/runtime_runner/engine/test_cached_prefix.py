@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.decode.target import TargetMethods
-from eagle_aot.runtime_runner.engine.cached_prefix import CachedPrefix
+from eagle_aot.runtime_runner.engine.cache_slots import CachedPrefix
 from eagle_aot.targets.step import flat_slots, longest_chunk, ring_slots
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 
@@ -84,14 +84,14 @@ def test_rows_that_are_kept_are_those_of_a_fresh_run(
     window, rewind = (5, 12) if sliding else (FLAT, FLAT)
     caches = [Cache(slots=window + rewind, window=window, plan=plan) for _ in range(3)]
     kept_texts, texts = [CachedPrefix()] * 3, [[0]] * 3
-    tokens, places = st.integers(0, 1), st.integers(0, 2)
+    tokens, batch_size = st.integers(0, 1), st.integers(0, 2)
     for _ in range(data.draw(st.integers(1, 8))):
-        source, place = data.draw(places), data.draw(places)
+        source, place = data.draw(batch_size), data.draw(batch_size)
         text, kept_text, cache = texts[source], kept_texts[source], caches[place]
         shared = data.draw(st.integers(0, len(text)))
         prompt = text[:shared] + data.draw(st.lists(tokens, min_size=1, max_size=14))
         whole = plan(len(prompt))
-        kept = kept_text.shared(prompt, partial(plan, len(prompt)), rewind, window % FLAT)
+        kept = kept_text.match(prompt, partial(plan, len(prompt)), rewind, window % FLAT)
         assert 0 <= kept < len(prompt)
         assert kept == 0 or kept < shared_length(text, prompt)
         if source != place:
@@ -110,30 +110,30 @@ def shared_length(one: list[int], other: list[int]) -> int:
 def test_a_conversation_runs_what_is_new() -> None:
     """An answer's rows are kept as well, until it fills a forward: that is run again, once."""
     first = CachedPrefix().followed_by([1, 2, 3, 4], plan(3), 0, 6)
-    assert first.shared([1, 2, 3, 4, 5, 6], planned(6), FLAT) == 3
-    assert first.shared([1, 2, 3, 4, 5, 6, 7, 8, 9], planned(9), FLAT) == 0
+    assert first.match([1, 2, 3, 4, 5, 6], planned(6), FLAT) == 3
+    assert first.match([1, 2, 3, 4, 5, 6, 7, 8, 9], planned(9), FLAT) == 0
     second = first.followed_by([*range(1, 13)], plan(9), 0, 15)
-    assert second.shared([*range(1, 12)], planned(11), FLAT) == 10
-    assert second.shared([*range(1, 15)], planned(14), FLAT) == 8
-    assert second.shared([1, 2, 3], planned(3), FLAT) == 0
+    assert second.match([*range(1, 12)], planned(11), FLAT) == 10
+    assert second.match([*range(1, 15)], planned(14), FLAT) == 8
+    assert second.match([1, 2, 3], planned(3), FLAT) == 0
 
 
 def test_a_text_that_turns_off_inside_a_chunk_keeps_what_is_before() -> None:
     kept = CachedPrefix().followed_by([*range(20)], plan(18), 0, 20)
-    assert kept.shared([*range(13), -1, *range(14, 18)], planned(18), FLAT) == 12
-    assert kept.shared([*range(10), -1], planned(11), FLAT) == 8
+    assert kept.match([*range(13), -1, *range(14, 18)], planned(18), FLAT) == 12
+    assert kept.match([*range(10), -1], planned(11), FLAT) == 8
 
 
 def test_rows_that_were_shown_count_apart() -> None:
     """Behind a text that was drafted, one that was not, and one that was again."""
-    drafted = CachedPrefix().followed_by([*range(20)], plan(18), 0, 20, shown=19)
+    drafted = CachedPrefix().followed_by([*range(20)], plan(18), 0, 20, drafter_rows=19)
     plain = drafted.followed_by([*range(12), 0, 0], plan(13), 11, 17)
-    again = plain.followed_by([*range(12), 0, 0], plan(13), 11, 17, shown=13)
+    again = plain.followed_by([*range(12), 0, 0], plan(13), 11, 17, drafter_rows=13)
     for kept, rows in ((drafted, 11), (plain, 11), (again, 12)):
-        assert kept.shared([*range(12), 0, 1], planned(14), FLAT, shown=True) == rows
-    assert plain.shared([*range(12), 0, 1], planned(14), FLAT) == 12
+        assert kept.match([*range(12), 0, 1], planned(14), FLAT, for_drafter=True) == rows
+    assert plain.match([*range(12), 0, 1], planned(14), FLAT) == 12
     anew = drafted.followed_by([*range(20)], plan(18), 0, 20)
-    assert anew.shared([*range(18)], planned(18), FLAT, shown=True) == 0
+    assert anew.match([*range(18)], planned(18), FLAT, for_drafter=True) == 0
 
 
 def planned(length: int) -> Callable[[int], list[Chunk]]:
@@ -142,10 +142,10 @@ def planned(length: int) -> Callable[[int], list[Chunk]]:
 
 def test_a_ring_is_not_gone_back_in_too_far() -> None:
     kept = CachedPrefix().followed_by([*range(7)], plan(3), 0, 10)
-    assert kept.shared([*range(5)], planned(5), rewind=6) == 4
-    assert kept.shared([*range(5)], planned(5), rewind=5) == 0
-    assert kept.shared([*range(5)], planned(5), rewind=4, window=6) == 4, "it is not full yet"
-    assert kept.shared([*range(5)], planned(5), rewind=3, window=6) == 0
+    assert kept.match([*range(5)], planned(5), rewind=6) == 4
+    assert kept.match([*range(5)], planned(5), rewind=5) == 0
+    assert kept.match([*range(5)], planned(5), rewind=4, window=6) == 4, "it is not full yet"
+    assert kept.match([*range(5)], planned(5), rewind=3, window=6) == 0
     again = kept.followed_by([*range(5)], plan(5), 4, 8)
     assert again.written == 10, "what an earlier text overwrote is still missing"
     assert kept.followed_by([*range(5)], plan(5), 0, 8).written == 8

@@ -57,13 +57,13 @@ def engine_of(
     drafter = SeeingDrafter(target, pattern)
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
     engine = (Waiting if waits else Engine)(SharedRounds(rounds, partial(alone_over, rounds)))
-    engine.sequences.copy_least = 1
+    engine.cache_slots.copy_least = 1
     return engine
 
 
 def alone(request: Request) -> list[int]:
     """What plain decoding gives."""
-    run = sampled_text(request.prompt, SEED, request.limits.room, request.sampling)
+    run = sampled_text(request.prompt, SEED, request.limits.max_new_tokens, request.sampling)
     return request.limits.cut(run)[0]
 
 

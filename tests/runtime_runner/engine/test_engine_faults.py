@@ -71,7 +71,7 @@ def faulty(sequences: int) -> Faulty:
 
 
 def request_of(prompt: Sequence[int], room: int = ROOM) -> Request:
-    limits = Limits(room=room, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=room, stop_ids=frozenset())
     return Request(prompt=tuple(prompt), limits=limits, chain_len=3)
 
 
@@ -194,7 +194,7 @@ def test_cancel_in_every_state() -> None:
     events += serve(engine)
     reasons = {e.request: e.reason for e in events if isinstance(e, Finished)}
     cancelled = dict.fromkeys((running, prompt, waiting), "cancelled")
-    assert reasons == {done: "room", last: "room", later: "room", **cancelled}
+    assert reasons == {done: "length", last: "length", later: "length", **cancelled}
     assert text_of(events, last) == plain_text([7], SEED, ROOM)
     assert text_of(events, later) == plain_text([8], SEED, ROOM)
 
@@ -231,7 +231,7 @@ def test_an_end_that_raises_ends_its_own_request(at: int) -> None:
         return False
 
     engine = engine_over(faulty(3))
-    limits = Limits(room=ROOM, stop_ids=frozenset(), ends=ends_badly)
+    limits = Limits(max_new_tokens=ROOM, stop_ids=frozenset(), ends=ends_badly)
     first = engine.add(request_of([1]))
     bad = engine.add(Request(prompt=(2,), limits=limits, chain_len=3))
     last = engine.add(request_of([3]))

@@ -78,7 +78,7 @@ class PendingRequests:
             if isinstance(event, Tokens):
                 self.tokens[event.request] += event.tokens
             elif isinstance(event, Finished):
-                self.kept[event.request] = event.kept
+                self.kept[event.request] = event.reused
             elif isinstance(event, Failed):
                 self.failed.add(event.request)
 
@@ -209,7 +209,7 @@ def test_the_least_recently_used_is_evicted_and_a_source_is_used() -> None:
     turned_off = served.ask([*SYSTEM[:60], *[9] * 50])
     assert served.kept[turned_off] == 59
     assert served.target.copied == [(1, 0, 59)]
-    assert served.engine.sequences.free == [2, 1, 0]
+    assert served.engine.cache_slots.free == [2, 1, 0]
     for number, held in ((shared, True), (turned_off, True), (newer, True), (old, False)):
         text = served.text(number)
         assert served.kept[served.ask([*text, 1])] == (len(text) - 1) * held

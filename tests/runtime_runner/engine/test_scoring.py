@@ -69,7 +69,7 @@ class Told:
         rounds = Rounds(self.target, drafter, running, MAX_ROWS, None)
         schedule = SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto"))
         self.engine = Engine(schedule)
-        self.engine.sequences.copy_least = 1
+        self.engine.cache_slots.copy_least = 1
         self.events: list[Event] = []
 
     def add(
@@ -132,7 +132,7 @@ def test_windows_of_any_size_tell_the_same(rows: int, length: int) -> None:
     told.all()
     check(told.scored(number), prompt)
     end = told.end(number)
-    assert (end.reason, end.kept, told.tokens(number)) == ("room", 0, [])
+    assert (end.reason, end.reused, told.tokens(number)) == ("length", 0, [])
     assert end.stats.target_forwards == told.target.forwards == -(-(length - 1) // rows)
 
 
@@ -144,14 +144,14 @@ def test_nobody_goes_on_from_a_prompt_that_is_scored() -> None:
     scored = told.add(LONG)
     told.step()
     (text,) = told.engine.prompts
-    assert text.scoring is not None and text.sequence != told.engine.sequences.free[-1]
+    assert text.scoring is not None and text.sequence != told.engine.cache_slots.free[-1]
     other = told.add([*LONG, 1], most=None)
     while text.scoring is not None:
         assert text.sequence is not None
-        assert (text.rows, told.engine.sequences.held(text.sequence).rows) == (0, 0)
+        assert (text.rows, told.engine.cache_slots.cached(text.sequence).rows) == (0, 0)
         told.step()
     told.all()
-    assert [told.end(n).kept for n in (first, scored, other)] == [0, len(LONG) - 1, len(LONG) - 1]
+    assert [told.end(n).reused for n in (first, scored, other)] == [0, len(LONG) - 1, len(LONG) - 1]
     assert told.target.read == len(LONG) + 1 + 2
     check(told.scored(scored), LONG)
     assert told.tokens(scored) == told.tokens(first) == plain_text(LONG, SEED, ROOM)
@@ -170,7 +170,7 @@ def test_one_that_is_cancelled_leaves_what_it_has_run(steps: int) -> None:
     told.all()
     assert told.end(number).reason == "cancelled"
     assert len(told.scored(number)) == min(64 * steps + 1, len(LONG))
-    assert told.end(again).kept == 0, "it was scored again, from the beginning"
+    assert told.end(again).reused == 0, "it was scored again, from the beginning"
     check(told.scored(again), LONG)
     after = told.add([*LONG, 7], most=None)
     told.all()
@@ -219,6 +219,6 @@ def test_who_does_not_ask_pays_nothing() -> None:
 def test_a_prompt_with_pictures_has_none() -> None:
     picture = Placed(Picture.of_rows(torch.ones(2, 4), 4), 1)
     asked, limits = SamplingParams(prompt_logprobs=MOST), asking([1]).limits
-    with pytest.raises(PromptError, match="a prompt with pictures has none") as refused:
-        Request(prompt=(1, 2, 2), limits=limits, chain_len=0, sampling=asked, pictures=(picture,))
+    with pytest.raises(PromptError, match="a prompt with images has none") as refused:
+        Request(prompt=(1, 2, 2), limits=limits, chain_len=0, sampling=asked, images=(picture,))
     assert "\n" not in str(refused.value)

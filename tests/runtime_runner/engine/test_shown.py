@@ -49,7 +49,7 @@ class PendingRequests(Requests):
     @property
     def kept(self) -> list[int]:
         """Of each request that has ended, in their order, the rows that were not run."""
-        return [self.ends[number].kept for number in sorted(self.ends)]
+        return [self.ends[number].reused for number in sorted(self.ends)]
 
 
 def test_a_drafted_text_runs_the_rows_of_a_plain_one_again() -> None:
@@ -86,7 +86,7 @@ def test_nobody_waits_for_rows_that_are_of_no_use(ahead: int, behind: int) -> No
     served.step()  # a chunk
     second = served.add([*SYSTEM, 2], behind)
     served.finish()
-    assert (served.ends[first].kept, served.ends[second].kept) == (
+    assert (served.ends[first].reused, served.ends[second].reused) == (
         0,
         (len(SYSTEM) - 1) * (not behind),
     )

@@ -46,7 +46,7 @@ def chains_of(rounds: Rounds, texts: int, lengths: list[int]) -> set[tuple[int, 
     """Sequences and drafts of the rounds of so many texts with these chains."""
     found = rounds.shapes(texts, map(Shape.chain, lengths))
     assert all(shape.is_chain for _, shape in found)
-    return {(places, shape.depth) for places, shape in found}
+    return {(batch_size, shape.depth) for batch_size, shape in found}
 
 
 def test_the_buckets_are_those_that_texts_may_meet() -> None:
@@ -54,7 +54,7 @@ def test_the_buckets_are_those_that_texts_may_meet() -> None:
     assert chains_of(recorded, 8, [4]) == {(1, 4), (2, 4), (4, 4), (8, 4)}
     assert chains_of(recorded, 3, [4, 0]) == {(1, 0), (2, 0), (4, 0), (1, 4), (2, 4), (4, 4)}
     assert chains_of(recorded, 8, [15, 7]) == {
-        *((places, k) for places in (1, 2, 4) for k in (7, 15)),
+        *((batch_size, k) for batch_size in (1, 2, 4) for k in (7, 15)),
         (8, 7),  # rows for no more
     }
     assert chains_of(played, 3, [4]) == {(1, 4), (2, 4), (3, 4)}
@@ -71,7 +71,7 @@ def test_behind_it_nothing_is_recorded(sequences: int, shape: Shape) -> None:
     buckets = len(rounds.shapes(sequences, [shape]))
     assert done.rounds == done.recorded == recorder.recorded == buckets
     engine = Engine(SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto")))
-    limits = Limits(room=30, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=30, stop_ids=frozenset())
     for i in range(2 * sequences):
         engine.add(Request(prompt=(i,), limits=limits, chain_len=shape.depth, tree=shape))
     while engine.busy:
@@ -85,7 +85,7 @@ def test_it_changes_nothing() -> None:
     assert isinstance(target, ToyTarget)
     before = copy.deepcopy((target.slots, running.tensors()))
     shapes = Shape.chain(0), Shape.chain(2), Shape(2, 2, 5)
-    done = warm_up(rounds, 3, shapes, observed=True, foreseen=True)
+    done = warm_up(rounds, 3, shapes, observed=True, next_token_probs=True)
     assert (done.rounds, done.recorded, done.bytes) == (9, 0, None)
     assert target.forwards == 9 and target.slots == before[0]
     for name, tensor in running.tensors().items():
@@ -122,7 +122,7 @@ def test_a_runner_plays_the_rounds_of_its_options() -> None:
 def test_nothing_is_measured_or_made_in_caches_of_texts_that_run() -> None:
     executor = LoggingExecutor()
     runner = Runner(Path(), executor, CONSTANTS, Eagle3Drafter(executor, CONSTANTS, None))
-    limits = Limits(room=30, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=30, stop_ids=frozenset())
     runner.engine.add(Request(prompt=(1,), limits=limits, chain_len=0))
     with pytest.raises(SettingError, match="texts run already"):
         runner.warm_up()

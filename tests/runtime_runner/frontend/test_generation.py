@@ -63,7 +63,7 @@ def test_every_drafter_gives_the_plain_text(
     drafter = RecordingDrafter([*prompt, *endless], pattern)
     target = ToyTarget(seed, longest, min_prefill)
     runs: list[list[int]] = []
-    limits = Limits(room=room, stop_ids=stop_ids)
+    limits = Limits(max_new_tokens=room, stop_ids=stop_ids)
     round_ = Round(target, drafter, chain_len, one())
     output, stats = decode(round_, prompt, limits, runs.append)
     assert output == expected == [token for run in runs for token in run]
@@ -77,7 +77,7 @@ def test_every_drafter_gives_the_plain_text(
 
 def test_no_drafter_is_one_token_per_forward() -> None:
     target = ToyTarget(3, 16, 9)
-    limits = Limits(room=12, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=12, stop_ids=frozenset())
     output, stats = decode(Round(target, None, 4, one()), [1, 2, 3], limits)
     assert output == plain_text([1, 2, 3], 3, 12)
     assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)
@@ -89,7 +89,7 @@ def test_no_drafter_is_one_token_per_forward() -> None:
 def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int) -> None:
     prompt = [5, 6, 7]
     text = prompt + plain_text(prompt, 1, 12)
-    limits = Limits(room=12, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=12, stop_ids=frozenset())
     round_ = Round(ToyTarget(1, 16, 9), RecordingDrafter(text, right), 4, one())
     _, stats = decode(round_, prompt, limits)
     assert (stats.rounds, stats.accepted) == (rounds, accepted)
@@ -128,7 +128,7 @@ def test_whatever_ends_a_text_is_asked_about_every_token_in_turn(
         seen.append(token)
         return len(seen) == asked
 
-    limits = Limits(room=30, stop_ids=frozenset(), ends=ends)
+    limits = Limits(max_new_tokens=30, stop_ids=frozenset(), ends=ends)
     round_ = Round(ToyTarget(seed, 16, 9), drafter, chain_len, one())
     output, stats = decode(round_, prompt, limits)
     assert output == seen == endless[:asked]
@@ -150,7 +150,7 @@ def test_kept_rows_are_not_run_again_and_give_the_same_text(
     target = ToyTarget(seed, 100, 101)
     drafter = SeeingDrafter(target, [True, False])
     engine = Engine(OneRound(Round(target, drafter, chain_len, one())))
-    limits = Limits(room=room, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=room, stop_ids=frozenset())
 
     def continued(text: list[int]) -> tuple[list[int], int]:
         request = Request(prompt=tuple(text), limits=limits, chain_len=chain_len, reuse=True)
@@ -198,15 +198,15 @@ def test_chosen_lengths_give_the_plain_text(
         backlog = Backlog(drafter, capacity, running)
         drafters: list[Drafter] = [backlog, *[drafter] * 7]
         rounds = [Round(target, d, k, running) for k, d in enumerate(drafters)]
-        limits = Limits(room=room, stop_ids=frozenset())
+        limits = Limits(max_new_tokens=room, stop_ids=frozenset())
         chosen = AdaptiveSchedule(rounds, backlog, chooser)
         shared = SharedRounds(Rounds(target, drafter, running, 64, None), lambda trees: chosen)  # noqa: B023
         request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
         engine = Engine(shared)
         result = generate(engine, Generation(request=request))
-        output, stats, held = result.token_ids, result.stats, engine.sequences.held(0)
+        output, stats, held = result.token_ids, result.stats, engine.cache_slots.cached(0)
         missed = next(slot for slot in itertools.count() if slot not in drafter.slots[0])
-        assert held.shown == min(missed, held.rows), "not what the drafter has no gap in"
+        assert held.drafter_rows == min(missed, held.rows), "not what the drafter has no gap in"
         assert output == expected
         assert sum(stats.rounds_by_chain_len) == stats.rounds
         assert stats.chain_len == "auto"
@@ -239,7 +239,7 @@ def test_every_tree_gives_the_plain_text(
     expected = plain_text(prompt, seed, room)
     drafter = TreeDrafter([*prompt, *expected], pattern, parents)
     round_ = Round(ToyTarget(seed, 16, 9), drafter, drafter.shape, one())
-    limits = Limits(room=room, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=room, stop_ids=frozenset())
     output, stats = decode(round_, prompt, limits)
     assert output == expected
     if all(pattern) and room > 2:

@@ -5,7 +5,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from eagle_aot.runtime_runner.engine.launches import Launches
+from eagle_aot.runtime_runner.engine.turns import Launches
 from eagle_aot.runtime_runner.serve.host_time import HostTime
 
 

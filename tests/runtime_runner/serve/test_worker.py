@@ -78,7 +78,7 @@ def worker(engine: Engine, gate: Gate) -> Iterator[Worker]:
 def asked(
     prompt: Sequence[int], room: int, on_tokens: Callable[[list[int]], None] = lambda run: None
 ) -> Generation:
-    limits = Limits(room=room, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=room, stop_ids=frozenset())
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=0)
     return Generation(request=request, callbacks=Callbacks(on_tokens))
 

@@ -19,7 +19,7 @@ def alone_over(rounds: Rounds, trees: bool, price: float = 1.0) -> AdaptiveSched
     """Every shape for a text that has nobody beside it, each with drafts at the same price."""
     backlog = Backlog(rounds.drafter, 40, rounds.running.first(1))
     shapes = [*map(Shape.chain, range(1, 8)), *(TREES if trees else ())]
-    drafting = [rounds.of(1, shape, foreseen=trees) for shape in shapes]
+    drafting = [rounds.of(1, shape, next_token_probs=trees) for shape in shapes]
     costs = RoundCosts(
         positions=(0, 100),
         rounds={PLAIN: (1.0, 1.0), **dict.fromkeys(shapes, (price, price))},
@@ -40,7 +40,7 @@ def request_of(
 ) -> Request:
     return Request(
         prompt=tuple(prompt),
-        limits=Limits(room=room, stop_ids=stops),
+        limits=Limits(max_new_tokens=room, stop_ids=stops),
         chain_len=chain_len,
         reuse=reuse,
         tree=tree,

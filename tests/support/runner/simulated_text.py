@@ -136,6 +136,6 @@ def chosen_price(
             round_ = adaptive.choose(left)
             outcome = simulation.play(round_.shape, noise())
             if ahead:
-                adaptive.think(left)
+                adaptive.plan_next(left)
             adaptive.observe(round_, outcome, [0] * min(outcome.accepted + 1, left))
     return simulation.price

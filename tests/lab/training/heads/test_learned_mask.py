@@ -114,7 +114,7 @@ def drafted(
     drafter = PEagleDrafter(executor, constants, draft.target_ids)
     rounds, running = watch(drafter), BatchState([0], 16, "cpu")
     round_ = Round(TargetMethods(executor, constants), drafter, Shape.chain(chain_len), running)
-    output, _ = decode(round_, prompt, Limits(room=ROOM, stop_ids=frozenset()))
+    output, _ = decode(round_, prompt, Limits(max_new_tokens=ROOM, stop_ids=frozenset()))
     return output, rounds
 
 
