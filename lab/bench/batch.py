@@ -162,7 +162,7 @@ def time_engine(runner: Runner, batch_size: int, chain_len: int) -> float:
     output = torch.tensor([[chain_len, *[token] * (chain_len + 1)]] * batch_size)
     round_.play = lambda: output
     engine = Engine(OneRound(round_))
-    limits = Limits(room=ENDLESS, stop_ids=frozenset(constants.eos_ids))
+    limits = Limits(max_new_tokens=ENDLESS, stop_ids=frozenset(constants.eos_ids))
     for _ in range(batch_size):
         engine.add(Request(prompt=(token,), limits=limits, chain_len=chain_len))
     while len(engine.running) < batch_size:

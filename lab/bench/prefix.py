@@ -87,7 +87,7 @@ def measure(
     """Serve all prompts, starting with empty caches."""
     engine, started = runner.engine, time.perf_counter()
     engine.cache_slots.forget()
-    limits = Limits(room=spec.max_new_tokens, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=spec.max_new_tokens, stop_ids=frozenset())
     outputs: dict[int, list[int]] = {}
     for prompt in prompts:
         request = Request(
@@ -102,7 +102,7 @@ def measure(
                     first.append(time.perf_counter() - started)
                 outputs[event.request] += event.tokens
             elif isinstance(event, Finished):
-                cached += event.kept
+                cached += event.reused
     return PrefixTimes(
         reuse=reuse,
         first_mean=statistics.fmean(first),

@@ -114,7 +114,7 @@ class SharedEngine:
     def _add(self, length: int, max_new_tokens: int | None = None) -> int:
         prompt = tuple(torch.randint(self._vocab_size, (length,)).tolist())
         room = max_new_tokens or self._max_seq_len - length
-        limits = Limits(room=room, stop_ids=frozenset())
+        limits = Limits(max_new_tokens=room, stop_ids=frozenset())
         return self._engine.add(Request(prompt=prompt, limits=limits, chain_len=self._chain_len))
 
     def _until_event(self, number: int) -> Iterator[Step]:

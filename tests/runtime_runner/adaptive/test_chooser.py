@@ -150,7 +150,7 @@ RANKED = {
 
 @pytest.mark.parametrize("costs", [FREE_ROWS, DEAR_ROWS], ids=["free rows", "dear rows"])
 @pytest.mark.parametrize("rates", RANKED.values(), ids=RANKED)
-@pytest.mark.parametrize("foreseen", [True, False])
+@pytest.mark.parametrize("next_token_probs", [True, False])
 def test_with_trees_it_is_about_as_fast_as_the_best_shape(
     costs: RoundCosts, rates: list[float], next_token_probs: bool
 ) -> None:
