@@ -1,1 +1,1 @@
-"""An artifact behind the OpenAI API."""
+"""An HTTP server with the OpenAI API for one artifact."""

@@ -1,138 +1,177 @@
-"""`eagle-serve`: an artifact behind the OpenAI API."""
+"""`eagle-serve`: serves an artifact with the OpenAI API."""
 
+import json
 import logging
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+import msgspec
 
-from eagle_aot.common.command import check_installed, eagle_command
+from eagle_aot.common.command import check_installed
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.options import drafter_option
+from eagle_aot.common.spec import Option, check_fields, spec_command
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
-    from eagle_aot.runtime_runner.serve.service import Settings
+    from eagle_aot.runtime_runner.serve.service import ServerSettings
 
-MOST_KEY_BYTES = 1 << 20
+MAX_KEY_BYTES = 1 << 20
+SERVER, ENGINE = "Server", "Engine"
 
 
-@eagle_command
+class ServeSpec(msgspec.Struct, kw_only=True, frozen=True):
+    """What to serve, where, and how much of it at once."""
+
+    artifact: Path
+    host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", SERVER)] = "127.0.0.1"
+    port: Annotated[int, Option("Port to listen on.", SERVER, least=0, most=65535)] = 8000
+    model: Annotated[
+        str | None,
+        Option("The model's name in requests; default: the directory's name.", SERVER, "NAME"),
+    ] = None
+    api_key_file: Annotated[
+        Path | None,
+        Option("API keys, one a line; a request must have one of them.", SERVER, "FILE"),
+    ] = None
+    max_waiting: Annotated[
+        int,
+        Option("Requests that may wait; more get status 429.", SERVER, "N", least=0),
+    ] = 64
+    request_timeout: Annotated[
+        float, Option("Seconds from a request to the end of its answer.", SERVER, "S", least=1e-3)
+    ] = 600.0
+    max_body: Annotated[
+        int, Option("Bytes of a request.", SERVER, "BYTES", least=1024)
+    ] = 8 << 20  # fmt: skip
+    prompt_share: Annotated[
+        float,
+        Option("Part of the time for prompts while answers are generated.", ENGINE, "S"),
+    ] = 0.45
+    no_reuse: Annotated[
+        bool, Option("Run every prompt whole, without the prefix cache.", ENGINE)
+    ] = False  # fmt: skip
+    drafter: Annotated[
+        str | None,
+        Option("The artifact's own drafter, by its kind, or ngram; default: the artifact's.",
+               ENGINE, "KIND"),
+    ] = None  # fmt: skip
+    executor: Annotated[
+        Literal["auto", "aoti", "executorch"], Option("What runs the program.", ENGINE)
+    ] = "auto"
+    replicas: Annotated[
+        int | None,
+        Option("Engines, each with a GPU of its own where there are any; runs on Ray.", ENGINE,
+               "N", least=1),
+    ] = None  # fmt: skip
+    no_warm_up: Annotated[
+        bool, Option("Record each round when it is first needed.", ENGINE)
+    ] = False  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def settings(self) -> "ServerSettings":
+        """Returns the settings of the server. Raises SettingError as `read_keys` does."""
+        from eagle_aot.runtime_runner.serve.service import ServerSettings
+
+        return ServerSettings(
+            model=self.model or self.artifact.resolve().name,
+            keys=() if self.api_key_file is None else read_keys(self.api_key_file),
+            max_waiting=self.max_waiting,
+            request_seconds=self.request_timeout,
+            max_body_bytes=self.max_body,
+        )
+
+    def load_options(self) -> dict[str, Any]:
+        """Returns the options of `load_artifact`."""
+        return {
+            "executor": self.executor,
+            "drafter": self.drafter,
+            "prompt_share": self.prompt_share,
+            "reuse": not self.no_reuse,
+        }
+
+
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True,
-              help="Address to listen on; 0.0.0.0 for all.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
-@click.option(
-    "--model", metavar="NAME", help="What requests call it; default: the directory's name."
-)
-@click.option("--api-key-file", type=click.Path(path_type=Path), metavar="FILE",
-              help="Keys, one a line, of which a request must show one.")  # fmt: skip
-@click.option("--max-waiting", type=click.IntRange(min=0), default=64, show_default=True,
-              metavar="N", help="Requests that may wait; more are told to come again.")  # fmt: skip
-@click.option("--request-timeout", type=click.FloatRange(min=0, min_open=True), default=600.0,
-              show_default=True, metavar="S", help="Seconds, from asking to the end.")  # fmt: skip
-@click.option("--max-body", type=click.IntRange(min=1024), default=8 << 20, show_default=True,
-              metavar="BYTES", help="Of a request.")  # fmt: skip
-@click.option("--prompt-share", type=float, default=0.45, show_default=True, metavar="S",
-              help="Of the time, for prompts beside answers.")  # fmt: skip
-@click.option("--no-reuse", "reuse", is_flag=True, flag_value=False, default=True,
-              help="Run every prompt whole, whatever caches hold of it.")  # fmt: skip
-@drafter_option
-@click.option("--executor", type=click.Choice(["auto", "aoti", "executorch"]), default="auto",
-              show_default=True)  # fmt: skip
-@click.option("--replicas", type=click.IntRange(min=1), metavar="N",
-              help="Engines, each with a GPU of its own where there are any: on Ray.")  # fmt: skip
-@click.option("--no-warm-up", is_flag=True, help="Record each round when it is first needed.")
-def main(artifact: Path, host: str, port: int, **given: Any) -> None:
+@spec_command(ServeSpec)
+def main(spec: ServeSpec) -> None:
     """Serve ARTIFACT: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, and a
     page to look at."""
     for name in ("fastapi", "prometheus_client", "uvicorn"):
         check_installed(name, extra="serve")
-    keys = read_keys(given["api_key_file"])
+    settings = spec.settings()
     log_to_stderr()
-    if given["replicas"]:
-        serve_many(artifact, keys, host, port, given)
-    else:
-        serve_one(artifact, keys, host, port, given)
-
-
-def serve_one(
-    artifact: Path, keys: tuple[str, ...], host: str, port: int, given: dict[str, Any]
-) -> None:
-    """In this process."""
+    if spec.replicas:
+        serve_replicas(spec, settings, spec.replicas)
+        return
     from eagle_aot.runtime_runner.serve.server import serve
 
-    serve(load(artifact, given), settings(artifact, keys, given), host, port)
+    serve(load(spec), settings, spec.host, spec.port)
 
 
-def serve_many(
-    artifact: Path, keys: tuple[str, ...], host: str, port: int, given: dict[str, Any]
-) -> None:
-    """On Ray."""
+def serve_replicas(spec: ServeSpec, settings: "ServerSettings", count: int) -> None:
+    """Serve with `count` engines on Ray."""
     check_installed("ray", extra="ray")
     from eagle_aot.artifact import Manifest
-    from eagle_aot.runtime_runner.serve.on_ray.machine import gpus_of
-    from eagle_aot.runtime_runner.serve.on_ray.replicas import Replicas, serve_replicas
+    from eagle_aot.runtime_runner.serve.on_ray import replicas
+    from eagle_aot.runtime_runner.serve.on_ray.actors import gpus_of
 
-    manifest = Manifest.read(artifact)
-    replicas = Replicas(
-        artifact=artifact.resolve(),
-        count=given["replicas"],
+    manifest = Manifest.read(spec.artifact)
+    replica_settings = replicas.ReplicaSettings(
+        artifact=spec.artifact.resolve(),
+        count=count,
         gpus=gpus_of(manifest),
-        caches=manifest.max_batch_size,
-        settings=settings(artifact, keys, given),
-        load=load_options(given),
+        slots=manifest.max_batch_size,
+        server=settings,
+        load=spec.load_options(),
     )
-    serve_replicas(replicas, host, port)
+    replicas.serve_replicas(replica_settings, spec.host, spec.port)
 
 
-def read_keys(path: Path | None) -> tuple[str, ...]:
-    """Those of a file. Raises SettingError where there is none in it."""
-    if path is None:
-        return ()
-    try:
-        content = path.read_bytes()[:MOST_KEY_BYTES].decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"--api-key-file {path}: cannot be read ({error})") from error
-    keys = tuple(line.strip() for line in content.splitlines() if line.strip())
-    if not keys:
-        raise SettingError(f"--api-key-file {path}: holds no keys")
-    return keys
-
-
-def load(artifact: Path, given: dict[str, Any]) -> "Runner":
-    """The artifact, opened, and all its rounds made."""
+def load(spec: ServeSpec) -> "Runner":
+    """Open the artifact, and make all its rounds unless that is switched off."""
     from eagle_aot.runtime_runner.load import load_artifact
 
-    runner = load_artifact(artifact, **load_options(given))
-    runner.adaptive_schedule(trees=False)  # measured while no request runs
-    if not given["no_warm_up"]:
+    runner = load_artifact(spec.artifact, **spec.load_options())
+    runner.adaptive_schedule(trees=False)  # measures costs while no request runs
+    if not spec.no_warm_up:
         logging.getLogger(__name__).info("%s", runner.warm_up())
     return runner
 
 
-def load_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Of `load_artifact`."""
-    return {name: given[name] for name in ("executor", "drafter", "prompt_share", "reuse")}
+def read_keys(path: Path) -> tuple[str, ...]:
+    """Returns the API keys in a file. Raises SettingError where there are none."""
+    try:
+        content = path.read_bytes()[:MAX_KEY_BYTES].decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"--api-key-file {path}: cannot be read ({error})") from error
+    keys = tuple(line.strip() for line in content.splitlines() if line.strip())
+    if not keys:
+        raise SettingError(f"--api-key-file {path}: has no keys")
+    return keys
 
 
-def settings(artifact: Path, keys: tuple[str, ...], given: dict[str, Any]) -> "Settings":
-    """Of the server."""
-    from eagle_aot.runtime_runner.serve.service import Settings
+class JsonLines(logging.Formatter):
+    """A JSON object a line: `time` in UTC, `level`, `logger`, `message`, the record's `fields`, and
+    `error`, the traceback if there is one."""
 
-    return Settings(
-        model=given["model"] or artifact.resolve().name,
-        keys=keys,
-        most_waiting=given["max_waiting"],
-        request_seconds=given["request_timeout"],
-        body_bytes=given["max_body"],
-    )
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
 def log_to_stderr() -> None:
-    """One JSON object a line."""
-    from eagle_aot.runtime_runner.serve.log import JsonLines
-
+    """Write the log to stderr, one JSON object a line."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -1,5 +1,7 @@
-"""What a server counts, as Prometheus reads it."""
+"""What a server counts, in Prometheus' format."""
 
+import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from prometheus_client import (
@@ -10,8 +12,10 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from eagle_aot.runtime_runner.engine.turns import Launches
 from eagle_aot.runtime_runner.frontend.result import Result
 
 FIRST_TOKEN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -19,64 +23,65 @@ BETWEEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 WHOLE = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
 
 
-class Load(Protocol):
-    """How much there is to do: texts that fit side by side, requests that have not ended, and
-    those among them that wait."""
+class ServerLoad(Protocol):
+    """How busy a server is: requests that run in parallel, requests that have not ended, and those
+    of them that wait."""
 
-    caches: int
+    slots: int
 
     @property
-    def serving(self) -> int: ...
+    def pending(self) -> int: ...
 
     @property
     def waiting(self) -> int: ...
 
 
 class Metrics:
-    """Of one server; `content` is the page at /metrics, with what `more` collects."""
+    """The metrics of one server."""
 
-    def __init__(self, load: Load, *more: Collector) -> None:
+    def __init__(self, load: ServerLoad, *collectors: Collector) -> None:
+        """`collectors` are metrics that this class does not count."""
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)  # its memory, open files and time on the CPU
-        for collector in more:
+        for collector in collectors:
             registry.register(collector)
         self._requests = Counter(
-            "eagle_requests", "Answers by how they ended.", ["outcome"], registry=registry
+            "eagle_requests", "Answers, by how they ended.", ["outcome"], registry=registry
         )
-        self._prompt = Counter("eagle_prompt_tokens", "Of prompts.", registry=registry)
+        self._prompt = Counter("eagle_prompt_tokens", "Tokens of prompts.", registry=registry)
         self._cached = Counter(
-            "eagle_prompt_tokens_cached", "Of prompts, not run again.", registry=registry
+            "eagle_prompt_tokens_cached", "Tokens of prompts that were cached.", registry=registry
         )
-        self._tokens = Counter("eagle_generated_tokens", "Of answers.", registry=registry)
-        self._rounds = Counter("eagle_rounds", "Verify forwards of a text.", registry=registry)
+        self._tokens = Counter("eagle_generated_tokens", "Tokens of answers.", registry=registry)
+        self._rounds = Counter("eagle_rounds", "Verify forwards of an answer.", registry=registry)
         self._reached = Counter(
-            "eagle_drafts_reached", "Drafts looked at.", ["position"], registry=registry
+            "eagle_drafts_reached", "Drafts verified.", ["position"], registry=registry
         )
         self._accepted = Counter(
             "eagle_drafts_accepted", "Drafts accepted.", ["position"], registry=registry
         )
         self._first = Histogram(
-            "eagle_time_to_first_token_seconds", "From the request on.", buckets=FIRST_TOKEN,
-            registry=registry,
+            "eagle_time_to_first_token_seconds", "From the request to the first token.",
+            buckets=FIRST_TOKEN, registry=registry,
         )  # fmt: skip
         self._between = Histogram(
-            "eagle_time_per_token_seconds", "Behind the first, of an answer's mean.",
+            "eagle_time_per_token_seconds", "An answer's mean, after the first token.",
             buckets=BETWEEN, registry=registry,
         )  # fmt: skip
         self._whole = Histogram(
-            "eagle_request_seconds", "From the request on to the end.", buckets=WHOLE,
+            "eagle_request_seconds", "From the request to the end.", buckets=WHOLE,
             registry=registry,
         )  # fmt: skip
         for name, text, value in (
-            ("eagle_requests_waiting", "Without a cache.", lambda: load.waiting),
-            ("eagle_requests_in_progress", "Waiting ones included.", lambda: load.serving),
-            ("eagle_caches", "Texts that fit side by side.", lambda: load.caches),
+            ("eagle_requests_waiting", "Requests without a cache.", lambda: load.waiting),
+            ("eagle_requests_in_progress", "Requests that have not ended.", lambda: load.pending),
+            ("eagle_caches", "Requests that run in parallel.", lambda: load.slots),
         ):
             Gauge(name, text, registry=registry).set_function(value)
 
     def ended(self, result: Result, first_token: float | None, seconds: float) -> None:
-        """An answer: when its first token came, if one did, and its end, in seconds from when it
-        was asked for."""
+        """Count an answer. Its first token, if it has one, came after `first_token` seconds from
+        the request, its end after `seconds`."""
         self._requests.labels(result.finish_reason).inc()
         self._prompt.inc(result.prompt_tokens)
         self._cached.inc(result.cached_tokens)
@@ -93,10 +98,48 @@ class Metrics:
                 self._between.observe((seconds - first_token) / others)
 
     def failed(self, outcome: str) -> None:
-        """A request that has no answer."""
+        """Count a request that has no answer."""
         self._requests.labels(outcome).inc()
 
     @property
     def content(self) -> bytes:
-        """In Prometheus' text format."""
+        """The page at /metrics."""
         return generate_latest(self._registry)
+
+
+class Steps(Protocol):
+    """The seconds of all steps of an engine's thread, and its launches."""
+
+    step_seconds: float
+
+    @property
+    def launches(self) -> Launches: ...
+
+
+class EngineTimeCollector(Collector):
+    """Counts where the time of the engine's thread goes, and the CPU time of the thread that
+    answers clients."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._host = 0.0
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yields the counters. Called in the thread that answers clients."""
+        launches = self._steps.launches
+        rounds, prompts = launches.rounds_seconds, launches.prompts_seconds
+        seconds = CounterMetricFamily(
+            "eagle_engine_seconds",
+            "Time of the engine's thread: in rounds, in prompts, and between them (host).",
+            labels=["in"],
+        )
+        seconds.add_metric(["rounds"], rounds)
+        seconds.add_metric(["prompts"], prompts)
+        # Within a step its launch is counted before the step is: the counter must not go back.
+        self._host = max(self._host, self._steps.step_seconds - rounds - prompts)
+        seconds.add_metric(["host"], self._host)
+        yield seconds
+        name, text = "eagle_engine_rounds", "Verify forwards of all requests together."
+        yield CounterMetricFamily(name, text, value=launches.rounds)
+        name, text = "eagle_answering_cpu_seconds", "CPU time of the thread that answers clients."
+        yield CounterMetricFamily(name, text, value=time.thread_time())

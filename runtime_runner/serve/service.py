@@ -1,4 +1,4 @@
-"""Requests of one artifact, from whatever endpoint to an engine and back."""
+"""Requests to one artifact, from an endpoint to an engine and back."""
 
 import asyncio
 import functools
@@ -17,103 +17,103 @@ from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
 from eagle_aot.runtime_runner.frontend.stream import Detokenizer
 from eagle_aot.runtime_runner.images.picture import PlacedPrompt
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.serve.answers import Answers, Writer
-from eagle_aot.runtime_runner.serve.host_time import HostTime
-from eagle_aot.runtime_runner.serve.metrics import Metrics
+from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream, AnswerWriter
+from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector, Metrics
 from eagle_aot.runtime_runner.serve.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """Of a server. `model` is what requests call the artifact, `keys` are those that they may show,
-    none where they need not; times are in seconds, sizes in bytes."""
+class ServerSettings:
+    """Settings of a server: the artifact's name in requests, the API keys, one of which a request
+    must have unless there are none, how many requests may wait, the seconds that a request may
+    take, and the bytes that its body may have."""
 
     model: str
     keys: tuple[str, ...] = ()
-    most_waiting: int = 64
+    max_waiting: int = 64
     request_seconds: float = 600.0
-    body_bytes: int = 8 << 20
+    max_body_bytes: int = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """Answers to give, each to a prompt that is read; requests of one `conversation` begin alike.
-    With `trace`, their pieces say which tokens were drafted."""
+class AnswerRequest:
+    """Answers to give, each to a prompt with parameters of its own. Requests with one
+    `conversation` begin alike. With `trace`, the parts of answers say which of their tokens were
+    drafted."""
 
-    asked: Sequence[tuple[PlacedPrompt, GenerationParams]]
+    prompts: Sequence[tuple[PlacedPrompt, GenerationParams]]
     trace: bool = False
     conversation: str | None = None
 
 
 class Service(Protocol):
-    """What all endpoints share."""
+    """What all endpoints use."""
 
-    model: "Model"
+    model: "ServedModel"
     metrics: Metrics
 
     @property
     def draining(self) -> bool:
-        """Whether no more work is taken."""
+        """Whether no more requests are accepted."""
 
-    def begin(self, work: Work) -> Answers:
-        """Begin all answers; somebody must close them. Raises Full and Draining, and
-        what `Runner.generate` raises, if not then the answers do."""
+    def submit(self, request: AnswerRequest) -> AnswerStream:
+        """Begin all answers. The caller must close the stream. Raises QueueFull, Draining, and what
+        `Runner.generate` raises; or else the stream raises them."""
 
 
-class Model:
-    """What requests know of the artifact in `directory`."""
+class ServedModel:
+    """The artifact in `directory`, as requests see it."""
 
-    def __init__(self, directory: Path, settings: Settings) -> None:
+    def __init__(self, directory: Path, settings: ServerSettings) -> None:
         """Raises ArtifactError where there is no tokenizer."""
         self.settings = settings
         self.created = int(time.time())
         manifest = Manifest.read(directory)
         self.context = manifest.max_seq_len
         self.fingerprint = "eagle-" + file_record(directory / MANIFEST).sha256[:12]
-        """With it, prompt, parameters and seed a text is determined."""
-        longest = manifest.shapes[PREFILL].max_rows
-        self._reader = PromptReader(directory, manifest.images, longest)
+        """With it, a prompt, its parameters and its seed determine a text."""
+        max_rows = manifest.shapes[PREFILL].max_rows
+        self._reader = PromptReader(directory, manifest.images, max_rows)
         self._tokenizer = self._reader.tokenizer
-        self._tokenizing = asyncio.Lock()
+        self._reading = asyncio.Lock()
 
     @property
     def bytes_of(self) -> TokenBytes:
-        """What each token stands for by itself."""
+        """The bytes that each token stands for by itself."""
         return self._tokenizer.bytes_of
 
     async def read(self, prompt: Prompt, *, raw: bool) -> PlacedPrompt:
-        """Token ids of a prompt, and its pictures. Raises as `PromptReader.read` does."""
-        async with self._tokenizing:  # its state is no two threads'
+        """Returns the token ids of a prompt, and its images. Raises as `PromptReader.read` does."""
+        async with self._reading:  # the reader is not safe for two threads
             return await asyncio.to_thread(self._reader.read, prompt, raw=raw)
 
 
 class LocalService:
-    """By the engine of this process."""
+    """Answers requests with the engine of this process."""
 
-    def __init__(self, runner: Runner, settings: Settings) -> None:
-        self.model = Model(runner.directory, settings)
-        self.worker = Worker(runner.engine, settings.most_waiting)
-        self.metrics = Metrics(self.worker, HostTime(self.worker))
+    def __init__(self, runner: Runner, settings: ServerSettings) -> None:
+        self.model = ServedModel(runner.directory, settings)
+        self.worker = Worker(runner.engine, settings.max_waiting)
+        self.metrics = Metrics(self.worker, EngineTimeCollector(self.worker))
         self._runner = runner
 
     @property
     def draining(self) -> bool:
         return self.worker.draining
 
-    def begin(self, work: Work) -> Answers:
-        count, decode = len(work.asked), self._runner.tokenizer.decode
-        seconds = self.model.settings.request_seconds
-        answers = Answers(count, seconds, self.metrics, self.worker.outbox)
-        traces = [Detokenizer(decode) if work.trace else None for _ in range(count)]
-        writers = [Writer(answers, index, trace) for index, trace in enumerate(traces)]
+    def submit(self, request: AnswerRequest) -> AnswerStream:
+        seconds, decode = self.model.settings.request_seconds, self._runner.tokenizer.decode
+        stream = AnswerStream(len(request.prompts), seconds, self.metrics, self.worker.outbox)
+        submissions = []
         try:
-            pairs = zip(work.asked, writers, strict=True)
-            watched = [(asked, writer.callbacks) for asked, writer in pairs]
-            generations = [self._runner.generation(*asked, watch) for asked, watch in watched]
-            ends = [writer.on_end for writer in writers]
-            numbers = self.worker.submit(*zip(generations, ends, strict=True))
+            for index, (prompt, parameters) in enumerate(request.prompts):
+                detokenizer = Detokenizer(decode) if request.trace else None
+                writer = AnswerWriter(stream, index, detokenizer)
+                generation = self._runner.generation(prompt, parameters, writer.callbacks)
+                submissions.append((generation, writer.on_end))
+            numbers = self.worker.submit(*submissions)
         except BaseException:
-            answers.close()
+            stream.close()
             raise
-        answers.cancel = functools.partial(self.worker.cancel, *numbers)
-        return answers
+        stream.cancel = functools.partial(self.worker.cancel, *numbers)
+        return stream

@@ -1,9 +1,11 @@
-"""The engine in a thread of its own."""
+"""The engine in a thread of its own, and what it sends to event loops."""
 
 import logging
 import threading
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from typing import Any
 
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.engine import Engine, Failed
@@ -11,64 +13,97 @@ from eagle_aot.runtime_runner.engine.request import RequestId, reason
 from eagle_aot.runtime_runner.engine.turns import Launches
 from eagle_aot.runtime_runner.frontend.generation import Generation, PendingRequests
 from eagle_aot.runtime_runner.frontend.result import Result
-from eagle_aot.runtime_runner.serve.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
-Heard = Result | Failed
-Submitted = tuple[Generation, Callable[[Heard], None]]
-"""A generation and who hears what came of it: in the worker's thread, as its callbacks are, so none
-of them may wait."""
+RequestOutcome = Result | Failed
+OnEnd = Callable[[RequestOutcome], None]
+Submission = tuple[Generation, OnEnd]
+"""A generation, and a function that is called with its outcome in the worker's thread: like the
+generation's callbacks it must not wait."""
+Call = tuple[Callable[..., None], tuple[Any, ...]]
 
 
-class Full(EagleError):
-    """As many requests wait as may: this one may be asked again."""
+class QueueFull(EagleError):
+    """As many requests wait as may: the client may try again."""
 
 
 class Draining(EagleError):
-    """No more requests are taken."""
+    """The server is shutting down and accepts no more requests."""
 
 
-def check_room(coming: int, serving: int, most: int, draining: bool) -> None:
-    """Raise Draining, SettingError for more than ever fit, or Full unless all of some more may be
-    served or wait."""
+def check_capacity(new: int, pending: int, limit: int, draining: bool) -> None:
+    """Raise Draining, SettingError for `new` requests that never fit, or QueueFull for requests
+    that do not fit now: `limit` may run or wait, and `pending` do."""
     if draining:
         raise Draining("shutting down: no more requests are taken")
-    if coming > most:
-        raise SettingError(f"{coming} answers at once: {most} at most, for prompts times n")
-    if serving + coming > most:
-        raise Full(f"{serving} requests run or wait, of {most} at most")
+    if new > limit:
+        raise SettingError(f"{new} answers at once: {limit} at most, for prompts times n")
+    if pending + new > limit:
+        raise QueueFull(f"{pending} requests run or wait, of {limit} at most")
+
+
+class Outbox:
+    """Calls that one thread makes in event loops of other threads, sent together once a step.
+
+    Each call by itself would wake its loop, which then takes the interpreter from a thread that
+    still has events to process and a round to launch.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[AbstractEventLoop, list[Call]] = {}
+
+    def add(self, loop: AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
+        """Add a call for the next `send`."""
+        self._calls.setdefault(loop, []).append((call, arguments))
+
+    def send(self) -> None:
+        """Make all calls, in their order. Calls for a closed loop are dropped and logged."""
+        sent, self._calls = self._calls, {}
+        for loop, calls in sent.items():
+            try:
+                loop.call_soon_threadsafe(make_calls, calls)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+                log.warning("an event loop is closed: calls for it that are lost: %d", len(calls))
+
+
+def make_calls(calls: list[Call]) -> None:
+    """Make calls in this thread."""
+    for call, arguments in calls:
+        call(*arguments)
 
 
 class Worker:
-    """Serves generations that come from any thread, as many side by side as there are caches for;
-    `most_waiting` more may wait."""
+    """Runs generations from any thread, as many in parallel as there are cache slots;
+    `max_waiting` more may wait."""
 
-    def __init__(self, engine: Engine, most_waiting: int) -> None:
+    def __init__(self, engine: Engine, max_waiting: int) -> None:
         self._engine = engine
-        self.caches = len(engine.cache_slots.order)
-        """Texts that fit side by side."""
-        self._most = self.caches + most_waiting
-        self._served = PendingRequests(engine)
-        self._heard_by: dict[RequestId, Callable[[Heard], None]] = {}
+        self.slots = len(engine.cache_slots.order)
+        """Requests that run in parallel."""
+        self._limit = self.slots + max_waiting
+        self._requests = PendingRequests(engine)
+        self._on_end: dict[RequestId, OnEnd] = {}
         self._changed = threading.Condition()
         self._draining = self._closed = False
         self.outbox = Outbox()
-        """For those who hear: what is in it is sent once a step. Whoever then wakes wants the
-        interpreter, so that where a device computes it is sent when the next step has launched."""
+        """Sent once a step. The loops that it wakes want the interpreter, so where a device
+        computes it is sent after the next launch."""
         self._overlaps = engine.waits
         if self._overlaps:
             engine.on_launched = self._send
-        self.steps_seconds = 0.0
-        """Of all of them, with what is told of each."""
+        self.step_seconds = 0.0
+        """Time of all steps, with the processing of their events."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
-        """Once."""
+        """Start the thread. Call it once."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread behind its step; those that are served hear no more."""
+        """End the thread after its step; pending requests get no outcome."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -76,42 +111,43 @@ class Worker:
             self._thread.join()
 
     def drain(self) -> None:
-        """Take no more requests."""
+        """Accept no more requests."""
         with self._changed:
             self._draining = True
 
     @property
-    def forwards(self) -> Launches:
-        """That steps have waited for."""
+    def launches(self) -> Launches:
+        """The time that steps have waited for the device."""
         return self._engine.launches
 
     @property
     def draining(self) -> bool:
-        """Whether no more are taken."""
+        """Whether no more requests are accepted."""
         return self._draining
 
     @property
-    def serving(self) -> int:
-        """Requests that have not ended."""
-        return len(self._heard_by)
+    def pending(self) -> int:
+        """The number of requests that have not ended."""
+        return len(self._on_end)
 
     @property
     def waiting(self) -> int:
-        """Those among them that have no cache yet."""
-        return max(0, self.serving - len(self._engine.running) - len(self._engine.prompts))
+        """The number of pending requests that have no cache slot yet."""
+        return max(0, self.pending - len(self._engine.running) - len(self._engine.prompts))
 
-    def submit(self, *submitted: Submitted) -> list[RequestId]:
-        """Serve all of some, or none. Raises as `check_room` does."""
+    def submit(self, *submissions: Submission) -> list[RequestId]:
+        """Accept all of some generations, or none. Raises as `check_capacity` does."""
         with self._changed:
-            check_room(len(submitted), self.serving, self._most, self._draining or self._closed)
-            numbers = [self._served.add(generation) for generation, _ in submitted]
-            for number, (_, hear) in zip(numbers, submitted, strict=True):
-                self._heard_by[number] = hear
+            draining = self._draining or self._closed
+            check_capacity(len(submissions), self.pending, self._limit, draining)
+            numbers = [self._requests.add(generation) for generation, _ in submissions]
+            for number, (_, on_end) in zip(numbers, submissions, strict=True):
+                self._on_end[number] = on_end
             self._changed.notify_all()
         return numbers
 
     def cancel(self, *numbers: RequestId) -> None:
-        """End requests before the next step, but for those that have ended."""
+        """End requests before the next step, except those that have ended."""
         for number in numbers:
             self._engine.cancel(number)
         with self._changed:
@@ -126,32 +162,32 @@ class Worker:
             started = time.perf_counter()
             try:
                 self._step()
-            except Exception as error:  # a bug; nobody else would tell those that wait
+            except Exception as error:  # a bug; requests would wait for ever
                 log.exception("a step of the engine failed")
-                self._give_up(error)
+                self._fail_all(error)
             if not (self._overlaps and self._engine.busy):
                 self._send()
-            self.steps_seconds += time.perf_counter() - started
+            self.step_seconds += time.perf_counter() - started
         self._send()
 
     def _send(self) -> None:
         try:
             self.outbox.send()
-        except Exception:  # a bug; without this thread nobody else would be served
-            log.exception("what a step had to tell could not be sent")
+        except Exception:  # a bug; without this thread no request would be served
+            log.exception("the events of a step could not be sent")
 
     def _step(self) -> None:
         for event in self._engine.step():
-            with self._changed:  # `submit` may not have noted yet who hears it
-                answer = self._served.take(event)
-                hear = self._heard_by.pop(event.request) if answer is not None else None
-            if answer is not None and hear is not None:
-                hear(answer)
+            with self._changed:  # `submit` may not have stored the request's function yet
+                outcome = self._requests.take(event)
+                on_end = self._on_end.pop(event.request) if outcome is not None else None
+            if outcome is not None and on_end is not None:
+                on_end(outcome)
 
-    def _give_up(self, error: Exception) -> None:
+    def _fail_all(self, error: Exception) -> None:
         with self._changed:
             self._engine.abandon()
-            heard_by, self._heard_by = self._heard_by, {}
-            self._served = PendingRequests(self._engine)
-        for number, hear in heard_by.items():
-            hear(Failed(number, reason(error), error))
+            functions, self._on_end = self._on_end, {}
+            self._requests = PendingRequests(self._engine)
+        for number, on_end in functions.items():
+            on_end(Failed(number, reason(error), error))

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.serve.api.app import make_app
-from eagle_aot.runtime_runner.serve.service import LocalService, Settings
+from eagle_aot.runtime_runner.serve.service import LocalService
 from support.pictures import drawn, stored
 
 TEXT, COUNT = "What is this?", 12
@@ -18,7 +18,7 @@ FILE = stored(drawn(100, 80))
 
 @pytest.fixture(scope="module")
 def client(picture_runner: Runner) -> Iterator[TestClient]:
-    service = LocalService(picture_runner, Settings(model="tiny"))
+    service = LocalService(picture_runner, ServerSettings(model="tiny"))
     service.worker.start()
     with TestClient(make_app(service)) as client:
         yield client

@@ -17,7 +17,7 @@ from starlette.types import Message
 
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.serve.api.app import make_app
-from eagle_aot.runtime_runner.serve.service import LocalService, Settings
+from eagle_aot.runtime_runner.serve.service import LocalService, ServerSettings
 from fuzz.campaign import cases
 from fuzz.requests import JSON, Asked, requests
 
@@ -83,7 +83,7 @@ def client(batch_artifact: Path) -> Iterator[Client]:
         "/v1/chat/completions": runner.generate(PROMPT, 6, speculate=False).text or "",
         "/v1/completions": runner.generate(PROMPT, 6, speculate=False, raw_prompt=True).text or "",
     }
-    service = LocalService(runner, Settings(model=MODEL, body_bytes=1 << 16))
+    service = LocalService(runner, ServerSettings(model=MODEL, max_body_bytes=1 << 16))
     service.worker.start()
     client = Client(make_app(service), expected)
     yield client

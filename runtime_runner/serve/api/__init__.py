@@ -1,1 +1,1 @@
-"""The OpenAI API, as FastAPI serves it, and the page."""
+"""The OpenAI API over a `Service`."""

@@ -1,28 +1,36 @@
-"""The endpoints."""
+"""The application: its endpoints, its page, and what all requests are checked for."""
 
 import hmac
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
 
 from eagle_aot.common.prompts import Message, check_messages
 from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.serve.answers import Answers
-from eagle_aot.runtime_runner.serve.api.asked import Asked, ChatAsked, CompletionAsked
-from eagle_aot.runtime_runner.serve.api.body_limit import BodyLimit
-from eagle_aot.runtime_runner.serve.api.errors import ApiError, Failure, add_handlers
-from eagle_aot.runtime_runner.serve.api.logprobs import Shown
+from eagle_aot.runtime_runner.serve.api.errors import ApiError, ErrorResponse, add_handlers
+from eagle_aot.runtime_runner.serve.api.requests import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+)
 from eagle_aot.runtime_runner.serve.api.respond import respond
-from eagle_aot.runtime_runner.serve.api.wording import ChatWording, CompletionWording, Named
-from eagle_aot.runtime_runner.serve.service import Model, Service, Work
+from eagle_aot.runtime_runner.serve.api.responses import (
+    ChatResponseBuilder,
+    CompletionResponseBuilder,
+    ResponseBuilder,
+    VisibleLogprobs,
+)
+from eagle_aot.runtime_runner.serve.service import AnswerRequest, ServedModel, Service
 
-W = TypeVar("W", bound=Named)
 PAGE = Path(__file__).parent / "page"
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
@@ -31,23 +39,44 @@ PAGE_HEADERS = {
 
 
 def make_app(service: Service) -> FastAPI:
-    """Of one artifact."""
+    """Returns the application of one artifact."""
     app = FastAPI(
         title="eagle-aot",
-        responses={"4XX": {"model": Failure}, "5XX": {"model": Failure}},
+        responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(BodyLimit, most=service.model.settings.body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=service.model.settings.max_body_bytes)
     add_handlers(app)
     app.include_router(open_endpoints(service))
-    app.include_router(endpoints(service), dependencies=[Depends(key_check(service))])
+    app.include_router(api_endpoints(service), dependencies=[Depends(key_check(service))])
     return app
 
 
+class BodyLimit:
+    """Middleware that refuses a request when more than `max_bytes` of its body are read. FastAPI's
+    own limit answers in plain text."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app, self._max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        read = 0
+
+        async def limited() -> AsgiMessage:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._max_bytes:
+                raise HTTPException(413, f"the body is longer than {self._max_bytes} bytes")
+            return message
+
+        await self._app(scope, limited, send)
+
+
 def open_endpoints(service: Service) -> APIRouter:
-    """Those that need no key."""
+    """Returns the endpoints that need no key."""
     router = APIRouter()
     router.mount("/page", StaticFiles(directory=PAGE))
 
@@ -67,8 +96,8 @@ def open_endpoints(service: Service) -> APIRouter:
     return router
 
 
-def endpoints(service: Service) -> APIRouter:
-    """Of the OpenAI API."""
+def api_endpoints(service: Service) -> APIRouter:
+    """Returns the endpoints of the OpenAI API."""
     router = APIRouter(prefix="/v1")
     model, name = service.model, service.model.settings.model
     card = {"id": name, "object": "model", "created": model.created, "owned_by": "eagle-aot"}
@@ -77,57 +106,63 @@ def endpoints(service: Service) -> APIRouter:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [card]}
 
-    @router.get("/models/{asked:path}")
-    async def one_model(asked: str) -> dict[str, Any]:
-        check_model(name, asked)
+    @router.get("/models/{requested:path}")
+    async def one_model(requested: str) -> dict[str, Any]:
+        check_model(name, requested)
         return card
 
     @router.post("/chat/completions", response_model=None)
-    async def chat(asked: ChatAsked, request: Request) -> Response:
-        check_model(name, asked.model)
-        messages = check_messages(asked.conversation())
-        answers = asked.parameters(asked.most_tokens(model.context))
+    async def chat(body: ChatCompletionRequest, connection: Request) -> Response:
+        check_model(name, body.model)
+        messages = check_messages(body.conversation())
+        parameters = body.parameters(body.max_new_tokens(model.context))
         prompt = await model.read(messages, raw=False)
-        begun = service.begin(
-            Work(
-                asked=[(prompt, answer) for answer in answers],
-                trace=asked.trace,
-                conversation=beginning(messages),
+        stream = service.submit(
+            AnswerRequest(
+                prompts=[(prompt, each) for each in parameters],
+                trace=body.trace,
+                conversation=conversation_key(messages),
             )
         )
-        return await respond(request, asked, begun, wording(ChatWording, model, asked, begun))
+        builder = response_builder(ChatResponseBuilder, model, body, stream.count)
+        return await respond(connection, body, stream, builder)
 
     @router.post("/completions", response_model=None)
-    async def completions(asked: CompletionAsked, request: Request) -> Response:
-        check_model(name, asked.model)
-        answers = asked.parameters(asked.most_tokens(), echo=asked.echo)
-        prompts = [await model.read(prompt, raw=True) for prompt in asked.prompts()]
-        every = [(prompt, answer) for prompt in prompts for answer in answers]
-        begun = service.begin(Work(asked=every, trace=asked.trace))
-        return await respond(request, asked, begun, wording(CompletionWording, model, asked, begun))
+    async def completions(body: CompletionRequest, connection: Request) -> Response:
+        check_model(name, body.model)
+        parameters = body.parameters(body.max_new_tokens())
+        prompts = [await model.read(prompt, raw=True) for prompt in body.prompts()]
+        every = [(prompt, each) for prompt in prompts for each in parameters]
+        stream = service.submit(AnswerRequest(prompts=every, trace=body.trace))
+        builder = response_builder(CompletionResponseBuilder, model, body, stream.count)
+        return await respond(connection, body, stream, builder)
 
     return router
 
 
-def wording(kind: type[W], model: Model, asked: Asked, answers: Answers) -> W:
-    """Of all of a request's answers."""
-    told, every = asked.most_logprobs is not None, asked.most_prompt_logprobs is not None
+def response_builder(
+    kind: type[ResponseBuilder], model: ServedModel, body: GenerationRequest, count: int
+) -> ResponseBuilder:
+    """Returns what builds the response with `count` answers."""
+    all_tokens = body.num_prompt_logprobs is not None
+    visible = [VisibleLogprobs(all_tokens=all_tokens) for _ in range(count)]
     return kind(
         model=model.settings.model,
         fingerprint=model.fingerprint,
         bytes_of=model.bytes_of,
-        n=asked.n,
-        shown=[Shown(every=every) for _ in range(answers.count)] if told else (),
+        n=body.n,
+        visible_logprobs=visible if body.num_logprobs is not None else (),
     )
 
 
 def key_check(service: Service) -> Callable[[Request], None]:
-    """Raises ApiError for a request without one of the keys, if there are any."""
+    """Returns a function that raises ApiError for a request without one of the keys, if there are
+    any."""
     keys = [key.encode() for key in service.model.settings.keys]
 
     def check(request: Request) -> None:
-        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        sent = shown.strip().encode("latin-1")  # as headers are decoded
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        sent = credentials.strip().encode("latin-1")  # as headers are decoded
         equal = [hmac.compare_digest(sent, key) for key in keys]
         if keys and not (scheme.lower() == "bearer" and any(equal)):
             raise ApiError(401, "no valid API key: send Authorization: Bearer KEY", "invalid_key")
@@ -135,14 +170,14 @@ def key_check(service: Service) -> Callable[[Request], None]:
     return check
 
 
-def beginning(messages: Sequence[Message]) -> str:
-    """What all requests of a conversation share: all up to the first turn of the user."""
+def conversation_key(messages: Sequence[Message]) -> str:
+    """Returns what all requests of a conversation share: the messages up to the user's first."""
     first = next(i for i, message in enumerate(messages) if message["role"] == "user")
     return json.dumps(messages[: first + 1])
 
 
-def check_model(name: str, asked: str) -> None:
-    """Raises ApiError for any but the one there is."""
-    if name != asked:
-        line = f"model {asked!r}: not here, this is {name!r}"
+def check_model(name: str, requested: str) -> None:
+    """Raise ApiError for any model but the one there is."""
+    if name != requested:
+        line = f"model {requested!r}: not here, this is {name!r}"
         raise ApiError(404, one_line(line), "model_not_found", "model")

@@ -1,4 +1,4 @@
-"""Failures as the OpenAI API words them."""
+"""Errors in the form of the OpenAI API."""
 
 import re
 from itertools import takewhile
@@ -12,16 +12,16 @@ from starlette.exceptions import HTTPException
 
 from eagle_aot.common.errors import EagleError
 from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.serve.answers import RequestFailed
-from eagle_aot.runtime_runner.serve.worker import Draining, Full
+from eagle_aot.runtime_runner.serve.answer_stream import RequestFailed
+from eagle_aot.runtime_runner.serve.worker import Draining, QueueFull
 
 RETRY_AFTER = 1  # seconds
 FORM = re.compile(r"\W|^(?:bool|float|int|str)$")
-"""What is in pydantic's names for the forms of a parameter, and in no parameter's name."""
+"""Matches pydantic's names for the forms of a parameter, and no parameter's name."""
 
 
-class Told(BaseModel):
-    """What went wrong; `param` is the parameter that did."""
+class ErrorBody(BaseModel):
+    """What went wrong; `param` is the parameter that was wrong."""
 
     message: str
     type: str
@@ -29,14 +29,14 @@ class Told(BaseModel):
     code: str | None
 
 
-class Failure(BaseModel):
-    """What all responses hold that are no answers, as the official client reads it."""
+class ErrorResponse(BaseModel):
+    """The body of all responses that are no answers, as the official client reads it."""
 
-    error: Told
+    error: ErrorBody
 
 
 class ApiError(Exception):
-    """An answer with a status of its own."""
+    """An error with a status of its own."""
 
     def __init__(
         self, status: int, message: str, code: str | None = None, param: str | None = None
@@ -46,11 +46,12 @@ class ApiError(Exception):
 
 
 def api_error(error: Exception) -> ApiError:
-    """Of what a request may raise; everything else is a bug, of which clients learn nothing."""
+    """Returns the error for an exception that a request may raise; any other one is a bug, and
+    clients get no details."""
     if isinstance(error, ApiError):
         return error
     line = one_line(str(error))
-    if isinstance(error, Full):
+    if isinstance(error, QueueFull):
         return ApiError(429, line, "queue_full")
     if isinstance(error, Draining):
         return ApiError(503, line, "shutting_down")
@@ -63,42 +64,42 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, "internal error: the server's log says more", "internal_error")
 
 
-def body(error: ApiError) -> dict[str, Any]:
-    """A `Failure` of it."""
+def error_body(error: ApiError) -> dict[str, Any]:
+    """Returns an `ErrorResponse` as JSON."""
     kinds = {401: "authentication_error", 429: "rate_limit_error"}
     server_side = "server_error" if error.status >= 500 else "invalid_request_error"
-    told = Told(
+    body = ErrorBody(
         message=str(error),
         type=kinds.get(error.status, server_side),
         param=error.param,
         code=error.code,
     )
-    return Failure(error=told).model_dump()
+    return ErrorResponse(error=body).model_dump()
 
 
-def response(error: ApiError) -> JSONResponse:
-    """The same, with its status."""
+def error_response(error: ApiError) -> JSONResponse:
+    """Returns the response for an error."""
     headers = {"Retry-After": str(RETRY_AFTER)} if error.status in (429, 503) else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(body(error), error.status, headers)
+    return JSONResponse(error_body(error), error.status, headers)
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Let all failures of `app` read alike."""
+    """Give all failures of `app` the same form."""
 
     async def failed(request: Request, error: Exception) -> JSONResponse:
-        return response(api_error(error))
+        return error_response(api_error(error))
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return response(first_problem(error))
+        return error_response(first_problem(error))
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        told = response(ApiError(error.status_code, str(error.detail)))
-        told.headers.update(error.headers or {})  # with 405, what is allowed
-        return told
+        response = error_response(ApiError(error.status_code, str(error.detail)))
+        response.headers.update(error.headers or {})  # with 405, the methods that are allowed
+        return response
 
     for kind in (ApiError, EagleError, RequestFailed, TimeoutError, Exception):
         app.add_exception_handler(kind, failed)
@@ -107,22 +108,22 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def first_problem(error: RequestValidationError) -> ApiError:
-    """Of a request that is not what it should be, in one line; of a parameter that may have several
-    forms, what each of them wants."""
+    """Returns what is wrong with the first wrong parameter of a request, in one line; where it may
+    have several forms, what each of them requires."""
     problem, *others = error.errors()
     if problem["type"] == "extra_forbidden":
-        where = one_line(".".join(map(str, problem["loc"][1:])))
-        return ApiError(400, f"{where}: no such parameter here", "unknown_parameter", where)
+        name = one_line(".".join(map(str, problem["loc"][1:])))
+        return ApiError(400, f"{name}: no such parameter here", "unknown_parameter", name)
     if problem["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {problem['ctx']['error']}")
-    where = parameter_of(problem)
-    alike = [problem, *(other for other in others if parameter_of(other) == where)]
-    wanted = dict.fromkeys(one["msg"].removeprefix("Value error, ") for one in alike)
-    message = " or ".join(wanted)
-    return ApiError(400, one_line(f"{where}: {message}" if where else message), param=where or None)
+    name = parameter_of(problem)
+    forms = [problem, *(other for other in others if parameter_of(other) == name)]
+    required = dict.fromkeys(form["msg"].removeprefix("Value error, ") for form in forms)
+    message = " or ".join(required)
+    return ApiError(400, one_line(f"{name}: {message}" if name else message), param=name or None)
 
 
 def parameter_of(problem: dict[str, Any]) -> str:
-    """Where the request has it, without pydantic's names for the forms that it may have."""
-    own = takewhile(lambda part: not FORM.search(str(part)), problem["loc"][1:])
-    return one_line(".".join(map(str, own)))
+    """Returns the path of a parameter in the request, without pydantic's names for its forms."""
+    path = takewhile(lambda part: not FORM.search(str(part)), problem["loc"][1:])
+    return one_line(".".join(map(str, path)))

@@ -1,4 +1,4 @@
-"""From answers to the bytes of a response."""
+"""From the answers to a request to the bytes of its response."""
 
 import asyncio
 import json
@@ -10,90 +10,98 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from eagle_aot.runtime_runner.frontend.result import Result
-from eagle_aot.runtime_runner.serve.answers import Answers, Part
-from eagle_aot.runtime_runner.serve.api.asked import Asked
-from eagle_aot.runtime_runner.serve.api.errors import api_error, body
-from eagle_aot.runtime_runner.serve.api.wording import Wording
+from eagle_aot.runtime_runner.serve.answer_stream import AnswerPart, AnswerStream
+from eagle_aot.runtime_runner.serve.api.errors import api_error, error_body
+from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest
+from eagle_aot.runtime_runner.serve.api.responses import ResponseBuilder
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-GONE = 499
-"""The status, which nobody reads, of a response whose client went away."""
-AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+CLIENT_CLOSED_REQUEST = 499
+"""The status of a response that no client reads."""
+EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-class Gone(Exception):
-    """The client went away."""
+class ClientDisconnected(Exception):
+    """The client closed the connection."""
 
 
-async def respond(request: Request, asked: Asked, answers: Answers, wording: Wording) -> Response:
-    """Whole, or in events as it comes; the answers are closed once nobody reads them."""
+async def respond(
+    connection: Request, request: GenerationRequest, stream: AnswerStream, builder: ResponseBuilder
+) -> Response:
+    """Returns the whole response, or one of events. The stream is closed when it has been read."""
     streams = False
     try:
-        if not asked.stream:
-            return JSONResponse(wording.whole(await unless_gone(request, answers.whole())))
-        parts = answers.parts()
-        first = await unless_gone(request, anext(parts))  # what fails at once has a status
+        if not request.stream:
+            results = await until_disconnect(connection, stream.results())
+            return JSONResponse(builder.full(results))
+        parts = stream.parts()
+        first = await until_disconnect(connection, anext(parts))  # an early failure has a status
         streams = True
-    except Gone:
-        return Response(status_code=GONE)
+    except ClientDisconnected:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
         if not streams:
-            answers.close()
-    content = events(asked, answers, wording, first, parts)
-    return StreamingResponse(content, media_type="text/event-stream", headers=AS_IT_COMES)
+            stream.close()
+    content = events(request, stream, builder, first, parts)
+    return StreamingResponse(content, media_type="text/event-stream", headers=EVENT_HEADERS)
 
 
 async def events(
-    asked: Asked, answers: Answers, wording: Wording, first: Part, others: AsyncIterator[Part]
+    request: GenerationRequest,
+    stream: AnswerStream,
+    builder: ResponseBuilder,
+    first: AnswerPart,
+    others: AsyncIterator[AnswerPart],
 ) -> AsyncIterator[bytes]:
-    """Of a stream. What fails now is its last event."""
+    """Yields the events of a stream. A failure is its last event."""
     results: dict[int, Result] = {}
-    cost = {"usage": None} if asked.include_usage else {}  # which the last chunk alone knows
+    no_usage = {"usage": None} if request.include_usage else {}  # the last chunk alone has it
     try:
-        for start in map(wording.start, range(answers.count)):
-            if start is not None:
-                yield event(start | cost)
-        part: Part | None = first
+        for chunk in map(builder.first_chunk, range(stream.count)):
+            if chunk is not None:
+                yield event(chunk | no_usage)
+        part: AnswerPart | None = first
         while part is not None:
             index, item = part
             if isinstance(item, Result):
                 results[index] = item
-                yield event(wording.end(index, item) | cost)
+                yield event(builder.last_chunk(index, item) | no_usage)
             else:
-                delta = wording.delta(index, item)
+                chunk = builder.chunk(index, item)
                 if item.text or item.trace:
-                    yield event(delta | item.trace | cost)
+                    yield event(chunk | item.trace | no_usage)
             part = await anext(others, None)
-        if asked.include_usage:
-            yield event(wording.cost([results[index] for index in sorted(results)]))
+        if request.include_usage:
+            yield event(builder.usage_chunk([results[index] for index in sorted(results)]))
         yield b"data: [DONE]\n\n"
     except Exception as error:
         log.exception("a stream failed")
-        yield event(body(api_error(error)))
+        yield event(error_body(api_error(error)))
     finally:
-        answers.close()
+        stream.close()
 
 
 def event(content: dict[str, Any]) -> bytes:
-    """Sent by the server."""
+    """Returns a server-sent event."""
     return f"data: {json.dumps(content)}\n\n".encode()
 
 
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """What comes of the work. Raises Gone where the client goes away before that."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(left(request))
+async def until_disconnect(connection: Request, work: Awaitable[T]) -> T:
+    """Returns the result of `work`. Raises ClientDisconnected if the client leaves first."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(disconnected(connection))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise Gone
+        raise ClientDisconnected
     finally:
         for task in (working, leaving):
             task.cancel()
 
 
-async def left(request: Request) -> None:
-    """Ends when the client has gone."""
-    while (await request.receive())["type"] != "http.disconnect":
+async def disconnected(connection: Request) -> None:
+    """Return when the client has disconnected."""
+    while (await connection.receive())["type"] != "http.disconnect":
         pass

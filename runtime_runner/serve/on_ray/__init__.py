@@ -1,1 +1,1 @@
-"""Many engines, on one machine or many, by Ray."""
+"""Several engines, on one machine or many, run by Ray."""

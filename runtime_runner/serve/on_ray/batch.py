@@ -1,4 +1,4 @@
-"""`eagle-batch`: a file of prompts, answered by many engines."""
+"""`eagle-batch`: answers a file of prompts with several engines."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ from eagle_aot.runtime_runner.sampling.options import choice_of, choice_options
 
 FAILED = b'{"error": '
 STARTS = b'{"prompt_tokens": ', FAILED
-"""How lines of answers begin."""
+"""The beginnings of lines in a file of answers."""
 
 
 @eagle_command
@@ -31,58 +31,59 @@ STARTS = b'{"prompt_tokens": ', FAILED
 @click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Engines, each with a GPU of its own where there are any.")  # fmt: skip
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=128, show_default=True)
-@click.option("--system", metavar="TEXT", help="What the model is told before all else.")
+@click.option("--system", metavar="TEXT", help="The system's text, before each prompt.")
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap prompts in the chat template.")
-@click.option("--stop-id", type=int, multiple=True, metavar="ID", help="One more id to stop at.")
+@click.option("--stop-id", type=int, multiple=True, metavar="ID",
+              help="Stop at this token id too; may be repeated.")  # fmt: skip
 @click.option("--stop", multiple=True, metavar="TEXT",
-              help="End before this text; may be given more than once.")  # fmt: skip
+              help="End before this text; may be repeated.")  # fmt: skip
 @choice_options
-@click.option("--quiet", is_flag=True)
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def main(
     artifact: Path,
     prompts_jsonl: Path,
     answers_jsonl: Path,
     replicas: int,
     quiet: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Answer PROMPTS_JSONL, as eagle-run reads it, into ANSWERS_JSONL, a line for each prompt in
-    their order, as eagle-run --json writes it. The same command again goes on where one ended.
+    """Answer PROMPTS_JSONL, as eagle-run reads it, into ANSWERS_JSONL: a line for each prompt, in
+    their order, as eagle-run --json writes it. Repeat the command to continue where it stopped.
     """
     check_installed("ray", extra="ray")
     prompts = read_prompts(None, None, prompts_jsonl)
     console = Console(stderr=True)
     hidden = quiet or not console.is_terminal
-    options = options_of(given)
-    asked = GenerationParams(**options)
+    values = generation_options(options)
+    parameters = GenerationParams(**values)
     with appending(answers_jsonl) as file:
         done = whole_lines(answers_jsonl)
-        check_same(answers_jsonl, asked)
+        check_same(answers_jsonl, parameters)
         if done > len(prompts):
             raise SettingError(
                 f"{answers_jsonl}: has {done} answers, {prompts_jsonl} {len(prompts)} prompts: "
-                "name the file that they are of"
+                "name the file that they belong to"
             )
-        lines = answered(artifact.resolve(), prompts[done:], replicas, options)
-        left = len(prompts) - done
-        for line in track(lines, "answers", total=left, console=console, disable=hidden):
+        lines = answer_lines(artifact.resolve(), prompts[done:], replicas, values)
+        remaining = len(prompts) - done
+        for line in track(lines, "answers", total=remaining, console=console, disable=hidden):
             file.write(line.encode() + b"\n")
             file.flush()
     if not quiet:
-        click.echo(f"{answers_jsonl}: {left} answers, behind {done} that were there", err=True)
+        click.echo(f"{answers_jsonl}: {remaining} answers, after {done} that it had", err=True)
     raise_failures(answers_jsonl)
 
 
-def options_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Those of `Runner.generate` that stand on the command line."""
-    same = "max_new_tokens", "system", "raw_prompt", "ignore_eos", "echo"
-    stops = {"stop_ids": given["stop_id"], "stop_texts": given["stop"]}
-    return {name: given[name] for name in same} | stops | choice_of(given)
+def generation_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of `Runner.generate` that the command line has."""
+    same_names = "max_new_tokens", "system", "raw_prompt", "ignore_eos", "echo"
+    stops = {"stop_ids": options["stop_id"], "stop_texts": options["stop"]}
+    return {name: options[name] for name in same_names} | stops | choice_of(options)
 
 
 @contextmanager
 def appending(path: Path) -> Iterator[BinaryIO]:
-    """A file to write behind what is there. Raises SettingError while another process does."""
+    """Open a file to append to. Raises SettingError while another process does."""
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,41 +93,42 @@ def appending(path: Path) -> Iterator[BinaryIO]:
 
 
 def whole_lines(path: Path) -> int:
-    """How many answers there are; half of one at the end, of a run that was killed, is cut off.
+    """Returns the number of answers in a file, and cuts off the last one where a run was killed
+    while it wrote it.
 
     Raises SettingError for a file of anything else, which is left as it is.
     """
     content = path.read_bytes()
-    *lines, half = content.split(b"\n")
-    begun = any(start.startswith(half[: len(start)]) for start in STARTS)
-    if not begun or not all(line.startswith(STARTS) for line in lines):
+    *lines, partial = content.split(b"\n")
+    is_partial = any(start.startswith(partial[: len(start)]) for start in STARTS)
+    if not is_partial or not all(line.startswith(STARTS) for line in lines):
         raise SettingError(f"{path}: holds more than answers of eagle-batch: name another file")
-    if half:
-        os.truncate(path, len(content) - len(half))
+    if partial:
+        os.truncate(path, len(content) - len(partial))
     return len(lines)
 
 
-def check_same(path: Path, asked: GenerationParams) -> None:
-    """Raise SettingError where the first answer of a file was asked for otherwise; each has a seed
-    of its own where none is asked for."""
+def check_same(path: Path, parameters: GenerationParams) -> None:
+    """Raise SettingError where the first answer of a file has other parameters. Its seed may be any
+    where none is requested: each answer has drawn its own."""
     with path.open("rb") as lines:
         answer = next((line for line in lines if not line.startswith(FAILED)), b"{}")
     try:
-        told = json.loads(answer).get("parameters")
+        stored = json.loads(answer).get("parameters")
     except ValueError as error:
         raise SettingError(f"{path}: is damaged ({error}): name another file") from error
-    wanted = json.loads(json.dumps(asked.to_json()))
-    if told is not None and asked.seed is None:
-        told.pop("seed", None)
-    if told not in (None, wanted):
+    requested = json.loads(json.dumps(parameters.to_json()))
+    if stored is not None and parameters.seed is None:
+        stored.pop("seed", None)
+    if stored not in (None, requested):
         raise SettingError(
-            f"{path}: has answers that were asked for with other options: give those, or name "
-            "another file"
+            f"{path}: its answers were requested with other options: give those, or name another "
+            "file"
         )
 
 
 def raise_failures(path: Path) -> None:
-    """Raise EagleError where a line tells why there is no answer."""
+    """Raise EagleError where a line says why there is no answer."""
     lines = path.read_bytes().splitlines()
     failed = [i for i, line in enumerate(lines, start=1) if line.startswith(FAILED)]
     if failed:
@@ -134,11 +136,12 @@ def raise_failures(path: Path) -> None:
         raise EagleError(f"{path}: {len(failed)} of {len(lines)} failed: line {failed[0]}: {first}")
 
 
-def answered(
+def answer_lines(
     artifact: Path, prompts: Sequence[Prompt], replicas: int, options: dict[str, Any]
 ) -> Iterator[str]:
-    """A line for each, in their order. An engine that dies is begun anew and its block answered
-    again, as often as need be: that is Ray Data's default, and there is no argument for it."""
+    """Yields a line for each prompt, in their order. When an engine dies, a new one is started and
+    its block of prompts answered again, as often as necessary: Ray Data's default, which has no
+    argument."""
     if not prompts:
         return
     import ray
@@ -146,8 +149,7 @@ def answered(
 
     from eagle_aot.artifact import Manifest
     from eagle_aot.artifact.verified import forget
-    from eagle_aot.runtime_runner.serve.on_ray.machine import gpus_of
-    from eagle_aot.runtime_runner.serve.on_ray.predictor import Predictor
+    from eagle_aot.runtime_runner.serve.on_ray.actors import Predictor, gpus_of
 
     manifest, key = Manifest.read(artifact), secrets.token_hex()
     ray.init(include_dashboard=False, logging_level="warning", ignore_reinit_error=True)

@@ -1,8 +1,9 @@
-"""Many engines behind one application, on Ray Serve.
+"""Several engines that serve one application, on Ray Serve.
 
-A front answers requests; each of its texts is one replica's, which has an engine, and on machines
-with GPUs one of them. What a replica had not ended when it died is asked of another one. Since a
-text depends on the request alone, that one's is the same, and goes on where the first broke off.
+A front answers requests. Each of its answers comes from one replica, which has an engine and, on
+machines with GPUs, one of them. When a replica dies, the answers that it had not ended are
+requested from another one. A text depends on its request alone, so the other replica gives the same
+text, and the answer continues where the first one broke off.
 """
 
 import asyncio
@@ -28,36 +29,41 @@ from ray.serve.handle import DeploymentHandle
 from eagle_aot.artifact.verified import forget
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner.engine import Failed
-from eagle_aot.runtime_runner.serve.answers import Answers, Item, Piece
+from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerStream, StreamItem
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
-from eagle_aot.runtime_runner.serve.on_ray.machine import open_artifact
-from eagle_aot.runtime_runner.serve.on_ray.told import Told
-from eagle_aot.runtime_runner.serve.service import LocalService, Model, Settings, Work
-from eagle_aot.runtime_runner.serve.worker import check_room
+from eagle_aot.runtime_runner.serve.on_ray.actors import open_artifact
+from eagle_aot.runtime_runner.serve.service import (
+    AnswerRequest,
+    LocalService,
+    ServedModel,
+    ServerSettings,
+)
+from eagle_aot.runtime_runner.serve.worker import check_capacity
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 8
-"""Of one text: what kills every replica that it comes to does not go round for ever."""
+"""Of one answer: a request that kills every replica must not be repeated for ever."""
 POLL = 0.1  # seconds
 BY_CONVERSATION = RequestRouterConfig(
     request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 )
-"""The cache that holds its earlier turns is one replica's."""
+"""Sends a conversation to the replica whose cache has its earlier turns."""
 QUIET = {"encoding": "JSON", "log_level": "WARNING"}
 DIED = RayActorError, DeploymentUnavailableError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Replicas:
-    """So many, each with `gpus` of a machine's and caches for `caches` texts. `load` are options of
-    `load_artifact`; by the `key` they believe one another that the artifact is verified."""
+class ReplicaSettings:
+    """How many replicas there are, each with `gpus` of a machine's GPUs and `slots` cache slots.
+    `load` are options of `load_artifact`. Replicas with the same `key` trust one another's
+    verification of the artifact."""
 
     artifact: Path
     count: int
     gpus: float
-    caches: int
-    settings: Settings
+    slots: int
+    server: ServerSettings
     load: dict[str, Any]
     key: str = field(default_factory=secrets.token_hex)
 
@@ -65,106 +71,108 @@ class Replicas:
 class Replica:
     """One engine."""
 
-    def __init__(self, replicas: Replicas) -> None:
-        runner = open_artifact(replicas.artifact, replicas.key, **replicas.load)
-        runner.adaptive_schedule(trees=False)  # measured while nobody runs
+    def __init__(self, settings: ReplicaSettings) -> None:
+        runner = open_artifact(settings.artifact, settings.key, **settings.load)
+        runner.adaptive_schedule(trees=False)  # measures costs while no request runs
         runner.warm_up()
-        self._service = LocalService(runner, replicas.settings)
+        self._service = LocalService(runner, settings.server)
         self._service.worker.start()
 
-    async def parts(self, work: Work) -> AsyncIterator[Item]:
-        """Of a text by itself. What `Service.begin` and `Answers.parts` raise is the last of them:
-        raised, it would be a failure of the replica."""
+    async def parts(self, request: AnswerRequest) -> AsyncIterator[StreamItem]:
+        """Yields the parts of one answer. What `Service.submit` and `AnswerStream.parts` raise is
+        yielded last: raised, it would be a failure of the replica."""
         try:
-            answers = self._service.begin(work)
+            stream = self._service.submit(request)
         except Exception as error:
             yield error
             return
         try:
-            async for _, part in answers.parts():
+            async for _, part in stream.parts():
                 yield part
         except Exception as error:
             yield error
         finally:
-            answers.close()
+            stream.close()
 
 
 @serve.ingress()
 class Front:
     """The application."""
 
-    def __init__(self, replicas: Replicas, handle: DeploymentHandle[Replica]) -> None:
-        self._service = ReplicatedService(replicas, handle)
+    def __init__(self, settings: ReplicaSettings, handle: DeploymentHandle[Replica]) -> None:
+        self._service = ReplicatedService(settings, handle)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return make_app(self._service)
 
     async def drain(self) -> int:
-        """Take no more requests; how many have not ended."""
+        """Accept no more requests. Returns how many have not ended."""
         self._service.draining = True
-        return self._service.serving
+        return self._service.pending
 
 
 class ReplicatedService:
-    """By whichever replica the conversation belongs to."""
+    """Answers requests with replicas, those of one conversation with the same replica."""
 
-    def __init__(self, replicas: Replicas, handle: DeploymentHandle[Replica]) -> None:
-        self.model = Model(replicas.artifact, replicas.settings)
+    def __init__(self, settings: ReplicaSettings, handle: DeploymentHandle[Replica]) -> None:
+        self.model = ServedModel(settings.artifact, settings.server)
         self.metrics = Metrics(self)
-        self.caches = replicas.caches * replicas.count
+        self.slots = settings.slots * settings.count
         self.draining = False
-        self._most = self.caches + replicas.settings.most_waiting
+        self._limit = self.slots + settings.server.max_waiting
         self._handle = handle.options(stream=True)
-        self._texts: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def serving(self) -> int:
-        """Texts that have not ended."""
-        return len(self._texts)
+    def pending(self) -> int:
+        """The number of answers that have not ended."""
+        return len(self._tasks)
 
     @property
     def waiting(self) -> int:
-        """As many of them as there are no caches for."""
-        return max(0, self.serving - self.caches)
+        """The number of pending answers that have no cache slot."""
+        return max(0, self.pending - self.slots)
 
-    def begin(self, work: Work) -> Answers:
-        check_room(len(work.asked), self.serving, self._most, self.draining)
-        answers = Answers(len(work.asked), self.model.settings.request_seconds, self.metrics)
-        texts = [
+    def submit(self, request: AnswerRequest) -> AnswerStream:
+        count = len(request.prompts)
+        check_capacity(count, self.pending, self._limit, self.draining)
+        stream = AnswerStream(count, self.model.settings.request_seconds, self.metrics)
+        tasks = [
             asyncio.create_task(
-                self._answer(answers, index, replace(work, asked=[asked])),
+                self._answer(stream, index, replace(request, prompts=[prompt])),
                 context=contextvars.Context(),  # Ray routes one call for each request it knows of
             )
-            for index, asked in enumerate(work.asked)
+            for index, prompt in enumerate(request.prompts)
         ]
-        for text in texts:
-            self._texts.add(text)
-            text.add_done_callback(self._texts.discard)
-        answers.cancel = functools.partial(cancel, texts)
-        return answers
+        for task in tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        stream.cancel = functools.partial(cancel_all, tasks)
+        return stream
 
-    async def _answer(self, answers: Answers, index: int, work: Work) -> None:
-        told = Told()
+    async def _answer(self, stream: AnswerStream, index: int, request: AnswerRequest) -> None:
+        replay = ReplayFilter()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                async for part in self._parts(work):
-                    answers.put(index, told.rest(part) if isinstance(part, Piece) else part)
+                async for part in self._parts(request):
+                    item = replay.unseen(part) if isinstance(part, AnswerDelta) else part
+                    stream.put(index, item)
                 return
             except DIED as error:
-                died = type(error).__name__  # whose text is a page of Ray's
-                log.warning("a replica died under a text, attempt %d: %s", attempt, died)
-                told.again()
+                died = type(error).__name__  # its text is a page of Ray's
+                log.warning("a replica died during an answer, attempt %d: %s", attempt, died)
+                replay.restart()
                 await asyncio.sleep(POLL * attempt)
             except Exception as error:
-                answers.put(index, error)
+                stream.put(index, error)
                 return
-        answers.put(index, Failed(index, f"{ATTEMPTS} replicas died under it", RuntimeError()))
+        stream.put(index, Failed(index, f"{ATTEMPTS} replicas died during it", RuntimeError()))
 
-    async def _parts(self, work: Work) -> AsyncIterator[Item]:
+    async def _parts(self, request: AnswerRequest) -> AsyncIterator[StreamItem]:
         handle = self._handle
-        if work.conversation is not None:
-            handle = handle.options(session_id=work.conversation)
-        parts = handle.parts.remote(work)
+        if request.conversation is not None:
+            handle = handle.options(session_id=request.conversation)
+        parts = handle.parts.remote(request)
         try:
             async for part in parts:
                 yield part
@@ -172,48 +180,88 @@ class ReplicatedService:
             parts.cancel()
 
 
-def cancel(texts: Sequence[asyncio.Task[None]]) -> None:
-    """Those that have not ended."""
-    for text in texts:
-        text.cancel()
+def cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel the tasks that have not ended."""
+    for task in tasks:
+        task.cancel()
 
 
-def serve_replicas(replicas: Replicas, host: str, port: int) -> None:
-    """Until SIGTERM or SIGINT, behind which running texts end; until the second one. On the
-    machines of the cluster that RAY_ADDRESS names, or else on this one."""
-    told: list[int] = []
+class ReplayFilter:
+    """Removes from a repeated answer what its client has already."""
+
+    def __init__(self) -> None:
+        self._characters, self._tokens, self._logprobs = (ReplayCounter() for _ in range(3))
+
+    def restart(self) -> None:
+        """Expect the answer from its beginning."""
+        for counter in (self._characters, self._tokens, self._logprobs):
+            counter.seen = 0
+
+    def unseen(self, delta: AnswerDelta) -> AnswerDelta:
+        """Returns what is new in a part."""
+        text = delta.text[self._characters.add(len(delta.text)) :]
+        logprobs = delta.logprobs[self._logprobs.add(len(delta.logprobs)) :]
+        trace = dict(delta.trace)
+        if tokens := trace.get("trace", {}).get("tokens"):
+            new = tokens[self._tokens.add(len(tokens)) :]
+            trace = {"trace": trace["trace"] | {"tokens": new}} if new else {}
+        return AnswerDelta(text, trace, logprobs)
+
+
+@dataclass(slots=True)
+class ReplayCounter:
+    """Counts items that were sent to a client, and those `seen` in this attempt."""
+
+    sent: int = 0
+    seen: int = 0
+
+    def add(self, count: int) -> int:
+        """Count the next items. Returns how many of them were sent before; it may be more than
+        `count`."""
+        before = max(0, self.sent - self.seen)
+        self.seen += count
+        self.sent = max(self.sent, self.seen)
+        return before
+
+
+def serve_replicas(settings: ReplicaSettings, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT, and then finish running answers; a second signal ends them.
+
+    Replicas run on the machines of the cluster that RAY_ADDRESS names, or else on this one.
+    """
+    signals: list[int] = []
     ray.init(include_dashboard=False, logging_level=logging.WARNING)
     for number in (signal.SIGTERM, signal.SIGINT):  # Ray has set its own
-        signal.signal(number, lambda number, frame: told.append(number))
-    handle = deploy(replicas, host, port)
-    log.info("serving at http://%s:%d with %d replicas", host, port, replicas.count)
-    while not told:
+        signal.signal(number, lambda number, frame: signals.append(number))
+    handle = deploy(settings, host, port)
+    log.info("serving at http://%s:%d with %d replicas", host, port, settings.count)
+    while not signals:
         time.sleep(POLL)
-    while len(told) < 2 and handle.drain.remote().result():
+    while len(signals) < 2 and handle.drain.remote().result():
         time.sleep(POLL)
     serve.shutdown()
     ray.shutdown()
-    forget(replicas.key)
+    forget(settings.key)
 
 
-def deploy(replicas: Replicas, host: str, port: int) -> "DeploymentHandle[Front]":
-    """Start all of it where Ray has been. Raises EagleError where that fails."""
+def deploy(settings: ReplicaSettings, host: str, port: int) -> "DeploymentHandle[Front]":
+    """Start the front and the replicas, once Ray runs. Raises EagleError where that fails."""
     try:
         serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
-        return run(replicas)
-    except RuntimeError as error:  # what replicas raise too, with all that they were doing
+        return run(settings)
+    except RuntimeError as error:  # replicas raise it too, with all that they were doing
         last = str(error).strip().rpartition("\n")[2]
         raise EagleError(
             f"{host}:{port}: Ray cannot serve there, as the log says: {last}"
         ) from error
 
 
-def run(replicas: Replicas) -> "DeploymentHandle[Front]":
-    """Once they are ready."""
-    one = serve.deployment(Replica).options(
-        num_replicas=replicas.count,
-        max_ongoing_requests=2 * replicas.caches,
-        ray_actor_options={"num_gpus": replicas.gpus, "num_cpus": 1},
+def run(settings: ReplicaSettings) -> "DeploymentHandle[Front]":
+    """Run the front and the replicas. Returns when they are ready."""
+    replica = serve.deployment(Replica).options(
+        num_replicas=settings.count,
+        max_ongoing_requests=2 * settings.slots,
+        ray_actor_options={"num_gpus": settings.gpus, "num_cpus": 1},
         request_router_config=BY_CONVERSATION,
         health_check_period_s=2,
     )
@@ -221,5 +269,5 @@ def run(replicas: Replicas) -> "DeploymentHandle[Front]":
         num_replicas=1, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0}
     )
     return serve.run(
-        front.bind(replicas, one.bind(replicas)), name="eagle-aot", logging_config=QUIET
+        front.bind(settings, replica.bind(settings)), name="eagle-aot", logging_config=QUIET
     )

@@ -1,4 +1,4 @@
-"""The engine's thread: who is served, who is refused, and who hears what."""
+"""The engine's thread: which requests it accepts, and which outcomes it reports."""
 
 import asyncio
 import threading
@@ -14,32 +14,32 @@ from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation
 from eagle_aot.runtime_runner.frontend.result import Result
-from eagle_aot.runtime_runner.serve.worker import Draining, Full, Heard, Worker
+from eagle_aot.runtime_runner.serve.worker import Draining, QueueFull, RequestOutcome, Worker
 from support.runner.toy import TAIL, ToyTarget, plain_text
 
 SEED, SECONDS = 7, 10.0
 
 
-class Ears:
-    """Hears what came of one request, and its tokens."""
+class Client:
+    """Receives the tokens and the outcome of one request."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.ended = threading.Event()
-        self.heard: Heard | None = None
+        self.outcome: RequestOutcome | None = None
 
-    def hear(self, heard: Heard) -> None:
+    def on_end(self, outcome: RequestOutcome) -> None:
         assert threading.current_thread().name == "engine"
-        self.heard = heard
+        self.outcome = outcome
         self.ended.set()
 
-    def wait(self) -> Heard:
-        assert self.ended.wait(SECONDS) and self.heard is not None
-        return self.heard
+    def wait(self) -> RequestOutcome:
+        assert self.ended.wait(SECONDS) and self.outcome is not None
+        return self.outcome
 
 
 class Gate:
-    """Lets steps through, or holds them."""
+    """Lets the engine run steps, or makes it wait."""
 
     def __init__(self, engine: Engine) -> None:
         self._step, self.open = engine.step, threading.Event()
@@ -68,80 +68,83 @@ def gate(engine: Engine) -> Gate:
 
 @pytest.fixture
 def worker(engine: Engine, gate: Gate) -> Iterator[Worker]:
-    worker = Worker(engine, most_waiting=2)
+    worker = Worker(engine, max_waiting=2)
     worker.start()
     yield worker
     gate.open.set()
     worker.close()
 
 
-def asked(
-    prompt: Sequence[int], room: int, on_tokens: Callable[[list[int]], None] = lambda run: None
+def generation_of(
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    on_tokens: Callable[[list[int]], None] = lambda run: None,
 ) -> Generation:
-    limits = Limits(max_new_tokens=room, stop_ids=frozenset())
+    limits = Limits(max_new_tokens=max_new_tokens, stop_ids=frozenset())
     request = Request(prompt=tuple(prompt), limits=limits, chain_len=0)
     return Generation(request=request, callbacks=Callbacks(on_tokens))
 
 
-def submit(worker: Worker, prompt: Sequence[int], room: int = 6) -> tuple[Ears, int]:
-    ears = Ears()
-    (number,) = worker.submit((asked(prompt, room, ears.tokens.extend), ears.hear))
-    return ears, number
+def submit(worker: Worker, prompt: Sequence[int], max_new_tokens: int = 6) -> tuple[Client, int]:
+    client = Client()
+    generation = generation_of(prompt, max_new_tokens, client.tokens.extend)
+    (number,) = worker.submit((generation, client.on_end))
+    return client, number
 
 
-def test_each_hears_its_own_text(worker: Worker) -> None:
+def test_each_request_gets_its_own_text(worker: Worker) -> None:
     prompts = [[1, 2, 3], [4, 5]]
-    every = [submit(worker, prompt)[0] for prompt in prompts]
-    for ears, prompt in zip(every, prompts, strict=True):
-        heard = ears.wait()
-        assert isinstance(heard, Result)
-        assert heard.token_ids == ears.tokens == plain_text(prompt, SEED, 6)
-    assert worker.serving == 0
+    clients = [submit(worker, prompt)[0] for prompt in prompts]
+    for client, prompt in zip(clients, prompts, strict=True):
+        outcome = client.wait()
+        assert isinstance(outcome, Result)
+        assert outcome.token_ids == client.tokens == plain_text(prompt, SEED, 6)
+    assert worker.pending == 0
 
 
-def test_time_is_that_of_forwards_or_of_what_lies_between(worker: Worker) -> None:
+def test_step_time_is_the_time_of_launches_and_of_the_host(worker: Worker) -> None:
     started = time.perf_counter()
     assert isinstance(submit(worker, [1, 2, 3])[0].wait(), Result)
-    worker.close()  # behind its step
-    forwards = worker.forwards
-    assert forwards.rounds == 5  # the prompt gave the first of six tokens
-    assert forwards.rounds_seconds > 0 and forwards.prompts_seconds > 0
-    waited = forwards.rounds_seconds + forwards.prompts_seconds
-    assert waited < worker.steps_seconds < time.perf_counter() - started
+    worker.close()  # after its step
+    launches = worker.launches
+    assert launches.rounds == 5  # the prompt gave the first of six tokens
+    assert launches.rounds_seconds > 0 and launches.prompts_seconds > 0
+    waited = launches.rounds_seconds + launches.prompts_seconds
+    assert waited < worker.step_seconds < time.perf_counter() - started
 
 
-def test_what_a_step_has_to_tell_wakes_a_loop_once(worker: Worker, gate: Gate) -> None:
-    """And all of it is told in its order, also behind a step that breaks."""
-    woken, heard = list[object](), list[object]()
+def test_the_calls_of_a_step_wake_a_loop_once(worker: Worker, gate: Gate) -> None:
+    """They are made in their order, also after a step that fails."""
+    wakes, words = list[object](), list[object]()
 
     class Loop:
         def call_soon_threadsafe(self, call: Callable[..., None], *arguments: object) -> None:
-            woken.append(len(heard))
+            wakes.append(len(words))
             call(*arguments)
 
-    def tell(word: object) -> None:
-        worker.outbox.add(loop, heard.append, word)  # type: ignore[arg-type]
+    def send(word: object) -> None:
+        worker.outbox.add(loop, words.append, word)  # type: ignore[arg-type]
 
-    loop, done = Loop(), [Ears(), Ears()]
+    loop, clients = Loop(), [Client(), Client()]
     gate.open.clear()
     gate.error = KeyError("a bug")
-    for ears in done:
+    for client in clients:
 
-        def hear(answer: Heard, ears: Ears = ears) -> None:
-            tell("a")
-            tell("b")
-            ears.hear(answer)
+        def on_end(outcome: RequestOutcome, client: Client = client) -> None:
+            send("a")
+            send("b")
+            client.on_end(outcome)
 
-        worker.submit((asked([1, 2], 5, tell), hear))
+        worker.submit((generation_of([1, 2], 5, send), on_end))
     gate.open.set()
-    for ears in done:
-        ears.wait()
+    for client in clients:
+        client.wait()
     worker.close()
-    assert heard == ["a", "b", "a", "b"] and woken == [0]
-    assert all(isinstance(ears.heard, Failed) for ears in done)
+    assert words == ["a", "b", "a", "b"] and wakes == [0]
+    assert all(isinstance(client.outcome, Failed) for client in clients)
 
 
-def test_where_a_device_computes_a_step_is_told_of_while_the_next_runs(
+def test_with_a_device_the_calls_of_a_step_are_sent_while_the_next_one_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Engine, "waits", True)
@@ -162,45 +165,45 @@ def test_where_a_device_computes_a_step_is_told_of_while_the_next_runs(
 
     monkeypatch.setattr(round_, "play", launch)
     monkeypatch.setattr(round_, "outcomes", read)
-    worker, ears = Worker(Engine(OneRound(round_)), most_waiting=0), Ears()
+    worker, client = Worker(Engine(OneRound(round_)), max_waiting=0), Client()
 
-    def tell(tokens: list[int]) -> None:
-        worker.outbox.add(Loop(), order.append, "told")  # type: ignore[arg-type]
+    def send(tokens: list[int]) -> None:
+        worker.outbox.add(Loop(), order.append, "sent")  # type: ignore[arg-type]
 
-    worker.submit((asked([1, 2], 3, tell), ears.hear))
+    worker.submit((generation_of([1, 2], 3, send), client.on_end))
     worker.start()
-    assert isinstance(ears.wait(), Result)
+    assert isinstance(client.wait(), Result)
     worker.close()
-    assert order == [*["launched", "told", "waited"] * 2, "told"]
+    assert order == [*["launched", "sent", "waited"] * 2, "sent"]
 
 
-def test_a_loop_that_is_closed_hears_nothing_and_the_others_do(
+def test_a_closed_loop_gets_no_calls_and_the_others_do(
     worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A request may outlive who asked for it."""
-    closed, open_, heard = asyncio.new_event_loop(), asyncio.new_event_loop(), list[int]()
+    """A request may outlive its client."""
+    closed, open_, received = asyncio.new_event_loop(), asyncio.new_event_loop(), list[int]()
     closed.close()
 
-    def hear(tokens: list[int]) -> None:
+    def send(tokens: list[int]) -> None:
         for loop in (closed, open_):
-            worker.outbox.add(loop, heard.extend, tokens)
+            worker.outbox.add(loop, received.extend, tokens)
 
-    ears = Ears()
-    worker.submit((asked([1, 2], 3, hear), ears.hear))
-    found = ears.wait()
-    assert isinstance(found, Result)
+    client = Client()
+    worker.submit((generation_of([1, 2], 3, send), client.on_end))
+    outcome = client.wait()
+    assert isinstance(outcome, Result)
     assert isinstance(submit(worker, [3])[0].wait(), Result), "the worker has ended"
-    worker.close()  # behind its step
+    worker.close()  # after its step
     open_.call_soon(open_.stop)
     open_.run_forever()
     open_.close()
-    assert heard == found.token_ids
+    assert received == outcome.token_ids
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["an event loop is closed: calls for it that are lost: 1"] * 3
     assert all(record.exc_info is None for record in caplog.records)
 
 
-def test_a_worker_outlives_what_cannot_be_sent(
+def test_a_worker_survives_calls_that_cannot_be_sent(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def send() -> None:
@@ -210,106 +213,107 @@ def test_a_worker_outlives_what_cannot_be_sent(
     for _ in range(2):
         assert isinstance(submit(worker, [3])[0].wait(), Result)
     assert {record.getMessage() for record in caplog.records} == {
-        "what a step had to tell could not be sent"
+        "the events of a step could not be sent"
     }
     assert all(record.exc_info for record in caplog.records)
 
 
-def test_a_thread_that_idles_wakes_up(worker: Worker) -> None:
+def test_an_idle_thread_wakes_up(worker: Worker) -> None:
     for _ in range(3):
         assert isinstance(submit(worker, [1, 2])[0].wait(), Result)
 
 
-def test_no_more_wait_than_may(worker: Worker, gate: Gate) -> None:
+def test_a_full_queue_refuses_requests(worker: Worker, gate: Gate) -> None:
     gate.open.clear()
-    every = [submit(worker, [1, 2])[0] for _ in range(3)]  # one cache, two that wait
-    with pytest.raises(Full, match=r"^3 requests run or wait, of 3 at most$"):
+    clients = [submit(worker, [1, 2])[0] for _ in range(3)]  # one runs, two wait
+    with pytest.raises(QueueFull, match=r"^3 requests run or wait, of 3 at most$"):
         submit(worker, [1, 2])
     gate.open.set()
-    assert all(isinstance(ears.wait(), Result) for ears in every)
+    assert all(isinstance(client.wait(), Result) for client in clients)
     assert isinstance(submit(worker, [1, 2])[0].wait(), Result)
 
 
-def test_all_are_taken_or_none(worker: Worker, gate: Gate) -> None:
+def test_all_requests_of_a_submission_are_accepted_or_none(worker: Worker, gate: Gate) -> None:
     gate.open.clear()
     submit(worker, [1, 2])
-    with pytest.raises(Full):
-        worker.submit(*((asked([1], 2), Ears().hear) for _ in range(3)))
-    assert worker.serving == 1
+    with pytest.raises(QueueFull):
+        worker.submit(*((generation_of([1], 2), Client().on_end) for _ in range(3)))
+    assert worker.pending == 1
 
 
-def test_more_than_ever_fit_are_not_told_to_come_again(worker: Worker) -> None:
+def test_requests_that_never_fit_are_an_error(worker: Worker) -> None:
     with pytest.raises(SettingError, match=r"^4 answers at once: 3 at most"):
-        worker.submit(*((asked([1], 2), Ears().hear) for _ in range(4)))
-    assert worker.serving == 0
+        worker.submit(*((generation_of([1], 2), Client().on_end) for _ in range(4)))
+    assert worker.pending == 0
 
 
-def test_a_cancelled_one_ends_and_the_next_is_served(worker: Worker, gate: Gate) -> None:
+def test_a_cancelled_request_ends_and_the_next_one_runs(worker: Worker, gate: Gate) -> None:
     gate.open.clear()
-    first, number = submit(worker, [1, 2], room=10**6)
+    first, number = submit(worker, [1, 2], max_new_tokens=10**6)
     second, _ = submit(worker, [3])
     worker.cancel(number)
     gate.open.set()
-    heard = first.wait()
-    assert isinstance(heard, Result) and heard.finish_reason == "cancelled"
+    outcome = first.wait()
+    assert isinstance(outcome, Result) and outcome.finish_reason == "cancelled"
     assert isinstance(second.wait(), Result)
-    worker.cancel(number)  # again, and of one that has ended
+    worker.cancel(number)  # again, after it has ended
     assert isinstance(submit(worker, [3])[0].wait(), Result)
 
 
-def test_draining_ends_what_runs_and_takes_no_more(worker: Worker, gate: Gate) -> None:
+def test_draining_finishes_requests_and_accepts_no_more(worker: Worker, gate: Gate) -> None:
     gate.open.clear()
-    ears, _ = submit(worker, [1, 2])
+    client, _ = submit(worker, [1, 2])
     worker.drain()
     with pytest.raises(Draining, match=r"^shutting down"):
         submit(worker, [3])
     gate.open.set()
-    assert isinstance(ears.wait(), Result)
+    assert isinstance(client.wait(), Result)
 
 
-def test_a_callback_that_raises_ends_its_own_alone(worker: Worker, gate: Gate) -> None:
-    def broken(run: list[int]) -> None:
+def test_a_callback_that_raises_ends_its_own_request_alone(worker: Worker, gate: Gate) -> None:
+    def broken(tokens: list[int]) -> None:
         raise ValueError("no such character")
 
     gate.open.clear()
-    ears = Ears()
-    worker.submit((asked([1, 2], 5, broken), ears.hear))
+    client = Client()
+    worker.submit((generation_of([1, 2], 5, broken), client.on_end))
     other, _ = submit(worker, [3])
     gate.open.set()
-    heard = ears.wait()
-    assert isinstance(heard, Failed) and "no such character" in heard.error
+    outcome = client.wait()
+    assert isinstance(outcome, Failed) and "no such character" in outcome.error
     assert isinstance(other.wait(), Result)
 
 
-def test_a_step_that_breaks_ends_all_and_the_worker_goes_on(worker: Worker, gate: Gate) -> None:
+def test_a_failed_step_ends_all_requests_and_the_worker_continues(
+    worker: Worker, gate: Gate
+) -> None:
     gate.open.clear()
     gate.error = KeyError("a bug")
-    every = [submit(worker, [1, 2])[0], submit(worker, [3])[0]]
+    clients = [submit(worker, [1, 2])[0], submit(worker, [3])[0]]
     gate.open.set()
-    assert all(isinstance(ears.wait(), Failed) for ears in every)
-    heard = submit(worker, [3])[0].wait()
-    assert isinstance(heard, Result) and heard.token_ids == plain_text([3], SEED, 6)
+    assert all(isinstance(client.wait(), Failed) for client in clients)
+    outcome = submit(worker, [3])[0].wait()
+    assert isinstance(outcome, Result) and outcome.token_ids == plain_text([3], SEED, 6)
 
 
 def test_requests_from_many_threads(worker: Worker) -> None:
-    found: list[bool] = []
+    right: list[bool] = []
 
-    def client(seed: int) -> None:
+    def run_client(seed: int) -> None:
         for number in range(20):
             prompt = [seed, number % 17]
             while True:
                 try:
-                    ears, _ = submit(worker, prompt)
+                    client, _ = submit(worker, prompt)
                     break
-                except Full:
+                except QueueFull:
                     time.sleep(0.001)  # leave the interpreter to the engine's thread
-            heard = ears.wait()
-            right = isinstance(heard, Result) and heard.token_ids == plain_text(prompt, SEED, 6)
-            found.append(right)
+            outcome, expected = client.wait(), plain_text(prompt, SEED, 6)
+            right.append(isinstance(outcome, Result) and outcome.token_ids == expected)
 
-    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=run_client, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert found == [True] * 80
+    assert right == [True] * 80

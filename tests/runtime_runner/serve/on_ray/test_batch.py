@@ -1,4 +1,4 @@
-"""`eagle-batch` around Ray: what it goes on behind, and what it says of prompts without answers."""
+"""`eagle-batch` around Ray: where it continues, and what it reports about failed prompts."""
 
 import fcntl
 import json
@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.serve.on_ray import batch, predictor
+from eagle_aot.runtime_runner.serve.on_ray import actors, batch
 from support.refusals import refuses
 
 ANSWER = '{"prompt_tokens": 1, "text": "a"}\n'
@@ -19,12 +19,12 @@ ANSWER = '{"prompt_tokens": 1, "text": "a"}\n'
 
 @pytest.fixture
 def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file to answer into; Ray is stood for by one line, the same for each prompt."""
+    """A file of answers; one line, the same for each prompt, takes the place of Ray."""
 
-    def answered(artifact: Path, prompts: Sequence[Any], *rest: Any) -> Iterator[str]:
+    def answer_lines(artifact: Path, prompts: Sequence[Any], *rest: Any) -> Iterator[str]:
         return (ANSWER.strip() if prompt else '{"error": "empty"}' for prompt in prompts)
 
-    monkeypatch.setattr(batch, "answered", answered)
+    monkeypatch.setattr(batch, "answer_lines", answer_lines)
     monkeypatch.setattr(batch, "check_installed", lambda name, extra: None)
     return tmp_path / "answers.jsonl"
 
@@ -35,73 +35,73 @@ def run(answers: Path, *prompts: str, options: Sequence[str] = ()) -> Result:
     return CliRunner().invoke(batch.main, ["artifact", str(file), str(answers), *options])
 
 
-def test_it_goes_on_behind_the_last_whole_line(answer: Path) -> None:
-    for there in ("", "{", '{"prompt_tok', ANSWER, ANSWER + ANSWER[:-1], ANSWER * 3):
-        answer.write_text(there)
+def test_it_continues_after_the_last_whole_line(answer: Path) -> None:
+    for content in ("", "{", '{"prompt_tok', ANSWER, ANSWER + ANSWER[:-1], ANSWER * 3):
+        answer.write_text(content)
         assert run(answer, "a", "b", "c").exit_code == 0
         assert answer.read_text() == ANSWER * 3
 
 
 @pytest.mark.parametrize(
-    ("there", "line"),
+    ("content", "line"),
     [
         *((text, "holds more than answers") for text in ("notes", "notes\n", ANSWER + "notes")),
         ("[1]\n" + ANSWER, "holds more than answers"),
         ('{"prompt_tokens": 1, "tex\n', "is damaged (Invalid control"),
     ],
 )
-def test_what_is_no_answer_is_left_alone(answer: Path, there: str, line: str) -> None:
-    answer.write_text(there)
+def test_a_file_of_anything_else_is_left_alone(answer: Path, content: str, line: str) -> None:
+    answer.write_text(content)
     refuses(run(answer, "a", "b", "c"), line)
-    assert answer.read_text() == there
+    assert answer.read_text() == content
 
 
-def test_it_goes_on_with_the_same_options_alone(answer: Path) -> None:
-    there = ANSWER.replace("}", ', "parameters": {"max_new_tokens": 8, "system": "Count."}}')
-    answer.write_text(there)
+def test_it_continues_with_the_same_options_alone(answer: Path) -> None:
+    stored = ANSWER.replace("}", ', "parameters": {"max_new_tokens": 8, "system": "Count."}}')
+    answer.write_text(stored)
     same = "--max-new-tokens", "8", "--system", "Count."
-    refuses(run(answer, "a", "b", options=same[:2]), "asked for with other options")
-    assert answer.read_text() == there
+    refuses(run(answer, "a", "b", options=same[:2]), "requested with other options")
+    assert answer.read_text() == stored
     assert run(answer, "a", "b", options=same).exit_code == 0
-    assert answer.read_text() == there + ANSWER
+    assert answer.read_text() == stored + ANSWER
 
 
-def test_seeds_that_were_drawn_differ_and_one_that_is_asked_for_does_not(answer: Path) -> None:
+def test_drawn_seeds_may_differ_and_a_requested_one_may_not(answer: Path) -> None:
     drawn = ANSWER.replace("}", ', "parameters": {"temperature": 0.8, "seed": 3}}')
     answer.write_text(drawn)
     assert run(answer, "a", "b", options=["--temperature", "0.8"]).exit_code == 0
     assert answer.read_text() == drawn + ANSWER
-    for asked in ("4", "3"):
-        result = run(answer, "a", "b", options=["--temperature", "0.8", "--seed", asked])
-        assert result.exit_code == int(asked == "4"), result.output
+    for seed in ("4", "3"):
+        result = run(answer, "a", "b", options=["--temperature", "0.8", "--seed", seed])
+        assert result.exit_code == int(seed == "4"), result.output
 
 
-def test_how_tokens_are_chosen_is_said_as_to_eagle_run(answer: Path) -> None:
+def test_sampling_options_are_those_of_eagle_run(answer: Path) -> None:
     words = ("--logit-bias 5=-1.5 --allow-id 5 --allow-id 6 --stop x --stop-id 2 --top-k 3 "
              "--ignore-eos --min-tokens 1 --logprobs 2 --echo")  # fmt: skip
-    told = GenerationParams(
+    parameters = GenerationParams(
         logit_bias={5: -1.5}, allowed_ids=(5, 6), stop_texts=("x",), stop_ids=(2,), top_k=3,
         ignore_eos=True, min_tokens=1, logprobs=2, echo=True,
     )  # fmt: skip
-    there = json.dumps({"prompt_tokens": 1, "parameters": told.to_json()}) + "\n"
-    answer.write_text(there)
+    stored = json.dumps({"prompt_tokens": 1, "parameters": parameters.to_json()}) + "\n"
+    answer.write_text(stored)
     assert run(answer, "a", "b", options=words.split()).exit_code == 0
-    assert answer.read_text() == there + ANSWER
+    assert answer.read_text() == stored + ANSWER
 
 
-def test_parameters_that_cannot_be_leave_no_file(answer: Path) -> None:
+def test_invalid_parameters_leave_no_file(answer: Path) -> None:
     refuses(run(answer, "a", options=["--temperature", "-1"]), "temperature -1.0")
     assert not answer.exists()
 
 
-def test_one_writes_at_a_time(answer: Path) -> None:
+def test_only_one_process_writes_a_file(answer: Path) -> None:
     with answer.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         refuses(run(answer, "a"), "another eagle-batch writes it")
     assert answer.read_text() == ""
 
 
-def test_who_has_no_answer_is_told_at_the_end_and_again(answer: Path) -> None:
+def test_failed_prompts_are_reported_at_the_end_each_time(answer: Path) -> None:
     for _ in range(2):
         result = run(answer, "a", "", "c")
         assert result.exit_code == 1
@@ -109,7 +109,7 @@ def test_who_has_no_answer_is_told_at_the_end_and_again(answer: Path) -> None:
     assert answer.read_text().count("\n") == 3
 
 
-def test_a_prompt_that_is_refused_keeps_no_other_from_its_answer(
+def test_a_refused_prompt_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def generate_many(
@@ -117,12 +117,12 @@ def test_a_prompt_that_is_refused_keeps_no_other_from_its_answer(
     ) -> Iterator[Any]:
         assert keep_going and max_new_tokens == 4
         for prompt in prompts:
-            told = {"text": prompt} if prompt else {"error": "the prompt is empty"}
-            yield SimpleNamespace(to_json=lambda told=told: told)
+            answer = {"text": prompt} if prompt else {"error": "the prompt is empty"}
+            yield SimpleNamespace(to_json=lambda answer=answer: answer)
 
     runner = SimpleNamespace(generate_many=generate_many)
-    monkeypatch.setattr(predictor, "open_artifact", lambda artifact, key: runner)
+    monkeypatch.setattr(actors, "open_artifact", lambda artifact, key: runner)
     rows = {"prompt": [json.dumps(prompt) for prompt in ("a", "", "c")]}
-    answers = predictor.Predictor("artifact", "key", {"max_new_tokens": 4})(rows)["answer"]
-    found = [json.loads(one) for one in answers]
-    assert found == [{"text": "a"}, {"error": "the prompt is empty"}, {"text": "c"}]
+    answers = actors.Predictor("artifact", "key", {"max_new_tokens": 4})(rows)["answer"]
+    objects = [json.loads(answer) for answer in answers]
+    assert objects == [{"text": "a"}, {"error": "the prompt is empty"}, {"text": "c"}]

@@ -1,25 +1,25 @@
-"""What is told of a server on Ray that does not start."""
+"""A server on Ray that does not start is reported in one line."""
 
 from pathlib import Path
 
 import pytest
 
 from eagle_aot.common.errors import EagleError
-from eagle_aot.runtime_runner.serve.service import Settings
+from eagle_aot.runtime_runner.serve.service import ServerSettings
 
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
 
 from eagle_aot.runtime_runner.serve.on_ray import replicas as on_ray
 
 
-def test_what_ray_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(**options: object) -> None:
         raise RuntimeError("ray::ProxyActor\n  File ...\nRuntimeError: Failed to bind.\n")
 
     monkeypatch.setattr(on_ray.serve, "start", start)
-    one = on_ray.Replicas(
-        artifact=Path("a"), count=1, gpus=0, caches=1, settings=Settings(model="a"), load={}
+    settings = on_ray.ReplicaSettings(
+        artifact=Path("a"), count=1, gpus=0, slots=1, server=ServerSettings(model="a"), load={}
     )
     line = "^127.0.0.1:80: Ray cannot serve there, as the log says: RuntimeError: Failed to bind.$"
     with pytest.raises(EagleError, match=line):
-        on_ray.deploy(one, "127.0.0.1", 80)
+        on_ray.deploy(settings, "127.0.0.1", 80)

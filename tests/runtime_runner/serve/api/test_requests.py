@@ -1,4 +1,4 @@
-"""How a request is told what is wrong with it."""
+"""A body with a wrong parameter is refused in one line that says what the parameter may be."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from eagle_aot.runtime_runner.serve.api.asked import CompletionAsked
 from eagle_aot.runtime_runner.serve.api.errors import first_problem
+from eagle_aot.runtime_runner.serve.api.requests import CompletionRequest
 
 STRING = "Input should be a valid string"
 
 
 @pytest.mark.parametrize(
-    ("asked", "line", "param"),
+    ("body", "line", "param"),
     [
         ({}, "prompt: Field required", "prompt"),
         ({"prompt": 1}, f"prompt: {STRING} or Input should be a valid list", "prompt"),
@@ -27,10 +27,11 @@ STRING = "Input should be a valid string"
         ({"prompt": "a", "no-such": 1}, "no-such: no such parameter here", "no-such"),
     ],
 )
-def test_a_parameter_is_told_what_it_may_be(asked: dict[str, Any], line: str, param: str) -> None:
+def test_an_error_says_what_a_parameter_may_be(body: dict[str, Any], line: str, param: str) -> None:
     with pytest.raises(ValidationError) as raised:
-        CompletionAsked.model_validate({"model": "tiny"} | asked)
-    problems = [{**one, "loc": ("body", *one["loc"])} for one in raised.value.errors()]
+        CompletionRequest.model_validate({"model": "tiny"} | body)
+    errors = raised.value.errors()
+    problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in errors]
     error = first_problem(RequestValidationError(problems))
     assert str(error).startswith(line) and error.status == 400
     assert error.param == param

@@ -1,4 +1,4 @@
-"""Bodies that are too long are refused, whether they say how long they are or not."""
+"""A body that is too long is refused, whether its length is known or not."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,15 +7,15 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from eagle_aot.runtime_runner.serve.api.body_limit import BodyLimit
+from eagle_aot.runtime_runner.serve.api.app import BodyLimit
 from eagle_aot.runtime_runner.serve.api.errors import add_handlers
 
-MOST = 100
+MAX_BYTES = 100
 
 
 def app() -> FastAPI:
     app = FastAPI()
-    app.add_middleware(BodyLimit, most=MOST)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BYTES)
     add_handlers(app)
 
     @app.post("/")
@@ -30,18 +30,18 @@ async def in_parts(content: bytes) -> AsyncIterator[bytes]:
         yield content[first : first + 30]
 
 
-async def post(content: bytes, *, said: bool) -> httpx.Response:
+async def post(content: bytes, *, has_length: bool) -> httpx.Response:
     transport = httpx.ASGITransport(app())
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         headers = {"content-type": "application/json"}
-        sent = content if said else in_parts(content)
-        return await client.post("/", content=sent, headers=headers)
+        body = content if has_length else in_parts(content)
+        return await client.post("/", content=body, headers=headers)
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_the_longest_body_is_read_and_a_longer_one_refused(said: bool) -> None:
-    longest = b"[1]".ljust(MOST)
-    assert asyncio.run(post(longest, said=said)).json() == 1
-    refused = asyncio.run(post(longest + b" ", said=said))
+@pytest.mark.parametrize("has_length", [True, False])
+def test_the_longest_body_is_read_and_a_longer_one_refused(has_length: bool) -> None:
+    longest = b"[1]".ljust(MAX_BYTES)
+    assert asyncio.run(post(longest, has_length=has_length)).json() == 1
+    refused = asyncio.run(post(longest + b" ", has_length=has_length))
     assert refused.status_code == 413
     assert refused.json()["error"]["message"] == "the body is longer than 100 bytes"

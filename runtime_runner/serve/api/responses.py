@@ -1,0 +1,238 @@
+"""Bodies of responses: results and their parts as the objects of OpenAI's API."""
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from eagle_aot.common.token_bytes import TokenBytes
+from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
+from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta
+
+FINISH_REASONS = {"context": "length"}
+"""Finish reasons that the API has another word for."""
+
+
+class VisibleLogprobs:
+    """Selects the tokens of one answer whose text its reader has.
+
+    Other tokens are not reported: they may begin a stop text. With `all_tokens` every token is
+    reported in the end: readers of an echo count the tokens of the prompt from the first one on,
+    and those of the answer from the last one back.
+    """
+
+    def __init__(self, *, all_tokens: bool = False) -> None:
+        self._all_tokens = all_tokens
+        self._pending: list[TokenLogprobs] = []
+        self._characters = 0
+
+    def add(self, logprobs: Sequence[TokenLogprobs], text: str) -> list[TokenLogprobs]:
+        """Add the next tokens and the next text. Returns the tokens that begin before its end and
+        were not returned yet."""
+        self._pending += logprobs
+        self._characters += len(text)
+        visible = [token for token in self._pending if (token.offset or 0) < self._characters]
+        self._pending = self._pending[len(visible) :]
+        return visible
+
+    def finish(self, result: Result) -> list[TokenLogprobs]:
+        """Returns the last tokens, which have no text, unless they ended the answer."""
+        if result.finish_reason == "stop" and not self._all_tokens:
+            return []
+        return self._pending
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResponseBuilder(ABC):
+    """Builds all objects of one response, with `n` choices for each prompt. `visible_logprobs` has
+    an item for each choice, or none where no log probabilities were requested."""
+
+    model: str
+    fingerprint: str
+    bytes_of: TokenBytes
+    n: int = 1
+    visible_logprobs: Sequence[VisibleLogprobs] = ()
+    created: int = field(default_factory=lambda: int(time.time()))
+    suffix: str = field(default_factory=lambda: secrets.token_hex(12))
+
+    ID_PREFIX: ClassVar[str]
+    OBJECT: ClassVar[str]
+    CHUNK_OBJECT: ClassVar[str]
+
+    @abstractmethod
+    def content(self, result: Result) -> dict[str, Any]:
+        """Returns the field of a choice that has its text."""
+
+    @abstractmethod
+    def delta(self, text: str | None) -> dict[str, Any]:
+        """Returns the field of a chunk that has its text; None at a choice's end."""
+
+    @abstractmethod
+    def logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """Returns the log probabilities of tokens in the endpoint's form."""
+
+    def first_chunk(self, index: int) -> dict[str, Any] | None:
+        """Returns what a stream has before a choice's first text, None for nothing."""
+        return None
+
+    def full(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Returns a response that is no stream."""
+        choices = [
+            {
+                "index": index,
+                **self.content(result),
+                **ending(result, self._all_logprobs(index, result)),
+            }
+            for index, result in enumerate(results)
+        ]
+        return self._object(self.OBJECT, choices, usage=usage(results, self.n))
+
+    def chunk(self, index: int, piece: AnswerDelta) -> dict[str, Any]:
+        """Returns the chunk of a stream with more of a choice."""
+        tokens: list[TokenLogprobs] = []
+        if self.visible_logprobs:
+            tokens = self.visible_logprobs[index].add(piece.logprobs, piece.text)
+        logprobs = self.logprobs(tokens) if tokens else None
+        return self._chunk(index, self.delta(piece.text), logprobs=logprobs, finish_reason=None)
+
+    def last_chunk(self, index: int, result: Result) -> dict[str, Any]:
+        """Returns the chunk of a stream that ends a choice."""
+        tokens = self.visible_logprobs[index].finish(result) if self.visible_logprobs else []
+        logprobs = self.logprobs(tokens) if tokens else None
+        return self._chunk(index, self.delta(None), **ending(result, logprobs))
+
+    def usage_chunk(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Returns the chunk of a stream that has its usage."""
+        return self._object(self.CHUNK_OBJECT, [], usage=usage(results, self.n))
+
+    def _all_logprobs(self, index: int, result: Result) -> dict[str, Any] | None:
+        if not self.visible_logprobs:
+            return None
+        visible = self.visible_logprobs[index]
+        tokens = [*(result.prompt_logprobs or ()), *(result.logprobs or ())]
+        return self.logprobs([*visible.add(tokens, result.text or ""), *visible.finish(result)])
+
+    def _chunk(self, index: int, delta: dict[str, Any], **values: Any) -> dict[str, Any]:
+        return self._object(self.CHUNK_OBJECT, [{"index": index, **delta, **values}])
+
+    def _object(self, name: str, choices: list[Any], **values: Any) -> dict[str, Any]:
+        return {
+            "id": f"{self.ID_PREFIX}-{self.suffix}",
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+            **values,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatResponseBuilder(ResponseBuilder):
+    """Builds responses of /v1/chat/completions."""
+
+    ID_PREFIX, OBJECT, CHUNK_OBJECT = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def content(self, result: Result) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": result.text}}
+
+    def delta(self, text: str | None) -> dict[str, Any]:
+        return {"delta": {} if text is None else {"content": text}}
+
+    def logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return chat_logprobs(tokens, self.bytes_of)
+
+    def first_chunk(self, index: int) -> dict[str, Any] | None:
+        delta = {"delta": {"role": "assistant", "content": ""}}
+        return self._chunk(index, delta, logprobs=None, finish_reason=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompletionResponseBuilder(ResponseBuilder):
+    """Builds responses of /v1/completions."""
+
+    ID_PREFIX, OBJECT, CHUNK_OBJECT = "cmpl", "text_completion", "text_completion"
+
+    def content(self, result: Result) -> dict[str, Any]:
+        return {"text": result.text}
+
+    def delta(self, text: str | None) -> dict[str, Any]:
+        return {"text": text or ""}
+
+    def logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return completion_logprobs(tokens, self.bytes_of)
+
+
+def ending(result: Result, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the fields of a choice that are known at its end."""
+    reason = FINISH_REASONS.get(result.finish_reason, result.finish_reason)
+    return {"logprobs": logprobs, "finish_reason": reason, "seed": result.parameters.seed}
+
+
+def usage(results: Sequence[Result], n: int) -> dict[str, Any]:
+    """Returns the tokens of a request's prompts, each counted once, and of all its answers, `n` for
+    each prompt, and what speculation did for them."""
+    firsts = results[::n]
+    prompt = sum(result.prompt_tokens for result in firsts)
+    generated = sum(len(result.token_ids) for result in results)
+    stats = [result.stats for result in results]
+    rounds = sum(part.rounds for part in stats)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": sum(r.cached_tokens for r in firsts)},
+        "speculation": {
+            "rounds": rounds,
+            "drafted": sum(part.drafted for part in stats),
+            "accepted": sum(part.accepted for part in stats),
+            "tau": sum(part.emitted for part in stats) / rounds if rounds else None,
+        },
+    }
+
+
+def chat_logprobs(tokens: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> dict[str, Any]:
+    """Returns log probabilities as /v1/chat/completions has them. Special tokens have a name and no
+    bytes."""
+
+    def entry(token: int, logprob: float | None) -> dict[str, Any]:
+        content = bytes_of(token)
+        values = None if bytes_of.is_special(token) else list(content)
+        return {"token": printed(content), "logprob": logprob, "bytes": values}
+
+    content = [
+        entry(token.id, token.logprob) | {"top_logprobs": [entry(*pair) for pair in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(tokens: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> dict[str, Any]:
+    """Returns log probabilities as /v1/completions has them: the likeliest tokens by their texts,
+    the token itself among them, and null for a prompt's first token."""
+
+    def top(token: TokenLogprobs) -> dict[str, float] | None:
+        if token.logprob is None:
+            return None
+        by_text: dict[str, float] = {}
+        for token_id, logprob in (*token.top, (token.id, token.logprob)):
+            by_text.setdefault(printed(bytes_of(token_id)), logprob)
+        return by_text
+
+    return {
+        "tokens": [printed(bytes_of(token.id)) for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [top(token) for token in tokens],
+        "text_offset": [token.offset for token in tokens],
+    }
+
+
+def printed(content: bytes) -> str:
+    """Returns bytes as text, or as escapes where they are no whole characters."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)

@@ -1,0 +1,76 @@
+"""`eagle-serve`: its options, and what it logs before it listens."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from eagle_aot.runtime_runner.engine.warm_up import WarmUp
+from eagle_aot.runtime_runner.serve.cli import ServeSpec, load, main
+from support.refusals import refuses
+
+OPTIONS = {
+    "artifact", "--host", "--port", "--model", "--api-key-file", "--max-waiting",
+    "--request-timeout", "--max-body", "--prompt-share", "--no-reuse", "--drafter", "--executor",
+    "--replicas", "--no-warm-up", "--version",
+}  # fmt: skip
+
+
+class OpenedArtifact:
+    def adaptive_schedule(self, trees: bool) -> None:
+        pass
+
+    def warm_up(self) -> WarmUp:
+        return WarmUp(rounds=3, recorded=3, seconds=0.1, bytes=None)
+
+
+def test_the_options_are_frozen() -> None:
+    assert {opt for param in main.params for opt in param.opts} == OPTIONS
+
+
+def test_options_reach_the_settings_and_the_engine(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first\n\nsecond\n")
+    spec = ServeSpec(artifact=tmp_path / "tiny", api_key_file=keys, no_reuse=True, max_body=2048)
+    settings = spec.settings()
+    assert (settings.model, settings.keys) == ("tiny", ("first", "second"))
+    assert settings.max_body_bytes == 2048
+    assert spec.load_options() == {
+        "executor": "auto",
+        "drafter": None,
+        "prompt_share": 0.45,
+        "reuse": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--api-key-file", "none"], "--api-key-file none: cannot be read"),
+        (["--request-timeout", "0"], "--request-timeout 0.0: must be a number"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(options: list[str], line: str) -> None:
+    refuses(CliRunner().invoke(main, ["artifact", *options]), line)
+
+
+def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("\n")
+    result = CliRunner().invoke(main, ["artifact", "--api-key-file", str(tmp_path / "keys")])
+    refuses(result, "keys: has no keys")
+
+
+def test_the_log_says_what_warming_up_took(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def load_artifact(artifact: Path, **options: Any) -> OpenedArtifact:
+        return OpenedArtifact()
+
+    monkeypatch.setattr("eagle_aot.runtime_runner.load.load_artifact", load_artifact)
+    with caplog.at_level("INFO"):
+        load(ServeSpec(artifact=Path("artifact")))
+    assert caplog.messages == ["warm-up: 3 rounds in 0.1 s, 3 of them recorded"]
+    assert capsys.readouterr().err == ""
