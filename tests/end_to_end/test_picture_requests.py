@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.serve.api.app import make_app
-from eagle_aot.runtime_runner.serve.service import LocalService
+from eagle_aot.runtime_runner.serve.service import LocalService, ServerSettings
 from support.pictures import drawn, stored
 
 TEXT, COUNT = "What is this?", 12
