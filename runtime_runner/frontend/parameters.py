@@ -1,4 +1,4 @@
-"""What a request asks for beside its prompt."""
+"""The parameters of a request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -16,24 +16,23 @@ MAX_ANSWERS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams(SamplingParams):
-    """How its tokens are chosen, as `SamplingParams` says, and:
+    """The parameters of a request: those of `SamplingParams`, and these.
 
-    `max_new_tokens` at most, 0 only with `prompt_logprobs`. `chain_len` drafts per round, the
-    artifact's default if None, or "auto" for as many as pay, round by round; `tree` takes the
-    chain's place: (depth, top-k, nodes), as `Shape` says, a file of paths, or "auto" for trees or
-    chains, whatever pays. Without `speculate` it is decoded plainly, with the same tokens as
-    result.
+    `max_new_tokens` is the limit of an answer; it may be 0 only with `prompt_logprobs`. `chain_len`
+    is the number of drafts per round, the artifact's default if None, or "auto" to choose it for
+    each round by speed. `tree` replaces the chain: (depth, top-k, nodes), as `Shape` says, a file
+    of paths, or "auto" to choose between trees, chains and plain decoding. Without `speculate`
+    nothing is drafted. None of these changes a token.
 
-    `system` stands before text, and before messages that do not begin with a system's; a
-    `raw_prompt` is not wrapped in the chat template. With `echo` the text begins with the prompt's.
+    `system` is the system's text, unless the messages begin with one. A `raw_prompt` is not wrapped
+    in the chat template. With `echo` the text begins with the prompt's.
 
-    `stop_ids` are added to the artifact's own, or take their place with `ignore_eos`; their tokens
-    are the last of the result's. `stop_texts` end the generation before the first of them appears
-    in the text.
+    `stop_ids` are added to the artifact's own, or replace them with `ignore_eos`; a stop id is the
+    last token of the result. `stop_texts` end the generation before the first of them appears in
+    the text.
 
-    `n` answers, of which number i, from 0 on, has the seed `seed + i`. With `reuse`, rows that the
-    cache holds since an earlier text, because this prompt begins as that one and its answer did,
-    are not run again. Tokens are the same without.
+    `n` is the number of answers; answer i, from 0 on, has the seed `seed + i`. With `reuse`, rows
+    that the prefix cache has of an earlier request are not run again, which changes no token.
     """
 
     max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
@@ -51,8 +50,8 @@ class GenerationParams(SamplingParams):
 
     def __post_init__(self) -> None:
         for name in ("stop_ids", "stop_texts", "allowed_ids"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, tuple(given))
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, tuple(values))
         super().__post_init__()
         least = 1 if self.prompt_logprobs is None else 0
         if self.max_new_tokens < least:
@@ -65,8 +64,8 @@ class GenerationParams(SamplingParams):
         whole("n", self.n, 1, MAX_ANSWERS)
 
     def answers(self) -> list[Self]:
-        """What each of the `n` asks for: one with a seed of its own. The prompt's rows are kept
-        between them."""
+        """Returns the parameters of each of the `n` answers, which have seeds of their own and
+        reuse the prompt's rows."""
         if self.n == 1:
             return [self.drawn()]
         first = replace(self.drawn(), n=1, reuse=True)
@@ -76,7 +75,7 @@ class GenerationParams(SamplingParams):
         return [replace(first, seed=seed) for seed in seeds]
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from the defaults; `from_json` takes it."""
+        """Returns the values that are not the defaults, for `from_json`."""
         return {
             field.name: tree_text(value) if field.name == "tree" else value
             for field in fields(self)
@@ -84,18 +83,18 @@ class GenerationParams(SamplingParams):
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """What a line of `eagle-run --json` was asked for. Raises SettingError for what is not
-        known."""
-        known = {field.name for field in fields(cls)}
-        if others := [name for name in found if name not in known]:
-            raise SettingError(f"{others[0]!r} is no parameter of a request")
-        biases = {int(token): bias for token, bias in found.get("logit_bias", {}).items()}
-        return cls(**{**found, "logit_bias": biases})
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the parameters of a line of `eagle-run --json`. Raises SettingError for an
+        unknown name."""
+        names = {field.name for field in fields(cls)}
+        if unknown := [name for name in values if name not in names]:
+            raise SettingError(f"{unknown[0]!r} is no parameter of a request")
+        biases = {int(token): bias for token, bias in values.get("logit_bias", {}).items()}
+        return cls(**{**values, "logit_bias": biases})
 
 
 def tree_text(tree: Tree) -> str:
-    """As `--tree` takes it."""
+    """Returns a tree in the form of `--tree`."""
     return str(tree) if not isinstance(tree, tuple) else ",".join(map(str, tree))
 
 

@@ -73,4 +73,4 @@ def test_only_users_show_pictures(client: TestClient) -> None:
     body = asked(data_url(FILE))
     body["messages"] = [{**body["messages"][0], "role": "system"}, {"role": "user", "content": "?"}]
     answer = client.post("/v1/chat/completions", json=body)
-    assert answer.status_code == 400 and "a picture in a turn of the system" in answer.text
+    assert answer.status_code == 400 and "an image in a turn of the system" in answer.text

@@ -1,6 +1,6 @@
-"""How a checkpoint wants its pictures made ready: the numbers of its image processor.
+"""The settings of a checkpoint's image processor.
 
-transformers' class computes with them; of the file, which others wrote, it sees no more than these.
+transformers' class computes with them. It sees no other content of the file, which is not trusted.
 """
 
 from pathlib import Path
@@ -14,15 +14,16 @@ from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
 
 SECTION = "image_processor"
-"""Where `processor_config.json` has them; `preprocessor_config.json` has nothing else."""
+"""The key of the settings in `processor_config.json`; `preprocessor_config.json` has nothing else.
+"""
 KINDS = ("Gemma4ImageProcessor", "Gemma4ImageProcessorFast", "Gemma4ImageProcessorPil")
 
 Three = Annotated[list[float], Meta(min_length=3, max_length=3)]
 
 
 class ImageSettings(Struct, frozen=True, kw_only=True):
-    """Names, meanings and defaults are those of transformers' Gemma 4 image processor; other keys
-    of a file have no effect on it."""
+    """The settings of transformers' Gemma 4 image processor, with its names, meanings and defaults;
+    other keys of a file have no effect on it."""
 
     do_convert_rgb: bool = True
     do_resize: bool = True
@@ -38,31 +39,32 @@ class ImageSettings(Struct, frozen=True, kw_only=True):
     image_processor_type: str = KINDS[0]
 
     def options(self) -> dict[str, Any]:
-        """As transformers' class takes them."""
+        """Returns the arguments of transformers' class."""
         values = structs.asdict(self)
         del values["image_processor_type"]
         return values
 
 
 def processor_file(directory: Path) -> Path | None:
-    """The one that says so in a checkpoint's or an artifact's directory."""
+    """Returns the file with the settings in a checkpoint's or an artifact's directory, None where
+    there is none."""
     paths = (directory / name for name in PROCESSOR_FILES)
     return next((path for path in paths if path.is_file()), None)
 
 
 def read_settings(path: Path | None) -> ImageSettings:
-    """Those of a file, transformers' defaults where it is None. Raises ArtifactError for a file
-    that is damaged or asks for another processor."""
+    """Returns the settings of a file, transformers' defaults for None. Raises ArtifactError for a
+    file that is damaged or has settings of another processor."""
     if path is None:
         return ImageSettings()
     try:
         content = read_object(path)
         section = content.get(SECTION, {} if path.name == PROCESSOR_FILES[0] else content)
-        found = msgspec.convert(section, ImageSettings)
+        settings = msgspec.convert(section, ImageSettings)
     except (OSError, ValueError) as error:  # msgspec's are ValueErrors
         raise ArtifactError(f"{path}: cannot be read ({error})") from error
-    if found.image_processor_type not in KINDS:
-        raise ArtifactError(f"{path}: {found.image_processor_type!r} is not read here")
-    if not all(found.image_std):
+    if settings.image_processor_type not in KINDS:
+        raise ArtifactError(f"{path}: {settings.image_processor_type!r} is not read here")
+    if not all(settings.image_std):
         raise ArtifactError(f"{path}: image_std has a zero")
-    return found
+    return settings

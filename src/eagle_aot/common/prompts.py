@@ -17,20 +17,20 @@ STDIN = Path("-")
 EXPECTED = 'expected {"prompt": "..."}, {"token_ids": [...]} or {"messages": [...]}'
 
 
-NOT_SUCH = (msgspec.ValidationError, UnicodeEncodeError)
+INVALID = (msgspec.ValidationError, UnicodeEncodeError)
 """What msgspec raises for another type, and for half a character where it expects a name."""
 
 
 class ImageUrl(TypedDict):
-    """As OpenAI's API names a picture; the URL holds it."""
+    """An image as OpenAI's API has it: a `data:` URL that contains it."""
 
     url: str
 
 
 class Part(TypedDict, total=False):
-    """Of a message: text, or a picture: an `image` is a file's name, or in Python whatever
-    `Runner.generate` takes for one; with `low` or `high` detail it takes as few or as many tokens
-    as pictures of the artifact may."""
+    """A part of a message: a text, or an image, which is a file's name, or in Python anything that
+    `Runner.generate` takes for an image. With `low` or `high` detail it takes as few or as many
+    tokens as images of the artifact may."""
 
     type: Required[Literal["text", "image", "image_url"]]
     text: str
@@ -40,18 +40,18 @@ class Part(TypedDict, total=False):
 
 
 class Message(TypedDict):
-    """A turn of a conversation, or the system's instructions in front of it."""
+    """A turn of a conversation, or the system's text before it."""
 
     role: Literal["system", "user", "assistant"]
     content: str | list[Part]
 
 
 Prompt = str | list[int] | list[Message]
-"""A user's one turn, token ids, or a conversation that ends with a user's turn."""
+"""One turn of a user, token ids, or a conversation that ends with a user's turn."""
 
 
-class Line(msgspec.Struct):
-    """Of a file of prompts: one of these, and what is no prompt's."""
+class PromptLine(msgspec.Struct):
+    """A line of a file of prompts, with one of these; other keys are ignored."""
 
     prompt: str | None = None
     images: list[str] = []
@@ -62,27 +62,28 @@ class Line(msgspec.Struct):
 def read_prompts(
     prompt: str | None, prompt_file: Path | None, prompts_jsonl: Path | None
 ) -> list[Prompt]:
-    """The prompts of exactly one source; a file that is `-` is standard input.
+    """Returns the prompts of exactly one source; the file `-` is standard input.
 
-    Raises PromptError when it cannot be read.
+    Raises PromptError if it cannot be read.
     """
     if prompt is not None:
         return [prompt]
     if prompt_file is not None:
         return [_read(prompt_file)]
     if prompts_jsonl is not None:
-        found = list(parse_jsonl(_read(prompts_jsonl), name_of(prompts_jsonl)))
-        if not found:
+        prompts = list(parse_jsonl(_read(prompts_jsonl), name_of(prompts_jsonl)))
+        if not prompts:
             raise PromptError(f"{name_of(prompts_jsonl)}: holds no prompts")
-        return found
+        return prompts
     return []
 
 
 def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
-    """`{"prompt": "..."}`, with `"images": ["FILE"]` or without, `{"token_ids": [...]}` or
-    `{"messages": [{"role": "user", "content": "..."}]}` per line; blank lines are skipped.
+    """Yields the prompt of each line: `{"prompt": "..."}`, which may have `"images": ["FILE"]`,
+    `{"token_ids": [...]}` or `{"messages": [{"role": "user", "content": "..."}]}`. Blank lines are
+    skipped.
 
-    Raises PromptError naming the line.
+    Raises PromptError, which names the line.
     """
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -100,40 +101,41 @@ def is_ids(prompt: str | Sequence[int] | Sequence[Message]) -> "TypeIs[Sequence[
 
 
 def check_messages(messages: object) -> list[Message]:
-    """A conversation that ends with a user's turn. Raises PromptError for anything else."""
+    """Returns a conversation that ends with a user's turn. Raises PromptError for anything else."""
     try:
-        found = msgspec.convert(messages, list[Message])
-    except NOT_SUCH as error:
+        conversation = msgspec.convert(messages, list[Message])
+    except INVALID as error:
         raise PromptError(f"messages: {error}") from error
-    if not found or found[-1]["role"] != "user":
+    if not conversation or conversation[-1]["role"] != "user":
         raise PromptError("messages: the last one must be the user's")
-    for message in found:
+    for message in conversation:
         _check_parts(message)
-    return found
+    return conversation
 
 
 def _check_parts(message: Message) -> None:
-    """Raise PromptError for a part that lacks what its type says, and pictures of the system."""
+    """Raise PromptError for a part without the field of its type, and for an image in a turn that
+    is not the user's."""
     for part in message["content"] if isinstance(message["content"], list) else []:
         if part["type"] not in part:
             raise PromptError(f"messages: a part of type {part['type']} has no {part['type']}")
         if part["type"] != "text" and message["role"] != "user":
-            raise PromptError(f"messages: a picture in a turn of the {message['role']}")
+            raise PromptError(f"messages: an image in a turn of the {message['role']}")
 
 
 def user(content: str | list[Part]) -> Message:
-    """The user's turn."""
+    """Returns a turn of the user."""
     return {"role": "user", "content": content}
 
 
 def with_images(images: Sequence[Any], text: str) -> Message:
-    """The user's turn of text behind pictures."""
-    parts: list[Part] = [{"type": "image", "image": one} for one in images]
+    """Returns a turn of the user with a text after images."""
+    parts: list[Part] = [{"type": "image", "image": image} for image in images]
     return user([*parts, {"type": "text", "text": text}])
 
 
 def with_system(prompt: str | Sequence[Message], system: str | None) -> list[Message]:
-    """A prompt as messages, behind the system's text; messages that begin with one keep theirs."""
+    """Returns a prompt as messages, after the system's text unless they begin with one."""
     turns = [user(prompt)] if isinstance(prompt, str) else [*prompt]
     if system is None or turns[0]["role"] == "system":
         return turns
@@ -141,25 +143,25 @@ def with_system(prompt: str | Sequence[Message], system: str | None) -> list[Mes
 
 
 def name_of(path: Path) -> str:
-    """For a message."""
+    """Returns a file's name for an error line."""
     return "standard input" if path == STDIN else str(path)
 
 
 def _prompt_of(entry: object, where: str) -> Prompt:
     try:
-        line = msgspec.convert(entry, Line)
-    except NOT_SUCH as error:
+        line = msgspec.convert(entry, PromptLine)
+    except INVALID as error:
         raise PromptError(f"{where}: {EXPECTED} ({error})") from error
-    given: list[Prompt] = [one for one in (line.prompt, line.token_ids) if one is not None]
+    prompts: list[Prompt] = [p for p in (line.prompt, line.token_ids) if p is not None]
     if line.images and line.prompt is None:
-        raise PromptError(f"{where}: images go with a prompt: messages hold theirs as parts")
+        raise PromptError(f"{where}: images go with a prompt: messages have theirs as parts")
     if line.images:
-        given = [[with_images(line.images, line.prompt or "")]]
+        prompts = [[with_images(line.images, line.prompt or "")]]
     if line.messages is not None:
-        given.append(_messages_of(line.messages, where))
-    if len(given) != 1:
+        prompts.append(_messages_of(line.messages, where))
+    if len(prompts) != 1:
         raise PromptError(f"{where}: {EXPECTED}")
-    return given[0]
+    return prompts[0]
 
 
 def _messages_of(messages: list[Message], where: str) -> list[Message]:

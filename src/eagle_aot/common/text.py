@@ -1,17 +1,18 @@
-"""Text from files that are not trusted, for a terminal."""
+"""Text for a terminal, which may come from files that are not trusted."""
 
 LONGEST_LINE = 800
-"""Characters of a line: it may quote a file that holds anything."""
+"""Characters of a line, which may quote a file with any content."""
 
 
 def printable(text: str) -> str:
-    """`text` with U+FFFD for line ends and for all that a terminal would obey instead of show."""
+    """Returns `text` with U+FFFD in place of line ends and control characters, which a terminal
+    would execute instead of show."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def one_line(text: str) -> str:
-    """Without line ends and escape sequences, and cut in the middle where it is long: its end says
-    what to do."""
+    """Returns `text` without line ends and escape sequences. A long one is cut in the middle: its
+    end says what to do."""
     line = printable(" ".join(text.split()))
     if len(line) <= LONGEST_LINE:
         return line
@@ -20,5 +21,5 @@ def one_line(text: str) -> str:
 
 
 def gigabytes(count: int) -> str:
-    """Bytes in GB, in MB where there is less than one."""
+    """Returns a number of bytes in GB, or in MB below one GB."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
