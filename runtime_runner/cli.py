@@ -60,10 +60,10 @@ def chain_length(
               help='One {"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or '
                    '{"token_ids": [...]} per line.')  # fmt: skip
 @click.option("--image", "images", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-              help="A picture in the prompt, or in a chat's first turn; may be given more than "
+              help="An image in the prompt, or in a chat's first turn; may be given more than "
                    "once.")  # fmt: skip
 @click.option("--image-tokens", type=int, metavar="N",
-              help="Of a picture in the prompt, at most; default: the artifact's.")  # fmt: skip
+              help="Of an image in the prompt, at most; default: the artifact's.")  # fmt: skip
 @click.option("--chat", is_flag=True, help="A conversation: every line of input is a turn.")
 @click.option("--system", metavar="TEXT", help="What the model is told before all else.")
 @click.option("--raw-prompt", is_flag=True, help="Do not wrap the prompt in the chat template.")
@@ -290,7 +290,7 @@ def prompts_of(options: Options) -> list[Prompt]:
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --json")
     if (options.images or options.image_tokens) and options.prompts_jsonl is not None:
         raise click.UsageError("--image goes with --prompt, --prompt-file and --chat: the lines of "
-                               "--prompts-jsonl name pictures of their own")  # fmt: skip
+                               "--prompts-jsonl name images of their own")  # fmt: skip
     if sum(source is not None for source in sources) != 1:
         raise click.UsageError("give one of --prompt, --prompt-file, --prompts-jsonl and --chat")
     return read_prompts(*sources)

@@ -42,7 +42,7 @@ from eagle_aot.runtime_runner.frontend.parameters import DEFAULT_MAX_NEW_TOKENS,
 from eagle_aot.runtime_runner.frontend.prompt_reader import AnyPrompt, PromptReader
 from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.frontend.stream import StopChecker, TextStream
-from eagle_aot.runtime_runner.images.picture import PlacedPrompt
+from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
@@ -103,7 +103,7 @@ class Runner:
     ) -> Result:
         """Continue a prompt: text, which is one user turn unless `raw_prompt`, token ids, or a
         conversation, `[{"role": "user", "content": "..."}, ...]`, whose last turn is the user's.
-        `images` are pictures in it, each of `image_tokens` rows at most, as `PromptReader.read`
+        `images` are images in it, each of `image_tokens` rows at most, as `PromptReader.read`
         says: files, their bytes, `data:` URLs, PIL images, or rows [count, H] that another encoder
         made.
 
@@ -126,8 +126,8 @@ class Runner:
         asked: GenerationParams,
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
-    ) -> PlacedPrompt:
-        """A prompt with its pictures, to be answered as it is. Raises as `generate` does."""
+    ) -> TokenizedPrompt:
+        """A prompt with its images, to be answered as it is. Raises as `generate` does."""
         return self.reader.read(
             prompt, asked.system, raw=asked.raw_prompt, images=images, image_tokens=image_tokens
         )
@@ -204,7 +204,7 @@ class Runner:
         return Generation(
             request=Request(
                 prompt=placed.tokens,
-                images=placed.pictures,
+                images=placed.images,
                 limits=limits,
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,

@@ -27,8 +27,12 @@ from eagle_aot.lab.bench.spec import BenchSpec, check_range, table_of
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.input_embeds import GivenRows
 from eagle_aot.runtime_runner.decode.prefill import Prefill
-from eagle_aot.runtime_runner.images.picture import Patches, Picture, PlacedPrompt
-from eagle_aot.runtime_runner.images.placing import place
+from eagle_aot.runtime_runner.images.prompt_image import (
+    ImagePatches,
+    PromptImage,
+    TokenizedPrompt,
+    place_images,
+)
 
 WARM_UPS = 2
 
@@ -106,7 +110,7 @@ def main(spec: ImagesSpec) -> None:
     spec.show(f"images in prompts of {spec.artifact.name}", results, encoding_table, prompt_table)
 
 
-def random_image(inputs: ImageInputs, rows: int) -> Picture:
+def random_image(inputs: ImageInputs, rows: int) -> PromptImage:
     """Return a square image of random pixels with as many rows as fit into `rows`."""
     rng = torch.Generator().manual_seed(0)
     side = int(rows**0.5)
@@ -116,7 +120,7 @@ def random_image(inputs: ImageInputs, rows: int) -> Picture:
     index = torch.arange(width**2)
     coordinates[0, : width**2] = torch.stack((index % width, index // width), dim=-1)
     pixels[0, width**2 :] = 0
-    return Picture.of_patches(side**2, Patches(pixels, coordinates, rows))
+    return PromptImage.of_patches(side**2, ImagePatches(pixels, coordinates, rows))
 
 
 def floor_of(manifest: Manifest, rows: int, spec: ImagesSpec) -> float | None:
@@ -135,7 +139,7 @@ def floor_of(manifest: Manifest, rows: int, spec: ImagesSpec) -> float | None:
 def time_prompt(
     runner: Runner,
     inputs: ImageInputs,
-    image: Picture,
+    image: PromptImage,
     count: int,
     encode_seconds: float,
     spec: ImagesSpec,
@@ -145,8 +149,8 @@ def time_prompt(
     for part in range(count):
         ids += [*random_ids(spec.text // (count + 1), part), inputs.image_token]
     ids += random_ids(spec.text - len(ids) + count, count)
-    placed = place(ids, [image] * count, inputs, runner.constants.max_prefill_chunk)
-    plain = PlacedPrompt(tuple(random_ids(len(placed.tokens), 99)))
+    placed = place_images(ids, [image] * count, inputs, runner.constants.max_prefill_chunk)
+    plain = TokenizedPrompt(tuple(random_ids(len(placed.tokens), 99)))
     return ImagePromptTime(
         images=count,
         rows=image.count,
@@ -163,13 +167,11 @@ def random_ids(count: int, seed: int) -> list[int]:
     return torch.randint(3, 1000, (count,), generator=rng).tolist()
 
 
-def run_prompt(runner: Runner, prompt: PlacedPrompt) -> None:
+def run_prompt(runner: Runner, prompt: TokenizedPrompt) -> None:
     """Run all chunks in the first cache."""
     runner.engine.cache_slots.forget()
     sequence = runner.running.sequences[:1]
-    prefill = Prefill(
-        runner.target, runner.drafter, prompt.tokens, sequence, pictures=prompt.pictures
-    )
+    prefill = Prefill(runner.target, runner.drafter, prompt.tokens, sequence, images=prompt.images)
     while prefill.left:
         prefill.run_chunk()
 

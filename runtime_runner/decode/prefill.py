@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.round import Drafter, ReadsImages, Round, StatelessDrafter
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.decode.target import Target
-from eagle_aot.runtime_runner.images.picture import Placed
+from eagle_aot.runtime_runner.images.prompt_image import PlacedImage
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpacked
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
@@ -31,17 +31,17 @@ class Prefill:
         sequence: Tensor,
         kept: int = 0,
         sampler: Sampler | None = None,
-        pictures: Sequence[Placed] = (),
+        images: Sequence[PlacedImage] = (),
     ) -> None:
         """Of the sequence int64 [1], whose first `kept` rows are there. What a drafter is shown of
         a chunk ends with the token after the chunk. `sampler` chooses that behind the last chunk,
-        the likeliest where it is None. `pictures` stand where the prompt has ids for their
+        the likeliest where it is None. `images` stand where the prompt has ids for their
         rows."""
         self._target, self._drafter = target, drafter
         self._sampler = sampler or Sampler(1, sequence.device)
         self._sequence = sequence.clone()
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
-        self._pictures = pictures
+        self._images = images
         self._chunks: list[Chunk] = []
         self.skip(kept)
         self._told: Tensor | None = None
@@ -65,9 +65,9 @@ class Prefill:
     def _planned(self, kept: int) -> list[Chunk]:
         """Chunks to go, the next one last."""
         target, length = self._target, self._text.shape[1]
-        if not self._pictures:
+        if not self._images:
             return target.plan_prompt(length, kept)[::-1]
-        return target.plan_around(length, [one.span for one in self._pictures], kept)[::-1]
+        return target.plan_around(length, [placed.span for placed in self._images], kept)[::-1]
 
     @property
     def logprobs(self) -> list[TokenLogprobs]:
@@ -80,18 +80,18 @@ class Prefill:
         positions = torch.arange(chunk.start, chunk.stop, device=self._text.device)
         tokens = self._text[:, chunk.start : chunk.stop]
         rows, target = (tokens, positions, self._sequence, chunk), self._target
-        images: InputEmbeds | None = None
-        if self._pictures and not chunk.few_rows:
-            images = target.given_rows(chunk, self._pictures)
-            logits, features = target.run_given(*rows, images)
+        embeds: InputEmbeds | None = None
+        if self._images and not chunk.few_rows:
+            embeds = target.given_rows(chunk, self._images)
+            logits, features = target.run_given(*rows, embeds)
         else:
             logits, features = target.run_prompt(*rows)
         bonus = self._choose(logits[:, -1:], chunk.stop)
         if self._drafter:
             following = torch.cat((self._text, bonus), dim=1)[:, chunk.start + 1 : chunk.stop + 1]
             accepted = committed(following, positions, self._sequence)
-            if images is not None and isinstance(self._drafter, ReadsImages):
-                self._drafter.observe_images(accepted, features, images)
+            if embeds is not None and isinstance(self._drafter, ReadsImages):
+                self._drafter.observe_images(accepted, features, embeds)
             else:
                 self._drafter.observe(accepted, features)
         return bonus

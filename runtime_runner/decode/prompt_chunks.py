@@ -45,7 +45,7 @@ def plan_chunks(
 
 def plan_around(
     length: int,
-    pictures: Sequence[tuple[int, int]],
+    images: Sequence[tuple[int, int]],
     sizes: tuple[int, int],
     min_prefill: int,
     max_rows: int,
@@ -61,10 +61,10 @@ def plan_around(
     them.
     """
     longest, limit = sizes
-    whole = max(prefilled_rows(length, longest, min_prefill, max_rows), pictures[-1][1])
+    whole = max(prefilled_rows(length, longest, min_prefill, max_rows), images[-1][1])
     at, chunks = min(kept, whole), list[Chunk]()
     while at < whole:
-        stop = _stop_at_image(pictures, at, min(at + longest, whole), limit)
+        stop = _stop_at_image(images, at, min(at + longest, whole), limit)
         start = max(0, min(at, stop - min_prefill))
         chunks.append(Chunk(start, stop, False, max(0, min_prefill - stop)))
         at = stop
@@ -72,10 +72,10 @@ def plan_around(
     return chunks + [Chunk(here, min(here + max_rows, length), True) for here in rest]
 
 
-def _stop_at_image(pictures: Sequence[tuple[int, int]], at: int, stop: int, limit: int) -> int:
+def _stop_at_image(images: Sequence[tuple[int, int]], at: int, stop: int, limit: int) -> int:
     """Move the end `stop` of a chunk that begins at `at` out of an image: after it if the chunk
     stays within `limit` rows, else before it."""
-    for first, end in pictures:
+    for first, end in images:
         if first < stop < end:
             return end if end - at <= limit else first
     return stop

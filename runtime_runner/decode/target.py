@@ -10,7 +10,7 @@ from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants, Ima
 from eagle_aot.runtime_runner.decode.input_embeds import GivenRows, InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_around, plan_chunks
 from eagle_aot.runtime_runner.decode.step import StepRows, chain_rows
-from eagle_aot.runtime_runner.images.picture import Placed, Span
+from eagle_aot.runtime_runner.images.prompt_image import ImageSpan, PlacedImage
 from eagle_aot.runtime_runner.program.executor import Executor
 
 CPU_CHUNK = 128
@@ -57,11 +57,11 @@ class Target(Protocol):
         Logits are the last row's alone, or all rows'.
         """
 
-    def plan_around(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
-        """As `plan_prompt`, of a prompt with pictures."""
+    def plan_around(self, length: int, images: Sequence[ImageSpan], kept: int = 0) -> list[Chunk]:
+        """As `plan_prompt`, of a prompt with images."""
 
-    def given_rows(self, chunk: Chunk, pictures: Sequence[Placed]) -> InputEmbeds:
-        """What the rows of a chunk are in which pictures may lie."""
+    def given_rows(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
+        """What the rows of a chunk are in which images may lie."""
 
     def run_given(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: InputEmbeds
@@ -130,18 +130,18 @@ class TargetMethods:
             return self._run(PREFILL, tokens, input_pos, sequence)
         return self.run_given(tokens, input_pos, sequence, chunk, self.given_rows(chunk, ()))
 
-    def plan_around(self, length: int, pictures: Sequence[Span], kept: int = 0) -> list[Chunk]:
+    def plan_around(self, length: int, images: Sequence[ImageSpan], kept: int = 0) -> list[Chunk]:
         constants = self._constants
         longest, least = constants.max_prefill_chunk, constants.min_prefill_chunk
         room = longest
         if self._executor.device.type == "cpu":
             longest = min(longest, CPU_CHUNK)
         sizes = longest, room
-        return plan_around(length, pictures, sizes, least, constants.max_rows, kept)
+        return plan_around(length, images, sizes, least, constants.max_rows, kept)
 
-    def given_rows(self, chunk: Chunk, pictures: Sequence[Placed]) -> InputEmbeds:
+    def given_rows(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
         assert self._given is not None, "an artifact of text"
-        return self._given.of(chunk, pictures)
+        return self._given.of(chunk, images)
 
     def run_given(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: InputEmbeds

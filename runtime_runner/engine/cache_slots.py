@@ -18,7 +18,7 @@ from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, StatelessDrafter
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.engine.request import Request
-from eagle_aot.runtime_runner.images.picture import Span
+from eagle_aot.runtime_runner.images.prompt_image import ImageSpan
 
 COPY_LEAST = 32
 """From this many rows on, copying them between slots is faster than running them."""
@@ -33,7 +33,7 @@ class PrefixQuery:
     """
 
     prompt: Sequence[int]
-    images: Sequence[Span] = ()
+    images: Sequence[ImageSpan] = ()
     for_drafter: bool = False
 
     @classmethod
@@ -59,7 +59,7 @@ class CacheContents:
     reused: int
     length: int
     scratch: int
-    images: Sequence[Span] = ()
+    images: Sequence[ImageSpan] = ()
     drafter_rows: int = 0
 
 
@@ -223,7 +223,7 @@ class CacheSlots:
             for_drafter=query.for_drafter,
         )
 
-    def _plan(self, length: int, images: Sequence[Span], reused: int = 0) -> list[Chunk]:
+    def _plan(self, length: int, images: Sequence[ImageSpan], reused: int = 0) -> list[Chunk]:
         if not images:
             return self._target.plan_prompt(length, reused)
         return self._target.plan_around(length, images, reused)

@@ -11,7 +11,7 @@ from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
-from eagle_aot.runtime_runner.images.picture import Placed, PlacedPrompt
+from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, TokenizedPrompt
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 
@@ -56,8 +56,8 @@ class Request:
     tree: Shape | Literal["auto"] | None = None
     reuse: bool = False
     sampling: SamplingParams = GREEDY
-    images: tuple[Placed, ...] = ()
-    placed: PlacedPrompt = field(init=False, compare=False, repr=False)
+    images: tuple[PlacedImage, ...] = ()
+    placed: TokenizedPrompt = field(init=False, compare=False, repr=False)
     """The prompt and its images."""
     shape: Shape | None = field(init=False, compare=False, repr=False)
     """Its drafts in a round, None where they are chosen round by round."""
@@ -65,7 +65,7 @@ class Request:
     """The largest drafts that it takes in a batch, None for any."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "placed", PlacedPrompt(self.prompt, self.images))
+        object.__setattr__(self, "placed", TokenizedPrompt(self.prompt, self.images))
         shape = self._shape()
         most = Shape.chain(LONGEST) if shape is None and self.tree is None else shape
         object.__setattr__(self, "shape", shape)

@@ -10,14 +10,18 @@ from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.prompts import Message, Part, check_messages, is_ids, user
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
-from eagle_aot.runtime_runner.images.picture import Picture, PlacedPrompt
-from eagle_aot.runtime_runner.images.placing import check_count, place
-from eagle_aot.runtime_runner.images.reader import PictureReader, Source
-from eagle_aot.runtime_runner.images.urls import content_of
+from eagle_aot.runtime_runner.images.files import decode_url
+from eagle_aot.runtime_runner.images.prompt_image import (
+    PromptImage,
+    TokenizedPrompt,
+    check_image_count,
+    place_images,
+)
+from eagle_aot.runtime_runner.images.reader import ImageReader, Source
 
 RAW_IS_TEXT = "a raw prompt is text alone: leave out messages and system text"
 
-AnyPrompt = str | Sequence[int] | Sequence[Message] | PlacedPrompt
+AnyPrompt = str | Sequence[int] | Sequence[Message] | TokenizedPrompt
 
 
 class PromptReader:
@@ -27,7 +31,7 @@ class PromptReader:
         """For the artifact in `directory`, whose program takes `images` unless that is None, each
         of `max_rows` rows of a prompt at most."""
         self._directory, self._images, self._max_rows = directory, images, max_rows
-        self.image_reader = None if images is None else PictureReader(directory, images)
+        self.image_reader = None if images is None else ImageReader(directory, images)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -42,7 +46,7 @@ class PromptReader:
         raw: bool = False,
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
-    ) -> PlacedPrompt:
+    ) -> TokenizedPrompt:
         """Returns the token ids of a prompt, and its images with their positions.
 
         `images` belong to a prompt of text or ids: each stands where one of its image tokens is, or
@@ -51,7 +55,7 @@ class PromptReader:
         a prompt that cannot be read, SettingError for arguments that exclude each other, and
         ArtifactError for text where there is no tokenizer.
         """
-        if isinstance(prompt, PlacedPrompt):
+        if isinstance(prompt, TokenizedPrompt):
             return prompt
         if is_ids(prompt):
             if system is not None:
@@ -67,7 +71,7 @@ class PromptReader:
             raise SettingError(RAW_IS_TEXT)
         return self._read_text(prompt, system, self._read_all(images, image_tokens), raw)
 
-    def read_image(self, source: Source, image_tokens: int | None) -> Picture:
+    def read_image(self, source: Source, image_tokens: int | None) -> PromptImage:
         """Returns an image of at most `image_tokens` rows of a prompt. Raises PromptError as `read`
         does."""
         if self.image_reader is None:
@@ -75,8 +79,8 @@ class PromptReader:
         return self.image_reader.read(source, image_tokens)
 
     def _read_text(
-        self, text: str, system: str | None, images: Sequence[Picture], raw: bool
-    ) -> PlacedPrompt:
+        self, text: str, system: str | None, images: Sequence[PromptImage], raw: bool
+    ) -> TokenizedPrompt:
         """Read a user's turn, or text as it is with `raw`."""
         if not images:
             return self._place(self.tokenizer.encode(text, raw, system), [])
@@ -88,10 +92,10 @@ class PromptReader:
 
     def _read_messages(
         self, prompt: Sequence[Message], system: str | None, image_tokens: int | None
-    ) -> PlacedPrompt:
+    ) -> TokenizedPrompt:
         messages = check_messages(prompt)
         parts = list(image_parts(messages))
-        check_count(len(parts))
+        check_image_count(len(parts))
         images = [self._read_part(part, image_tokens) for part in parts]
         if not images:
             flat = [self._flatten(message) for message in messages]
@@ -99,11 +103,11 @@ class PromptReader:
         messages = [self._with_positions(message) for message in messages]
         return self._place(self._encode(messages, system, len(images)), images)
 
-    def _read_all(self, sources: Sequence[Source], image_tokens: int | None) -> list[Picture]:
-        check_count(len(sources))
+    def _read_all(self, sources: Sequence[Source], image_tokens: int | None) -> list[PromptImage]:
+        check_image_count(len(sources))
         return [self.read_image(source, image_tokens) for source in sources]
 
-    def _read_part(self, part: Part, image_tokens: int | None) -> Picture:
+    def _read_part(self, part: Part, image_tokens: int | None) -> PromptImage:
         """Read the image of a message, with as many rows as its detail says.
 
         An `image_url` contains its image and names no file: clients of a server send those.
@@ -112,13 +116,13 @@ class PromptReader:
         if self._images is not None and (choose := choices.get(part.get("detail", "auto"))):
             image_tokens = choose(self._images.rows)
         is_image = part["type"] == "image"
-        source = part["image"] if is_image else content_of(part["image_url"]["url"])
+        source = part["image"] if is_image else decode_url(part["image_url"]["url"])
         return self.read_image(source, image_tokens)
 
-    def _place(self, ids: Sequence[int], images: Sequence[Picture]) -> PlacedPrompt:
+    def _place(self, ids: Sequence[int], images: Sequence[PromptImage]) -> TokenizedPrompt:
         if self._images is None:
-            return PlacedPrompt(tuple(ids))
-        return place(ids, images, self._images, self._max_rows)
+            return TokenizedPrompt(tuple(ids))
+        return place_images(ids, images, self._images, self._max_rows)
 
     @cached_property
     def _image_word(self) -> str:

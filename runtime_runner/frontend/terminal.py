@@ -18,7 +18,7 @@ from eagle_aot.runtime_runner.frontend.conversation import Conversation
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.frontend.result import Result
-    from eagle_aot.runtime_runner.images.picture import Picture
+    from eagle_aot.runtime_runner.images.prompt_image import PromptImage
     from eagle_aot.runtime_runner.runner import Runner
 
 PROMPT = "> "
@@ -50,7 +50,7 @@ class Chat:
         """`images` belong to the first turn; `options` are those of `Runner.generate`."""
         self._conversation = Conversation(runner, system)
         self._reader, self._image_tokens = runner.reader, image_tokens
-        self._images: list[Picture] = [
+        self._images: list[PromptImage] = [
             self._reader.read_image(image, image_tokens) for image in images
         ]
         self._quiet, self._as_json, self._options = quiet, as_json, options

@@ -1,1 +1,1 @@
-"""Pictures in prompts: how they are read, made ready and placed."""
+"""Images in prompts: how they are read, processed and placed."""

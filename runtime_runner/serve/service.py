@@ -15,7 +15,7 @@ from eagle_aot.common.token_bytes import TokenBytes
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
 from eagle_aot.runtime_runner.frontend.stream import Detokenizer
-from eagle_aot.runtime_runner.images.picture import PlacedPrompt
+from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream, AnswerWriter
 from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector, Metrics
@@ -41,7 +41,7 @@ class AnswerRequest:
     `conversation` begin alike. With `trace`, the parts of answers say which of their tokens were
     drafted."""
 
-    prompts: Sequence[tuple[PlacedPrompt, GenerationParams]]
+    prompts: Sequence[tuple[TokenizedPrompt, GenerationParams]]
     trace: bool = False
     conversation: str | None = None
 
@@ -82,7 +82,7 @@ class ServedModel:
         """The bytes that each token stands for by itself."""
         return self._tokenizer.bytes_of
 
-    async def read(self, prompt: Prompt, *, raw: bool) -> PlacedPrompt:
+    async def read(self, prompt: Prompt, *, raw: bool) -> TokenizedPrompt:
         """Returns the token ids of a prompt, and its images. Raises as `PromptReader.read` does."""
         async with self._reading:  # the reader is not safe for two threads
             return await asyncio.to_thread(self._reader.read, prompt, raw=raw)

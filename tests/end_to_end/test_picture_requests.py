@@ -58,7 +58,7 @@ def test_a_picture_in_a_request_is_answered(client: TestClient, picture_runner: 
     [
         ("https://example.org/a.png", "nothing is fetched"),
         ("/etc/passwd", "nothing is fetched"),
-        ("data:image/png;base64,AAAA", "not a picture in PNG, JPEG, WEBP"),
+        ("data:image/png;base64,AAAA", "not an image in PNG, JPEG, WEBP"),
         (data_url(FILE[:500]), "cannot be read"),
     ],
 )

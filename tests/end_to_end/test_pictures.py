@@ -16,7 +16,7 @@ from eagle_aot.runtime_runner import Conversation, Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.images.picture import Patches
+from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import GivenRows, PromptChunk
 from support.golden_cases import relative_error
@@ -114,17 +114,19 @@ def test_rows_of_another_encoder_stand_for_a_picture(
 ) -> None:
     runner = picture_runner
     read = runner.reader.read(TEXT, images=files[:1])
-    (placed,) = read.pictures
-    content = placed.picture.content
-    assert isinstance(content, Patches)
-    (rows,) = runner.executor.run(f"encode_image_{ROWS}", content.pixels, content.places)
-    given = rows[0, : placed.picture.count]
+    (placed,) = read.images
+    content = placed.image.content
+    assert isinstance(content, ImagePatches)
+    (rows,) = runner.executor.run(f"encode_image_{ROWS}", content.pixels, content.positions)
+    given = rows[0, : placed.image.count]
     plain = runner.generate(read, COUNT, speculate=False).token_ids
     assert runner.generate(TEXT, COUNT, images=[given]).token_ids == plain
     for wrong in (given[:, 1:], given * float("nan"), given.long(), given[:0], given[0]):
-        with pytest.raises(PromptError, match="embeddings of a picture"):
+        with pytest.raises(PromptError, match="embeddings of an image"):
             runner.generate(TEXT, images=[wrong])
-    with pytest.raises(PromptError, match="97 rows: 96 at most lie in one chunk"):
+    with pytest.raises(
+        PromptError, match="an image of 97 rows: a chunk of a prompt has 96 at most"
+    ):
         runner.generate(TEXT, images=[torch.zeros(97, 64)])
 
 
@@ -134,7 +136,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
     """As this artifact was exported to: against the modules themselves, in one chunk."""
     runner, read = picture_runner, picture_runner.reader.read(TEXT, images=files[:1])
     where = torch.zeros(1, dtype=torch.int64)
-    run = Prefill(runner.target, runner.drafter, read.tokens, where, pictures=read.pictures)
+    run = Prefill(runner.target, runner.drafter, read.tokens, where, images=read.images)
     while run.left:
         bonus = run.run_chunk()
     found = runner.drafter.logits(where)
@@ -142,7 +144,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
     pair = load_pair(
         source, torch.float32, CacheSpec(320, torch.float32, chunk=96), pictures=True
     ).pair
-    given = runner.target.given_rows(Chunk(0, len(read.tokens), False), read.pictures)
+    given = runner.target.given_rows(Chunk(0, len(read.tokens), False), read.images)
     tokens, places = torch.tensor([read.tokens]), torch.arange(len(read.tokens))
     following = torch.cat((tokens, bonus), dim=1)[:, 1:]
     with torch.no_grad():
@@ -169,9 +171,9 @@ def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None
     ids = [*raw.tokens[:1], IMAGE, *raw.tokens[raw.spans[0][1] + 1 :]]
     assert reader.read(ids, images=files[:1]).keys[1:] == raw.keys[1:]
     for prompt in (f"{PLACEHOLDER} {TWO}", f"{TEXT} {PLACEHOLDER}"):
-        with pytest.raises(PromptError, match="places for pictures, and 2 pictures are given"):
+        with pytest.raises(PromptError, match="image tokens, and 2 images are given"):
             reader.read(prompt, images=files)
-    with pytest.raises(PromptError, match="1 places for pictures, and 0 pictures are given"):
+    with pytest.raises(PromptError, match="1 image tokens, and 0 images are given"):
         reader.read(f"{TEXT} {PLACEHOLDER}")
     shown = [{"type": "image", "image": file} for file in files]
     said = {"type": "text", "text": TWO}
@@ -184,11 +186,11 @@ def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None
         reader.read([user(TWO), {"role": "assistant", "content": "?"}, user([*shown])])
     with pytest.raises(PromptError, match="stands for video or audio"):
         reader.read("a <|video|>")
-    with pytest.raises(PromptError, match="65 pictures: a prompt takes 64 at most"):
+    with pytest.raises(PromptError, match="65 images: a prompt takes 64 at most"):
         reader.read(TEXT, images=["nowhere.png"] * 65)
-    with pytest.raises(PromptError, match="65 pictures"):
+    with pytest.raises(PromptError, match="65 images"):
         reader.read([{"role": "user", "content": [{"type": "image", "image": "nowhere.png"}] * 65}])
-    with pytest.raises(SettingError, match="--image-tokens 280: this artifact's pictures have 70"):
+    with pytest.raises(SettingError, match="--image-tokens 280: this artifact's images have 70"):
         reader.read(TEXT, images=files, image_tokens=280)
 
 
@@ -219,7 +221,7 @@ def test_commands_take_pictures(
     chat = CliRunner().invoke(main, [str(picture_artifact), "--chat", *options[2:-1]], input=turns)
     assert json.loads(chat.stdout.splitlines()[0])["token_ids"] == plain[0]
     assert "nowhere.png: cannot be read" in chat.stderr
-    refuses(run(picture_artifact, *options, prompts), "not a picture in PNG, JPEG, WEBP")
+    refuses(run(picture_artifact, *options, prompts), "not an image in PNG, JPEG, WEBP")
 
 
 def test_an_artifact_of_text_refuses_them_in_one_line(

@@ -9,7 +9,7 @@ import torch
 
 from eagle_aot.export import Source, load_pair
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.images.picture import Patches
+from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.golden_cases import relative_error
 from support.picture_pair import NEVER, PLACEHOLDER, ROWS
@@ -44,8 +44,8 @@ def test_the_tower_is_the_one_of_its_modules(
     ).pair
     for image in IMAGES:
         picture = runner.reader.read_image(image, None)
-        assert isinstance(picture.content, Patches)
-        given = picture.content.pixels, picture.content.places
+        assert isinstance(picture.content, ImagePatches)
+        given = picture.content.pixels, picture.content.positions
         (found,) = runner.executor.run(f"encode_image_{ROWS}", *(x.cuda() for x in given))
         with torch.no_grad():
             wanted = pair.vision(*given)

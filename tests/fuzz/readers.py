@@ -15,7 +15,7 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.reproduce import recorded_arguments
 from eagle_aot.lab.checks.integrity import check_integrity, report
-from eagle_aot.runtime_runner.images.reader import PictureReader
+from eagle_aot.runtime_runner.images.reader import ImageReader
 from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
 from eagle_aot.runtime_runner.program.flatbuffer import opened
 from eagle_aot.runtime_runner.program.ptd import TensorData
@@ -106,7 +106,7 @@ def read_manifest(directory: Path) -> None:
 
 def read_pictures(directory: Path) -> None:
     """All pictures of a folder, made ready as the settings beside them say."""
-    reader = PictureReader(directory, INPUTS)
+    reader = ImageReader(directory, INPUTS)
     for path in sorted(directory.iterdir()):
         if path.suffix != ".json":
             reader.read(path)

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from eagle_aot.artifact import ImageInputs
-from eagle_aot.runtime_runner.images.picture import Patches, PlacedPrompt
+from eagle_aot.runtime_runner.images.prompt_image import ImagePatches, TokenizedPrompt
 from support.picture_pair import IMAGE, NEVER
 
 INPUTS = ImageInputs(
@@ -47,7 +47,7 @@ def stored(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 
 @torch.no_grad()
-def transformers_text(target_dir: Path, prompt: PlacedPrompt, count: int) -> list[int]:
+def transformers_text(target_dir: Path, prompt: TokenizedPrompt, count: int) -> list[int]:
     """The greedy text of `count` tokens behind a prompt."""
     inputs = transformers_inputs(prompt, [])
     whole = transformers_model(target_dir).generate(
@@ -63,7 +63,7 @@ def transformers_text(target_dir: Path, prompt: PlacedPrompt, count: int) -> lis
 
 
 @torch.no_grad()
-def transformers_shortfall(target_dir: Path, prompt: PlacedPrompt, text: list[int]) -> Tensor:
+def transformers_shortfall(target_dir: Path, prompt: TokenizedPrompt, text: list[int]) -> Tensor:
     """How far below the best one each token's logit lies, in deviations of all that may follow:
     0 where it is the greedy choice. Float32 [tokens]."""
     logits = transformers_model(target_dir)(**transformers_inputs(prompt, text[:-1])).logits
@@ -82,15 +82,15 @@ def transformers_model(target_dir: Path) -> Any:
     ).eval()
 
 
-def transformers_inputs(prompt: PlacedPrompt, text: list[int]) -> dict[str, Tensor]:
+def transformers_inputs(prompt: TokenizedPrompt, text: list[int]) -> dict[str, Tensor]:
     """A prompt with its pictures, and text behind it."""
     ids = torch.tensor([[*prompt.tokens, *text]])
-    contents = [placed.picture.content for placed in prompt.pictures]
-    patches = [content for content in contents if isinstance(content, Patches)]
+    contents = [placed.image.content for placed in prompt.images]
+    patches = [content for content in contents if isinstance(content, ImagePatches)]
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "mm_token_type_ids": (ids == IMAGE).long(),
         "pixel_values": torch.cat([one.pixels for one in patches]),
-        "image_position_ids": torch.cat([one.places for one in patches]),
+        "image_position_ids": torch.cat([one.positions for one in patches]),
     }

@@ -23,7 +23,7 @@ from eagle_aot.runtime_runner.engine import (
 )
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from eagle_aot.runtime_runner.images.picture import Picture, Placed
+from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, PromptImage
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from support.runner.chosen import request_of
@@ -216,9 +216,9 @@ def test_who_does_not_ask_pays_nothing() -> None:
     assert (told.target.windows, told.scored(number)) == (0, [])
 
 
-def test_a_prompt_with_pictures_has_none() -> None:
-    picture = Placed(Picture.of_rows(torch.ones(2, 4), 4), 1)
+def test_a_prompt_with_images_has_no_logprobs() -> None:
+    image = PlacedImage(PromptImage.of_rows(torch.ones(2, 4), 4), 1)
     asked, limits = SamplingParams(prompt_logprobs=MOST), asking([1]).limits
     with pytest.raises(PromptError, match="a prompt with images has none") as refused:
-        Request(prompt=(1, 2, 2), limits=limits, chain_len=0, sampling=asked, images=(picture,))
+        Request(prompt=(1, 2, 2), limits=limits, chain_len=0, sampling=asked, images=(image,))
     assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Pictures from files that anybody may have written: their pixels, or one line."""
+"""Images from files that are not trusted: their pixels, or one line."""
 
 import struct
 import zlib
@@ -12,17 +12,17 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 
 from eagle_aot.common.errors import ArtifactError, PromptError
 from eagle_aot.runtime_runner.images import files
-from eagle_aot.runtime_runner.images.picture import Patches
-from eagle_aot.runtime_runner.images.reader import PictureReader, Source
+from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
+from eagle_aot.runtime_runner.images.reader import ImageReader, Source
 from support.pictures import INPUTS, drawn, stored
 
 ROTATED = 6
-"""As EXIF says that a camera was held."""
+"""EXIF's number for a camera that was held sideways."""
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> PictureReader:
-    return PictureReader(tmp_path, INPUTS)
+def reader(tmp_path: Path) -> ImageReader:
+    return ImageReader(tmp_path, INPUTS)
 
 
 def rotated() -> bytes:
@@ -33,13 +33,13 @@ def rotated() -> bytes:
 
 
 def block(kind: bytes, content: bytes) -> bytes:
-    """Of a PNG file."""
+    """A block of a PNG file."""
     check = struct.pack(">I", zlib.crc32(kind + content))
     return struct.pack(">I", len(content)) + kind + content + check
 
 
 def png(width: int, height: int, *more: bytes) -> bytes:
-    """With next to nothing in it, whatever its size."""
+    """A PNG file of any size with almost no content."""
     size = block(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     pixels = block(b"IDAT", zlib.compress(bytes(1000)))
     return b"\x89PNG\r\n\x1a\n" + size + b"".join(more) + pixels + block(b"IEND", b"")
@@ -47,8 +47,8 @@ def png(width: int, height: int, *more: bytes) -> bytes:
 
 FRAMES = [drawn(20, 20, seed) for seed in range(3)]
 BROKEN: dict[str, tuple[Source, str]] = {
-    "empty": (b"", "not a picture in PNG, JPEG, WEBP"),
-    "cut in its header": (stored(FRAMES[0])[:30], "not a picture"),
+    "empty": (b"", "not an image in PNG, JPEG, WEBP"),
+    "cut in its header": (stored(FRAMES[0])[:30], "not an image"),
     "cut": (stored(FRAMES[0])[:600], "cannot be read"),
     "cut JPEG": (stored(FRAMES[0], "JPEG")[:400], "cannot be read"),
     "bomb": (png(20_000, 20_000), "400000000 pixels|64 million at most"),
@@ -62,19 +62,19 @@ BROKEN: dict[str, tuple[Source, str]] = {
         stored(FRAMES[0], "WEBP", save_all=True, append_images=FRAMES[1:]),
         "an animation",
     ),
-    "GIF": (stored(FRAMES[0], "GIF"), "not a picture in"),
+    "GIF": (stored(FRAMES[0], "GIF"), "not an image in"),
     "no file": (Path("nowhere.png"), "nowhere.png: cannot be read"),
     "directory": (Path(), "cannot be read"),
-    "address": ("https://example.org/a.png", "nothing is fetched"),
+    "web address": ("https://example.org/a.png", "nothing is fetched"),
     "file address": ("file:///etc/passwd", "nothing is fetched"),
     "no base64": ("data:image/png;base64,!!", "not base64"),
     "plain": ("data:image/png,abc", "must be base64"),
-    "number": (3, "a int is no picture"),
+    "number": (3, "a int is no image"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_refused_in_one_line(name: str, reader: PictureReader) -> None:
+def test_a_damaged_image_is_refused_in_one_line(name: str, reader: ImageReader) -> None:
     source, words = BROKEN[name]
     with pytest.raises(PromptError, match=words) as refused:
         reader.read(source)
@@ -82,9 +82,9 @@ def test_what_is_broken_is_refused_in_one_line(name: str, reader: PictureReader)
 
 
 def test_a_file_is_not_read_beyond_the_limit(
-    reader: PictureReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reader: ImageReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
     long = tmp_path / "long.png"
     long.write_bytes(png(6, 6) + bytes(1 << 20))
     for source in (long, long.read_bytes()):
@@ -94,43 +94,43 @@ def test_a_file_is_not_read_beyond_the_limit(
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 10_000), (10_000, 1), (3, 60), (100, 80)])
 @pytest.mark.parametrize("rows", [70, 140])
-def test_any_size_becomes_what_transformers_makes_of_it(
-    size: tuple[int, int], rows: int, reader: PictureReader
+def test_patches_of_any_size_are_those_of_transformers(
+    size: tuple[int, int], rows: int, reader: ImageReader
 ) -> None:
     image = drawn(*size)
-    picture = reader.read(stored(image), rows)
+    read = reader.read(stored(image), rows)
     processor = Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=rows)
-    wanted = processor(image, return_tensors="pt")
-    assert isinstance(picture.content, Patches) and picture.content.limit == rows
-    assert torch.equal(picture.content.pixels, wanted["pixel_values"])
-    assert torch.equal(picture.content.places, wanted["image_position_ids"])
-    assert picture.count == wanted["num_soft_tokens_per_image"][0] <= rows
-    assert picture.digest != reader.read(stored(image), 210 - rows).digest
+    expected = processor(image, return_tensors="pt")
+    assert isinstance(read.content, ImagePatches) and read.content.limit == rows
+    assert torch.equal(read.content.pixels, expected["pixel_values"])
+    assert torch.equal(read.content.positions, expected["image_position_ids"])
+    assert read.count == expected["num_soft_tokens_per_image"][0] <= rows
+    assert read.digest != reader.read(stored(image), 210 - rows).digest
 
 
 @pytest.mark.parametrize("mode", ["P", "L", "1", "LA", "RGBA", "I;16"])
 def test_pixels_of_every_kind_become_rgb(mode: str) -> None:
     deep = np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40
     image = Image.fromarray(deep) if mode == "I;16" else drawn(40, 40).convert(mode)
-    found = files.decoded(stored(image), "image")
-    assert found.mode == "RGB" and found.tobytes() == image.convert("RGB").tobytes()
+    decoded = files.decode_image(stored(image), "image")
+    assert decoded.mode == "RGB" and decoded.tobytes() == image.convert("RGB").tobytes()
     printed = stored(drawn(40, 40).convert("CMYK"), "JPEG")
-    assert files.decoded(printed, "image").mode == "RGB"
+    assert files.decode_image(printed, "image").mode == "RGB"
 
 
-def test_a_photo_is_turned_as_its_camera_was_held(reader: PictureReader) -> None:
-    found = files.decoded(rotated(), "image")
-    assert found.size == (40, 80)
-    upright = ImageOps.exif_transpose(found)
-    assert reader.read(found).digest == reader.read(upright).digest == reader.read(rotated()).digest
+def test_a_photo_is_rotated_as_its_exif_data_says(reader: ImageReader) -> None:
+    image = files.decode_image(rotated(), "image")
+    assert image.size == (40, 80)
+    upright = ImageOps.exif_transpose(image)
+    assert reader.read(image).digest == reader.read(upright).digest == reader.read(rotated()).digest
 
 
-def test_more_pictures_behind_the_first_of_a_photo_are_passed_over() -> None:
+def test_the_first_image_of_several_in_a_photo_is_read() -> None:
     several = stored(FRAMES[0], "MPO", save_all=True, append_images=FRAMES[1:])
-    assert files.decoded(several, "image").size == (20, 20)
+    assert files.decode_image(several, "image").size == (20, 20)
 
 
-def test_a_processor_of_another_tower_is_refused(reader: PictureReader, tmp_path: Path) -> None:
+def test_a_processor_of_another_tower_is_refused(reader: ImageReader, tmp_path: Path) -> None:
     settings = tmp_path / "processor_config.json"
     for text, words in (
         ('{"image_processor": {"patch_size": 16}}', "its patches are not the program's"),
@@ -140,4 +140,4 @@ def test_a_processor_of_another_tower_is_refused(reader: PictureReader, tmp_path
     ):
         settings.write_text(text)
         with pytest.raises(ArtifactError, match=words):
-            PictureReader(tmp_path, INPUTS).read(FRAMES[0])
+            ImageReader(tmp_path, INPUTS).read(FRAMES[0])
