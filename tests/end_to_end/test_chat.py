@@ -1,4 +1,4 @@
-"""Conversations through the real `.pte`: a cache that was kept changes no token, and no bit."""
+"""Conversations through the real `.pte`: reused rows of a cache change no token, and no bit."""
 
 import itertools
 import json
@@ -36,14 +36,14 @@ def objects(done: Result) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("speculate", [True, False])
-def test_an_answer_is_that_to_all_messages_in_one_go(tiny: Runner, speculate: bool) -> None:
-    """Of every turn, also where the context was full and the oldest ones were forgotten."""
-    conversation, asked, answers = Conversation(tiny, SYSTEM), [], []
+def test_an_answer_is_that_to_all_messages_at_once(tiny: Runner, speculate: bool) -> None:
+    """For every turn, also after the context was full and the oldest turns were forgotten."""
+    conversation, prompts, answers = Conversation(tiny, SYSTEM), [], []
     for turn in TURNS:
         answers.append(conversation.say(turn, NEW_TOKENS, speculate=speculate))
-        asked.append(conversation.messages[:-1])
-    assert conversation.forgotten == 3 and len(asked[-1]) == 1 + 5
-    for messages, answer in zip(asked, answers, strict=True):
+        prompts.append(conversation.messages[:-1])
+    assert conversation.forgotten == 3 and len(prompts[-1]) == 1 + 5
+    for messages, answer in zip(prompts, answers, strict=True):
         fresh = tiny.generate(messages, NEW_TOKENS, speculate=speculate)
         assert fresh.cached_tokens == 0
         assert fresh.token_ids == answer.token_ids and fresh.text == answer.text
@@ -71,20 +71,21 @@ def test_a_chat_prints_what_a_file_of_its_messages_does(
 
 
 def probe(runner: Runner, prompt: list[int], reuse: bool) -> tuple[int, int, Tensor]:
-    """How much was kept, the first new token, and the logits of a few rows behind the prompt."""
+    """Returns how many rows were reused, the first new token, and logits of a few rows after it."""
     result = runner.generate(prompt, 1, reuse=reuse)
     rows = torch.tensor([[7, 8, 9]])
     step = chain_rows(rows, torch.tensor([len(prompt)]), torch.tensor([0]), runner.constants.tail)
     return result.cached_tokens, result.token_ids[0], runner.verify(step).logits.clone()
 
 
-def test_kept_rows_have_the_bits_of_a_fresh_run(random_runner: Runner) -> None:
-    """Of texts that go on from an answer, from the middle, or cross a whole chunk; the last
-    but one just so finds its keys in the ring of the sliding layers, the last does not."""
+def test_reused_rows_have_the_bits_of_a_fresh_run(random_runner: Runner) -> None:
+    """For texts that continue an answer, or begin in its middle, or cross a whole chunk. The ring
+    of the sliding layers just has the keys of the last text but one, and lacks those of the last.
+    """
     rng = random.Random(3)
     longest = random_runner.constants.max_prefill_chunk
-    kept = []
-    for length, answer, shared, behind in [
+    cached = []
+    for length, answer, shared, new in [
         (20, 12, 32, 9), (20, 12, 25, 30), (60, 30, 90, 5), (60, 50, 110, 5), (100, 20, 120, 20),
         (100, 20, 98, 20), (110, 40, 100, 3), (70, 1, 70, 1), (30, 8, 0, 30), (150, 20, 170, 6),
         (100, 77, 98, 20), (20, 150, 30, 20),
@@ -92,16 +93,16 @@ def test_kept_rows_have_the_bits_of_a_fresh_run(random_runner: Runner) -> None:
         prompt = [rng.randrange(random_runner.constants.vocab_size) for _ in range(length)]
         answered = random_runner.generate(prompt, answer, chain_len=rng.randrange(1, 8))
         text = [*prompt, *answered.token_ids][:shared]
-        text += [rng.randrange(random_runner.constants.vocab_size) for _ in range(behind)]
-        cached, first, logits = probe(random_runner, text, reuse=True)
+        text += [rng.randrange(random_runner.constants.vocab_size) for _ in range(new)]
+        reused, first, logits = probe(random_runner, text, reuse=True)
         _, expected, fresh = probe(random_runner, text, reuse=False)
         assert first == expected and torch.equal(logits, fresh)
-        kept.append(cached)
+        cached.append(reused)
     assert longest == 96
-    assert kept == [31, 24, 89, 0, 119, 97, 99, 69, 0, 169, 97, 0]
+    assert cached == [31, 24, 89, 0, 119, 97, 99, 69, 0, 169, 97, 0]
 
 
-def test_what_else_is_run_is_not_gone_on_from(tiny: Runner) -> None:
+def test_rows_of_other_runs_are_not_reused(tiny: Runner) -> None:
     prompt = tiny.encode(QUESTIONS[0])
     first = tiny.generate(prompt, 8)
     longer = [*prompt, *first.token_ids, 5]
@@ -115,11 +116,11 @@ def test_what_else_is_run_is_not_gone_on_from(tiny: Runner) -> None:
     assert again.token_ids == tiny.generate(longer, 8).token_ids
 
 
-def test_an_answer_can_be_cancelled_and_is_gone_on_from(tiny: Runner) -> None:
+def test_a_cancelled_answer_is_part_of_the_conversation(tiny: Runner) -> None:
     conversation = Conversation(tiny)
     whole = tiny.generate(QUESTIONS[0])
-    asked = iter([False] * 9)
-    answer = conversation.say(QUESTIONS[0], cancelled=lambda: next(asked, True))
+    cancelled = iter([False] * 9)
+    answer = conversation.say(QUESTIONS[0], cancelled=lambda: next(cancelled, True))
     assert answer.finish_reason == "cancelled"
     assert answer.token_ids == whole.token_ids[:10]
     assert conversation.messages[-1] == {"role": "assistant", "content": answer.text}
@@ -129,7 +130,7 @@ def test_an_answer_can_be_cancelled_and_is_gone_on_from(tiny: Runner) -> None:
 @pytest.mark.parametrize("speculate", [True, False])
 @pytest.mark.parametrize("cut", [3, 10, 25])
 def test_a_text_ends_before_a_stop_text(tiny: Runner, speculate: bool, cut: int) -> None:
-    """Whose beginning and end lie within tokens, wherever a round ends."""
+    """The stop text begins and ends within tokens, wherever a round ends."""
     whole = tiny.generate(QUESTIONS[0])
     assert whole.text is not None
     stop = whole.text[cut : cut + 7]
@@ -153,7 +154,7 @@ def test_text_arrives_in_parts_and_whole(tiny: Runner) -> None:
     assert len(parts) > 3
 
 
-def test_a_chat_goes_on_after_a_turn_that_does_not_fit(tiny_artifact: Path) -> None:
+def test_a_chat_continues_after_a_turn_that_does_not_fit(tiny_artifact: Path) -> None:
     typed = "\n".join([QUESTIONS[0], "Tom " * 1200, "/reset", QUESTIONS[0], "/exit", QUESTIONS[1]])
     done = run(tiny_artifact, "--chat", "--max-new-tokens", "8", typed=typed)
     assert done.exit_code == 0
@@ -167,7 +168,7 @@ def test_a_chat_goes_on_after_a_turn_that_does_not_fit(tiny_artifact: Path) -> N
     assert (quiet.stdout, quiet.stderr) == (first + "\n", "")
 
 
-def test_a_full_context_is_said(tiny_artifact: Path) -> None:
+def test_a_full_context_is_reported(tiny_artifact: Path) -> None:
     typed = "\n".join([LONG, LONG, LONG])
     done = run(tiny_artifact, "--chat", "--quiet", "--max-new-tokens", "4", typed=typed)
     assert done.stderr == "The context is full: forgot the oldest of its turns (2)\n"
@@ -179,14 +180,14 @@ def test_standard_input_is_the_prompt(tiny_artifact: Path) -> None:
     assert done.stdout == run(tiny_artifact, "--prompt", QUESTIONS[0], "--quiet").stdout
 
 
-def test_messages_that_are_none_are_refused(tiny: Runner) -> None:
+def test_wrong_messages_are_refused(tiny: Runner) -> None:
     with pytest.raises(PromptError, match="messages: Object missing required field `content`"):
         tiny.generate([{"role": "user"}], 1)  # type: ignore[typeddict-item]
     with pytest.raises(PromptError, match="the last one must be the user's"):
         tiny.generate([{"role": "assistant", "content": "a"}], 1)
 
 
-def test_token_ids_have_no_system(tiny: Runner) -> None:
+def test_token_ids_take_no_system_text(tiny: Runner) -> None:
     with pytest.raises(PromptError, match="token ids take no system text"):
         tiny.generate([1, 2, 3], 1, system=SYSTEM)
 

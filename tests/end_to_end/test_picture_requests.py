@@ -26,7 +26,7 @@ def client(picture_runner: Runner) -> Iterator[TestClient]:
 
 
 def asked(url: str, **image: Any) -> dict[str, Any]:
-    """A request whose turn is a picture and a text behind it."""
+    """Returns a request whose turn is an image and a text after it."""
     parts = [
         {"type": "image_url", "image_url": {"url": url, **image}},
         {"type": "text", "text": TEXT},
@@ -39,7 +39,7 @@ def data_url(content: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def test_a_picture_in_a_request_is_answered(client: TestClient, picture_runner: Runner) -> None:
+def test_an_image_in_a_request_is_answered(client: TestClient, picture_runner: Runner) -> None:
     wanted = picture_runner.generate(TEXT, COUNT, speculate=False, images=[FILE])
     for detail in ("auto", "low", "high"):
         answer = client.post("/v1/chat/completions", json=asked(data_url(FILE), detail=detail))
@@ -62,14 +62,14 @@ def test_a_picture_in_a_request_is_answered(client: TestClient, picture_runner: 
         (data_url(FILE[:500]), "cannot be read"),
     ],
 )
-def test_what_is_no_picture_is_refused(client: TestClient, url: str, words: str) -> None:
+def test_a_wrong_image_is_refused(client: TestClient, url: str, words: str) -> None:
     answer = client.post("/v1/chat/completions", json=asked(url))
     assert answer.status_code == 400, answer.text
     message = answer.json()["error"]["message"]
     assert words in message and "\n" not in message
 
 
-def test_only_users_show_pictures(client: TestClient) -> None:
+def test_only_users_turns_have_images(client: TestClient) -> None:
     body = asked(data_url(FILE))
     body["messages"] = [{**body["messages"][0], "role": "system"}, {"role": "user", "content": "?"}]
     answer = client.post("/v1/chat/completions", json=body)

@@ -40,14 +40,14 @@ def streamed(server: Server, text: str) -> str:
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
 
-def test_texts_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:
+def test_replicas_give_the_texts_of_one_engine(server: Server, int4_head: Runner) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda text: streamed(server, text), QUESTIONS[:8]))
     assert found == [int4_head.generate(text, 200).text for text in QUESTIONS[:8]]
 
 
-def test_several_answers_of_one_request(server: Server, int4_head: Runner) -> None:
-    """Each is a call of its own to Ray."""
+def test_several_answers_to_one_request(server: Server, int4_head: Runner) -> None:
+    """Each answer is a call to Ray."""
     prompts = QUESTIONS[:2]
     asked: Any = {"temperature": 2.0, "seed": 7, "n": 2}
     ask = partial(server.client.completions.create, model="tiny", prompt=prompts, max_tokens=6)
@@ -60,7 +60,7 @@ def test_several_answers_of_one_request(server: Server, int4_head: Runner) -> No
 
 
 def test_log_probabilities_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:
-    """Whole and streamed."""
+    """In a whole response and in a stream."""
     expected = int4_head.generate(QUESTIONS[0], 24, logprobs=2, temperature=2.0, seed=7).logprobs
     messages: Any = [{"role": "user", "content": QUESTIONS[0]}]
     how: Any = {
@@ -81,8 +81,10 @@ def test_log_probabilities_are_those_of_one_engine(server: Server, int4_head: Ru
     assert found == [[logprob for _, logprob in one.top] for one in expected]
 
 
-def test_a_prompts_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:
-    """Whole and streamed, in front of those of the answer."""
+def test_log_probabilities_of_a_prompt_are_those_of_one_engine(
+    server: Server, int4_head: Runner
+) -> None:
+    """In a whole response and in a stream, before those of the answer."""
     asked: Any = {"logprobs": 2, "echo": True}
     one = int4_head.generate(QUESTIONS[0], 4, raw_prompt=True, prompt_logprobs=2, **asked)
     expected = [token.logprob for token in (*(one.prompt_logprobs or ()), *(one.logprobs or ()))]
@@ -96,7 +98,7 @@ def test_a_prompts_are_those_of_one_engine(server: Server, int4_head: Runner) ->
     assert "".join(part.text for part in parts) == whole.text == one.text
 
 
-def test_a_replica_that_dies_is_not_seen(server: Server, int4_head: Runner) -> None:
+def test_a_client_does_not_notice_that_a_replica_dies(server: Server, int4_head: Runner) -> None:
     expected = [int4_head.generate(text, 200).text for text in QUESTIONS]
     victim, _ = replicas()
     with ThreadPoolExecutor(8) as pool:
@@ -110,7 +112,7 @@ def test_a_replica_that_dies_is_not_seen(server: Server, int4_head: Runner) -> N
         time.sleep(0.5)
 
 
-def test_told_to_stop_it_ends_what_runs(server: Server) -> None:
+def test_shutting_down_finishes_running_answers(server: Server) -> None:
     with ThreadPoolExecutor(4) as pool:
         coming = [pool.submit(streamed, server, text) for text in QUESTIONS[:4]]
         time.sleep(0.2)
@@ -119,7 +121,9 @@ def test_told_to_stop_it_ends_what_runs(server: Server) -> None:
     assert server.process.wait(60) == 0
 
 
-def test_a_file_of_prompts(int4_head_artifact: Path, int4_head: Runner, tmp_path: Path) -> None:
+def test_eagle_batch_answers_a_file_of_prompts(
+    int4_head_artifact: Path, int4_head: Runner, tmp_path: Path
+) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS[:9]))
     answers.write_text('{"prompt_tokens": 1}\n{"prompt')

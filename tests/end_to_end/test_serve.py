@@ -1,4 +1,4 @@
-"""`eagle-serve`, through OpenAI's own client and beside it."""
+"""`eagle-serve`, through OpenAI's own client and by plain HTTP."""
 
 import json
 import signal
@@ -28,10 +28,10 @@ OTHERS = [
 PLAIN = {"speculate": False}
 
 
-def ask(server: Server, text: str = QUESTION, **more: Any) -> Any:
-    asked = {"temperature": 0} | more
+def chat(server: Server, text: str = QUESTION, **more: Any) -> Any:
+    parameters = {"temperature": 0} | more
     return server.client.chat.completions.create(
-        model="tiny", messages=[{"role": "user", "content": text}], **asked
+        model="tiny", messages=[{"role": "user", "content": text}], **parameters
     )
 
 
@@ -42,9 +42,9 @@ def test_there_is_one_model(server: Server) -> None:
         server.client.models.retrieve("gpt")
 
 
-def test_a_chat_is_what_the_runner_says(server: Server, int4_head: Runner) -> None:
+def test_a_chat_has_the_text_of_the_runner(server: Server, int4_head: Runner) -> None:
     expected = int4_head.generate(QUESTION, 200)
-    answer = ask(server)
+    answer = chat(server)
     (choice,) = answer.choices
     assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
     assert choice.finish_reason == expected.finish_reason == "stop"
@@ -55,9 +55,9 @@ def test_a_chat_is_what_the_runner_says(server: Server, int4_head: Runner) -> No
     assert speculation["tau"] == pytest.approx(expected.stats.tau)
 
 
-def test_a_stream_is_the_same_text_in_parts(server: Server) -> None:
-    whole = ask(server)
-    *chunks, last = ask(server, stream=True, stream_options={"include_usage": True})
+def test_a_stream_has_the_same_text_in_parts(server: Server) -> None:
+    whole = chat(server)
+    *chunks, last = chat(server, stream=True, stream_options={"include_usage": True})
     first = chunks[0].choices[0].delta
     assert (first.role, first.content) == ("assistant", "")
     texts = [chunk.choices[0].delta.content or "" for chunk in chunks]
@@ -72,51 +72,53 @@ def test_a_stream_is_the_same_text_in_parts(server: Server) -> None:
 @pytest.mark.parametrize(
     "drafts", [{"speculate": False}, {"chain_len": 1}, {"chain_len": "auto"}, {"tree": "4,4,16"}]
 )
-def test_how_it_is_drafted_changes_no_token(server: Server, drafts: dict[str, Any]) -> None:
-    expected = ask(server).choices[0].message.content
-    assert ask(server, extra_body=drafts).choices[0].message.content == expected
+def test_drafts_change_no_token(server: Server, drafts: dict[str, Any]) -> None:
+    expected = chat(server).choices[0].message.content
+    assert chat(server, extra_body=drafts).choices[0].message.content == expected
 
 
-def test_what_was_sampled_can_be_sampled_again(server: Server, int4_head: Runner) -> None:
+def test_a_seed_repeats_a_sampled_text(server: Server, int4_head: Runner) -> None:
     how = {"temperature": 4.0, "top_p": 0.9, "presence_penalty": 0.5}
-    first = ask(server, **how, max_tokens=60)
+    first = chat(server, **how, max_tokens=60)
     seed = first.choices[0].seed
-    (choice,) = ask(server, **how, max_tokens=60, seed=seed, extra_body=PLAIN).choices
+    (choice,) = chat(server, **how, max_tokens=60, seed=seed, extra_body=PLAIN).choices
     assert choice.message.content == first.choices[0].message.content
     assert choice.message.content == int4_head.generate(QUESTION, 60, seed=seed, **how).text
-    whole = ask(server, **how, max_tokens=60, n=3, seed=seed)
+    whole = chat(server, **how, max_tokens=60, n=3, seed=seed)
     several = whole.choices
     assert whole.usage.prompt_tokens == first.usage.prompt_tokens, "it has one prompt"
     assert several[0].message.content == choice.message.content
-    assert len({one.message.content for one in several}) == 3
+    assert len({choice.message.content for choice in several}) == 3
 
 
-def test_what_is_null_is_not_there(server: Server) -> None:
-    """In parameters, and in an answer that comes back as the official client dumps it."""
+def test_null_counts_as_absent(server: Server) -> None:
+    """In parameters, and in an answer that the official client sends back."""
     null: Any = dict.fromkeys(("temperature", "top_p", "n", "stream", "logit_bias", "stop"))
     turn: Any = {"role": "user", "content": QUESTION}
     complete = partial(server.client.chat.completions.create, model="tiny", max_tokens=4, seed=3)
-    said = complete(messages=[turn]).choices[0].message
-    assert complete(messages=[turn], **null).choices[0].message == said
-    turns: Any = [turn, said.model_dump(), turn]
+    message = complete(messages=[turn]).choices[0].message
+    assert complete(messages=[turn], **null).choices[0].message == message
+    turns: Any = [turn, message.model_dump(), turn]
     assert complete(messages=turns).choices[0].message.content
 
 
-def test_a_stream_tells_each_choices_seed_at_its_end(server: Server) -> None:
-    """Whichever end point: the same fields as whole choices have, and no others."""
+def test_a_stream_has_each_choices_seed_at_its_end(server: Server) -> None:
+    """At both endpoints choices have the same fields as in a whole response, and no others."""
     how: dict[str, Any] = {"temperature": 1.0, "seed": 40, "n": 2, "max_tokens": 4}
     complete = partial(server.client.completions.create, model="tiny", prompt="Ada has 27", **how)
-    for asked in (partial(ask, server, **how), complete):
-        whole, told = asked(), {}
-        for chunk in asked(stream=True):
+    for request in (partial(chat, server, **how), complete):
+        whole, ends = request(), {}
+        for chunk in request(stream=True):
             (part,) = chunk.choices
             assert "usage" not in chunk.model_fields_set and "seed" not in chunk.model_extra
             if part.finish_reason:
-                told[part.index] = (part.finish_reason, part.seed)
+                ends[part.index] = (part.finish_reason, part.seed)
             else:
                 assert "seed" not in part.model_extra
-        assert told == {i: (one.finish_reason, one.seed) for i, one in enumerate(whole.choices)}
-        assert [one.seed for one in whole.choices] == [40, 41]
+        assert ends == {
+            i: (choice.finish_reason, choice.seed) for i, choice in enumerate(whole.choices)
+        }
+        assert [choice.seed for choice in whole.choices] == [40, 41]
 
 
 def test_completions_of_text_and_of_ids(server: Server, int4_head: Runner) -> None:
@@ -124,8 +126,8 @@ def test_completions_of_text_and_of_ids(server: Server, int4_head: Runner) -> No
     expected = int4_head.generate(prompt, 8, raw_prompt=True)
     create = partial(server.client.completions.create, temperature=0)
     ids = int4_head.encode(prompt, raw=True)
-    for given in (prompt, [prompt], ids, [ids]):
-        answer = create(model="tiny", prompt=given, max_tokens=8)  # type: ignore[arg-type]
+    for form in (prompt, [prompt], ids, [ids]):
+        answer = create(model="tiny", prompt=form, max_tokens=8)  # type: ignore[arg-type]
         assert [choice.text for choice in answer.choices] == [expected.text]
         assert answer.choices[0].finish_reason == "length"
     several = create(model="tiny", prompt=[prompt, ""], max_tokens=8)
@@ -137,10 +139,10 @@ def test_completions_of_text_and_of_ids(server: Server, int4_head: Runner) -> No
     assert texts == {choice.index: choice.text for choice in several.choices}
 
 
-def test_a_stop_text_ends_it(server: Server) -> None:
-    text = ask(server).choices[0].message.content
+def test_a_stop_text_ends_an_answer(server: Server) -> None:
+    text = chat(server).choices[0].message.content
     stop = text[12:16]
-    answer = ask(server, stop=[stop, "no such text"])
+    answer = chat(server, stop=[stop, "no such text"])
     assert answer.choices[0].message.content == text[: text.index(stop)]
     assert answer.choices[0].finish_reason == "stop"
 
@@ -178,17 +180,17 @@ def test_a_stop_text_ends_it(server: Server) -> None:
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, "context"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
+def test_a_wrong_request_is_refused_in_one_line(
     server: Server, change: dict[str, Any], line: str
 ) -> None:
-    asked = {"model": "tiny", "messages": [{"role": "user", "content": "?"}]} | change
-    answer = server.http.post("/v1/chat/completions", json=asked)
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "?"}]} | change
+    answer = server.http.post("/v1/chat/completions", json=body)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["type"] == "invalid_request_error"
     assert line in error["message"] and "\n" not in error["message"]
 
 
-def test_bodies_that_are_none(server: Server) -> None:
+def test_bodies_that_are_no_json_objects_are_refused(server: Server) -> None:
     headers = {"content-type": "application/json"}
     for content in (b"", b"{", b"[]", b"null", b"\xff", b'{"model": NaN', b"[" * 5000):
         answer = server.http.post("/v1/chat/completions", content=content, headers=headers)
@@ -205,16 +207,16 @@ def test_many_clients_each_get_their_own_text(server: Server, int4_head: Runner)
 
     def client(text: str) -> bool:
         if len(text) % 2:
-            return ask(server, text).choices[0].message.content == expected[text]
-        parts = ask(server, text, stream=True)
+            return chat(server, text).choices[0].message.content == expected[text]
+        parts = chat(server, text, stream=True)
         return "".join(p.choices[0].delta.content or "" for p in parts) == expected[text]
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(client, OTHERS * 8))
 
 
-def test_a_client_that_goes_away_frees_its_cache(server: Server) -> None:
-    asked = {
+def test_a_client_that_disconnects_frees_its_cache(server: Server) -> None:
+    body = {
         "model": "tiny",
         "prompt": QUESTION,
         "max_tokens": 900,
@@ -222,10 +224,10 @@ def test_a_client_that_goes_away_frees_its_cache(server: Server) -> None:
         "ignore_eos": True,
     }
     before = server.metric('eagle_requests_total{outcome="cancelled"}')
-    with server.http.stream("POST", "/v1/completions", json=asked) as answer:
+    with server.http.stream("POST", "/v1/completions", json=body) as answer:
         next(answer.iter_lines())
     with pytest.raises(httpx.ReadTimeout):
-        server.http.post("/v1/completions", json=asked | {"stream": False}, timeout=0.1)
+        server.http.post("/v1/completions", json=body | {"stream": False}, timeout=0.1)
     ends = time.monotonic() + 10
     while server.metric("eagle_requests_in_progress") and time.monotonic() < ends:
         time.sleep(0.05)
@@ -236,29 +238,30 @@ def test_a_client_that_goes_away_frees_its_cache(server: Server) -> None:
 def test_metrics_add_up(server: Server) -> None:
     name = "eagle_generated_tokens_total"
     before = server.metric(name)
-    tokens = ask(server).usage.completion_tokens
+    tokens = chat(server).usage.completion_tokens
     assert server.metric(name) == before + tokens
 
 
-def test_keys_are_asked_for(int4_head_artifact: Path, tmp_path: Path) -> None:
+def test_requests_need_a_key(int4_head_artifact: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first\n\nsecond\nzwölf\n", encoding="utf-8")
     with served(
         int4_head_artifact, "--api-key-file", str(keys), "--no-warm-up", key="second"
     ) as server:
         assert server.client.models.list().data
-        for shown in ("third", "firs", "first2"):
-            headers = {"Authorization": f"Bearer {shown}"}
+        for wrong in ("third", "firs", "first2"):
+            headers = {"Authorization": f"Bearer {wrong}"}
             answer = server.http.get("/v1/models", headers=headers)
             assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_key"
-        spelled = {b"Authorization": "Bearer zwölf".encode()}
-        assert server.http.get("/v1/models", headers=spelled).status_code == 200
+        non_ascii = {b"Authorization": "Bearer zwölf".encode()}
+        assert server.http.get("/v1/models", headers=non_ascii).status_code == 200
         assert server.http.get("/health").status_code == 200
-        told_to_stop(server)
+        check_shutdown(server)
 
 
-def told_to_stop(server: Server) -> None:
-    """While a text runs: it ends, nobody else is served, and then the server."""
+def check_shutdown(server: Server) -> None:
+    """Stop a server while it generates: the text is finished, no other request is accepted, and the
+    server ends."""
     model = Path(server.client.models.list().data[0].id).name
     running = server.client.completions.create(
         model=model, prompt=QUESTION, max_tokens=900, stream=True, extra_body={"ignore_eos": True}
@@ -271,35 +274,35 @@ def told_to_stop(server: Server) -> None:
         server.client.completions.create(model=model, prompt="?", max_tokens=1)
     assert [event.choices[0].finish_reason for event in events][-1] == "length"
     assert server.process.wait(20) == 0
-    told = [line for line in server.process.stderr or "" if line.startswith("{")]
-    lines = [json.loads(line) for line in told]
+    logged = [line for line in server.process.stderr or "" if line.startswith("{")]
+    lines = [json.loads(line) for line in logged]
     assert lines and all(line["level"] != "error" for line in lines)
 
 
-def test_under_many_clients_every_text_is_as_alone(
+def test_many_clients_get_the_texts_of_single_requests(
     server: Server, int4_head_artifact: Path, tmp_path: Path
 ) -> None:
-    """Some of whom vanish, read slowly or send half a request."""
+    """Some clients vanish, read slowly or send half a request."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in OTHERS))
-    asked = [int4_head_artifact, prompts, "--url", server.url, "--max-new-tokens", 24, "--json"]
+    command = [int4_head_artifact, prompts, "--url", server.url, "--max-new-tokens", 24, "--json"]
     more = ["--clients", 8, "--minutes", 0.05, "--chaos"]
-    found = CliRunner().invoke(soak, [str(word) for word in asked + more])
-    told = json.loads(found.stdout)
-    assert found.exit_code == 0 and told["problems"] == []
-    assert told["requests"]["as alone"] > 8 and told["memory"]["late"]["server"] > 0
+    result = CliRunner().invoke(soak, [str(word) for word in command + more])
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0 and report["problems"] == []
+    assert report["requests"]["as alone"] > 8 and report["memory"]["late"]["server"] > 0
 
 
-def test_told_twice_it_stops(int4_head_artifact: Path) -> None:
+def test_a_second_signal_stops_the_server_at_once(int4_head_artifact: Path) -> None:
     with served(int4_head_artifact, "--no-warm-up") as server:
-        asked = {
+        body = {
             "model": server.model,
             "prompt": QUESTION,
             "max_tokens": 900,
             "stream": True,
             "ignore_eos": True,
         }
-        with server.http.stream("POST", "/v1/completions", json=asked) as answer:
+        with server.http.stream("POST", "/v1/completions", json=body) as answer:
             next(answer.iter_lines())
             server.stop(signal.SIGINT)
             server.stop(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Requests to a server: as its OpenAPI schema has them, nearly so, and not at all."""
+"""Requests to a server: valid by its OpenAPI schema, nearly valid, and arbitrary."""
 
 import json
 import math
@@ -45,7 +45,7 @@ ANYTHING = st.recursive(
 
 
 @dataclass(frozen=True)
-class Asked:
+class HttpRequest:
     """A request; `path` and `content` are sent as they are."""
 
     method: str
@@ -55,11 +55,11 @@ class Asked:
 
 
 def of_schema(schema: Json, components: Json) -> Values:
-    """Values of a JSON schema's types, whatever their sizes."""
+    """Returns values of a JSON schema's types, of any size."""
     if "$ref" in schema:
         return of_schema(components[schema["$ref"].rpartition("/")[2]], components)
     if "anyOf" in schema:
-        return st.one_of([of_schema(one, components) for one in schema["anyOf"]])
+        return st.one_of([of_schema(option, components) for option in schema["anyOf"]])
     if "const" in schema or "enum" in schema:
         return st.sampled_from(schema.get("enum") or [schema["const"]])
     if schema["type"] == "array":
@@ -73,18 +73,19 @@ def of_schema(schema: Json, components: Json) -> Values:
 
 
 def of_object(schema: Json, components: Json) -> Values:
-    """Objects with all that they need, and some of what they may have."""
+    """Returns objects with all required properties and some of the others."""
     if "properties" not in schema:
         keys = st.integers(-1, 1100).map(str) | TEXTS
         return st.dictionaries(keys, of_schema(schema["additionalProperties"], components))
-    found = {name: of_schema(one, components) for name, one in schema["properties"].items()}
-    needed = {name: found.pop(name) for name in schema.get("required", ())}
-    return st.fixed_dictionaries(needed, optional=found)
+    properties = schema["properties"].items()
+    optional = {name: of_schema(part, components) for name, part in properties}
+    required = {name: optional.pop(name) for name in schema.get("required", ())}
+    return st.fixed_dictionaries(required, optional=optional)
 
 
 @st.composite
 def bodies(draw: st.DrawFn, good: Json, schema: Json, components: Json) -> bytes:
-    """A good one of whose parameters a few are others, or missing, or unknown ones beside them."""
+    """Returns a valid body with a few parameters changed, left out or added."""
     body = dict(good)
     for name in draw(st.lists(st.sampled_from(sorted(schema["properties"])), max_size=3)):
         alike = of_schema(schema["properties"][name], components)
@@ -98,14 +99,14 @@ def bodies(draw: st.DrawFn, good: Json, schema: Json, components: Json) -> bytes
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
-    """Cut off, with other bytes inside, or in another encoding."""
+    """Returns a body cut off, with bytes changed, or in another encoding."""
     content = draw(whole)
-    place = draw(st.integers(0, len(content)))
+    at = draw(st.integers(0, len(content)))
     kind = draw(st.sampled_from(["cut", "changed", "twice", "utf-16", "bom"]))
     if kind == "cut":
-        return content[:place]
+        return content[:at]
     if kind == "changed":
-        return content[:place] + draw(st.binary(max_size=4)) + content[place + 1 :]
+        return content[:at] + draw(st.binary(max_size=4)) + content[at + 1 :]
     if kind == "twice":
         return content * 2
     encoding = "utf-16" if kind == "utf-16" else "utf-8-sig"
@@ -117,21 +118,22 @@ MADE_UP = [
     b'{"a":' * 12_000, b'{"seed": 1' + b"0" * 5000 + b"}", b'{"seed": 1e' + b"9" * 400 + b"}",
     b"a" * 70_000, b'{"model": 1, "model": "tiny"}', b"--x\r\n\r\n", b"model=tiny&prompt=a",
 ]  # fmt: skip
-"""Bodies that no mutation comes by."""
+"""Bodies that mutations do not produce."""
 
 
-def requests(openapi: Json, good: Mapping[str, Json]) -> st.SearchStrategy[Asked]:
-    """To an application with such a schema; `good` has a request for each path that takes one."""
+def requests(openapi: Json, good: Mapping[str, Json]) -> st.SearchStrategy[HttpRequest]:
+    """Returns requests to an application with this schema; `good` has a valid body for each path
+    that takes one."""
     components = openapi["components"]["schemas"]
-    posts: list[st.SearchStrategy[Asked]] = []
+    posts: list[st.SearchStrategy[HttpRequest]] = []
     for path, body in good.items():
         described = openapi["paths"][path]["post"]["requestBody"]["content"][JSON]["schema"]
         schema = components[described["$ref"].rpartition("/")[2]]
         nearly = bodies(body, schema, components)
         contents = st.one_of(nearly, nearly, nearly, damaged(nearly), st.sampled_from(MADE_UP))
         types = st.sampled_from(TYPES)
-        posts.append(st.builds(Asked, st.just("POST"), st.just(path), contents, types))
+        posts.append(st.builds(HttpRequest, st.just("POST"), st.just(path), contents, types))
     elsewhere = st.builds(
-        Asked, st.sampled_from(METHODS), st.sampled_from(PATHS), st.sampled_from(MADE_UP)
+        HttpRequest, st.sampled_from(METHODS), st.sampled_from(PATHS), st.sampled_from(MADE_UP)
     )
     return st.one_of(*posts, *posts, elsewhere)

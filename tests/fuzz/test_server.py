@@ -1,5 +1,4 @@
-"""Whatever is asked of a server: an answer that it documents, in time, and the right text to all
-who come after."""
+"""Any request gets a documented response in time, and later requests get the right text."""
 
 import asyncio
 import itertools
@@ -19,26 +18,26 @@ from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.service import LocalService, ServerSettings
 from fuzz.campaign import cases
-from fuzz.requests import JSON, Asked, requests
+from fuzz.requests import JSON, HttpRequest, requests
 
 T = TypeVar("T")
 SECONDS = 60.0
 MODEL, PROMPT = "tiny", "Ada has 27 marbles."
-PLAINLY = {"temperature": 0, "max_tokens": 6}
+PLAIN = {"temperature": 0, "max_tokens": 6}
 TURNS = [{"role": "user", "content": PROMPT}]
 GOOD: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"model": MODEL, "messages": TURNS, **PLAINLY},
-    "/v1/completions": {"model": MODEL, "prompt": PROMPT, **PLAINLY},
+    "/v1/chat/completions": {"model": MODEL, "messages": TURNS, **PLAIN},
+    "/v1/completions": {"model": MODEL, "prompt": PROMPT, **PLAIN},
 }
 REFUSED = {400, 404, 405, 413, 429}
-"""How requests that are wrong, or too many, are answered: docs/serving.md."""
+"""The statuses of requests that are wrong, or too many: docs/serving.md."""
 
-OURS = ("Traceback", 'File "', "site-packages", "runtime_runner", "eagle_aot")
-"""What tells of the server's files."""
+INTERNALS = ("Traceback", 'File "', "site-packages", "runtime_runner", "eagle_aot")
+"""Texts that reveal the server's files."""
 
 
 class Client:
-    """Asks an application in this process, and waits for `SECONDS` at most."""
+    """Sends requests to an application in this process, and waits for `SECONDS` at most."""
 
     def __init__(self, app: FastAPI, texts: dict[str, str]) -> None:
         """`texts` are the answers to the `GOOD` requests."""
@@ -48,27 +47,27 @@ class Client:
         self._loop = asyncio.Runner()
         self.requests = requests(app.openapi(), GOOD)
 
-    def ask(self, asked: Asked) -> httpx.Response:
-        headers = {} if asked.content_type is None else {"content-type": asked.content_type}
+    def send(self, message: HttpRequest) -> httpx.Response:
+        headers = {} if message.content_type is None else {"content-type": message.content_type}
         request = self._http.build_request(
-            asked.method, asked.path, content=asked.content, headers=headers
+            message.method, message.path, content=message.content, headers=headers
         )
         return self.run(self._http.send(request))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """In the loop of all requests. Raises TimeoutError where it does not end."""
+        """Run a coroutine in the loop of all requests. Raises TimeoutError if it does not end."""
         return self._loop.run(asyncio.wait_for(work, SECONDS))
 
-    def ask_well(self, path: str, body: Any) -> dict[int, str]:
-        """The texts of a request that must be answered."""
-        answer = self.ask(Asked("POST", path, json.dumps(body).encode()))
+    def send_valid(self, path: str, body: Any) -> dict[int, str]:
+        """Returns the texts of a request that must be answered."""
+        answer = self.send(HttpRequest("POST", path, json.dumps(body).encode()))
         assert answer.status_code == 200, answer.text
         return texts(answer)
 
     def check(self) -> None:
-        """Who comes now gets the right text."""
+        """Check that the next request gets the right text."""
         path = next(self._paths)
-        assert self.ask_well(path, GOOD[path]) == {0: self._texts[path]}
+        assert self.send_valid(path, GOOD[path]) == {0: self._texts[path]}
 
     def close(self) -> None:
         self.run(self._http.aclose())
@@ -93,22 +92,24 @@ def client(batch_artifact: Path) -> Iterator[Client]:
 
 @cases(suite=300, campaign=10_000)
 @given(data=st.data())
-def test_any_request_is_answered_or_refused_in_words(client: Client, data: st.DataObject) -> None:
-    asked = data.draw(client.requests)
-    answer = client.ask(asked)
-    event(f"{answer.status_code} {asked.path if asked.path in GOOD else 'elsewhere'}")
-    assert not [word for word in OURS if word in answer.text]
-    if asked.method == "HEAD":
+def test_any_request_is_answered_or_refused_in_one_line(
+    client: Client, data: st.DataObject
+) -> None:
+    request = data.draw(client.requests)
+    answer = client.send(request)
+    event(f"{answer.status_code} {request.path if request.path in GOOD else 'elsewhere'}")
+    assert not [word for word in INTERNALS if word in answer.text]
+    if request.method == "HEAD":
         assert answer.status_code in {200, *REFUSED} and not answer.content
     elif answer.status_code != 200:
         check_refusal(answer)
-    elif asked.path in GOOD:
-        assert texts(answer) == client.ask_well(asked.path, asked_plainly(asked, answer))
+    elif request.path in GOOD:
+        assert texts(answer) == client.send_valid(request.path, plain_body(request, answer))
     client.check()
 
 
 def check_refusal(answer: httpx.Response) -> None:
-    """As OpenAI's clients read it."""
+    """Check that OpenAI's clients can read an error."""
     assert answer.status_code in REFUSED, answer.text
     assert answer.headers["content-type"] == JSON
     (error,) = answer.json().values()
@@ -117,45 +118,50 @@ def check_refusal(answer: httpx.Response) -> None:
     assert error["type"] in ("invalid_request_error", "rate_limit_error")
 
 
-def asked_plainly(asked: Asked, answer: httpx.Response) -> dict[str, Any]:
-    """For the same texts, whole and decoded plainly."""
-    body: dict[str, Any] = json.loads(asked.content)
+def plain_body(request: HttpRequest, answer: httpx.Response) -> dict[str, Any]:
+    """Returns the body that requests the same texts, whole and without drafts."""
+    body: dict[str, Any] = json.loads(request.content)
     for name in ("chain_len", "tree", "stream", "stream_options", "trace"):
         body.pop(name, None)
     return body | {"speculate": False, "seed": seed(answer)}
 
 
 def objects(answer: httpx.Response) -> list[dict[str, Any]]:
-    """One, or those of a stream that has ended well."""
+    """Returns the object of a response, or those of a stream, which must be complete."""
     if answer.headers["content-type"] == JSON:
         return [answer.json()]
     *events, done, end = answer.text.split("\n\n")
     assert (done, end) == ("data: [DONE]", "")
-    return [json.loads(one.removeprefix("data: ")) for one in events]
+    return [json.loads(line.removeprefix("data: ")) for line in events]
 
 
 def texts(answer: httpx.Response) -> dict[int, str]:
-    """Of an answer's choices."""
-    found: dict[int, str] = {}
-    for choice in (choice for one in objects(answer) for choice in one["choices"]):
+    """Returns the texts of choices, by their indices."""
+    by_index: dict[int, str] = {}
+    for choice in choices(answer):
         part = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
         index = choice["index"]
-        found[index] = found.get(index, "") + (part.get("content") or "")
-    return found
+        by_index[index] = by_index.get(index, "") + (part.get("content") or "")
+    return by_index
+
+
+def choices(answer: httpx.Response) -> list[dict[str, Any]]:
+    """Returns all choices, or their parts."""
+    return [choice for part in objects(answer) for choice in part["choices"]]
 
 
 def seed(answer: httpx.Response) -> int | None:
-    """Of the first choice, None where nothing is drawn; a stream tells it with the last part."""
-    parts = (choice for one in objects(answer) for choice in one["choices"])
-    return next(
-        choice["seed"] for choice in parts if choice["index"] == 0 and choice["finish_reason"]
-    )
+    """Returns the seed of the first choice, None where nothing is drawn; the last part of a stream
+    has it."""
+    ends = (choice for choice in choices(answer) if choice["finish_reason"])
+    return next(choice["seed"] for choice in ends if choice["index"] == 0)
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "é" * 9000, "\ud800"])
-def test_an_unknown_parameters_name_is_told_in_one_short_line(client: Client, name: str) -> None:
+def test_an_unknown_parameter_is_refused_in_one_short_line(client: Client, name: str) -> None:
     path = "/v1/completions"
-    check_refusal(client.ask(Asked("POST", path, json.dumps({**GOOD[path], name: 1}).encode())))
+    body = json.dumps({**GOOD[path], name: 1}).encode()
+    check_refusal(client.send(HttpRequest("POST", path, body)))
 
 
 def test_a_body_that_breaks_off_is_a_bad_request(
