@@ -191,7 +191,7 @@ def without_images(message: Message) -> Message:
 
 
 def interleave(texts: Sequence[str], images: Iterable[Part]) -> list[Part]:
-    """Returns parts: an image between each two texts, of which empty ones are left out."""
+    """Returns parts: the texts, without empty ones, with an image between each two of them."""
     parts, following = list[Part](), iter(images)
     for i, text in enumerate(texts):
         if i:

@@ -37,7 +37,7 @@ class Detokenizer:
 class StopChecker:
     """Reads the tokens of a generation and says when its text ends.
 
-    This one has neither text nor stop texts: nobody reads the text before it is complete.
+    This one has neither text nor stop texts: the text is read when it is complete.
     """
 
     stopped = False

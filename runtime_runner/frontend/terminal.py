@@ -117,7 +117,7 @@ def cost_line(result: "Result") -> str:
         parts.append(f"{stats.tokens_per_second:.0f} tokens/s")
     if stats.drafted and stats.tau is not None:
         parts.append(f"tau {stats.tau:.2f}")
-    parts.append(f"{result.cached_tokens} of {result.prompt_tokens} prompt tokens kept")
+    parts.append(f"{result.cached_tokens} of {result.prompt_tokens} prompt tokens cached")
     if result.finish_reason in FINISH_NOTES:
         parts.append(FINISH_NOTES[result.finish_reason])
     if result.parameters.seed is not None:

@@ -41,7 +41,7 @@ class PromptImage:
 
     @classmethod
     def of_patches(cls, count: int, patches: ImagePatches) -> "PromptImage":
-        """Returns an image of which the program encodes `count` rows."""
+        """Returns an image that the program encodes to `count` rows."""
         digest = hashlib.sha256(f"{count} {patches.limit}".encode())
         for tensor in (patches.pixels, patches.positions):
             digest.update(tensor.contiguous().numpy().tobytes())

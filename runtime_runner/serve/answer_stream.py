@@ -135,8 +135,8 @@ class AnswerWriter:
 
 
 def trace(tokens: Tokens, detokenizer: Detokenizer) -> dict[str, Any]:
-    """Returns the tokens of a round, the first `accepted` of which are drafts, each with the text
-    that it completes."""
+    """Returns the tokens of a round, each with the text that it completes. The first `accepted`
+    tokens are drafts."""
     return {
         "tokens": [{"id": token, "text": detokenizer.add(token)} for token in tokens.tokens],
         "drafted": tokens.drafted,

@@ -24,9 +24,9 @@ from eagle_aot.runtime_runner.serve.worker import Worker
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """Settings of a server: the artifact's name in requests, the API keys, one of which a request
-    must have unless there are none, how many requests may wait, the seconds that a request may
-    take, and the bytes that its body may have."""
+    """Settings of a server: the artifact's name in requests; the API keys, any one of them is
+    required unless there are none; how many requests may wait; the seconds that a request may take;
+    and the bytes that its body may have."""
 
     model: str
     keys: tuple[str, ...] = ()

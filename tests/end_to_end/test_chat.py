@@ -134,12 +134,12 @@ def test_a_text_ends_before_a_stop_text(tiny: Runner, speculate: bool, cut: int)
     whole = tiny.generate(QUESTIONS[0])
     assert whole.text is not None
     stop = whole.text[cut : cut + 7]
-    place = whole.text.find(stop)
+    start = whole.text.find(stop)
     parts: list[str] = []
     result = tiny.generate(
         QUESTIONS[0], speculate=speculate, stop_texts=["nowhere", stop], on_text=parts.append
     )
-    assert result.text == "".join(parts) == whole.text[:place]
+    assert result.text == "".join(parts) == whole.text[:start]
     assert result.finish_reason == "stop"
     assert result.token_ids == whole.token_ids[: len(result.token_ids)]
     decode = tiny.tokenizer.decode

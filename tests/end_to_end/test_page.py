@@ -34,28 +34,28 @@ IMAGES = "PAGE_IMAGES"
 @pytest.fixture
 def page(server: Server) -> "Iterator[playwright.Page]":
     """On a phone, with two pixels for each of CSS's."""
-    with opened(server) as found:
-        yield found
+    with opened(server) as page:
+        yield page
 
 
 @contextmanager
 def opened(server: Server) -> "Iterator[playwright.Page]":
-    """The page of a server, whose model is called tiny; it asks nobody else for anything."""
+    """The page of a server whose model is called tiny; it sends no request to another one."""
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        found = browser.new_page(device_scale_factor=2)
-        set_screen(found, "phone")
-        found.set_default_timeout(20_000)
-        asked: list[str] = []
+        page = browser.new_page(device_scale_factor=2)
+        set_screen(page, "phone")
+        page.set_default_timeout(20_000)
+        requested: list[str] = []
         problems: list[str] = []
-        found.on("request", lambda request: asked.append(request.url))
-        found.on("console", lambda message: problems.append(message.text))
-        found.on("pageerror", lambda error: problems.append(str(error)))
-        found.goto(server.url)
-        found.get_by_role("heading", name="tiny").wait_for()
-        yield found
+        page.on("request", lambda request: requested.append(request.url))
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(server.url)
+        page.get_by_role("heading", name="tiny").wait_for()
+        yield page
         browser.close()
-    assert all(url.startswith((server.url, "data:")) for url in asked)
+    assert all(url.startswith((server.url, "data:")) for url in requested)
     assert [problem for problem in problems if "status of 400" not in problem] == []
 
 
@@ -136,7 +136,7 @@ def test_an_answer_can_be_stopped(page: "playwright.Page", server: Server) -> No
 
 
 def without_an_end(route: "playwright.Route") -> None:
-    """So long an answer that nobody is too late to stop it."""
+    """Requests an answer so long that it can be stopped in time."""
     route.continue_(post_data=route.request.post_data_json | {"ignore_eos": True})
 
 

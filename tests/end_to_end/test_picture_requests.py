@@ -25,7 +25,7 @@ def client(picture_runner: Runner) -> Iterator[TestClient]:
     service.worker.close()
 
 
-def asked(url: str, **image: Any) -> dict[str, Any]:
+def request_body(url: str, **image: Any) -> dict[str, Any]:
     """Returns a request whose turn is an image and a text after it."""
     parts = [
         {"type": "image_url", "image_url": {"url": url, **image}},
@@ -42,13 +42,15 @@ def data_url(content: bytes) -> str:
 def test_an_image_in_a_request_is_answered(client: TestClient, picture_runner: Runner) -> None:
     wanted = picture_runner.generate(TEXT, COUNT, speculate=False, images=[FILE])
     for detail in ("auto", "low", "high"):
-        answer = client.post("/v1/chat/completions", json=asked(data_url(FILE), detail=detail))
+        answer = client.post(
+            "/v1/chat/completions", json=request_body(data_url(FILE), detail=detail)
+        )
         assert answer.status_code == 200, answer.text
-        found = answer.json()
-        assert found["choices"][0]["message"]["content"] == wanted.text
-        assert found["usage"]["prompt_tokens"] == wanted.prompt_tokens
+        body = answer.json()
+        assert body["choices"][0]["message"]["content"] == wanted.text
+        assert body["usage"]["prompt_tokens"] == wanted.prompt_tokens
     streamed = client.post(
-        "/v1/chat/completions", json={**asked(data_url(FILE)), "stream": True, "n": 2}
+        "/v1/chat/completions", json={**request_body(data_url(FILE)), "stream": True, "n": 2}
     )
     assert streamed.status_code == 200 and streamed.text.endswith("data: [DONE]\n\n")
 
@@ -63,14 +65,14 @@ def test_an_image_in_a_request_is_answered(client: TestClient, picture_runner: R
     ],
 )
 def test_a_wrong_image_is_refused(client: TestClient, url: str, words: str) -> None:
-    answer = client.post("/v1/chat/completions", json=asked(url))
+    answer = client.post("/v1/chat/completions", json=request_body(url))
     assert answer.status_code == 400, answer.text
     message = answer.json()["error"]["message"]
     assert words in message and "\n" not in message
 
 
 def test_only_users_turns_have_images(client: TestClient) -> None:
-    body = asked(data_url(FILE))
+    body = request_body(data_url(FILE))
     body["messages"] = [{**body["messages"][0], "role": "system"}, {"role": "user", "content": "?"}]
     answer = client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 400 and "an image in a turn of the system" in answer.text

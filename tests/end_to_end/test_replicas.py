@@ -1,4 +1,4 @@
-"""Several engines on Ray, two on this CPU: one of them dies, and nobody sees it."""
+"""Two engines on Ray, on this CPU: one of them dies, and clients do not notice."""
 
 import json
 import os
@@ -29,8 +29,8 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def server(int4_head_artifact: Path) -> Iterator[Server]:
-    with served(int4_head_artifact, "--model", "tiny", "--replicas", "2") as found:
-        yield found
+    with served(int4_head_artifact, "--model", "tiny", "--replicas", "2") as server:
+        yield server
 
 
 def streamed(server: Server, text: str) -> str:
@@ -42,21 +42,21 @@ def streamed(server: Server, text: str) -> str:
 
 def test_replicas_give_the_texts_of_one_engine(server: Server, int4_head: Runner) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda text: streamed(server, text), QUESTIONS[:8]))
-    assert found == [int4_head.generate(text, 200).text for text in QUESTIONS[:8]]
+        texts = list(pool.map(lambda text: streamed(server, text), QUESTIONS[:8]))
+    assert texts == [int4_head.generate(text, 200).text for text in QUESTIONS[:8]]
 
 
 def test_several_answers_to_one_request(server: Server, int4_head: Runner) -> None:
     """Each answer is a call to Ray."""
     prompts = QUESTIONS[:2]
-    asked: Any = {"temperature": 2.0, "seed": 7, "n": 2}
-    ask = partial(server.client.completions.create, model="tiny", prompt=prompts, max_tokens=6)
+    parameters: Any = {"temperature": 2.0, "seed": 7, "n": 2}
+    complete = partial(server.client.completions.create, model="tiny", prompt=prompts, max_tokens=6)
     expected = [
         int4_head.answer(prompt, one).text
         for prompt in prompts
-        for one in GenerationParams(**asked, max_new_tokens=6, raw_prompt=True).answers()
+        for one in GenerationParams(**parameters, max_new_tokens=6, raw_prompt=True).answers()
     ]
-    assert [choice.text for choice in ask(**asked, timeout=60).choices] == expected
+    assert [choice.text for choice in complete(**parameters, timeout=60).choices] == expected
 
 
 def test_log_probabilities_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:
@@ -70,31 +70,33 @@ def test_log_probabilities_are_those_of_one_engine(server: Server, int4_head: Ru
         "logprobs": True,
         "top_logprobs": 2,
     }
-    ask = partial(server.client.chat.completions.create, model="tiny", messages=messages, **how)
-    (whole,) = ask().choices
-    parts = [choice for chunk in ask(stream=True) for choice in chunk.choices]
+    complete = partial(
+        server.client.chat.completions.create, model="tiny", messages=messages, **how
+    )
+    (whole,) = complete().choices
+    parts = [choice for chunk in complete(stream=True) for choice in chunk.choices]
     in_parts = [one for part in parts if part.logprobs for one in part.logprobs.content or ()]
     assert whole.logprobs is not None and whole.logprobs.content == in_parts
     assert expected is not None and len(expected) == 24
     assert [one.logprob for one in in_parts] == [one.logprob for one in expected]
-    found = [[top.logprob for top in one.top_logprobs] for one in in_parts]
-    assert found == [[logprob for _, logprob in one.top] for one in expected]
+    logprobs = [[top.logprob for top in one.top_logprobs] for one in in_parts]
+    assert logprobs == [[logprob for _, logprob in one.top] for one in expected]
 
 
 def test_log_probabilities_of_a_prompt_are_those_of_one_engine(
     server: Server, int4_head: Runner
 ) -> None:
     """In a whole response and in a stream, before those of the answer."""
-    asked: Any = {"logprobs": 2, "echo": True}
-    one = int4_head.generate(QUESTIONS[0], 4, raw_prompt=True, prompt_logprobs=2, **asked)
+    parameters: Any = {"logprobs": 2, "echo": True}
+    one = int4_head.generate(QUESTIONS[0], 4, raw_prompt=True, prompt_logprobs=2, **parameters)
     expected = [token.logprob for token in (*(one.prompt_logprobs or ()), *(one.logprobs or ()))]
-    asked |= {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 4, "temperature": 0}
-    ask = partial(server.client.completions.create, **asked)
-    (whole,) = ask().choices
-    parts = [choice for chunk in ask(stream=True) for choice in chunk.choices]
-    told = [part.logprobs.token_logprobs for part in parts if part.logprobs]
+    parameters |= {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 4, "temperature": 0}
+    complete = partial(server.client.completions.create, **parameters)
+    (whole,) = complete().choices
+    parts = [choice for chunk in complete(stream=True) for choice in chunk.choices]
+    lists = [part.logprobs.token_logprobs for part in parts if part.logprobs]
     assert whole.logprobs.token_logprobs == expected
-    assert [logprob for part in told for logprob in part] == expected
+    assert [logprob for part in lists for logprob in part] == expected
     assert "".join(part.text for part in parts) == whole.text == one.text
 
 
@@ -132,11 +134,11 @@ def test_eagle_batch_answers_a_file_of_prompts(
     options = [f"--{name.replace('_', '-')}={value}" for name, value in how.items()]
     command = [sys.executable, "-m", module, int4_head_artifact, prompts, answers, *options]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    for told in ("8 answers, behind 1", "0 answers, behind 9"):
+    for line in ("8 answers, after 1", "0 answers, after 9"):
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert done.returncode == 0 and told in done.stderr, done.stderr
+        assert done.returncode == 0 and line in done.stderr, done.stderr
         assert "deprecat" not in done.stderr.lower()
     first, *lines = answers.read_text().splitlines()
     assert first == '{"prompt_tokens": 1}'
-    found = [json.loads(line)["token_ids"] for line in lines]
-    assert found == [int4_head.generate(text, **how).token_ids for text in QUESTIONS[1:9]]
+    token_ids = [json.loads(line)["token_ids"] for line in lines]
+    assert token_ids == [int4_head.generate(text, **how).token_ids for text in QUESTIONS[1:9]]
