@@ -29,10 +29,8 @@ from eagle_aot.export.methods import method_specs
 from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import SPLITK, choose_attention
-from eagle_aot.export.prepare.cpu_weights import FLOAT32, INT4
-from eagle_aot.export.prepare.cpu_weights.lighten import lighten
-from eagle_aot.export.prepare.fold import fold_int4
-from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.prepare.cpu_weights import FLOAT32, INT4, quantize_for_cpu
+from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
 from eagle_aot.export.publish.decisions import describe_decisions
 from eagle_aot.export.publish.describe import describe, image_inputs, publish, write_draft_ids
 from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
@@ -80,7 +78,7 @@ def run_check(source: Source, options: ExportOptions) -> dict[str, ExportedProgr
             sizes = _caches(source, options, backend)
             loaded = load_pair(source, DTYPES[backend], sizes, pictures=options.reads_pictures)
         options = replace(options, image_tokens=_image_tokens(source, options))
-        loaded = lightened(loaded, options)
+        loaded = with_cpu_weights(loaded, options)
         lengths = _lengths(loaded.pair, options)
         prepared = prepare(loaded.pair, backend, options.progress)
         methods = method_specs(prepared, lengths, attention == SPLITK)
@@ -98,7 +96,7 @@ def run_self_test(source: Source, options: ExportOptions) -> Verdict:
     with options.progress.stage("load"):
         sizes = _caches(source, options, backend)
         loaded = load_pair(source, DTYPES[backend], sizes, pictures=options.reads_pictures)
-    return self_test(lightened(loaded, options), backend, options)
+    return self_test(with_cpu_weights(loaded, options), backend, options)
 
 
 def export_pair(
@@ -111,7 +109,7 @@ def export_pair(
     or writing fails.
     """
     options = chosen(loaded, options or ExportOptions())
-    loaded = lightened(loaded, options)
+    loaded = with_cpu_weights(loaded, options)
     progress, backend, provenance = options.progress, options.backend, loaded.source.provenance
     lengths = _lengths(loaded.pair, options)
     chain_len = drafts_of_a_round(options.chain_len, loaded.pair.draft.default_chain_len)
@@ -167,19 +165,19 @@ def chosen(loaded: LoadedPair, options: ExportOptions) -> ExportOptions:
     )
 
 
-def lightened(loaded: LoadedPair, options: ExportOptions) -> LoadedPair:
-    """The pair with weights as `--cpu-weights` says, which is what the self-test has to test."""
+def with_cpu_weights(loaded: LoadedPair, options: ExportOptions) -> LoadedPair:
+    """Return the pair with weights as `--cpu-weights` says, which is the pair to self-test."""
     if options.cpu_weights == FLOAT32:
         return loaded
     with options.progress.stage("quantise"):
-        pair = lighten(loaded.pair, options.cpu_weights)
+        pair = quantize_for_cpu(loaded.pair, options.cpu_weights)
     return replace(loaded, pair=pair, linears=linear_formats(pair))
 
 
 def prepare(pair: Pair, backend: str, progress: Progress) -> Pair:
-    """The pair as its backend wants it; `pair` may be given up for it."""
+    """Return the pair as its backend needs it; `pair` may be consumed."""
     if backend == XNNPACK:
-        return fold_int4(pair)
+        return dequantize_int4(pair)
     with progress.stage("pack"), stated("packing failed"):
         return pack_int4(pair, multiprocessors())
 

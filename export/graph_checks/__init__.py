@@ -5,15 +5,17 @@ from collections.abc import Mapping
 from torch.export import ExportedProgram
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks.attention_route import check_attention_route
 from eagle_aot.export.graph_checks.buffers import (
     check_mutated_buffers,
     check_shared_tensors,
     mutated_buffers,
 )
-from eagle_aot.export.graph_checks.data_dependence import check_data_dependence
-from eagle_aot.export.graph_checks.int4_route import check_int4_route
-from eagle_aot.export.graph_checks.operators import check_matmuls, check_operators
+from eagle_aot.export.graph_checks.operators import (
+    check_data_dependence,
+    check_matmuls,
+    check_operators,
+)
+from eagle_aot.export.graph_checks.routes import check_attention_route, check_int4_route
 from eagle_aot.export.graph_checks.signature import check_features, check_signature
 from eagle_aot.export.graph_checks.weight_sized import check_weight_sized
 from eagle_aot.export.method_spec import MethodSpec
@@ -26,9 +28,9 @@ def check_graphs(
     methods: Mapping[str, MethodSpec],
     max_batch_size: int,
 ) -> None:
-    """Raise ExportError naming the method and the clause that is broken.
+    """Raise ExportError, naming the method, unless all programs keep the graph contract.
 
-    `methods` say what each is to be; caches hold `max_batch_size` sequences.
+    `methods` are their specifications; caches hold `max_batch_size` sequences.
     """
     if tuple(programs) != tuple(methods):
         raise ExportError(f"methods {list(programs)}, expected exactly {list(methods)}")
@@ -56,9 +58,9 @@ def check_graphs(
 def check_ranges(
     name: str, program: ExportedProgram, rows: tuple[int, int], max_batch_size: int
 ) -> None:
-    """Rows of a sequence, and sequences where there may be several, span what is published."""
+    """Raise ExportError unless the dynamic dimensions span the rows and sequences of the method."""
     constraints = program.range_constraints.values()
-    found = {(int(range_.lower), int(range_.upper)) for range_ in constraints}
+    lengths = {(int(range_.lower), int(range_.upper)) for range_ in constraints}
     expected = {rows} | ({(1, max_batch_size)} if max_batch_size > 1 else set())
-    if found != expected:
-        raise ExportError(f"{name}: dynamic lengths {sorted(found)}, expected {sorted(expected)}")
+    if lengths != expected:
+        raise ExportError(f"{name}: dynamic lengths {sorted(lengths)}, expected {sorted(expected)}")

@@ -1,4 +1,4 @@
-"""Which buffers a method may write, and what the methods have in common."""
+"""Which buffers a method may write, and which tensors the methods share."""
 
 from collections.abc import Collection, Mapping
 
@@ -16,20 +16,20 @@ Kind = tuple[torch.dtype, tuple[int, ...]]
 
 
 def check_mutated_buffers(name: str, program: ExportedProgram, caches: Collection[str]) -> None:
-    """A method writes its `caches`, all of them, and nothing else."""
+    """Raise ExportError unless a method writes all of its `caches`, and nothing else."""
     if wrong := sorted(mutated_buffers(program) ^ set(caches)):
         raise ExportError(f"{name}: writes other buffers than its caches: {wrong[:3]}")
 
 
 def mutated_buffers(program: ExportedProgram) -> set[str]:
-    """Names of the buffers a method writes in place."""
+    """Return the names of the buffers that a method writes in place."""
     buffers = program.graph_signature.inputs_to_buffers
     written = (_memory(into) for node in calls(program) for into in written_by(node))
     return {buffers.get(node.name, node.name) for node in written}
 
 
 def written_by(node: Node) -> list[Node]:
-    """Those of a call's arguments that it writes in place."""
+    """Return the arguments of a call that it writes in place."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     schema = node.target._schema.arguments
@@ -38,21 +38,22 @@ def written_by(node: Node) -> list[Node]:
 
 
 def is_written(argument: torch.Argument) -> bool:
-    """Whether an operator writes this one of its arguments."""
+    """Return whether an operator writes this argument of its schema."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _memory(node: Node) -> Node:
-    """What was written first; what an in-place operator returns is the same memory."""
-    returned = written_by(node)
-    return _memory(returned[0]) if returned else node
+    """Return the node whose memory this is: in-place operators return what they write."""
+    written = written_by(node)
+    return _memory(written[0]) if written else node
 
 
 def check_shared_tensors(programs: Mapping[str, ExportedProgram]) -> None:
-    """One name is one tensor in all methods, and prefill and target_verify are of one target.
+    """Raise ExportError unless one name is one tensor in all methods.
 
-    The runtime joins weights and caches of the methods by name: one that only one of the two knows
-    would be a second copy, or a cache that the other never sees.
+    `prefill` and `target_verify` must also use the same tensors of the target. The runtime joins
+    weights and caches of the methods by name: one that only one of the two uses would be a second
+    copy, or a cache that the other never sees.
     """
     if mutated_buffers(programs[PREFILL]) != mutated_buffers(programs[TARGET_VERIFY]):
         raise ExportError("prefill and target_verify write different caches")
@@ -83,5 +84,5 @@ def _check_agreement(
 ) -> None:
     for weight in kinds.keys() & other_kinds.keys():
         if kinds[weight] != other_kinds[weight]:
-            found = f"{kinds[weight]} and {other_kinds[weight]}"
-            raise ExportError(f"{name} and {other}: {weight} is {found}")
+            both = f"{kinds[weight]} and {other_kinds[weight]}"
+            raise ExportError(f"{name} and {other}: {weight} is {both}")

@@ -1,4 +1,10 @@
-"""No operator in a method that a backend may not be able to lower."""
+"""Which operators a method may hold: those that every backend lowers to code of its own.
+
+The CUDA backend links a program against nothing of torch. What AOTInductor would leave to a kernel
+of torch's (sorting, attention, linear algebra, random numbers) fails there, minutes into the
+lowering. A test compares these names with Inductor's lowerings; extend them where it agrees. And no
+control flow or shape may depend on values: a captured CUDA graph could not follow.
+"""
 
 import operator
 
@@ -6,35 +12,108 @@ import torch
 from torch import SymBool, SymFloat, SymInt
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks.allowed import (
-    ALLOWED,
-    FACTOR_DTYPES,
-    FACTORS,
-    OWN_NAMESPACE,
-    ROUNDING,
-)
 from eagle_aot.export.graph_checks.nodes import argument_tensor, calls, operator_name, tensors
 
 
+def _names(text: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in text.split())
+
+
+# Halves are taken by slicing: `split`, `chunk` and `unbind` have no kernel in the CUDA backend.
+VIEWS = _names(
+    "alias clone contiguous detach expand expand_as flatten lift_fresh_copy movedim mT narrow "
+    "numpy_T permute reshape select slice squeeze swapaxes t transpose unflatten unsqueeze view "
+    "view_as"
+)
+
+POINTWISE = _names(
+    "__and__ __lshift__ __or__ __rshift__ __xor__ abs add bitwise_and bitwise_left_shift "
+    "bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min copy "
+    "cos div eq erf exp exp2 fill floor ge gelu gt le log logical_and logical_not logical_or lt "
+    "masked_fill maximum minimum mul ne neg pow reciprocal relu remainder round rsqrt rsub sigmoid "
+    "sign silu sin softplus sqrt square sub tanh to type_as where"
+)
+
+REDUCTIONS = _names("all amax amin any argmax argmin log_softmax mean softmax sum")
+
+FACTORS = {
+    "aten::linear": (0, 1),
+    "aten::matmul": (0, 1),
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+}
+"""Products, and which of their arguments are the factors."""
+
+FACTOR_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Inductor makes Triton GEMMs of factors of these dtypes."""
+
+INDEXING = _names("cat embedding gather index index_copy index_put index_select stack")
+
+CREATION = _names(
+    "arange full full_like new_full new_ones new_zeros ones ones_like scalar_tensor zeros "
+    "zeros_like"
+)
+
+DECOMPOSED = _names("_to_copy _unsafe_view floor_divide")
+"""An image encoder holds these once others of its operators are decomposed."""
+
+# Assertions about shapes, for which no code is generated.
+STATEMENTS = _names("_assert_tensor_metadata sym_size")
+
+ALLOWED = (
+    VIEWS | POINTWISE | REDUCTIONS | set(FACTORS) | INDEXING | CREATION | DECOMPOSED | STATEMENTS
+)
+
+ROUNDING = frozenset(
+    f"quantized_decomposed::{name}"
+    for name in (
+        "choose_qparams_per_token_asymmetric",
+        "quantize_per_token",
+        "dequantize_per_token",
+        "dequantize_per_channel",
+        "dequantize_per_channel_group",
+    )
+)
+"""Quantise and dequantise inputs and weights of linears, which XNNPACK fuses into one kernel. No
+method for CUDA holds them, as `--cpu-weights` is refused there."""
+
+OWN_NAMESPACE = "eagle_aot::"
+"""The project's own operators, which are Triton kernels."""
+
+GUARDS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_assert_async",
+        "_assert_scalar",
+        "_local_scalar_dense",
+        "item",
+        "sym_constrain_range",
+        "sym_constrain_range_for_size",
+    )
+)
+
+
 def check_operators(name: str, program: ExportedProgram) -> None:
-    """Every operator is one of `ALLOWED`, in a form that needs no kernel of torch's."""
+    """Raise ExportError unless all operators are allowed, in a form that needs no torch kernel."""
     for node in calls(program):
         where = f"{name}: operator {node.target} at {node.name}"
         if not _is_allowed(node):
             raise ExportError(
                 f"{where} is not known to lower to a kernel of the program's own; "
-                "one that does belongs in export/graph_checks/allowed.py"
+                "one that does belongs in export/graph_checks/operators.py"
             )
         if problem := _fallback(node):
             raise ExportError(f"{where}: {problem}")
 
 
 def check_matmuls(name: str, program: ExportedProgram) -> None:
-    """Products are tuned Triton GEMMs for factors of one float dtype and two or three dimensions.
+    """Raise ExportError unless factors of products have one float dtype and 2 or 3 dimensions.
 
-    Others (integers, float64, mixed dtypes, batches of batches) have no kernel.
+    Those are tuned Triton GEMMs. Others (integers, float64, mixed dtypes) have no kernel.
     """
     for node in calls(program):
         kind = operator_name(node)
@@ -54,14 +133,14 @@ def _is_allowed(node: Node) -> bool:
     name = operator_name(node)
     if name is not None:
         return name in ALLOWED | ROUNDING or name.startswith(OWN_NAMESPACE)
-    # Python functions pick an output or compute with lengths; whatever else returns tensors is a
-    # higher-order operator.
+    # Python functions pick an output or compute with lengths; others that return tensors are
+    # higher-order operators.
     lengths = int, float, bool, SymInt, SymFloat, SymBool
     return node.target is operator.getitem or isinstance(node.meta.get("val"), lengths)
 
 
 def _fallback(node: Node) -> str | None:
-    """Why this call of an allowed operator would still need a kernel of torch's."""
+    """Return why this call of an allowed operator would still need a kernel of torch, if so."""
     name = operator_name(node)
     if name in ("aten::index", "aten::index_put"):
         indices = node.args[1]
@@ -74,3 +153,14 @@ def _fallback(node: Node) -> str | None:
     if name == "aten::pow" and not all(x.is_floating_point() for x in tensors(node)):
         return "a power of integers"
     return None
+
+
+def check_data_dependence(name: str, program: ExportedProgram) -> None:
+    """Raise ExportError where the host reads a value, asserts one, or a shape depends on one."""
+    for node in calls(program):
+        if operator_name(node) in GUARDS:
+            raise ExportError(f"{name}: data-dependent guard {node.target} at {node.name}")
+        if symbols := free_unbacked_symbols(node.meta.get("val")):
+            raise ExportError(
+                f"{name}: data-dependent shape {sorted(map(str, symbols))} at {node.name}"
+            )

@@ -15,15 +15,15 @@ from eagle_aot.export.method_spec import BATCH, FEATURES, ROWS, WIDTH, Form, Met
 def check_signature(
     name: str, program: ExportedProgram, method: MethodSpec, max_batch_size: int
 ) -> None:
-    """The method takes what a runner gives it, and returns what its outputs say."""
+    """Raise ExportError unless the method has the inputs and outputs of its specification."""
     signature, nodes = program.graph_signature, _nodes(program)
-    inputs = [str(one) for one in signature.user_inputs]
+    inputs = [str(name) for name in signature.user_inputs]
     if inputs != list(method.inputs):
         raise ExportError(f"{name}: takes {inputs}, expected {list(method.inputs)}")
-    outputs = [str(one) for one in signature.user_outputs]
+    outputs = [str(name) for name in signature.user_outputs]
     if len(outputs) != len(method.outputs):
-        wanted = " and ".join(method.outputs)
-        raise ExportError(f"{name}: returns {len(outputs)} tensors, expected {wanted}")
+        expected = " and ".join(method.outputs)
+        raise ExportError(f"{name}: returns {len(outputs)} tensors, expected {expected}")
     rows = _rows(nodes, method)
     forms = [*method.forms.items(), *method.outputs.items()]
     for node, (role, form) in zip([*inputs, *outputs], forms, strict=True):
@@ -39,26 +39,26 @@ def check_features(
     programs: Mapping[str, ExportedProgram], methods: Mapping[str, MethodSpec]
 ) -> None:
     """Raise ExportError unless all methods return and take features of one dtype and width."""
-    found = [
+    features = [
         (name, str(tensor.dtype).removeprefix("torch."), int(tensor.shape[-1]))
         for name, program in programs.items()
         for tensor in _features(program, methods[name])
     ]
-    if len({(dtype, width) for _, dtype, width in found}) > 1:
-        raise ExportError(f"features differ among methods: {found}")
+    if len({(dtype, width) for _, dtype, width in features}) > 1:
+        raise ExportError(f"features differ among methods: {features}")
 
 
 def _features(program: ExportedProgram, method: MethodSpec) -> Iterator[Tensor]:
     signature, nodes = program.graph_signature, _nodes(program)
-    given = zip(method.inputs, signature.user_inputs, strict=True)
-    returned = zip(method.outputs, signature.user_outputs, strict=True)
-    for role, node in (*given, *returned):
+    inputs = zip(method.inputs, signature.user_inputs, strict=True)
+    outputs = zip(method.outputs, signature.user_outputs, strict=True)
+    for role, node in (*inputs, *outputs):
         if role == FEATURES:
             yield from tensors(nodes[str(node)])
 
 
 def _rows(nodes: Mapping[str, Node], method: MethodSpec) -> str:
-    """How the graph calls the number of rows; empty where that does not vary."""
+    """Return the graph's symbol for the number of rows; empty where that does not vary."""
     if not method.varies:
         return ""
     name, at = next(
@@ -77,21 +77,23 @@ def _nodes(program: ExportedProgram) -> dict[str, Node]:
 
 def _fits(tensor: Tensor, form: Form, rows: str, max_batch_size: int) -> bool:
     kind, sizes = form
-    known = tensor.is_floating_point() if kind == FEATURES else tensor.dtype == getattr(torch, kind)
+    is_float = tensor.is_floating_point()
     return (
-        known
+        (is_float if kind == FEATURES else tensor.dtype == getattr(torch, kind))
         and tensor.ndim == len(sizes)
         and all(
-            _is(size, wanted, rows, max_batch_size)
-            for size, wanted in zip(tensor.shape, sizes, strict=True)
+            _is_size(size, expected, rows, max_batch_size)
+            for size, expected in zip(tensor.shape, sizes, strict=True)
         )
     )
 
 
-def _is(size: int | torch.SymInt, wanted: object, rows: str, max_batch_size: int) -> bool:
-    """A length that varies has a name instead of a number."""
-    if wanted == ROWS:
+def _is_size(size: int | torch.SymInt, expected: object, rows: str, max_batch_size: int) -> bool:
+    """Return whether a size is the expected one; one that varies is compared by its symbol."""
+    if expected == ROWS:
         return str(size) == rows
-    if wanted == BATCH and max_batch_size > 1:
+    if expected == BATCH and max_batch_size > 1:
         return not isinstance(size, int)
-    return isinstance(size, int) and (wanted == WIDTH or size == (1 if wanted == BATCH else wanted))
+    if expected == BATCH:
+        expected = 1
+    return isinstance(size, int) and expected in (WIDTH, size)

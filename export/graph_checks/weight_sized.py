@@ -1,7 +1,7 @@
-"""Nothing the size of a weight is made anew in a step that is run for every few tokens.
+"""No step of few rows writes a tensor as large as a weight.
 
-A dequantised or cast weight, a weight laid out anew or a copied cache costs as much to write as the
-step may take at all.
+A weight that is dequantised, cast or transposed, or a copied cache, costs as much to write as the
+whole step may take.
 """
 
 from torch import Tensor
@@ -16,14 +16,14 @@ DEQUANTISED = (
     "quantized_decomposed::dequantize_per_channel_group",
 )
 LARGE = 1 << 20
-"""Elements from which a tensor is a weight's size, in any model."""
+"""A tensor of so many elements is as large as a weight, in any model."""
 
 
 def check_weight_sized(name: str, program: ExportedProgram) -> None:
-    """No result is independent of the rows and as large as a weight, or of a weight's shape.
+    """Raise ExportError for a result as large as a weight, or of a weight's shape.
 
     Results that depend on the number of rows are activations, such as logits and scores. Views and
-    buffers written in place are no new results, and `arange` is computed where it is used, as is a
+    buffers written in place are no new results. `arange` is computed where it is used, and so is a
     weight in fewer bits, which XNNPACK's linears read as it is.
     """
     shapes = _weight_shapes(program)
@@ -41,19 +41,19 @@ def check_weight_sized(name: str, program: ExportedProgram) -> None:
 
 
 def _weight_shapes(program: ExportedProgram) -> set[tuple[int, ...]]:
-    """Forms of the weights and caches that are matrices."""
+    """Return the sizes of the weights and caches that are matrices."""
     nodes = used_weights(program).values()
     shapes = {_form(tensor.shape) for node in nodes for tensor in tensors(node)}
     return {shape for shape in shapes if len(shape) > 1}
 
 
 def _form(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape whatever the order of its dimensions, those of size 1 left out."""
+    """Return the sizes of a shape in ascending order, without those of 1."""
     return tuple(sorted(size for size in shape if size != 1))
 
 
 def _is_fused(node: Node) -> bool:
-    """Whether it is a dequantised weight that linears read, and nobody else."""
+    """Return whether a node is a dequantised weight that linears alone read."""
     return operator_name(node) in DEQUANTISED and all(
         operator_name(user) == "aten::linear" and user.args[1] is node for user in node.users
     )
@@ -64,7 +64,7 @@ def _is_static(tensor: Tensor) -> bool:
 
 
 def _is_in_place(tensor: Tensor, node: Node) -> bool:
-    """Whether the result lies in the memory of an input."""
-    place = tensor.untyped_storage()._cdata
+    """Return whether the result lies in the memory of an input."""
+    storage = tensor.untyped_storage()._cdata
     inputs = (x for source in node.all_input_nodes for x in tensors(source))
-    return any(x.untyped_storage()._cdata == place for x in inputs)
+    return any(x.untyped_storage()._cdata == storage for x in inputs)

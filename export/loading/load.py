@@ -18,7 +18,7 @@ from eagle_aot.export.loading.source import AUTO, Source
 from eagle_aot.export.loading.table_quant import quantise_table
 from eagle_aot.export.lowering.backend import CUDA, DTYPES
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
+from eagle_aot.export.prepare.quantized_modules import DynamicLinear
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec

@@ -14,7 +14,7 @@ from executorch.exir import lowered_backend_module
 from torch.export import ExportedProgram, default_decompositions
 from torch.fx import GraphModule, Node
 
-from eagle_aot.export.graph_checks.allowed import ROUNDING
+from eagle_aot.export.graph_checks.operators import ROUNDING
 from eagle_aot.export.lowering.joined_passes import joined_passes
 
 PASSES = [XNNPACKRemoveCloneOpsTransform]

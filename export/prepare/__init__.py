@@ -1,1 +1,1 @@
-"""What is done to a loaded pair before it is traced: a model in, another one out."""
+"""Turn a loaded pair into the one that is traced: each function takes a model and returns one."""

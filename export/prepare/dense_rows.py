@@ -1,4 +1,4 @@
-"""Dense linears of few rows in a traced method, for the backend that has a kernel for them."""
+"""Replace dense linears of few rows in a traced method by the project's kernel for them."""
 
 import math
 
@@ -18,14 +18,14 @@ VECTOR = 8
 def read_dense_weights_once(
     program: ExportedProgram, multiprocessors: int, *, few_rows: bool
 ) -> None:
-    """Let `eagle_aot::dense_small_m` multiply dense bfloat16 weights, in place.
+    """Call `eagle_aot::dense_small_m` for linears with bfloat16 weights and no bias, in place.
 
-    In a method of `few_rows` every one that has no bias; in others those of a fixed few rows, such
-    as a prompt's last one.
+    In a method of `few_rows` that is every one of them; in others those whose input has a fixed few
+    rows, such as a prompt's last one.
     """
     linears = [node for node in program.graph.nodes if node.target is LINEAR]
     for node in linears:
-        if _is_served(node) and (few_rows or _few(node)):
+        if _is_served(node) and (few_rows or _has_few_rows(node)):
             with program.graph.inserting_before(node):
                 product = _product(program.graph, node, multiprocessors)
             node.replace_all_uses_with(product)
@@ -40,13 +40,13 @@ def _is_served(node: Node) -> bool:
     return plain and weight.is_contiguous() and weight.shape[1] % VECTOR == 0
 
 
-def _few(node: Node) -> bool:
+def _has_few_rows(node: Node) -> bool:
     rows = math.prod(argument_tensor(node.args[0]).shape[:-1])
     return isinstance(rows, int) and rows <= ROW_TILES[-1].rows
 
 
 def _product(graph: Graph, node: Node, multiprocessors: int) -> Node:
-    """The operator's parts added up, in the dtype of the linear that `node` is."""
+    """Insert the operator and the sum of its parts, in the dtype of the linear `node`."""
     features, columns = argument_tensor(node.args[1]).shape
     splits = choose_splits(features, columns, multiprocessors)
     operator = torch.ops.eagle_aot.dense_small_m.default
@@ -58,7 +58,7 @@ def _product(graph: Graph, node: Node, multiprocessors: int) -> Node:
 
 
 def _call(graph: Graph, origin: Node, operator: torch._ops.OpOverload, *arguments: object) -> Node:
-    """A node that calls `operator`, and what it stands for; it comes from where `origin` does."""
+    """Insert a node that calls `operator`, with its fake result and the metadata of `origin`."""
     call = graph.call_function(operator, arguments)  # type: ignore[arg-type]
     values = [argument_tensor(a) if isinstance(a, Node) else a for a in arguments]
     call.meta = {**origin.meta, "val": operator(*values)}

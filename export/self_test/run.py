@@ -18,9 +18,9 @@ from eagle_aot.export.loading.load import LoadedPair
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.options import ExportOptions
-from eagle_aot.export.prepare.cpu_weights.lighten import eager
-from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
-from eagle_aot.export.prepare.fold import fold_int4
+from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager
+from eagle_aot.export.prepare.int4 import dequantize_int4
+from eagle_aot.export.prepare.quantized_modules import DynamicLinear
 from eagle_aot.export.self_test.text import target_texts
 from eagle_aot.export.self_test.verdict import RANDOM, Verdict, rank, unknown
 from eagle_aot.targets import TapTarget
@@ -67,7 +67,7 @@ def rank_readings(
     """Let the target answer prompts of token ids, and rank the drafter's readings on its texts."""
     device = torch.device("cuda" if backend == CUDA else "cpu")
     # A host computes faster with dense weights.
-    pair = eager(fold_int4(loaded.pair)) if backend != CUDA else loaded.pair
+    pair = dequantize_for_eager(dequantize_int4(loaded.pair)) if backend != CUDA else loaded.pair
     target, draft, stage = pair.target, pair.draft, progress.stage("self-test: text")
     with stage as begin, moved(pair, device), torch_threads(threads_for(target)):
         eos_ids = loaded.source.provenance.eos_ids

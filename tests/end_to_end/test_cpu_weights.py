@@ -16,7 +16,7 @@ from eagle_aot.artifact.manifest import Manifest
 from eagle_aot.export import Pair
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import kind_of_checkpoint
-from eagle_aot.export.prepare.cpu_weights.lighten import eager, lighten
+from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager, quantize_for_cpu
 from eagle_aot.lab.checks.integrity import check_integrity, report
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.runtime_runner import Runner
@@ -63,12 +63,12 @@ def test_the_program_computes_what_eager_code_computes(
     target = load_target(target_dir, runner.constants.max_seq_len)
     files, caches = HeadCheckpoint(head_dir), CacheSpec(192, torch.float32)
     draft, _ = kind_of_checkpoint(files).load(files, target, torch.float32, caches, None)
-    light = lighten(Pair(target, draft), KINDS[fixture])
+    light = quantize_for_cpu(Pair(target, draft), KINDS[fixture])
     tokens = torch.arange(40, 80).unsqueeze(0)
     first, tail = torch.zeros(1, dtype=torch.int64), runner.constants.tail
     step = chain_rows(tokens, first, first, tail).inputs
     found = runner.executor.run(TARGET_VERIFY, *step, no_moves(1, tail, "cpu"))
-    for pair in (light, eager(light)):
+    for pair in (light, dequantize_for_eager(light)):
         expected = EagerExecutor(pair).run(TARGET_VERIFY, *step, no_moves(1, tail, "cpu"))
         for one, other in zip(expected, found, strict=True):
             off = (one - other).norm(dim=-1) / one.norm(dim=-1)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from eagle_aot.artifact import Constants, tokenizer_files
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.methods import Prefill
-from eagle_aot.export.prepare.fold import fold_int4
+from eagle_aot.export.prepare.int4 import dequantize_int4
 from eagle_aot.export.publish.describe import write_draft_ids
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
@@ -47,7 +47,8 @@ def tau(tap_layers: Sequence[int] | None, directory: Path) -> float:
     spec = TARGETS["gemma4-tiny"]
     assert spec.target_dir is not None and spec.draft_dir is not None
     target = load_target("gemma4-tiny", CONSTANTS.max_seq_len)
-    pair = fold_int4(Pair(target, load_draft(spec.draft_dir, target, 256)))  # not in every round
+    pair = Pair(target, load_draft(spec.draft_dir, target, 256))
+    pair = dequantize_int4(pair)  # once instead of in every round
     write_draft_ids(pair.draft, directory)
     for path in tokenizer_files(spec.target_dir):
         shutil.copyfile(path, directory / path.name)

@@ -24,7 +24,7 @@ from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.lowering.side_by_side import processes
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 

@@ -13,8 +13,7 @@ from eagle_aot.export import cli as export_cli
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.quant import quantise_draft
-from eagle_aot.export.prepare.fold import fold_int4
-from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Biased, Int4Linear
 from eagle_aot.targets.int4.packed_linear import PackedModule
@@ -139,7 +138,7 @@ def test_folded_they_compute_the_same(
     pair = load(target, write_speculators(tmp_path / "head", shape, [0, 1, 3]), kind)
     assert bool(linears(pair, Biased)) == biases
     expected = drafts(pair, 6)
-    folded = fold_int4(pair)
+    folded = dequantize_int4(pair)
     assert not linears(folded, Int4Linear)
     for found, wanted in zip(drafts(folded, 6), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

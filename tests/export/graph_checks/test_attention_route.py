@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks.attention_route import check_attention_route
+from eagle_aot.export.graph_checks.routes import check_attention_route
 from eagle_aot.targets.step import TAIL, chain_tail
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.graph_checks.allowed import ALLOWED, STATEMENTS
+from eagle_aot.export.graph_checks.operators import ALLOWED, STATEMENTS
 from support.graph_toy import Programs, Toy, check_with, good_programs, trace, write_target
 
 Function = Callable[[Tensor], Tensor]

@@ -14,8 +14,7 @@ from eagle_aot.export import ExportOptions, Pair, Source, load_pair, run_check
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.loading.load import linear_formats
 from eagle_aot.export.loading.table_quant import quantise_table
-from eagle_aot.export.prepare.fold import fold_int4
-from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from support.gemma_oracle import (
@@ -103,7 +102,7 @@ def test_a_head_whose_table_it_is_multiplies_with_the_same_one(files: Files, kin
     """And there stays one where linears are packed or folded, whatever becomes of the head's."""
     for dtype, prepare in (
         (torch.bfloat16, lambda pair: pack_int4(pair, 132)),
-        (torch.float32, fold_int4),
+        (torch.float32, dequantize_int4),
     ):
         pair = load(files, kind, dtype, draft_quant="int4")
         tables: Any = [pair.target.lm_head, pair.draft.lm_head]

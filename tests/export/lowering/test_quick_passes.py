@@ -23,8 +23,7 @@ from eagle_aot.export.lowering.quick_passes import (
     sort_in_place,
 )
 from eagle_aot.export.lowering.xnnpack import LinearPartitioner
-from eagle_aot.export.prepare.cpu_weights.codes import int8_by_rows
-from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
+from eagle_aot.export.prepare.quantized_modules import DynamicLinear, int8_by_rows
 
 
 def random_graph(size: int, seed: int) -> GraphModule:

@@ -10,9 +10,7 @@ from torch.nn import functional as F
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.export.lowering import xnnpack
-from eagle_aot.export.prepare.cpu_weights.codes import int8_by_rows
-from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
-from eagle_aot.export.prepare.cpu_weights.table import Int8Table
+from eagle_aot.export.prepare.quantized_modules import DynamicLinear, Int8Table, int8_by_rows
 
 ROWS, WIDTH = 2000, 64
 

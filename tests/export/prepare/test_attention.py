@@ -12,7 +12,7 @@ from eagle_aot.common.errors import ExportError, SettingError
 from eagle_aot.export import ExportOptions, Source, load_draft, load_pair, run_check
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.graph_checks import mutated_buffers
-from eagle_aot.export.graph_checks.attention_route import check_attention_route
+from eagle_aot.export.graph_checks.routes import check_attention_route
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.prepare.attention import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.weights import replace_linear

@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.loading.source import Source
-from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import replace_linear

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.export.prepare.pack import pack_int4
+from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets import llama, qwen3
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.norms import RMSNorm

@@ -14,7 +14,7 @@ from eagle_aot.common.tokenizer import read_tokenizer
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test import readings_of
-from eagle_aot.export.prepare.fold import fold_int4
+from eagle_aot.export.prepare.int4 import dequantize_int4
 from eagle_aot.export.self_test.text import Text, continue_greedily
 from eagle_aot.export.self_test.verdict import Verdict, rank
 from eagle_aot.lab.training.tiny.stories import stories
@@ -31,7 +31,7 @@ STORIES = 20
 @pytest.fixture(scope="module")
 def target() -> TapTarget:
     """Its weights dense, as in XNNPACK's programs: taken from INT4 once, not for every token."""
-    return fold_int4(load_target("gemma4-tiny", 256))
+    return dequantize_int4(load_target("gemma4-tiny", 256))
 
 
 def texts_of(target: TapTarget, prompts: list[str]) -> list[Text]:

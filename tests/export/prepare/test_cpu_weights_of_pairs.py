@@ -7,10 +7,14 @@ from torch.nn import functional as F
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export import ExportOptions, Pair, Source, load_draft, run_check
-from eagle_aot.export.prepare.cpu_weights.codes import Codes, int4_by_groups, int8_by_rows
-from eagle_aot.export.prepare.cpu_weights.lighten import eager, lighten
-from eagle_aot.export.prepare.cpu_weights.linear import DynamicLinear
-from eagle_aot.export.prepare.cpu_weights.table import Int8Table
+from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager, quantize_for_cpu
+from eagle_aot.export.prepare.quantized_modules import (
+    DynamicLinear,
+    Int8Table,
+    QuantizedWeight,
+    int4_by_groups,
+    int8_by_rows,
+)
 from eagle_aot.targets import TARGETS, load_target
 from eagle_aot.targets.int4 import Int4Linear
 
@@ -34,7 +38,7 @@ def logits(pair: Pair) -> Tensor:
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_all_linears_and_tables_are_quantised_and_the_pair_stays(pair: Pair, kind: str) -> None:
     before = logits(pair)
-    light = lighten(pair, kind)
+    light = quantize_for_cpu(pair, kind)
     left = [m for m in light.modules() if isinstance(m, nn.Linear | nn.Embedding | Int4Linear)]
     assert not left
     assert {name.rpartition(".")[2]: m.bits for name, m in linears(light)} == {
@@ -45,7 +49,7 @@ def test_all_linears_and_tables_are_quantised_and_the_pair_stays(pair: Pair, kin
     far = 0.1 if kind == "int8" else 0.3
     found = logits(light)
     assert 0 < (found - before).norm() < far * before.norm()
-    torch.testing.assert_close(logits(eager(light)), found)
+    torch.testing.assert_close(logits(dequantize_for_eager(light)), found)
     assert torch.equal(logits(pair), before)
 
 
@@ -54,7 +58,7 @@ def linears(pair: nn.Module) -> list[tuple[str, DynamicLinear]]:
 
 
 def test_a_tied_table_is_quantised_once(pair: Pair) -> None:
-    light = lighten(pair, "int4")
+    light = quantize_for_cpu(pair, "int4")
     tables = [light.target.embed_tokens, light.draft.embed_tokens, light.target.lm_head]
     assert isinstance(tables[0], Int8Table)
     assert isinstance(tables[2], DynamicLinear)
@@ -68,7 +72,7 @@ def test_a_linear_multiplies_rounded_rows_with_a_rounded_weight(quantise: object
     assert callable(quantise)
     torch.manual_seed(0)
     weight, bias = torch.randn(24, 64), torch.randn(24)
-    codes: Codes = quantise(weight)
+    codes: QuantizedWeight = quantise(weight)
     x = torch.randn(1, 5, 64) * torch.tensor([1e-3, 1.0, 100.0, 1.0, 7.0]).unsqueeze(-1)
     step = (x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)) / 255
     zero = -128 - (x.amin(-1, keepdim=True) / step).round()

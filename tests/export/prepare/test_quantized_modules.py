@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
-from eagle_aot.export.prepare.cpu_weights.codes import GROUP, int4_by_groups, int8_by_rows
+from eagle_aot.export.prepare.quantized_modules import GROUP, int4_by_groups, int8_by_rows
 
 SHAPES = st.tuples(st.integers(1, 300), st.integers(1, 4).map(lambda groups: GROUP * groups))
 SEEDS = st.integers(0, 2**32 - 1)

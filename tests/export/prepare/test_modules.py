@@ -1,10 +1,10 @@
-"""Models anew: the same tensors, other modules."""
+"""Copies of models: the same tensors, other modules."""
 
 import torch
 from torch import nn
 
-from eagle_aot.export.prepare.fold import fold_int4
-from eagle_aot.export.prepare.renew import renewed, taken_over
+from eagle_aot.export.prepare.int4 import dequantize_int4
+from eagle_aot.export.prepare.modules import clone_modules, consume
 from eagle_aot.targets import load_target
 from eagle_aot.targets.int4 import Int4Linear
 
@@ -23,30 +23,30 @@ def tensors(model: nn.Module) -> list[tuple[str, int]]:
     return [(name, id(tensor)) for name, tensor in pairs]
 
 
-def test_the_tensors_are_the_same_and_what_is_exchanged_is_not_seen_before() -> None:
+def test_a_clone_shares_tensors_and_not_modules() -> None:
     model = shared()
-    anew = renewed(model)
-    assert tensors(anew) == tensors(model)
-    assert anew[0] is anew[1]["again"] and anew[0] is not model[0]
-    anew[1]["again"] = nn.Identity()
-    anew.cache = torch.ones(3)
+    clone = clone_modules(model)
+    assert tensors(clone) == tensors(model)
+    assert clone[0] is clone[1]["again"] and clone[0] is not model[0]
+    clone[1]["again"] = nn.Identity()
+    clone.cache = torch.ones(3)
     assert isinstance(model[1]["again"], nn.Linear) and not model.cache.any()
 
 
-def test_what_is_taken_over_is_gone() -> None:
+def test_a_consumed_model_has_no_children() -> None:
     model = shared()
     before, part = tensors(model), model[1]
-    assert tensors(taken_over(model)) == before
+    assert tensors(consume(model)) == before
     assert not list(model.children()) and isinstance(part["again"], nn.Linear)
 
 
 @torch.no_grad()
-def test_folding_leaves_the_model_as_it_was() -> None:
+def test_dequantising_leaves_the_model_as_it_was() -> None:
     target = load_target("gemma4-tiny", max_seq_len=64)
     assert isinstance(target, nn.Module)
     before = dict(target.named_modules())
-    folded = fold_int4(target)
+    dense = dequantize_int4(target)
     assert dict(target.named_modules()) == before
     assert any(isinstance(module, Int4Linear) for module in target.modules())
-    assert not any(isinstance(module, Int4Linear) for module in folded.modules())
-    assert folded.embed_weight is target.embed_weight
+    assert not any(isinstance(module, Int4Linear) for module in dense.modules())
+    assert dense.embed_weight is target.embed_weight

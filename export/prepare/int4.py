@@ -1,0 +1,57 @@
+"""INT4 linears as a backend runs them: dense, or packed in the order that GPU kernels read."""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from torch import nn
+
+from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.prepare.modules import Model, clone_modules, consume, replace_module
+from eagle_aot.targets.decoder.residual import ResidualLayer
+from eagle_aot.targets.decoder.shared_input import SharedInput
+from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
+from eagle_aot.targets.int4.packed_linear import PackedModule
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+def dequantize_int4(model: Model) -> Model:
+    """Return a copy of the model with a dense linear in place of every INT4 one.
+
+    XNNPACK has no weight-only INT4 kernel, and dequantising in every step would cost more than the
+    product itself.
+    """
+    dense = clone_modules(model)
+    for name, module in list(dense.named_modules()):
+        assert not isinstance(module, PackedModule), f"{name} is packed for a GPU"
+        if isinstance(module, Int4Linear):
+            replace_module(dense, module, module.dense())
+    return dense
+
+
+def pack_int4(model: Model, multiprocessors: int) -> Model:
+    """Return the model with every INT4 linear packed; linears that share an input become one.
+
+    `model` is consumed, and weights are packed one after another, so that there is never a second
+    model in memory. Raises UnsupportedError, and leaves `model` as it is, for a weight that the
+    kernels cannot read.
+    """
+    for name, linear in _modules_of(model, Int4Linear):
+        if reason := linear.weight.unpackable:
+            raise UnsupportedError(f"{name}: INT4 with {reason}, or use --backend xnnpack")
+    packed = consume(model)
+    for _, owner in _modules_of(packed, SharedInput):
+        owner.fuse(multiprocessors)
+    for _, linear in _modules_of(packed, Int4Linear):
+        replace_module(packed, linear, PackedInt4Linear(linear.weight, multiprocessors))
+    for _, layer in _modules_of(packed, ResidualLayer):
+        layer.join_packed()
+    return packed
+
+
+def _modules_of(model: nn.Module, kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
+    """Yield name and module of each of a kind: a list of them would keep replaced ones alive."""
+    for name in [name for name, module in model.named_modules() if isinstance(module, kind)]:
+        module = model.get_submodule(name)
+        assert isinstance(module, kind)
+        yield name, module
