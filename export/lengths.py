@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.targets.pictures import SOFT_TOKENS
+from eagle_aot.targets.images import SOFT_TOKENS
 from eagle_aot.targets.step import MAX_CHAIN_LEN, MAX_ROWS, MIN_PREFILL, longest_chunk
 
 DEFAULT_CHAIN_LEN = 4

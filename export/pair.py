@@ -8,7 +8,7 @@ from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
-from eagle_aot.targets.pictures import Pictures
+from eagle_aot.targets.images import ImageSupport
 
 
 class Pair(nn.Module):
@@ -18,7 +18,9 @@ class Pair(nn.Module):
     target: TapTarget
     draft: Drafter
 
-    def __init__(self, target: TapTarget, draft: Drafter, pictures: Pictures | None = None) -> None:
+    def __init__(
+        self, target: TapTarget, draft: Drafter, pictures: ImageSupport | None = None
+    ) -> None:
         """Raises PairingError where the drafter does not fit the target."""
         super().__init__()
         if not isinstance(target, TapTarget) or not isinstance(target, nn.Module):
@@ -30,10 +32,10 @@ class Pair(nn.Module):
         self.draft = draft
         self.vision = None if pictures is None else pictures.encoder
         self.picture_tokens = None if pictures is None else pictures.tokens
-        self.sees_whole = pictures is not None and pictures.sees_whole
+        self.sees_whole = pictures is not None and pictures.bidirectional
         if pictures is not None:
             assert isinstance(target, Gemma4Target)
-            target.suppress(pictures.tokens.never)
+            target.suppress_tokens(pictures.tokens.never)
 
     @property
     def weight_bytes(self) -> int:

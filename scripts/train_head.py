@@ -205,13 +205,13 @@ def chosen_device(name: str) -> str:
 def found_target(name: str, directory: Path | None) -> Path:
     """Where the target lies. Raises SettingError where nobody says, or no target does."""
     from eagle_aot.targets import get_target
-    from eagle_aot.targets.place import is_checkpoint, no_checkpoint
+    from eagle_aot.targets.checkpoint_path import is_checkpoint, why_no_checkpoint
 
     found = directory or get_target(name).target_dir
     if found is None:
         raise SettingError(f"--target-dir is needed: {name} is read from a directory")
     if not is_checkpoint(found):
-        raise SettingError(f"--target-dir {no_checkpoint(found)}")
+        raise SettingError(f"--target-dir {why_no_checkpoint(found)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the model is, and how it is read."""
+"""Target models, and how their checkpoints are read."""
 
 from eagle_aot.targets.protocol import TapTarget
 from eagle_aot.targets.registry import TARGETS, TargetSpec, get_target, load_target, model_type

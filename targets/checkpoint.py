@@ -9,11 +9,17 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError
+from eagle_aot.targets.checkpoint_path import (
+    CONFIG,
+    bare_gguf,
+    is_checkpoint,
+    text_ggufs,
+    why_no_checkpoint,
+)
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4.quantise import Scheme
 from eagle_aot.targets.int4.weight import Int4Weight
-from eagle_aot.targets.place import CONFIG, bare_gguf, is_checkpoint, no_checkpoint, text_ggufs
-from eagle_aot.targets.weight_files import Stored, WeightFile, open_weight_file
+from eagle_aot.targets.weight_files import TensorStorage, WeightFile, open_weight_file
 
 if TYPE_CHECKING:
     from eagle_aot.targets.bare_gguf import BareGguf
@@ -23,17 +29,17 @@ PATTERNS = ("model.safetensors", "pytorch_model.bin", "*.safetensors")
 
 
 class Checkpoint:
-    """`config.json` and the tensors of one directory, whether in one file or in shards.
+    """The config.json and the tensors of one directory, in one file or in shards.
 
-    A GGUF file, or a directory with one and no config.json, is a checkpoint too: the config is what
-    the file says of its model.
+    A GGUF file, or a directory with one and no config.json, is a checkpoint too; its config is made
+    from the file's metadata. Safetensors and GGUF are read lazily, tensor by tensor.
+    `pytorch_model.bin` is read if a directory holds nothing else, as a whole and with weights only
+    (no code is executed). `quantise` is how to quantise decoder linears that are stored dense;
+    None keeps them dense.
 
-    Safetensors and GGUF are read lazily, tensor by tensor. `pytorch_model.bin` is accepted where a
-    directory holds nothing else and is loaded whole, with weights only (no code is executed).
-    `quantise` is what to do with decoder linears that are stored dense; None: keep them so.
-    Raises CheckpointNotFoundError when the path, its config or its weights are missing,
-    UnsupportedError for a GGUF that says too little alone, and CheckpointError when a file cannot
-    be read or two shards hold the same tensor.
+    Raises CheckpointNotFoundError if the path, its config or its weights are missing,
+    UnsupportedError for a GGUF with too little metadata, and CheckpointError if a file cannot be
+    read or two shards hold the same tensor.
     """
 
     def __init__(self, directory: str | Path, quantise: Scheme | None = None) -> None:
@@ -46,41 +52,41 @@ class Checkpoint:
 
     @property
     def quantization(self) -> ConfigSection:
-        """What the config says of the weights' quantisation; empty where it says nothing.
+        """The config's section on the quantisation of weights; empty if it has none.
 
-        AutoGPTQ wrote that to a file of its own.
+        AutoGPTQ writes it to a file of its own.
         """
-        own_file = self.directory / "quantize_config.json"
+        autogptq = self.directory / "quantize_config.json"
         section = self.config.section("quantization_config")
-        if section.values or not own_file.is_file():
+        if section.values or not autogptq.is_file():
             return section
-        return ConfigSection({"quant_method": "gptq"} | read_json(own_file), own_file)
+        return ConfigSection({"quant_method": "gptq"} | read_json(autogptq), autogptq)
 
     def files(self) -> list[Path]:
-        """The weight files, in the order of their names."""
+        """List the weight files, sorted by name."""
         return weight_files(self.directory)
 
     def names(self) -> Iterator[str]:
-        """All tensor names."""
+        """Iterate over all tensor names."""
         return iter(self._file_of)
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor, on the CPU, as stored. Raises CheckpointError when it is not there."""
+        """Read one tensor [...] on the CPU, as stored. Raises CheckpointError if it is missing."""
         return self._file(name).tensor(name)
 
     def shape(self, name: str) -> torch.Size:
-        """Shape of one tensor, without reading it. Raises CheckpointError when it is not there."""
+        """Return a tensor's shape without reading it. Raises CheckpointError if it is missing."""
         return self._file(name).shape(name)
 
-    def stored(self, name: str) -> Stored:
-        """How one tensor is held, without reading it. Raises CheckpointError as well."""
-        return self._file(name).stored(name)
+    def storage(self, name: str) -> TensorStorage:
+        """Return how a tensor is stored, without reading it. Raises CheckpointError."""
+        return self._file(name).storage(name)
 
     def int4(self, name: str) -> Int4Weight | None:
-        """One tensor, where its file holds it as INT4; None where it does not or is not there."""
+        """Read one tensor as INT4; None if its file does not hold it so, or if it is missing."""
         return self._file(name).int4(name) if name in self else None
 
     def _file(self, name: str) -> WeightFile:
@@ -101,18 +107,18 @@ class Checkpoint:
 
 
 def read_config(path: Path) -> ConfigSection:
-    """The config of the checkpoint at `path`, which need not have weights beside it."""
+    """Read the config of the checkpoint at `path`, whose weights may be missing."""
     bare = bare_gguf(path)
     if bare is not None:
         return ConfigSection(_bare(bare).config, bare)
     if not is_checkpoint(path):
-        raise CheckpointNotFoundError(no_checkpoint(path))
-    where = path / CONFIG
-    return ConfigSection(read_json(where), where)
+        raise CheckpointNotFoundError(why_no_checkpoint(path))
+    file = path / CONFIG
+    return ConfigSection(read_json(file), file)
 
 
-def side_directory(path: Path) -> Path:
-    """Where the tokenizer of the checkpoint at `path` lies: a bare GGUF's is written first."""
+def tokenizer_directory(path: Path) -> Path:
+    """Return the directory with a checkpoint's tokenizer; a bare GGUF's is written first."""
     bare = bare_gguf(path)
     return path if bare is None else _bare(bare).tokenizer_directory
 
@@ -124,7 +130,7 @@ def _bare(path: Path) -> "BareGguf":
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Of a checkpoint, in the order of their names. Raises CheckpointNotFoundError."""
+    """List the weight files of a checkpoint, sorted by name. Raises CheckpointNotFoundError."""
     if (bare := bare_gguf(directory)) is not None:
         return [bare]
     index = directory / INDEX
@@ -133,17 +139,17 @@ def weight_files(directory: Path) -> list[Path]:
         names = sorted({shards.text(key) for key in shards.values})
         return [shard(directory, name, INDEX) for name in names]
     for pattern in PATTERNS:
-        if found := sorted(directory.glob(pattern)):
-            return found
-    if found := text_ggufs(directory):
-        return found
+        if files := sorted(directory.glob(pattern)):
+            return files
+    if files := text_ggufs(directory):
+        return files
     raise CheckpointNotFoundError(
         f"{directory}: no *.safetensors, no pytorch_model.bin and no *.gguf"
     )
 
 
 def shard(directory: Path, name: str, index: str, suffix: str = "") -> Path:
-    """A file that an index names. Raises CheckpointNotFoundError unless it is there, and inside."""
+    """Return a file that an index names. Raises CheckpointNotFoundError if it is not there."""
     path = directory / name
     if Path(name).name != name or not name.endswith(suffix) or not path.is_file():
         raise CheckpointNotFoundError(f"{directory / index}: shard {name!r} is missing")
@@ -151,7 +157,7 @@ def shard(directory: Path, name: str, index: str, suffix: str = "") -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises CheckpointNotFoundError or CheckpointError."""
+    """Read the object in a JSON file. Raises CheckpointNotFoundError or CheckpointError."""
     if not path.is_file():
         raise CheckpointNotFoundError(f"{path}: no such file")
     try:

@@ -1,4 +1,4 @@
-"""What the rest of the toolchain asks of a target."""
+"""The interface of a target model."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -28,24 +28,30 @@ class TapTarget(Protocol):
 
     @property
     def embed_weight(self) -> Tensor:
-        """The input table [V, H], unscaled."""
+        """The embedding table [V, H], unscaled."""
 
     @property
     def lm_head_weight(self) -> Tensor:
         """The output table [V, H]."""
 
     def set_eagle_tap_layers(self, layers: Sequence[int]) -> None:
-        """Choose the boundaries whose hidden states `forward_logits_taps` returns."""
+        """Set the boundaries whose hidden states `forward_logits_taps` and `run` return."""
 
     def forward_logits_taps(
         self, tokens: Tensor, input_pos: Tensor, last_logits_only: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Run one chunk through the cache: logits float32 [1, T, V], taps [1, T, n_taps * H]."""
+        """Run consecutive tokens int64 [1, T] of the first sequence at `input_pos` int64 [T].
+
+        Returns logits float32 [1, T, V] and taps [1, T, num_taps * H].
+        """
 
     def run(
         self, tokens: Tensor, rows: Rows, last_logits_only: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Run rows through the caches: logits float32 [B, T, V], taps [B, T, n_taps * H]."""
+        """Run `rows` with tokens int64 [B, T] through the caches.
+
+        Returns logits float32 [B, T, V] and taps [B, T, num_taps * H].
+        """
 
     def reset_cache(self) -> None:
-        """Forget all sequences."""
+        """Zero all caches and start over at position 0."""

@@ -1,4 +1,4 @@
-"""The targets this version knows, as one plain table."""
+"""The table of supported targets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,19 +30,18 @@ TINY_DIR = Path(__file__).resolve().parent / "tiny"
 SMOLLM2_HEAD = Path(__file__).resolve().parent / "smollm2" / "head"
 DUMMY_GROUP_SIZE = 32
 AUTO = "auto"
-"""The target model that stands for whatever config.json says."""
+"""The target model name that selects a family by config.json."""
 
 Loader = Callable[[Checkpoint, torch.dtype, CacheSpec], TapTarget]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetSpec:
-    """One line of the table.
+    """A supported target.
 
-    `load` reads a checkpoint; `dummy` builds the same geometry with random weights, all
-    of its layers or only the first few, and is None where only a checkpoint says what that is.
-    The directories are those that ship with the package, None where the user brings the
-    checkpoint: both of a pair, or the head alone.
+    `load` reads a checkpoint. `dummy` builds the same geometry with random weights, with all layers
+    or only the first few; it is None if only a checkpoint has the geometry. `target_dir` and
+    `draft_dir` are checkpoints that ship with the package, None for those that the user brings.
     """
 
     name: str
@@ -60,10 +59,10 @@ def load_target(
     dtype: torch.dtype = torch.float32,
     max_batch_size: int = 1,
 ) -> TapTarget:
-    """A target on the host, from a checkpoint directory, a GGUF file or the name of a shipped one.
+    """Load a target on the host, by a checkpoint directory, a GGUF file or a shipped target's name.
 
-    Its caches hold `max_batch_size` sequences of up to `max_seq_len` tokens each.
-    Raises SettingError for a name that is neither, and the checkpoint's own errors.
+    Weights, activations and caches have `dtype`; caches hold `max_batch_size` sequences of up to
+    `max_seq_len` tokens. Raises SettingError for any other name, and the checkpoint's own errors.
     """
     caches = CacheSpec(max_seq_len, dtype, max_batch_size)
     spec = TARGETS.get(str(path_or_name))
@@ -78,11 +77,10 @@ def load_target(
 
 
 def get_target(name: str) -> TargetSpec:
-    """The table's line called `name`, or one for every checkpoint of the `model_type` `name`.
+    """Return the supported target called `name`.
 
-    "auto" is one for every checkpoint that a family here reads.
-
-    Raises SettingError that lists the known names, UnsupportedError for one that is refused.
+    A `model_type` stands for every checkpoint of that type, and "auto" for every supported one.
+    Raises SettingError, which lists the known names, and UnsupportedError for a refused target.
     """
     if name in REFUSED:
         raise UnsupportedError(f"{name} is not supported: {REFUSED[name]}")
@@ -95,15 +93,14 @@ def get_target(name: str) -> TargetSpec:
 
 
 def model_type(checkpoint: Checkpoint) -> str:
-    """The `model_type` of a checkpoint. Raises UnsupportedError unless a family here reads it."""
-    found = checkpoint.config.text("model_type")
-    if found not in LOADERS:
-        reason = f" ({OTHER_MATH[found]})" if found in OTHER_MATH else ""
-        known = ", ".join(LOADERS)
+    """Return a checkpoint's `model_type`. Raises UnsupportedError if no family here reads it."""
+    name = checkpoint.config.text("model_type")
+    if name not in LOADERS:
+        reason = f" ({OTHER_MATH[name]})" if name in OTHER_MATH else ""
         raise UnsupportedError(
-            f"{checkpoint.directory}: model_type {found!r}{reason}; known: {known}"
+            f"{checkpoint.directory}: model_type {name!r}{reason}; known: {', '.join(LOADERS)}"
         )
-    return found
+    return name
 
 
 def _load_any(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
@@ -136,14 +133,14 @@ def _dummy_tiny(dtype: torch.dtype, caches: CacheSpec, num_layers: int | None) -
     return _dummy(Gemma4Target, config, dtype, caches, num_layers)
 
 
-def _line(
+def _user_target(
     name: str,
     checkpoint: str,
     config: Gemma4Config | PreNormConfig,
     load: Loader,
     head: Path | None = None,
 ) -> TargetSpec:
-    """A target whose checkpoint, published as `checkpoint`, the user brings; a `head` ships."""
+    """Make the entry of a target whose checkpoint the user brings; its `head` may ship."""
     if isinstance(config, Gemma4Config):
         dummy = partial(_dummy, Gemma4Target, config)
     else:
@@ -158,7 +155,7 @@ LOADERS: dict[str, Loader] = {
     qwen3.MODEL_TYPE: qwen3.load_qwen3,
     llama.MODEL_TYPE: llama.load_llama,
 }
-"""Which family reads a config.json's `model_type`."""
+"""The loader of each `model_type` of a config.json."""
 
 OTHER_MATH = {
     "qwen2": "its q, k and v have biases",
@@ -167,13 +164,13 @@ OTHER_MATH = {
     "llama4": "its layers have experts",
     "gpt_oss": "its layers have experts",
 }
-"""Relatives of the known families, and what they have that those have not."""
+"""Model types close to the supported ones, and why they are not supported."""
 
 REFUSED = {
-    "gemma4-26b-a4b": "each token of each layer takes its own 8 of 128 experts, and no kernel here "
-    "multiplies with INT4 weights that are chosen per token; gemma4-12b and gemma4-31b are dense",
+    "gemma4-26b-a4b": "each token of each layer uses its own 8 of 128 experts, and there is no "
+    "kernel for INT4 weights that are chosen per token; gemma4-12b and gemma4-31b are dense",
 }
-"""Targets that people will ask for, and why not."""
+"""Targets that users may expect, and why they are not supported."""
 
 TINY = TargetSpec(
     name="gemma4-tiny",
@@ -185,29 +182,29 @@ TINY = TargetSpec(
     default_max_seq_len=1024,
 )
 
-_LINES = (
+_ALL = (
     TINY,
-    _line("gemma4-31b", "google/gemma-4-31B-it", GEMMA4_31B, load_gemma4),
-    _line("gemma4-12b", "google/gemma-4-12B-it", GEMMA4_12B, load_gemma4),
-    _line("qwen3-0.6b", "Qwen/Qwen3-0.6B", qwen3.QWEN3_0_6B, qwen3.load_qwen3),
-    _line("qwen3-1.7b", "Qwen/Qwen3-1.7B", qwen3.QWEN3_1_7B, qwen3.load_qwen3),
-    _line("qwen3-4b", "Qwen/Qwen3-4B", qwen3.QWEN3_4B, qwen3.load_qwen3),
-    _line("qwen3-8b", "Qwen/Qwen3-8B", qwen3.QWEN3_8B, qwen3.load_qwen3),
-    _line("qwen3-14b", "Qwen/Qwen3-14B", qwen3.QWEN3_14B, qwen3.load_qwen3),
-    _line("qwen3-32b", "Qwen/Qwen3-32B", qwen3.QWEN3_32B, qwen3.load_qwen3),
-    _line("llama-3.2-1b", "meta-llama/Llama-3.2-1B", llama.LLAMA_3_2_1B, llama.load_llama),
-    _line("llama-3.1-8b", "meta-llama/Llama-3.1-8B", llama.LLAMA_3_1_8B, llama.load_llama),
-    _line(
+    _user_target("gemma4-31b", "google/gemma-4-31B-it", GEMMA4_31B, load_gemma4),
+    _user_target("gemma4-12b", "google/gemma-4-12B-it", GEMMA4_12B, load_gemma4),
+    _user_target("qwen3-0.6b", "Qwen/Qwen3-0.6B", qwen3.QWEN3_0_6B, qwen3.load_qwen3),
+    _user_target("qwen3-1.7b", "Qwen/Qwen3-1.7B", qwen3.QWEN3_1_7B, qwen3.load_qwen3),
+    _user_target("qwen3-4b", "Qwen/Qwen3-4B", qwen3.QWEN3_4B, qwen3.load_qwen3),
+    _user_target("qwen3-8b", "Qwen/Qwen3-8B", qwen3.QWEN3_8B, qwen3.load_qwen3),
+    _user_target("qwen3-14b", "Qwen/Qwen3-14B", qwen3.QWEN3_14B, qwen3.load_qwen3),
+    _user_target("qwen3-32b", "Qwen/Qwen3-32B", qwen3.QWEN3_32B, qwen3.load_qwen3),
+    _user_target("llama-3.2-1b", "meta-llama/Llama-3.2-1B", llama.LLAMA_3_2_1B, llama.load_llama),
+    _user_target("llama-3.1-8b", "meta-llama/Llama-3.1-8B", llama.LLAMA_3_1_8B, llama.load_llama),
+    _user_target(
         "smollm2-135m",
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         llama.SMOLLM2_135M,
         llama.load_llama,
         SMOLLM2_HEAD,
     ),
-    _line(
+    _user_target(
         "llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct", llama.LLAMA_3_3_70B, llama.load_llama
     ),
 )
 
-TARGETS: dict[str, TargetSpec] = {line.name: line for line in _LINES}
-"""What --list-targets shows."""
+TARGETS: dict[str, TargetSpec] = {spec.name: spec for spec in _ALL}
+"""All supported targets by name."""

@@ -1,10 +1,11 @@
-"""The step: the rows that one forward runs, and the one home of every size limit.
+"""The rows that one forward runs, and every limit on their number.
 
-A row is one token of one sequence. It sees the committed slots of its sequence, in which slot and
-position are the same, up to `TAIL` positions before its own, and the slots of its *tail*: the last
-`TAIL` tokens of its own path, wherever they lie. So the branches of a tree are stored where there
-is room, a chain is a tree with one branch, and a row's arithmetic depends on its position and on
-its path alone: the same sums in the same order, whatever the slots.
+A row is one token of one sequence. It attends to two sets of slots: the committed slots of its
+sequence, where slot equals position, up to `TAIL` positions before its own; and the slots of its
+*tail*, the last `TAIL` tokens on its own path, wherever they are stored. Branches of a tree can
+therefore be stored in any free slots, and a chain is a tree with one branch. A row's arithmetic
+depends only on its position and its path: it adds the same numbers in the same order, whatever
+slots they are in.
 """
 
 from dataclasses import dataclass
@@ -13,56 +14,57 @@ import torch
 from torch import Tensor
 
 MAX_ROWS = 64
-"""Rows of one forward over all sequences; a longer input is a prompt."""
+"""Maximum rows of a step, over all sequences; longer inputs are prompts."""
 
 TAIL = 16
-"""Tokens of its own path that a row reads by slot, itself among them."""
+"""Tokens of its own path that a row reads by slot, including itself."""
 
 MAX_TREE_DEPTH = TAIL - 1
-"""Drafts on one path: all of them, and the token that they follow, must fit a tail."""
+"""Maximum draft tokens on one path: they and the token before them must fit in a tail."""
 
 MAX_CHAIN_LEN = MAX_TREE_DEPTH
 
 MIN_PREFILL = MAX_ROWS + 1
 
 SCRATCH_SLOTS = 88
-"""Slots behind a text for tokens that are not committed: `TAIL` on the path, `MAX_ROWS` nodes."""
+"""Slots after `max_seq_len` for uncommitted tokens: up to `TAIL` on the path, `MAX_ROWS` nodes."""
 
 PADDING_SLOTS = 8
-"""The last slots of every cache: padding rows are written there, and nothing reads them."""
+"""The last slots of every cache; padding rows are stored there and never read."""
 
 
 def flat_slots(max_seq_len: int) -> int:
-    """Slots of a cache that holds every position of a sequence."""
+    """Return the number of slots of a cache that holds every position of a sequence."""
     return max_seq_len + SCRATCH_SLOTS + PADDING_SLOTS
 
 
 def ring_slots(window: int, chunk: int = 0) -> int:
-    """Slots that a sliding layer uses in turn, `PADDING_SLOTS` not counted.
+    """Return the number of slots that a sliding layer reuses, without `PADDING_SLOTS`.
 
-    A window, and room for the rows of one forward: a chunk of a prompt, of which it takes `chunk`
-    rows and more, or the nodes of a tree.
+    That is a window plus the rows of one forward: a prompt chunk, of up to `chunk` rows or more,
+    or the nodes of a tree.
     """
     return window + longest_chunk(window, chunk)
 
 
 def longest_chunk(window: int, chunk: int = 0) -> int:
-    """Rows of a prompt that such a ring takes without losing a key that one of them needs."""
+    """Return the longest prompt chunk that overwrites no key which one of its rows needs."""
     return max(window, SCRATCH_SLOTS + PADDING_SLOTS, chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Rows of B sequences, T of each.
+    """T rows of each of B sequences.
 
-    `positions` int64 [B, T]: where a row stands in its text; -1 is padding, which stores nothing
-    and whose results nothing reads. `sequences` int64 [B]: whose caches they use, each at most
-    once. `tail` int64 [B, T, TAIL]: slots of the last tokens of the row's path in the order of
-    their positions, its own last; -1 before the text's beginning. `moves` int64 [B, TAIL]: where
-    the TAIL tokens before the first row lie; before anything is stored they are copied to the slots
-    of their positions. -1: nothing to copy; a slot among those copied to may only be its own
-    source. None where no cache holds a tree. With `splits_keys` layers attend through the operator
-    that is made for few rows.
+    - `positions` int64 [B, T]: the position of each row in its sequence. -1 is padding: it stores
+      nothing that is read, and its outputs are not used.
+    - `sequences` int64 [B]: the index of each sequence's cache, each at most once.
+    - `tail` int64 [B, T, TAIL]: slots of the last tokens on each row's path, in order of position;
+      the last one is the row's own. -1 before the start of the sequence.
+    - `moves` int64 [B, TAIL]: current slots of the TAIL tokens before the first row. Before the
+      rows are stored, these entries are copied to the slots of their positions. -1: nothing to
+      copy. A slot that is copied to may be a source only of itself. None: nothing to copy at all.
+    - `splits_keys`: attend through the split-K operator for few rows.
     """
 
     positions: Tensor
@@ -73,77 +75,77 @@ class Step:
 
     @property
     def row_positions(self) -> Tensor:
-        """Of all rows one after another, int64 [1, B * T]: as layers take them."""
+        """Positions of the rows of all sequences, one after another, int64 [1, B * T]."""
         return one_row_of_rows(self.positions)
 
 
 @dataclass(frozen=True, slots=True)
-class GivenRows:
-    """Rows of a chunk that are given as `embeddings` [1, T, H], in place of the scaled table's.
+class InputEmbeds:
+    """Rows of a prompt chunk given as embeddings instead of token ids.
 
-    `last_visible` int64 [T] is the position up to which a given row sees in sliding layers, within
-    the chunk: a picture's last row, or its own. -1 for a token's row, which is not given.
+    `embeddings` [1, T, H] replace the scaled rows of the embedding table. `last_visible` int64 [T]
+    is the last position that such a row sees in sliding layers, within the chunk: the last row of
+    its image, or its own position. -1 marks a row that is a token.
     """
 
     embeddings: Tensor
     last_visible: Tensor
 
-    def merged(self, stream: Tensor) -> Tensor:
-        """Into what was embedded of tokens [1, T, H]."""
-        is_given = (self.last_visible >= 0).view(1, -1, 1)
-        return torch.where(is_given, self.embeddings, stream)
+    def merge(self, stream: Tensor) -> Tensor:
+        """Replace rows of `stream` [1, T, H], which was embedded from tokens; same shape."""
+        is_embedding = (self.last_visible >= 0).view(1, -1, 1)
+        return torch.where(is_embedding, self.embeddings, stream)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptChunk:
-    """Consecutive positions of one sequence: `input_pos` int64 [T], `sequence` int64 [1].
+    """Rows at consecutive positions `input_pos` int64 [T] of one `sequence` int64 [1].
 
-    Slot and position are the same, and a row sees all before it. With `streams_keys` layers attend
-    through the operator that is made for prompts. `given`, where any row is not a token's, says
-    which are not.
+    Slot equals position, and a row sees every position before it. With `streams_keys` layers attend
+    through the operator for prompts. `embeds` replaces some rows by embeddings.
     """
 
     input_pos: Tensor
     sequence: Tensor
     streams_keys: bool = False
-    given: "GivenRows | None" = None
+    embeds: InputEmbeds | None = None
 
     @property
     def row_positions(self) -> Tensor:
-        """As a step has them, int64 [1, T]."""
+        """Positions of the rows, int64 [1, T], in the same layout as those of a `Step`."""
         return self.input_pos.unsqueeze(0)
 
     @property
     def last_visible(self) -> Tensor | None:
-        """Of `given` rows."""
-        return None if self.given is None else self.given.last_visible
+        """The last position that each row sees in sliding layers, int64 [T], if any is set."""
+        return None if self.embeds is None else self.embeds.last_visible
 
 
 Rows = Step | PromptChunk
 
 
 def one_row_of_rows(x: Tensor) -> Tensor:
-    """[B, T, ...] -> [1, B * T, ...]: XNNPACK takes one dynamic dimension, and layers need no more.
+    """Flatten [B, T, ...] to [1, B * T, ...]: XNNPACK allows only one dynamic dimension.
 
-    Nothing is done, and nothing traced, where B is 1.
+    Nothing is traced where B is 1.
     """
     return x if isinstance(x.shape[0], int) and x.shape[0] == 1 else x.flatten(0, 1).unsqueeze(0)
 
 
 def rows_of_sequences(x: Tensor, like: Tensor) -> Tensor:
-    """[1, B * T, ...] -> [B, T, ...], B and T those of `like`."""
+    """Unflatten [1, B * T, ...] to [B, T, ...], the leading dimensions of `like`."""
     batch, rows = like.shape[:2]
     return x if isinstance(batch, int) and batch == 1 else x.view(batch, rows, *x.shape[2:])
 
 
 def chain_tail(positions: Tensor) -> Tensor:
-    """Tails of rows that lie in the slots of their positions: int64 [..., T] -> [..., T, TAIL]."""
-    back = torch.arange(1 - TAIL, 1, device=positions.device)
-    return (positions.unsqueeze(-1) + back).clamp(min=-1)
+    """Return tails of rows stored at their positions: int64 [..., T] -> int64 [..., T, TAIL]."""
+    offsets = torch.arange(1 - TAIL, 1, device=positions.device)
+    return (positions.unsqueeze(-1) + offsets).clamp(min=-1)
 
 
 def chain_step(input_pos: Tensor, splits_keys: bool = False) -> Step:
-    """Consecutive rows of the first sequence, int64 [T], as a step."""
+    """Return consecutive rows of the first sequence, `input_pos` int64 [T], as a step."""
     positions = input_pos.unsqueeze(0)
     first = torch.zeros(1, dtype=torch.int64, device=input_pos.device)
     return Step(positions, first, chain_tail(positions), splits_keys=splits_keys)

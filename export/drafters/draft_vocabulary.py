@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, PairingError
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.weights import checked
+from eagle_aot.targets.decoder.weights import read_tensor
 
 
 class HeadFiles(Protocol):
@@ -56,7 +56,7 @@ def _ids(config: Sizes, head: HeadFiles) -> Tensor:
         if size != vocab:
             raise CheckpointError(f"{where}: d2t is missing from a head with a reduced vocabulary")
         return torch.arange(size)
-    offsets = checked(head.checkpoint, head.stored("d2t"), torch.Size([size]), torch.int64)
+    offsets = read_tensor(head.checkpoint, head.stored("d2t"), torch.Size([size]), torch.int64)
     if size < vocab and not offsets.any() and "t2d" not in head.names:
         raise CheckpointError(f"{where}: d2t is all zero: the map was never filled")
     ids = torch.arange(size) + offsets

@@ -12,8 +12,7 @@ from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Biased, Int4Linear
-from eagle_aot.targets.int4.int8_digits import GROUP
-from eagle_aot.targets.int4.quantisers import NONE, QUANTISERS, Quantiser
+from eagle_aot.targets.int4.quantisers import GROUP, NONE, QUANTISERS, Quantiser
 
 
 def quantise_draft(draft: nn.Module, target: TapTarget, kind: str) -> None:

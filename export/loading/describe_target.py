@@ -13,10 +13,17 @@ from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.loading.source import Source
 from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.targets import model_type
-from eagle_aot.targets.checkpoint import Checkpoint, side_directory
+from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
 from eagle_aot.targets.decoder.weights import LM_HEAD
-from eagle_aot.targets.held import DENSE, INT4, INT8, Held, counted, held_matrices
 from eagle_aot.targets.int4.quantisers import NONE
+from eagle_aot.targets.stored_matrix import (
+    DENSE,
+    INT4,
+    INT8,
+    StoredMatrix,
+    count_by_format,
+    stored_matrices,
+)
 
 SIZES = (
     "num_hidden_layers",
@@ -42,26 +49,26 @@ def describe_target(path: Path) -> Description:
     checkpoint = Checkpoint(path)
     family, config = model_type(checkpoint), checkpoint.config
     text = config.section("text_config") if config.has("text_config") else config
-    matrices = held_matrices(checkpoint)
+    matrices = stored_matrices(checkpoint)
     return {
         "directory": str(path),
         "files": [file.name for file in checkpoint.files()],
         "model_type": family,
         "sizes": {name: text.count(name) if text.has(name) else None for name in SIZES},
         "context": text.count(CONTEXT) if text.has(CONTEXT) else None,
-        "linears": counted(matrix for matrix in matrices if matrix.is_linear),
+        "linears": count_by_format(matrix for matrix in matrices if matrix.is_linear),
         "formats": formats(matrices),
         "stop_ids": list(read_eos_ids(path)),
         **_tokenizer(path),
     }
 
 
-def formats(matrices: list[Held]) -> list[dict[str, Any]]:
+def formats(matrices: list[StoredMatrix]) -> list[dict[str, Any]]:
     """Matrices of one stored format that are held alike; sizes in bytes, of the files."""
-    groups: defaultdict[tuple[str, str, str], list[Held]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, str], list[StoredMatrix]] = defaultdict(list)
     for matrix in matrices:
         what = "linear" if matrix.is_linear else "table"
-        groups[what, matrix.kind, matrix.held].append(matrix)
+        groups[what, matrix.file_format, matrix.loaded_as].append(matrix)
     return [
         {
             "what": what,
@@ -77,7 +84,7 @@ def formats(matrices: list[Held]) -> list[dict[str, Any]]:
 def _tokenizer(path: Path) -> Description:
     """Whether there is one, and what it makes of a prompt."""
     try:
-        tokenizer = convert_tokenizer(side_directory(path))
+        tokenizer = convert_tokenizer(tokenizer_directory(path))
         return {
             "tokenizer": "loads",
             "chat_template": tokenizer.has_template,
@@ -120,8 +127,8 @@ def dense_line(source: Source, path: Path, dtype: torch.dtype) -> str:
     """
     dense = [
         matrix
-        for matrix in held_matrices(Checkpoint(path))
-        if matrix.held == DENSE and matrix.was_quantised and not _is_quantised(matrix, source)
+        for matrix in stored_matrices(Checkpoint(path))
+        if matrix.loaded_as == DENSE and matrix.is_quantised and not _is_quantised(matrix, source)
     ]
     if not dense:
         return ""
@@ -132,7 +139,7 @@ def dense_line(source: Source, path: Path, dtype: torch.dtype) -> str:
     return f"held dense: {groups}: {stored:.1f} MB in the file, {held:.1f} MB in {name}"
 
 
-def _is_quantised(matrix: Held, source: Source) -> bool:
+def _is_quantised(matrix: StoredMatrix, source: Source) -> bool:
     """Whether a matrix that is stored dense, or is made so, is not held so."""
     if matrix.is_linear:
         return source.quantize is not None

@@ -22,9 +22,9 @@ from eagle_aot.export.prepare.quantized_modules import DynamicLinear
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.images import ImageSupport, dummy_images, load_images
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES
-from eagle_aot.targets.pictures import Pictures, dummy_pictures, load_pictures
 
 DUMMY_SEED = 0  # the same command gives the same weights
 DENSE, INT8_ROWS = "dense", "int8-rows"
@@ -102,11 +102,11 @@ def _target(source: Source, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
     return get_target(source.target_model).load(checkpoint, dtype, caches)
 
 
-def _load_pictures(source: Source, target: TapTarget, dtype: torch.dtype) -> Pictures:
+def _load_pictures(source: Source, target: TapTarget, dtype: torch.dtype) -> ImageSupport:
     if source.is_dummy:
-        return dummy_pictures(source.target_model, target, dtype)
+        return dummy_images(source.target_model, target, dtype)
     assert source.target_dir is not None
-    pictures = load_pictures(Checkpoint(source.target_dir), target, dtype)
+    pictures = load_images(Checkpoint(source.target_dir), target, dtype)
     sizes = pictures.encoder.config.patch_size, pictures.encoder.config.pooling_kernel_size
     source.provenance.check_processor(*sizes)
     return pictures

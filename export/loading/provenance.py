@@ -11,10 +11,10 @@ from eagle_aot.common.image_settings import ImageSettings, processor_file, read_
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.export.drafters.files import BIN_INDEX, head_files
 from eagle_aot.export.loading.tokenizer import convert_tokenizer, is_readable_as, write_tokenizer
-from eagle_aot.targets.checkpoint import INDEX, read_config, read_json, side_directory
+from eagle_aot.targets.checkpoint import INDEX, read_config, read_json, tokenizer_directory
+from eagle_aot.targets.checkpoint_path import bare_gguf, is_checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.pictures import SOFT_TOKENS
-from eagle_aot.targets.place import bare_gguf, is_checkpoint
+from eagle_aot.targets.images import SOFT_TOKENS
 
 GENERATION_CONFIG = "generation_config.json"
 SIDE_FILES = ("config.json", "quantize_config.json", INDEX, BIN_INDEX)
@@ -37,7 +37,7 @@ class Provenance:
     @cached_property
     def _beside(self) -> Path | None:
         """Where the target's tokenizer is."""
-        return None if self.target_dir is None else side_directory(self.target_dir)
+        return None if self.target_dir is None else tokenizer_directory(self.target_dir)
 
     @cached_property
     def eos_ids(self) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ from eagle_aot.export.drafters.registry import KINDS, OF_DUMMIES
 from eagle_aot.export.loading.provenance import Provenance
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.checkpoint_path import CONFIG, is_checkpoint, why_no_checkpoint
 from eagle_aot.targets.int4.quantise import SCHEMES
 from eagle_aot.targets.int4.quantisers import NONE, QUANTS
-from eagle_aot.targets.place import CONFIG, is_checkpoint, no_checkpoint
 from eagle_aot.targets.registry import AUTO as AUTO_TARGET
 
 AUTO, DUMMY = "auto", "dummy"
@@ -168,7 +168,7 @@ def check_target_dir(found: Source) -> None:
     if found.target_dir is None:
         raise SettingError(f"--target-dir is needed: {found.target_model} is read from a directory")
     if not is_checkpoint(found.target_dir):
-        raise CheckpointNotFoundError(f"--target-dir {no_checkpoint(found.target_dir)}")
+        raise CheckpointNotFoundError(f"--target-dir {why_no_checkpoint(found.target_dir)}")
 
 
 def check_draft_dir(found: Source) -> None:

@@ -12,8 +12,7 @@ from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
-from eagle_aot.targets.int4.int8_digits import GROUP
-from eagle_aot.targets.int4.quantisers import NONE, QUANTISERS
+from eagle_aot.targets.int4.quantisers import GROUP, NONE, QUANTISERS
 
 
 def quantise_table(target: TapTarget, draft: nn.Module, kind: str) -> None:

@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 
 import eagle_aot.triton_kernels.dense_gemm.op  # noqa: F401 - the operator
 from eagle_aot.export.graph_checks.nodes import argument_tensor
-from eagle_aot.triton_kernels.dense_gemm.tiling import ROW_TILES, choose_splits
+from eagle_aot.triton_kernels.dense_gemm.tiling import DENSE_TILES, choose_splits
 
 LINEAR = torch.ops.aten.linear.default
 VECTOR = 8
@@ -42,7 +42,7 @@ def _is_served(node: Node) -> bool:
 
 def _has_few_rows(node: Node) -> bool:
     rows = math.prod(argument_tensor(node.args[0]).shape[:-1])
-    return isinstance(rows, int) and rows <= ROW_TILES[-1].rows
+    return isinstance(rows, int) and rows <= DENSE_TILES[-1].rows
 
 
 def _product(graph: Graph, node: Node, multiprocessors: int) -> Node:

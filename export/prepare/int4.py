@@ -7,10 +7,9 @@ from torch import nn
 
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.prepare.modules import Model, clone_modules, consume, replace_module
-from eagle_aot.targets.decoder.residual import ResidualLayer
-from eagle_aot.targets.decoder.shared_input import SharedInput
+from eagle_aot.targets.decoder.layer import ResidualLayer, SharedInput
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
-from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.int4.linear import PackedModule
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
@@ -37,15 +36,15 @@ def pack_int4(model: Model, multiprocessors: int) -> Model:
     kernels cannot read.
     """
     for name, linear in _modules_of(model, Int4Linear):
-        if reason := linear.weight.unpackable:
+        if reason := linear.weight.unpackable_reason:
             raise UnsupportedError(f"{name}: INT4 with {reason}, or use --backend xnnpack")
     packed = consume(model)
     for _, owner in _modules_of(packed, SharedInput):
-        owner.fuse(multiprocessors)
+        owner.fuse_linears(multiprocessors)
     for _, linear in _modules_of(packed, Int4Linear):
         replace_module(packed, linear, PackedInt4Linear(linear.weight, multiprocessors))
     for _, layer in _modules_of(packed, ResidualLayer):
-        layer.join_packed()
+        layer.fuse_branch_outputs()
     return packed
 
 

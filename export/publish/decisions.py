@@ -12,7 +12,7 @@ from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.attention import PROMPT, SPLITK, STOCK
 from eagle_aot.export.publish.kernel_choices import kernel_choices
-from eagle_aot.targets.pictures import SOFT_TOKENS
+from eagle_aot.targets.images import SOFT_TOKENS
 
 
 def describe_decisions(

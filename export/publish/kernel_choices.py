@@ -15,8 +15,7 @@ from torch.fx import Node
 from eagle_aot.export.graph_checks.nodes import argument_tensor, operator_name
 from eagle_aot.triton_kernels.dense_gemm import tiling as dense_tiling
 from eagle_aot.triton_kernels.int4_gemm import packing
-from eagle_aot.triton_kernels.int4_gemm.product_tiles import product_tile
-from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
+from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES, large_m_tile
 from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
 
@@ -39,7 +38,7 @@ def kernel_choices(program: ExportedProgram) -> dict[str, list[dict[str, Any]]]:
 def small_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of few rows."""
     group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
-    kinds = ROW_TILES[packing.blocks_per_step(group)]
+    kinds = SMALL_M_TILES[packing.blocks_per_step(group)]
     tiles = {
         "tile_rows": tuple(tile.rows for tile in kinds),
         "tile_features": packing.TILE_N,
@@ -53,7 +52,7 @@ def small_m(node: Node) -> dict[str, Any]:
 def large_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of an INT4 product of many rows."""
     group = packing.group_of(argument_tensor(node.args[1]), argument_tensor(node.args[2]))
-    tile = product_tile(packing.blocks_per_step(group))
+    tile = large_m_tile(packing.blocks_per_step(group))
     tiles = {
         "tile_rows": tile.rows,
         "tile_features": tile.tiles * packing.TILE_N,
@@ -73,9 +72,9 @@ def dense_small_m(node: Node) -> dict[str, Any]:
     """Sizes and tiles of a dense product of few rows."""
     features, columns = shape(node, 1)
     tiles = {
-        "tile_rows": tuple(tile.rows for tile in dense_tiling.ROW_TILES),
-        "tile_features": tuple(tile.features for tile in dense_tiling.ROW_TILES),
-        "stages": tuple(tile.stages for tile in dense_tiling.ROW_TILES),
+        "tile_rows": tuple(tile.rows for tile in dense_tiling.DENSE_TILES),
+        "tile_features": tuple(tile.features for tile in dense_tiling.DENSE_TILES),
+        "stages": tuple(tile.stages for tile in dense_tiling.DENSE_TILES),
     }
     return {"features": features, "columns": columns, "splits": node.args[2]} | tiles
 

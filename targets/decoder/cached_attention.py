@@ -3,23 +3,24 @@
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.targets.decoder.kv_cache import KVCache, View
+from eagle_aot.targets.decoder.cache_views import View
+from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.layer import SharedInput
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import Rotary, apply_rotary
-from eagle_aot.targets.decoder.shared_input import SharedInput
 from eagle_aot.targets.decoder.tap_decoder import Context
 from eagle_aot.targets.int4 import PackedProjections
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 
 
 class CachedAttention(SharedInput):
-    """Base: grouped-query attention with norms per head, which may be `nn.Identity`.
+    """Base class: grouped-query attention with norms per head, which may be `nn.Identity`.
 
-    A family makes the linears (`v_proj` is None where keys, before their norm, are the values), the
-    norms, of which that of values has no weight, and the cache. Scores are multiplied by `scale`.
+    A family makes the linears, the norms and the cache. `v_proj` is None if the keys, before their
+    norm, are the values. The norm of values has no weight. Scores are multiplied by `scale`.
     """
 
-    sharers = ("q_proj", "k_proj", "v_proj")
+    shared_linears = ("q_proj", "k_proj", "v_proj")
     heads: int
     head_dim: int
     scale: float
@@ -30,40 +31,44 @@ class CachedAttention(SharedInput):
     kv_cache: KVCache
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """`x` [1, T, H] -> [1, T, H]; stores the rows' keys and values."""
+        """Attend with the rows `x` [1, T, H], after storing their keys and values; same shape."""
         cache, view = self.kv_cache, context.view
-        if view.attends_at_once(self.heads, x.dtype, cache):
-            q = self._store_at_once(x, view, context.rotary)
+        if view.uses_operator(self.heads, x.dtype, cache):
+            q = self._store_with_operator(x, view, context.rotary)
         else:
-            q, k, v = self._rotated(x, context.rotary)
+            q, k, v = self._rotate(x, context.rotary)
             view.store(cache, k, v)
         return self.o_proj(view.attend(cache, q, self.scale).flatten(2))
 
-    def _rotated(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, [1, T, heads, D] each."""
-        raw = [t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x)]
-        q, k = self.q_norm(raw[0]), self.k_norm(raw[1])
-        return apply_rotary(q, rotary), apply_rotary(k, rotary), self.v_norm(raw[-1])
+    def _rotate(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+        """Return normalised and rotated queries, keys and values, [1, T, heads, D] each."""
+        heads = [t.unflatten(-1, (-1, self.head_dim)) for t in self.project(x)]
+        q, k = self.q_norm(heads[0]), self.k_norm(heads[1])
+        return apply_rotary(q, rotary), apply_rotary(k, rotary), self.v_norm(heads[-1])
 
-    def _store_at_once(self, x: Tensor, view: View, rotary: Rotary) -> Tensor:
-        """The same by one operator, which stores keys and values as well: queries."""
-        weights = [getattr(norm, "weight", None) for norm in (self.q_norm, self.k_norm)]
-        norms = [n for n in (self.q_norm, self.v_norm) if isinstance(n, RMSNorm)]
+    def _store_with_operator(self, x: Tensor, view: View, rotary: Rotary) -> Tensor:
+        """Store keys and values and return queries [1, T, heads, D], by one operator."""
+        (cos, sin), parts, row_slots = rotary, self._product_parts(x), view.row_slots
+        sources, targets = view.moves or (None, None)
+        norms = [norm for norm in (self.q_norm, self.v_norm) if isinstance(norm, RMSNorm)]
         return norm_rope_store(
-            self._parts(x),
-            *rotary,
-            *weights,
+            parts,
+            cos,
+            sin,
+            getattr(self.q_norm, "weight", None),
+            getattr(self.k_norm, "weight", None),
             self.kv_cache.k,
             self.kv_cache.v,
-            view.own,
-            *(view.moves or (None, None)),
+            row_slots,
+            sources,
+            targets,
             self.heads,
             isinstance(self.v_norm, RMSNorm),
             norms[0].eps if norms else 0.0,
         )
 
-    def _parts(self, x: Tensor) -> Tensor:
-        """Products side by side, [S, 1, T, N], which add up."""
+    def _product_parts(self, x: Tensor) -> Tensor:
+        """Return the concatenated q, k and v products as parts to be added, [S, 1, T, N]."""
         if isinstance(self.fused, PackedProjections):
             return self.fused.parts(x)
         return torch.cat(self.project(x), dim=-1).unsqueeze(0)

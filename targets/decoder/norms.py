@@ -7,8 +7,8 @@ from torch import Tensor, nn
 class RMSNorm(nn.Module):
     """`x / sqrt(mean(x^2) + eps) * weight` along the last dimension, accumulated in float32.
 
-    The weight multiplies as it is (not `1 + weight`), which is the form of Gemma 4, Llama, Qwen3
-    and of every EAGLE-3 head. `dim=None` normalises without a weight.
+    The weight multiplies as it is (not `1 + weight`), as in Gemma 4, Llama, Qwen3 and every EAGLE-3
+    head. `dim=None` normalises without a weight.
     """
 
     weight: nn.Parameter | None
@@ -20,7 +20,7 @@ class RMSNorm(nn.Module):
         self.register_parameter("weight", weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise `x` [..., dim]; returns the same shape and dtype."""
+        """Normalise `x` [..., dim]; same shape and dtype."""
         wide = cast(x, torch.float32)
         normed = wide * torch.rsqrt((wide * wide).mean(dim=-1, keepdim=True) + self.eps)
         if self.weight is not None:
@@ -29,5 +29,5 @@ class RMSNorm(nn.Module):
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """`x.to(dtype)` that leaves no trace in an exported graph where there is nothing to do."""
+    """Convert `x` [...] to `dtype`; adds no node to a traced graph if it has that dtype already."""
     return x if x.dtype == dtype else x.to(dtype)

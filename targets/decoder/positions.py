@@ -1,4 +1,4 @@
-"""Eager checks of positions against what a cache holds."""
+"""Eager checks that the positions of a forward fit what a cache holds."""
 
 import torch
 from torch import Tensor
@@ -8,25 +8,25 @@ from eagle_aot.targets.step import SCRATCH_SLOTS, longest_chunk, ring_slots
 
 
 class PositionGuard:
-    """Remembers how many leading positions of one cache are valid and refuses what would lie.
+    """Tracks how many leading positions of one sequence's cache are valid and refuses other reads.
 
-    Rolling back is allowed: writing at an earlier position truncates the valid prefix there. A text
-    may reach into the slots that its cache has for drafts. A ring cache for `ring_window` (0: flat)
-    limits how long a forward and how far a step back may be. The checks read values, so they are
-    skipped while a graph is traced.
+    Writing at an earlier position is a rollback: it truncates the valid prefix there. A sequence
+    may reach into the scratch slots after `max_seq_len`. A ring cache for `ring_window` (0: flat)
+    limits the length of a forward and the distance of a rollback. The checks read values, so they
+    are skipped while a graph is traced.
     """
 
     def __init__(self, max_seq_len: int, ring_window: int = 0) -> None:
         self.capacity = max_seq_len + SCRATCH_SLOTS
         self.ring_window = ring_window
         self.valid = 0
-        self.written = 0  # positions that the ring holds traces of, rolled back ones included
+        self.written = 0  # positions that the ring has held, including those rolled back
 
     def advance(self, rows: Tensor, input_pos: Tensor) -> None:
-        """Admit `rows` [1, T, ...] at `input_pos` int64 [T].
+        """Accept `rows` [1, T, ...] at `input_pos` int64 [T].
 
         Raises SettingError for a batch, no rows, a length mismatch, positions that do not count up
-        by one, a start beyond the valid prefix, an end beyond the capacity, and for what a ring
+        by one, a start after the valid prefix, an end beyond the capacity, and for what a ring
         cannot hold.
         """
         if torch.compiler.is_compiling():
@@ -49,11 +49,11 @@ class PositionGuard:
         self.written = max(end, self.written) if start else end
 
     def reset(self) -> None:
-        """Forget everything: the next forward must start at position 0."""
+        """Start over: the next forward must begin at position 0."""
         self.valid = self.written = 0
 
     def _check_ring(self, start: int, end: int) -> None:
-        """A row needs the window before it, which later rows must not have overwritten."""
+        """Raise SettingError if later rows have overwritten the window before a row."""
         reach = longest_chunk(self.ring_window)
         if end - start > reach and end > ring_slots(self.ring_window):
             raise SettingError(f"{end - start} rows at position {start}: at most {reach} fit")

@@ -1,7 +1,7 @@
 """Rotary position embedding in the rotate-half layout, as configs describe it.
 
-The frequencies are transformers' own. Angles are computed in float32 from the positions themselves,
-so no table limits the context and a bfloat16 model keeps exact positions.
+The frequencies come from transformers. Angles are computed in float32 from the positions
+themselves, so no table limits the context and a bfloat16 model keeps exact positions.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -16,17 +16,17 @@ from eagle_aot.targets.decoder.norms import cast
 
 DEFAULT, LINEAR, LLAMA3, YARN = "default", "linear", "llama3", "yarn"
 PROPORTIONAL = "proportional"
-FIRST_CONTEXT = "original_max_position_embeddings"
+ORIGINAL_CONTEXT = "original_max_position_embeddings"
 
 Rotary = tuple[Tensor, Tensor]
-"""Cosines and signed sines of rows, float32 [B, T, 1, head_dim] each."""
+"""Cosines and signed sines per row, float32 [B, T, 1, head_dim] each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rope:
-    """Base and scaling of one decoder's rotary embedding; what a type does not use has no effect.
+    """The base and scaling of a rotary embedding; fields that a type does not use have no effect.
 
-    `context` is the number of positions that the unscaled frequencies were trained on,
+    `context` is the number of positions that the unscaled frequencies were trained on.
     `attention_factor` multiplies cosines and sines.
     """
 
@@ -42,38 +42,40 @@ class Rope:
     truncate: bool = True
 
     def embedding(self, head_dim: int) -> "RotaryEmbedding":
-        """The module that turns positions into tables."""
+        """Make the module that turns positions into tables."""
         return RotaryEmbedding(self.inv_freq(head_dim), self.attention_factor)
 
     def inv_freq(self, head_dim: int) -> Tensor:
-        """Radians per position of each pair, float32 [head_dim / 2]."""
-        return self.initialised(head_dim)[0]
+        """Return the radians per position of each pair, float32 [head_dim / 2]."""
+        return self.frequencies(head_dim)[0]
 
-    def initialised(self, head_dim: int, **changes: Any) -> tuple[Tensor, float]:
-        """transformers' frequencies, and its attention factor: `attention_factor`, but where
-        `changes` of its `rope_parameters` say otherwise."""
+    def frequencies(self, head_dim: int, **overrides: Any) -> tuple[Tensor, float]:
+        """Return transformers' frequencies, float32 [head_dim / 2], and its attention factor.
+
+        `overrides` replace keys of transformers' `rope_parameters`.
+        """
         from transformers import modeling_rope_utils as library  # slow to import
 
-        plain = self.rope_type == DEFAULT  # has no function of its own there
-        stated = {"rope_type": LINEAR, "factor": 1.0} if plain else {}
+        is_default = self.rope_type == DEFAULT  # transformers has no function for it
+        as_linear = {"rope_type": LINEAR, "factor": 1.0} if is_default else {}
         config = library.RotaryEmbeddingConfigMixin()
         config.head_dim = config.hidden_size = head_dim
         config.num_attention_heads = 1
         config.max_position_embeddings = self.context
-        config.rope_parameters = asdict(self) | {"rope_theta": self.theta} | stated | changes
+        config.rope_parameters = asdict(self) | {"rope_theta": self.theta} | as_linear | overrides
         return library.ROPE_INIT_FUNCTIONS[config.rope_parameters["rope_type"]](config)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProportionalRope(Rope):
-    """Only this share of the pairs turns; the others keep their values."""
+    """Only the first `partial_rotary_factor` of the pairs is rotated."""
 
     rope_type: str = PROPORTIONAL
     partial_rotary_factor: float = 1.0
 
 
 class RotaryEmbedding(nn.Module):
-    """Cosines and sines of positions, times `attention_factor`."""
+    """Computes cosines and sines of positions, multiplied by `attention_factor`."""
 
     inv_freq: Tensor
 
@@ -83,11 +85,11 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("inv_freq", inv_freq.float(), persistent=False)
 
     def forward(self, positions: Tensor) -> Rotary:
-        """`positions` int64 [B, T] -> the tables `apply_rotary` takes."""
+        """Turn `positions` int64 [B, T] into tables, float32 [B, T, 1, head_dim] each."""
         return self.tables(positions, self.inv_freq)
 
     def tables(self, positions: Tensor, inv_freq: Tensor) -> Rotary:
-        """The same of frequencies float32 [head_dim / 2]."""
+        """Return the tables for `inv_freq` float32 [head_dim / 2]."""
         angles = cast(positions, torch.float32).unsqueeze(-1).unsqueeze(-1) * inv_freq
         cos, sin = angles.cos(), angles.sin()
         if self.attention_factor != 1.0:
@@ -98,8 +100,8 @@ class RotaryEmbedding(nn.Module):
 def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
     """Rotate pairs (i, i + head_dim / 2) of `x` [B, T, heads, head_dim]; same shape and dtype.
 
-    Halves are taken by slicing: `chunk` would lower to `aten::split_copy`, which the CUDA backend
-    has no kernel for.
+    Halves are sliced because `chunk` would lower to `aten::split_copy`, for which the CUDA backend
+    has no kernel.
     """
     cos, signed_sin = rotary
     half = x.shape[-1] // 2
@@ -109,19 +111,18 @@ def apply_rotary(x: Tensor, rotary: Rotary) -> Tensor:
 
 
 def read_rope(config: ConfigSection) -> Rope:
-    """`rope_parameters`, or the older `rope_scaling` and `rope_theta` beside it.
+    """Read `rope_parameters`, or the older keys `rope_scaling` and `rope_theta`.
 
-    Raises UnsupportedError for a type without a fixed table (dynamic, longrope: one artifact has
-    one), for a partly rotated head and for one table per kind of layer, CheckpointError for odd
-    values.
+    Raises UnsupportedError for a type whose frequencies depend on the length (dynamic, longrope),
+    for partly rotated heads and for parameters per kind of layer; CheckpointError for odd values.
     """
     key = "rope_scaling" if config.section("rope_scaling").values else "rope_parameters"
     section = config.section(key)
     if any(isinstance(value, dict) for value in section.values.values()):
         raise UnsupportedError(f"{config.where}: {key} by kind of layer is not supported")
     check_whole_heads(config, section)
-    theta, kind = rope_base(config, section), rope_type(section)
-    match kind:
+    theta, name = rope_base(config, section), rope_type(section)
+    match name:
         case "default":
             return Rope(theta=theta)
         case "linear":
@@ -130,22 +131,22 @@ def read_rope(config: ConfigSection) -> Rope:
             return _read_llama3(config, section, theta)
         case "yarn":
             return _read_yarn(config, section, theta)
-    raise UnsupportedError(f"{config.where}: rope type {kind!r} is not supported")
+    raise UnsupportedError(f"{config.where}: rope type {name!r} is not supported")
 
 
 def check_whole_heads(config: ConfigSection, section: ConfigSection) -> None:
-    """Raise UnsupportedError where a config or its rope section rotates part of a head."""
+    """Raise UnsupportedError if a config or its rope section rotates only part of a head."""
     if any(s.number("partial_rotary_factor", 1.0) != 1.0 for s in (section, config)):
         raise UnsupportedError(f"{config.where}: partly rotated heads are not supported")
 
 
 def rope_base(config: ConfigSection, section: ConfigSection) -> float:
-    """The base of the frequencies, from the rope section or from beside it."""
+    """Return the base of the frequencies, from the rope section or from the config."""
     return section.number("rope_theta", config.number("rope_theta", 10000.0))
 
 
 def rope_type(section: ConfigSection) -> str:
-    """The type that a rope section names, under the newer or the older key."""
+    """Return the type that a rope section names, under the newer or the older key."""
     return section.text("rope_type", section.text("type", DEFAULT))
 
 
@@ -157,7 +158,7 @@ def _read_llama3(config: ConfigSection, section: ConfigSection, theta: float) ->
         theta=theta,
         rope_type=LLAMA3,
         factor=section.number("factor"),
-        context=_first_context(config, section),
+        context=_original_context(config, section),
         low_freq_factor=low,
         high_freq_factor=high,
     )
@@ -170,22 +171,22 @@ def _read_yarn(config: ConfigSection, section: ConfigSection, theta: float) -> R
         theta=theta,
         rope_type=YARN,
         factor=section.number("factor"),
-        context=_first_context(config, section),
+        context=_original_context(config, section),
         beta_fast=section.number("beta_fast", 32.0),
         beta_slow=section.number("beta_slow", 1.0),
         truncate=section.flag("truncate", True),
     )
     names = [name for name in ("mscale", "mscale_all_dim") if section.values.get(name)]
     names += ["attention_factor"] if section.has("attention_factor") else []
-    stated = {"attention_factor": None} | {name: section.number(name) for name in names}
+    overrides = {"attention_factor": None} | {name: section.number(name) for name in names}
     try:
-        return replace(rope, attention_factor=rope.initialised(2, **stated)[1])
+        return replace(rope, attention_factor=rope.frequencies(2, **overrides)[1])
     except (ArithmeticError, ValueError) as error:  # of logarithms and roundings
         raise CheckpointError(f"{config.where}: odd numbers of a yarn rope ({error})") from error
 
 
-def _first_context(config: ConfigSection, section: ConfigSection) -> int:
-    for place in (config, section):
-        if place.has(FIRST_CONTEXT):
-            return place.count(FIRST_CONTEXT)
+def _original_context(config: ConfigSection, section: ConfigSection) -> int:
+    for values in (config, section):
+        if values.has(ORIGINAL_CONTEXT):
+            return values.count(ORIGINAL_CONTEXT)
     return config.count("max_position_embeddings")

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.targets.decoder.kv_cache import KVCache, View, view_of
+from eagle_aot.targets.decoder.cache_views import View, view_of
+from eagle_aot.targets.decoder.kv_cache import KVCache
+from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.positions import PositionGuard
-from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.rope import Rotary, RotaryEmbedding
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.step import (
@@ -26,7 +27,7 @@ from eagle_aot.targets.step import (
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all layers of one kind share: what rows see of their caches, and rotary angles."""
+    """What all layers of one kind share: the view of their caches and the rotary tables."""
 
     view: View
     rotary: Rotary
@@ -35,10 +36,10 @@ class Context:
 class TapDecoder(nn.Module):
     """A target whose hidden states can be tapped for a draft head.
 
-    Boundary b is the residual stream after b decoder layers: 0 is the embedding's output, the
+    Boundary b is the residual stream after b decoder layers: 0 is the embedding's output, and the
     number of layers is the stream before the final norm. A family supplies `embed`, `layers`
-    (`ResidualLayer`s of some `kind`), `norm`, `rotary_of` and `logits`. `lm_head` is None where the
-    table of embeddings is the output table, too.
+    (`ResidualLayer`s), `norm`, `rotary_of` and `logits`. `lm_head` is None if the embedding table
+    is also the output table.
     """
 
     layers: nn.ModuleList
@@ -53,31 +54,31 @@ class TapDecoder(nn.Module):
         self.positions = PositionGuard(max_seq_len, ring_window)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Token ids int64 [1, T] -> residual stream [1, T, H]."""
+        """Embed token ids int64 [1, T] as the residual stream [1, T, H]."""
         raise NotImplementedError
 
     def rotary_of(self, kind: str) -> RotaryEmbedding:
-        """The angles of layers of a kind."""
+        """Return the rotary embedding of the layers of a kind."""
         raise NotImplementedError
 
     def logits(self, normed: Tensor) -> Tensor:
-        """Residual stream after the final norm [1, T, H] -> float32 logits [1, T, V]."""
+        """Turn the stream after the final norm [1, T, H] into float32 logits [1, T, V]."""
         raise NotImplementedError
 
-    def products(self, normed: Tensor) -> Tensor:
-        """The stream after the final norm [1, T, H] times the output table: [1, T, V]."""
+    def output_product(self, normed: Tensor) -> Tensor:
+        """Multiply the stream after the final norm [1, T, H] by the output table: [1, T, V]."""
         return F.linear(normed, self.embed_weight) if self.lm_head is None else self.lm_head(normed)
 
     @property
     def embed_weight(self) -> Tensor:
-        """Raw embedding rows [V, H]."""
+        """The embedding table [V, H], unscaled."""
         weight = self.embed_tokens.weight
         assert isinstance(weight, Tensor)
         return weight
 
     @property
     def lm_head_weight(self) -> Tensor:
-        """Rows of the output table [V, H]; a quantised one is made dense for this."""
+        """The output table [V, H]; a quantised one is dequantised."""
         if self.lm_head is None:
             return self.embed_weight
         head = self.lm_head
@@ -87,14 +88,14 @@ class TapDecoder(nn.Module):
         return head.weight
 
     def set_eagle_tap_layers(self, layers: Sequence[int]) -> None:
-        """Choose the boundaries to tap. Raises SettingError unless ascending within [0, L]."""
+        """Set the boundaries to tap. Raises SettingError unless ascending within [0, L]."""
         check_tap_layers(layers, len(self.layers))
         self.tap_layers = tuple(layers)
 
     def forward_logits_taps(
         self, tokens: Tensor, input_pos: Tensor, last_logits_only: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Run consecutive tokens of the first sequence, as `run` does, and check the positions.
+        """Run consecutive tokens of the first sequence, as `run` does, and check their positions.
 
         tokens int64 [1, T], input_pos int64 [T]. Raises SettingError as `PositionGuard` does.
         """
@@ -107,15 +108,15 @@ class TapDecoder(nn.Module):
     def run(
         self, tokens: Tensor, rows: Rows, last_logits_only: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """One forward: tokens int64 [B, T] of `rows` through the caches.
+        """Run one forward of `rows` with tokens int64 [B, T] through the caches.
 
-        Within, the rows of all sequences stand one after another, [1, B * T, H].
-        Returns float32 logits [B, T, V] (or [B, 1, V]) and the tapped streams side by side, lowest
-        boundary first, [B, T, num_taps * H].
+        Returns float32 logits [B, T, V] (or [B, 1, V]) and the tapped streams concatenated, lowest
+        boundary first, [B, T, num_taps * H]. Inside, the rows of all sequences follow one another,
+        [1, B * T, H].
         """
         stream = self.embed(one_row_of_rows(tokens))
-        if isinstance(rows, PromptChunk) and rows.given is not None:
-            stream = rows.given.merged(stream)
+        if isinstance(rows, PromptChunk) and rows.embeds is not None:
+            stream = rows.embeds.merge(stream)
         contexts = self._contexts(rows)
         taps = [stream] if 0 in self.tap_layers else []
         norms = [*(layer.get_submodule("input_layernorm") for layer in self.layers), self.norm]
@@ -131,12 +132,12 @@ class TapDecoder(nn.Module):
         return rows_of_sequences(self.logits(last), tokens), rows_of_sequences(joined, tokens)
 
     def _contexts(self, rows: Rows) -> dict[str, Context]:
-        """By kind of layer. Kinds that turn alike share their angles."""
+        """Return a context per kind of layer; kinds with the same rotary embedding share tables."""
         caches = {layer.kind: layer.kv_cache for layer in self._layers()}
         embeddings = {kind: self.rotary_of(kind) for kind in caches}
-        rotary = {id(one): one(rows.row_positions) for one in embeddings.values()}
+        tables = {id(e): e(rows.row_positions) for e in embeddings.values()}
         return {
-            kind: Context(view_of(rows, cache), rotary[id(embeddings[kind])])
+            kind: Context(view_of(rows, cache), tables[id(embeddings[kind])])
             for kind, cache in caches.items()
         }
 
@@ -146,7 +147,7 @@ class TapDecoder(nn.Module):
             yield layer
 
     def reset_cache(self) -> None:
-        """Forget all sequences."""
+        """Zero all caches and start over at position 0."""
         self.positions.reset()
         for module in self.modules():
             if isinstance(module, KVCache):
@@ -155,8 +156,8 @@ class TapDecoder(nn.Module):
 
 def check_tap_layers(layers: Sequence[int], num_layers: int) -> None:
     """Raise SettingError unless `layers` are ints, unique, ascending and in [0, num_layers]."""
-    plain = all(isinstance(b, int) and not isinstance(b, bool) for b in layers)
-    if not plain or list(layers) != sorted(set(layers)):
+    are_ints = all(isinstance(b, int) and not isinstance(b, bool) for b in layers)
+    if not are_ints or list(layers) != sorted(set(layers)):
         raise SettingError(f"tap layers must be ascending, distinct ints: got {list(layers)}")
     if layers and not 0 <= layers[0] <= layers[-1] <= num_layers:
         raise SettingError(f"tap layers {list(layers)} must lie in [0, {num_layers}]")

@@ -1,7 +1,6 @@
-"""Fill a decoder from a checkpoint, strictly: nothing unread, nothing unfilled.
+"""Fill a decoder from a checkpoint, strictly: no tensor stays unread and no parameter unfilled.
 
-A module's tensors are looked up under its own name, so a family's modules are named as the
-checkpoint names them and a `prefix` is all the mapping there is.
+Modules have the names that checkpoints give them, so a `prefix` is the whole mapping.
 """
 
 from collections.abc import Sequence
@@ -16,20 +15,20 @@ from eagle_aot.targets.int4.formats import format_of
 from eagle_aot.targets.int4.quantise import quantise
 from eagle_aot.targets.int4.weight import random_int4
 
-PIECE = 2**24
-"""Elements."""
+CHECKED_ELEMENTS = 2**24
+"""How many elements are checked for NaN at a time."""
 
 WEIGHT = ".weight"
 CODES_PER_WORD = 8
-"""INT4 codes in an int32, in every format of linears that are stored as several tensors."""
+"""INT4 codes per int32, in every format that stores a linear as several tensors."""
 
 LM_HEAD = "lm_head.weight"
 LAYERS = "layers."
-"""How the names of decoder layers begin: only their linears are quantised on load."""
+"""Prefix of the names of decoder layers; only their linears are quantised on load."""
 
 DUMMY_EMBEDDING = 1 / 16
-"""Small, so that what layers add to the stream decides the next token: where the output table is
-the embedding too, a stream that is mostly its own token would repeat it for ever."""
+"""Scale of dummy embeddings. It is small so that the layers decide the next token: if the output
+table is the embedding, a stream that is mostly its own token would repeat that token forever."""
 
 
 def load_weights(
@@ -41,49 +40,50 @@ def load_weights(
 ) -> None:
     """Fill every linear, parameter and persistent buffer of `model` from the checkpoint.
 
-    A linear becomes an `Int4Linear` where the checkpoint holds INT4, or is to be quantised. Tensors
-    whose names start with one of `unused` are known and not needed; any other tensor left over
-    raises CheckpointError, as do a missing tensor and a wrong shape; UnsupportedError a
-    quantisation that is not read. One dense weight at a time is in memory.
+    A linear becomes an `Int4Linear` if the checkpoint holds it as INT4 or is to be quantised.
+    Tensors whose names start with one of `unused` are skipped. One dense weight at a time is in
+    memory. Raises CheckpointError for any other tensor that is left over, for a missing tensor and
+    for a wrong shape; UnsupportedError for a quantisation that is not read.
     """
     used = _fill_int4(model, checkpoint, prefix, dtype)
     for name, current in model.state_dict().items():
         if isinstance(model.get_submodule(name.rpartition(".")[0]), Int4Linear):
             continue
-        stored = stored_name(name, prefix)
-        used.add(stored)
-        assign(model, name, checked(checkpoint, stored, current.shape, dtype))
-    left = [n for n in checkpoint.names() if n not in used and not n.startswith(unused)]
-    if left:
-        raise CheckpointError(f"{checkpoint.directory}: unknown tensors {', '.join(left[:5])}")
+        tensor_name = checkpoint_name(name, prefix)
+        used.add(tensor_name)
+        assign(model, name, read_tensor(checkpoint, tensor_name, current.shape, dtype))
+    unknown = [n for n in checkpoint.names() if n not in used and not n.startswith(unused)]
+    if unknown:
+        raise CheckpointError(f"{checkpoint.directory}: unknown tensors {', '.join(unknown[:5])}")
 
 
 def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
-    """Raise CheckpointError unless the tensors have the sizes that `model`, on meta, is made of.
+    """Raise CheckpointError unless the stored tensors have the shapes of `model`, which is on meta.
 
-    Nothing is read and nothing allocated, so that sizes which a config.json makes up cost nothing:
-    what no tensor has a size of, the caches, follows from what is checked here.
+    Nothing is read or allocated, so wrong sizes in a config.json are refused before they cost
+    memory. The sizes of caches follow from those that are checked here.
     """
     layout = format_of(checkpoint)
-    for name, wanted in model.state_dict().items():
-        stored = stored_name(name, prefix)
-        if stored in checkpoint:
-            check_shape(checkpoint, stored, checkpoint.shape(stored), wanted.shape)
-        elif layout is not None and layout.holds(checkpoint, module := stored.removesuffix(WEIGHT)):
+    for name, expected in model.state_dict().items():
+        tensor_name = checkpoint_name(name, prefix)
+        module = tensor_name.removesuffix(WEIGHT)
+        if tensor_name in checkpoint:
+            check_shape(checkpoint, tensor_name, checkpoint.shape(tensor_name), expected.shape)
+        elif layout is not None and layout.holds(checkpoint, module):
             words = checkpoint.shape(f"{module}.{layout.suffixes[0]}")
-            if CODES_PER_WORD * words.numel() != wanted.numel():
+            if CODES_PER_WORD * words.numel() != expected.numel():
                 raise CheckpointError(
                     f"{checkpoint.directory}: {module} is stored as {list(words)} words, "
-                    f"config.json says {list(wanted.shape)}"
+                    f"config.json says {list(expected.shape)}"
                 )
         else:
-            raise CheckpointError(f"{checkpoint.directory}: tensor {stored!r} is missing")
+            raise CheckpointError(f"{checkpoint.directory}: tensor {tensor_name!r} is missing")
 
 
-def stored_again(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
-    """Names that a checkpoint with tied tables holds and a decoder does not need.
+def duplicate_tables(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
+    """Return the tensor names that a checkpoint with tied tables need not have.
 
-    Quantised releases store the table a second time. Raises CheckpointError where it is another.
+    Quantised releases store the tied table a second time. Raises CheckpointError if it differs.
     """
     if LM_HEAD not in checkpoint:
         return ()
@@ -97,10 +97,10 @@ def stored_again(checkpoint: Checkpoint, prefix: str) -> tuple[str, ...]:
 
 
 def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:
-    """Give every layer's linears random INT4 weights and every table random rows.
+    """Give the linears of all layers random INT4 weights and all tables random rows.
 
-    An output table is dense, as in released INT4 checkpoints. Under a fake-tensor mode nothing is
-    materialised.
+    Output tables are dense, as in released INT4 checkpoints. Under a fake-tensor mode nothing is
+    allocated.
     """
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and name.startswith(LAYERS):
@@ -113,15 +113,16 @@ def fill_dummy(model: nn.Module, group_size: int, dtype: torch.dtype) -> None:
             assign(model, f"{name}.weight", rows)
 
 
-def stored_name(name: str, prefix: str) -> str:
-    """The checkpoint's name of a tensor or module of ours: the output table has no prefix."""
+def checkpoint_name(name: str, prefix: str) -> str:
+    """Return the checkpoint's name of a tensor or module; the output table has no prefix."""
     return name if name.startswith("lm_head") else prefix + name
 
 
-def checked(checkpoint: Checkpoint, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """A tensor of the checkpoint as `dtype`.
+def read_tensor(checkpoint: Checkpoint, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Read a tensor of `shape` from the checkpoint and convert it to `dtype`.
 
-    Raises CheckpointError unless it has `shape` and is of the same kind, float or integer.
+    Raises CheckpointError for another shape, for integers instead of floats or the other way
+    round, and for NaN or infinite values.
     """
     tensor = checkpoint.tensor(name)
     check_shape(checkpoint, name, tensor.shape, shape)
@@ -133,22 +134,23 @@ def checked(checkpoint: Checkpoint, name: str, shape: torch.Size, dtype: torch.d
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """By pieces: a check of all at once takes twice the tensor's own memory."""
-    return all(torch.isfinite(piece).all() for piece in tensor.flatten().split(PIECE))
+    """Whether `tensor` [...] is finite, in pieces: one check would take twice its memory."""
+    pieces = tensor.flatten().split(CHECKED_ELEMENTS)
+    return all(torch.isfinite(piece).all() for piece in pieces)
 
 
 def check_shape(
-    checkpoint: Checkpoint, name: str, stored: Sequence[int], wanted: Sequence[int]
+    checkpoint: Checkpoint, name: str, stored: Sequence[int], expected: Sequence[int]
 ) -> None:
-    """Raise CheckpointError where a stored tensor's shape is not the one that is wanted."""
-    if tuple(stored) != tuple(wanted):
+    """Raise CheckpointError if the stored tensor's shape is not the expected one."""
+    if tuple(stored) != tuple(expected):
         raise CheckpointError(
-            f"{checkpoint.directory}: {name} is {list(stored)}, config.json says {list(wanted)}"
+            f"{checkpoint.directory}: {name} is {list(stored)}, config.json says {list(expected)}"
         )
 
 
 def assign(model: nn.Module, name: str, tensor: Tensor) -> None:
-    """Put `tensor` in place of a parameter or buffer, whatever storage that had."""
+    """Replace the parameter or buffer called `name` by `tensor` [...], whatever its storage was."""
     owner_name, _, leaf = name.rpartition(".")
     owner = model.get_submodule(owner_name)
     if leaf in owner._parameters:
@@ -158,7 +160,7 @@ def assign(model: nn.Module, name: str, tensor: Tensor) -> None:
 
 
 def replace_linear(model: nn.Module, name: str, linear: nn.Module) -> None:
-    """Swap the submodule called `name`."""
+    """Replace the submodule called `name`."""
     owner_name, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(owner_name), leaf, linear)
 
@@ -166,32 +168,32 @@ def replace_linear(model: nn.Module, name: str, linear: nn.Module) -> None:
 def _fill_int4(
     model: nn.Module, checkpoint: Checkpoint, prefix: str, dtype: torch.dtype
 ) -> set[str]:
-    """Make linears INT4 that are stored so, or are to be; the names of their tensors."""
+    """Make linears INT4 that are stored so or to be quantised; return their tensors' names."""
     used: set[str] = set()
     layout = format_of(checkpoint)
     for name, module in list(model.named_modules()):
         if not isinstance(module, nn.Linear):
             continue
-        stored = stored_name(name, prefix)
-        if layout is not None and layout.holds(checkpoint, stored):
-            weight: Int4Weight | None = layout.read(checkpoint, stored)
-            used |= {f"{stored}.{suffix}" for suffix in layout.suffixes}
+        linear = checkpoint_name(name, prefix)
+        if layout is not None and layout.holds(checkpoint, linear):
+            weight: Int4Weight | None = layout.read(checkpoint, linear)
+            used |= {f"{linear}.{suffix}" for suffix in layout.suffixes}
         else:
-            weight = checkpoint.int4(f"{stored}.weight")
-            used.add(f"{stored}.weight")
+            weight = checkpoint.int4(f"{linear}.weight")
+            used.add(f"{linear}.weight")
         if weight is None and name.startswith(LAYERS):
-            weight = _quantised(checkpoint, f"{stored}.weight", module, dtype)
+            weight = _quantise_on_load(checkpoint, f"{linear}.weight", module, dtype)
         if weight is not None:
-            check_shape(checkpoint, stored, weight.shape, (module.out_features, module.in_features))
+            check_shape(checkpoint, linear, weight.shape, (module.out_features, module.in_features))
             replace_linear(model, name, Int4Linear(weight, dtype))
     return used
 
 
-def _quantised(
+def _quantise_on_load(
     checkpoint: Checkpoint, name: str, linear: nn.Linear, dtype: torch.dtype
 ) -> Int4Weight | None:
-    """A dense weight of the checkpoint as INT4; None where that is not asked for."""
+    """Quantise a dense weight of the checkpoint to INT4; None if that is not requested."""
     if checkpoint.quantise is None:
         return None
-    dense = checked(checkpoint, name, linear.weight.shape, torch.float32)
+    dense = read_tensor(checkpoint, name, linear.weight.shape, torch.float32)
     return quantise(dense, checkpoint.quantise, dtype, name)

@@ -3,19 +3,19 @@
 from dataclasses import dataclass, replace
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
+from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.rope import DEFAULT, PROPORTIONAL, ProportionalRope, Rope
 
 MODEL_TYPES = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
 FULL, SLIDING = "full_attention", "sliding_attention"
-# What transformers assumes where config.json has no rope_parameters.
+# What transformers assumes if config.json has no rope_parameters.
 SLIDING_ROPE = Rope(theta=1e4)
 FULL_ROPE = ProportionalRope(theta=1e6, partial_rotary_factor=0.25)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gemma4Config:
-    """What the decoder's math depends on. Sizes are counts of elements.
+    """The geometry of the decoder, in counts of elements.
 
     Sliding layers use `head_dim` and `num_key_value_heads`, full layers the `global_` pair.
     """
@@ -43,11 +43,11 @@ class Gemma4Config:
 
     @property
     def ring_window(self) -> int:
-        """The sliding window, 0 for a model without sliding layers."""
+        """The sliding window; 0 for a model without sliding layers."""
         return self.sliding_window if SLIDING in self.layer_types else 0
 
     def dims(self, layer: int) -> tuple[int, int]:
-        """(head_dim, key/value heads) of one layer."""
+        """Return head_dim and the number of key/value heads of one layer."""
         if self.layer_types[layer] == SLIDING:
             return self.head_dim, self.num_key_value_heads
         return self.global_head_dim, self.num_global_key_value_heads
@@ -64,7 +64,7 @@ class Gemma4Config:
         layer_types = _layer_types(text)
         global_head_dim, global_kv_heads = _global_dims(text, layer_types)
         _check_heads(text, global_head_dim, global_kv_heads)
-        capped = text.has("final_logit_softcapping")
+        has_cap = text.has("final_logit_softcapping")
         return cls(
             vocab_size=text.count("vocab_size"),
             hidden_size=text.count("hidden_size"),
@@ -80,13 +80,13 @@ class Gemma4Config:
             rms_norm_eps=text.number("rms_norm_eps"),
             sliding_rope=_sliding_rope(text),
             full_rope=_full_rope(text),
-            final_logit_softcapping=text.number("final_logit_softcapping") if capped else None,
+            final_logit_softcapping=text.number("final_logit_softcapping") if has_cap else None,
             tie_word_embeddings=text.flag("tie_word_embeddings", True),
         )
 
 
 def refuse_other_variants(text: ConfigSection) -> None:
-    """Raise UnsupportedError for a member of the family that needs other math."""
+    """Raise UnsupportedError for a Gemma 4 variant that needs other math."""
     model_type = text.text("model_type", "")
     if model_type not in MODEL_TYPES:
         raise UnsupportedError(f"{text.where}: model_type {model_type!r} is not a Gemma 4 decoder")
@@ -97,8 +97,8 @@ def refuse_other_variants(text: ConfigSection) -> None:
         raise UnsupportedError("Gemma 4 with shared KV layers (E2B, E4B) is not supported")
     if text.flag("enable_moe_block"):
         raise UnsupportedError(
-            "Gemma 4 with experts (26B-A4B) is not supported: no kernel here multiplies with "
-            "weights that are chosen per token; the 12B and the 31B are dense"
+            "Gemma 4 with experts (26B-A4B) is not supported: there is no kernel for weights "
+            "that are chosen per token; the 12B and the 31B are dense"
         )
     if text.flag("attention_bias"):
         raise UnsupportedError("Gemma 4 with attention biases is not supported")
@@ -111,7 +111,7 @@ def refuse_other_variants(text: ConfigSection) -> None:
 
 def _layer_types(text: ConfigSection) -> tuple[str, ...]:
     kinds = text.texts("layer_types")
-    if len(kinds) != text.count("num_hidden_layers", most=MOST_LAYERS):
+    if len(kinds) != text.count("num_hidden_layers", most=MAX_LAYERS):
         raise CheckpointError(f"{text.where}: layer_types and num_hidden_layers disagree")
     unknown = set(kinds) - {FULL, SLIDING}
     if unknown:
@@ -120,22 +120,25 @@ def _layer_types(text: ConfigSection) -> tuple[str, ...]:
 
 
 def _global_dims(text: ConfigSection, layer_types: tuple[str, ...]) -> tuple[int, int]:
-    """Full layers' dims: two keys as published, or a table per layer as transformers re-saves."""
+    """Return head_dim and key/value heads of full layers.
+
+    Published configs have two keys for them; transformers re-saves them as a table per layer.
+    """
     head_dim, kv_heads = text.count("head_dim"), text.count("num_key_value_heads")
     if not text.has("per_layer_config"):
         # As in transformers: full layers have their own kv heads only where keys are the values.
-        own_kv_heads = text.flag("attention_k_eq_v")
+        has_global_kv_heads = text.flag("attention_k_eq_v")
         return (
             text.count("global_head_dim", head_dim),
-            text.count("num_global_key_value_heads", kv_heads) if own_kv_heads else kv_heads,
+            text.count("num_global_key_value_heads", kv_heads) if has_global_kv_heads else kv_heads,
         )
     table = text.section("per_layer_config")
     layers = {int(key): table.section(key) for key in table.values if key.isdecimal()}
     full = [i for i, kind in enumerate(layer_types) if kind == FULL]
-    plain = ConfigSection({}, text.where)
+    empty = ConfigSection({}, text.where)
     dims = {
         (layer.count("head_dim", head_dim), layer.count("num_key_value_heads", kv_heads))
-        for layer in (layers.get(i, plain) for i in full)
+        for layer in (layers.get(i, empty) for i in full)
     }
     if len(dims) > 1 or not set(layers) <= set(full) or len(layers) != len(table.values):
         raise UnsupportedError(
@@ -145,7 +148,7 @@ def _global_dims(text: ConfigSection, layer_types: tuple[str, ...]) -> tuple[int
 
 
 def _check_heads(text: ConfigSection, global_head_dim: int, global_kv_heads: int) -> None:
-    """Raise CheckpointError for heads that cannot be shared out or rotated."""
+    """Raise CheckpointError for heads that cannot be grouped or rotated."""
     heads = text.count("num_attention_heads")
     sliding = text.count("head_dim"), text.count("num_key_value_heads")
     for head_dim, kv_heads in (sliding, (global_head_dim, global_kv_heads)):
@@ -165,21 +168,21 @@ def _full_rope(text: ConfigSection) -> Rope:
     if not text.has("rope_parameters"):
         return FULL_ROPE
     section = _rope_section(text, FULL, PROPORTIONAL)
-    turning = section.number("partial_rotary_factor", 1.0)
-    if turning > 1.0:
+    rotated = section.number("partial_rotary_factor", 1.0)
+    if rotated > 1.0:
         raise CheckpointError(f"{text.where}: partial_rotary_factor is more than 1")
     return ProportionalRope(
         theta=section.number("rope_theta"),
         factor=section.number("factor", 1.0),
-        partial_rotary_factor=turning,
+        partial_rotary_factor=rotated,
     )
 
 
 def _rope_section(text: ConfigSection, kind: str, expected: str) -> ConfigSection:
-    """The parameters of one kind of layer, whose type must be the `expected` one."""
+    """Return the rope parameters of one kind of layer, whose type must be `expected`."""
     section = text.section("rope_parameters").section(kind)
-    if (found := section.text("rope_type", DEFAULT)) != expected:
-        raise UnsupportedError(f"{text.where}: rope_type {found!r} on {kind} layers")
+    if (name := section.text("rope_type", DEFAULT)) != expected:
+        raise UnsupportedError(f"{text.where}: rope_type {name!r} on {kind} layers")
     return section
 
 
@@ -201,7 +204,7 @@ GEMMA4_31B = Gemma4Config(
     final_logit_softcapping=30.0,
     tie_word_embeddings=True,
 )
-"""google/gemma-4-31B-it, for dummy weights; a real export reads the checkpoint's own config."""
+"""google/gemma-4-31B-it, for dummy weights; other exports read the checkpoint's config."""
 
 GEMMA4_12B = replace(
     GEMMA4_31B,
@@ -212,4 +215,4 @@ GEMMA4_12B = replace(
     num_key_value_heads=8,
     num_global_key_value_heads=1,
 )
-"""The text decoder of google/gemma-4-12B-it, likewise."""
+"""The text decoder of google/gemma-4-12B-it, for dummy weights."""

@@ -1,4 +1,4 @@
-"""The Gemma 4 text decoder, written to be exported.
+"""The Gemma 4 text decoder, written to be exported, and how its checkpoints are read.
 
 Math as in transformers 5.17 `modeling_gemma4.py`: four norms per layer around attention and MLP,
 q/k/v norms per head, keys that double as values on full layers, no attention scaling, a scalar on
@@ -6,27 +6,35 @@ each layer's whole stream, and a soft cap on the logits.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.common.errors import CheckpointError
+from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
-from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.layer import GatedMLP, ResidualLayer, add_branch
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
-from eagle_aot.targets.decoder.residual import ResidualLayer, join
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
+from eagle_aot.targets.decoder.weights import LM_HEAD, check_sizes, duplicate_tables, load_weights
 from eagle_aot.targets.gemma4.config import FULL, SLIDING, Gemma4Config
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
+PREFIXES = ("model.language_model.", "model.", "")
+"""Tensor name prefixes: multimodal layout, text layout, ExecuTorch's quantised checkpoints."""
+NOT_TEXT = tuple(
+    f"model.{part}." for part in ("vision_tower", "embed_vision", "audio_tower", "embed_audio")
+)
 
 
 class Gemma4Attention(CachedAttention):
-    """Grouped-query attention with q, k and v norms; `v_proj` is None where keys are the values.
+    """Grouped-query attention with q, k and v norms; `v_proj` is None if keys are the values.
 
-    They are so before the norms only: keys get a weight and are rotated, values are not. So both
-    are stored, and both must be read.
+    They are the same before the norms only: keys are then scaled by a weight and rotated, values
+    are not. So both are stored, and both are read.
     """
 
     scale = 1.0
@@ -52,10 +60,10 @@ class Gemma4Attention(CachedAttention):
 
 
 class Gemma4Layer(ResidualLayer):
-    """One decoder layer: each branch is normalised before and after, the result scaled."""
+    """One decoder layer: each branch is normalised before and after, and the result is scaled."""
 
     layer_scalar: Tensor
-    branch_ends = ("self_attn.o_proj", "mlp.down_proj")
+    branch_outputs = ("self_attn.o_proj", "mlp.down_proj")
 
     def __init__(
         self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec
@@ -80,29 +88,39 @@ class Gemma4Layer(ResidualLayer):
     def attention(
         self, config: Gemma4Config, layer: int, dtype: torch.dtype, caches: CacheSpec
     ) -> nn.Module:
-        """Its attention: the target's own, which a drafter's layers have not."""
+        """Make the attention of this layer; subclasses may make another."""
         return Gemma4Attention(config, layer, dtype, caches)
 
-    def join_packed(self) -> None:
-        """The scale gets a second dimension: one alone, of few numbers, Inductor writes into the
-        program's text, and has a kernel launched that makes it a tensor again."""
-        super().join_packed()
+    def fuse_branch_outputs(self) -> None:
+        """Also give the scale a second dimension.
+
+        Inductor writes a small one-dimensional constant into the program's text and launches a
+        kernel that makes it a tensor again.
+        """
+        super().fuse_branch_outputs()
         if self.layer_scalar.ndim == 1:  # not packed before
             self.layer_scalar = self.layer_scalar.view(1, 1)
 
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm
     ) -> tuple[Tensor, Tensor]:
-        attended = self.self_attn(normed, context)
-        norms = self.pre_feedforward_layernorm, self.post_attention_layernorm
-        stream, normed = join(attended, stream, *norms)
-        mixed = self.mlp(normed)
-        norms = next_norm, self.post_feedforward_layernorm
-        return join(mixed, stream, *norms, self.layer_scalar)
+        stream, normed = add_branch(
+            self.self_attn(normed, context),
+            stream,
+            self.pre_feedforward_layernorm,
+            self.post_attention_layernorm,
+        )
+        return add_branch(
+            self.mlp(normed),
+            stream,
+            next_norm,
+            self.post_feedforward_layernorm,
+            self.layer_scalar,
+        )
 
 
 class Gemma4Target(TapDecoder):
-    """A Gemma 4 text decoder with caches as `caches` says."""
+    """A Gemma 4 text decoder; weights and activations have `dtype`, caches follow `caches`."""
 
     embed_scale: Tensor
     never: Tensor | None
@@ -144,14 +162,14 @@ class Gemma4Target(TapDecoder):
         assert isinstance(embedding, RotaryEmbedding)
         return embedding
 
-    def suppress(self, tokens: Sequence[int]) -> None:
-        """Let none of these ids be likely at all from now on."""
+    def suppress_tokens(self, tokens: Sequence[int]) -> None:
+        """Set the logits of these token ids to minus infinity from now on."""
         never = torch.zeros(self.vocab_size)
         never[list(tokens)] = float("-inf")
         self.register_buffer("never", never, persistent=False)
 
     def logits(self, normed: Tensor) -> Tensor:
-        logits = cast(self.products(normed), torch.float32)
+        logits = cast(self.output_product(normed), torch.float32)
         if (cap := self.config.final_logit_softcapping) is not None:
             logits = cap * torch.tanh(logits / cap)
         return logits if self.never is None else logits + self.never
@@ -159,3 +177,27 @@ class Gemma4Target(TapDecoder):
 
 def _linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias=False, dtype=dtype, device=META)
+
+
+def load_gemma4(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> Gemma4Target:
+    """Load the decoder of `checkpoint` on the host; linears are INT4 where the checkpoint is."""
+    config = Gemma4Config.from_hf(checkpoint.config)
+    prefix = name_prefix(checkpoint)
+    unused = NOT_TEXT
+    if checkpoint.int4(LM_HEAD) is not None:  # tied before the tables were quantised apart
+        config = replace(config, tie_word_embeddings=False)
+    if config.tie_word_embeddings:
+        unused += duplicate_tables(checkpoint, prefix)
+    with torch.device("meta"):
+        check_sizes(Gemma4Target(config, dtype, caches), checkpoint, prefix)
+    target = Gemma4Target(config, dtype, caches)
+    load_weights(target, checkpoint, prefix, unused, dtype)
+    return target.eval()
+
+
+def name_prefix(checkpoint: Checkpoint) -> str:
+    """Return the prefix of `embed_tokens.weight` in this checkpoint's tensor names."""
+    for prefix in PREFIXES:
+        if f"{prefix}embed_tokens.weight" in checkpoint:
+            return prefix
+    raise CheckpointError(f"{checkpoint.directory}: no {PREFIXES[0]}embed_tokens.weight")

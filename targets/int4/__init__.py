@@ -1,7 +1,8 @@
-"""INT4 weights: one canonical layout, readers of the formats found on disk, and INT8 in digits."""
+"""INT4 weights: one canonical layout, readers of stored formats, and INT8 as two INT4 digits."""
 
-from eagle_aot.targets.int4.linear import Biased, Int4Linear
-from eagle_aot.targets.int4.packed_linear import (
+from eagle_aot.targets.int4.linear import (
+    Biased,
+    Int4Linear,
     PackedGatedInt4,
     PackedInt4Linear,
     PackedProjections,

@@ -13,15 +13,14 @@ from torch import Tensor
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.nibbles import bytes_of_words, codes_of_words
-from eagle_aot.targets.int4.weight import Int4Weight
+from eagle_aot.targets.int4.weight import Int4Weight, bytes_of_words, codes_of_words
 
 SUFFIXES = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
 SYMMETRIC_ZERO = 8.0
 
 
 def check_config(config: ConfigSection) -> None:
-    """Refuse, in one sentence, every scheme that `read_weight` would misread."""
+    """Raise UnsupportedError for every scheme that `read_weight` would misread."""
     if config.has("kv_cache_scheme"):
         raise UnsupportedError("compressed-tensors kv_cache_scheme: a quantised KV cache")
     groups = config.section("config_groups")
@@ -30,10 +29,10 @@ def check_config(config: ConfigSection) -> None:
 
 
 def read_weight(checkpoint: Checkpoint, module: str) -> Int4Weight:
-    """The INT4 weight of the linear called `module` in the checkpoint, scale in float32.
+    """Read the weight of the linear called `module`, scale and zero point as float32.
 
-    Raises CheckpointError when its tensors contradict one another and UnsupportedError for
-    act-order columns.
+    Raises CheckpointError if its tensors contradict one another and UnsupportedError for act-order
+    columns.
     """
     packed = checkpoint.tensor(f"{module}.weight_packed")
     scale = checkpoint.tensor(f"{module}.weight_scale").float()

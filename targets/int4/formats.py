@@ -1,4 +1,4 @@
-"""Which reader takes what config.json says of its quantised linears, as one plain table."""
+"""The readers of quantised linears, by the `quant_method` of config.json."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4 import awq, compressed_tensors, gptq
+from eagle_aot.targets.int4 import awq_gptq, compressed_tensors
 from eagle_aot.targets.int4.weight import Int4Weight
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """How one method stores a linear as several tensors.
+class QuantFormat:
+    """How a quantisation method stores a linear as several tensors.
 
-    `check` refuses what `read` would misread; `suffixes` are of all tensors that `read` uses or
-    knows, the first of which says that a linear is quantised.
+    `check` raises UnsupportedError for what `read` would misread. `suffixes` are those of all
+    tensors that `read` may use; a tensor with the first one marks a linear as quantised.
     """
 
     check: Callable[[ConfigSection], None]
@@ -29,22 +29,22 @@ class Format:
 
 COMPRESSED_TENSORS = "compressed-tensors"
 IN_THE_FILE = "torchao"
-"""A method whose files say themselves what they hold."""
+"""A method whose files describe their tensors themselves."""
 
 FORMATS = {
-    COMPRESSED_TENSORS: Format(
+    COMPRESSED_TENSORS: QuantFormat(
         compressed_tensors.check_config,
         compressed_tensors.SUFFIXES,
         compressed_tensors.read_weight,
     ),
-    "awq": Format(awq.check_config, awq.SUFFIXES, awq.read_weight),
-    "gptq": Format(gptq.check_config, gptq.SUFFIXES, gptq.read_weight),
+    "awq": QuantFormat(awq_gptq.check_awq, awq_gptq.AWQ_SUFFIXES, awq_gptq.read_awq),
+    "gptq": QuantFormat(awq_gptq.check_gptq, awq_gptq.GPTQ_SUFFIXES, awq_gptq.read_gptq),
 }
-"""By `quant_method`."""
+"""Formats by `quant_method`."""
 
 
-def format_of(checkpoint: Checkpoint) -> Format | None:
-    """How the checkpoint stores quantised linears; None: as its files say, or it has none.
+def format_of(checkpoint: Checkpoint) -> QuantFormat | None:
+    """Return how the checkpoint stores quantised linears as several tensors; None if it does not.
 
     Raises UnsupportedError for a method or a variant that is not read.
     """
@@ -55,7 +55,7 @@ def format_of(checkpoint: Checkpoint) -> Format | None:
     if method == IN_THE_FILE:
         return None
     if method not in FORMATS:
-        known = ", ".join([*FORMATS, IN_THE_FILE])
-        raise UnsupportedError(f"quantisation method {method!r}: known are {known}")
+        supported = ", ".join([*FORMATS, IN_THE_FILE])
+        raise UnsupportedError(f"quantisation method {method!r}: known are {supported}")
     FORMATS[method].check(config)
     return FORMATS[method]

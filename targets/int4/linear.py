@@ -1,16 +1,27 @@
-"""A linear layer over an INT4 weight."""
+"""Linear layers over INT4 weights, in the canonical layout and packed for the GPU kernels."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.targets.int4.weight import Int4Weight, repeated
-from eagle_aot.triton_kernels.int4_gemm import int4_linear_reference
+from eagle_aot.targets.int4.weight import Int4Weight, repeat_digits
+from eagle_aot.triton_kernels.int4_gemm import (
+    GATED_ROWS,
+    PackedInt4,
+    choose_splits,
+    int4_gated_linear,
+    int4_linear,
+    int4_linear_parts,
+    int4_linear_reference,
+)
 
 
 class Int4Linear(nn.Module):
-    """Drop-in for a bias-free `nn.Linear`, INT4 or INT8; activations keep their dtype.
+    """A bias-free `nn.Linear` with an INT4 or INT8 weight; activations keep their dtype.
 
-    It dequantises wherever it runs. `PackedInt4Linear` is what GPU kernels read.
+    It dequantises the weight in every forward. `PackedInt4Linear` is the form for the GPU kernels.
     """
 
     qdata: Tensor
@@ -28,23 +39,23 @@ class Int4Linear(nn.Module):
 
     @property
     def weight(self) -> Int4Weight:
-        """The weight, scale and zero point in the layer's dtype."""
+        """The weight, with scale and zero point in the layer's dtype."""
         return Int4Weight(self.qdata, self.scale, self.zero_point, digits=self.digits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [1, M, K] -> [1, M, N]."""
-        x = repeated(x, self.digits)
+        """Multiply `x` [1, M, K]: [1, M, N]."""
+        x = repeat_digits(x, self.digits)
         return int4_linear_reference(x, self.qdata, self.scale, self.zero_point)
 
     def dense(self) -> nn.Linear:
-        """The same layer with its weight dequantised."""
+        """Return the layer with its weight dequantised."""
         linear = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         linear.weight = nn.Parameter(self.weight.dense(), requires_grad=False)
         return linear
 
 
 class Biased(nn.Module):
-    """A bias-free linear and what is added to its product."""
+    """A bias-free linear and a bias that is added to its output."""
 
     bias: Tensor
 
@@ -54,5 +65,129 @@ class Biased(nn.Module):
         self.register_buffer("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [1, M, K] -> [1, M, N]."""
+        """Multiply `x` [1, M, K] and add the bias: [1, M, N]."""
         return self.linear(x) + self.bias
+
+
+class PackedModule(nn.Module):
+    """Base class: a weight as `codes`, `scales` and `zeros` (or None) of `int4_gemm/packing.py`.
+
+    `splits` is the number of parts of K; it depends on the GPU and the weight, not on the input.
+    """
+
+    codes: nn.Parameter
+    scales: nn.Parameter
+    zeros: nn.Parameter | None
+
+    def __init__(self, weight: Int4Weight, multiprocessors: int) -> None:
+        """Raise UnsupportedError for a weight that the kernels cannot read."""
+        super().__init__()
+        packed = weight.pack()
+        self.out_features, columns = weight.shape
+        self.in_features, self.digits = columns // weight.digits, weight.digits
+        self.splits = choose_splits(packed.rows, packed.scales.shape[1], multiprocessors)
+        # Parameters, not buffers: a method may write a buffer, so AOTInductor clones each of them.
+        self.codes, self.scales = _frozen(packed.codes), _frozen(packed.scales)
+        self.register_parameter("zeros", None if packed.zeros is None else _frozen(packed.zeros))
+
+    def product(self, x: Tensor) -> Tensor:
+        """Multiply `x` bfloat16 [1, M, K]: [1, M, N]."""
+        x = repeat_digits(x, self.digits)
+        return int4_linear(x, self.codes, self.scales, self.zeros, self.out_features, self.splits)
+
+    def parts(self, x: Tensor) -> Tensor:
+        """Multiply `x` bfloat16 [1, M, K] in parts, whose sum is `product`: [S, 1, M, N]."""
+        return int4_linear_parts(
+            repeat_digits(x, self.digits),
+            self.codes,
+            self.scales,
+            self.zeros,
+            self.out_features,
+            self.splits,
+        )
+
+
+class PackedInt4Linear(PackedModule):
+    """An `Int4Linear` after packing. With `returns_parts` the caller adds up the parts."""
+
+    returns_parts = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply `x` bfloat16 [1, M, K]: [1, M, N], or parts of that, [S, 1, M, N]."""
+        return self.parts(x) if self.returns_parts else self.product(x)
+
+    def dense(self) -> nn.Linear:
+        """Return the layer with its weight dequantised."""
+        columns = self.digits * self.in_features
+        packed = PackedInt4(self.codes, self.scales, self.zeros, self.out_features, columns)
+        return Int4Linear(Int4Weight.unpack(packed, self.digits), self.scales.dtype).dense()
+
+
+class PackedProjections(PackedModule):
+    """Several linears of one input as one, such as q, k and v, with their rows concatenated."""
+
+    def __init__(self, weights: Sequence[Int4Weight], multiprocessors: int) -> None:
+        """All weights have one group size and number of digits. Raises as `PackedModule`."""
+        super().__init__(concatenate(weights), multiprocessors)
+        ends = [0, *accumulate(weight.shape[0] for weight in weights)]
+        self.columns = tuple(slice(first, end) for first, end in pairwise(ends))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Multiply `x` bfloat16 [1, M, K]: [1, M, N] for each linear, views of one tensor."""
+        product = self.product(x)
+        return tuple(product[..., columns] for columns in self.columns)
+
+
+class PackedGatedInt4(PackedModule):
+    """The gate and up projections of a gated MLP as one, with the activation: `act(gate) * up`."""
+
+    def __init__(
+        self, gate: Int4Weight, up: Int4Weight, activation: str, multiprocessors: int
+    ) -> None:
+        """Both weights have one shape, group size and number of digits; `GATED_ROWS` divides N.
+
+        `activation` is that of `int4_gated_linear`. Raises UnsupportedError as `PackedModule`.
+        """
+        super().__init__(interleave(gate, up), multiprocessors)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply `x` bfloat16 [1, M, K]: `act(gate) * up`, [1, M, N]."""
+        return int4_gated_linear(
+            repeat_digits(x, self.digits),
+            self.codes,
+            self.scales,
+            self.zeros,
+            self.out_features,
+            self.splits,
+            self.activation,
+        )
+
+
+def _frozen(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)
+
+
+def concatenate(weights: Sequence[Int4Weight]) -> Int4Weight:
+    """Concatenate the rows of several weights."""
+    return Int4Weight(
+        qdata=torch.cat([weight.qdata for weight in weights]),
+        scale=torch.cat([weight.scale for weight in weights], dim=1),
+        zero_point=torch.cat([weight.zero_point for weight in weights], dim=1),
+        digits=weights[0].digits,
+    )
+
+
+def interleave(gate: Int4Weight, up: Int4Weight) -> Int4Weight:
+    """Alternate `GATED_ROWS` rows of the gate with as many of up."""
+
+    def rows(first: Tensor, second: Tensor, dim: int) -> Tensor:
+        parts = [x.unflatten(dim, (-1, GATED_ROWS)) for x in (first, second)]
+        return torch.stack(parts, dim=dim + 1).flatten(dim, dim + 2)
+
+    return Int4Weight(
+        qdata=rows(gate.qdata, up.qdata, 0),
+        scale=rows(gate.scale, up.scale, 1),
+        zero_point=rows(gate.zero_point, up.zero_point, 1),
+        digits=gate.digits,
+    )

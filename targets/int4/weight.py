@@ -1,4 +1,4 @@
-"""The canonical layout of a group-quantised INT4 weight."""
+"""The canonical layout of a group-quantised INT4 weight, and the packing of its codes."""
 
 from dataclasses import dataclass, field
 
@@ -18,14 +18,14 @@ from eagle_aot.triton_kernels.int4_gemm import (
 
 @dataclass(frozen=True, slots=True)
 class Int4Weight:
-    """A [N, K] weight, `(code - zero_point) * scale`, groups of g consecutive k.
+    """A weight [N, K], `(code - zero_point) * scale`, with a scale per group of g consecutive k.
 
-    qdata uint8 [N, K / 2], codes 0..15, even k in the low nibble; scale and zero_point float
-    [K / g, N]. Symmetric weights have zero_point 8 throughout. This is the layout of ExecuTorch's
-    `ExportableInt4Tensor`.
+    qdata uint8 [N, K / 2] holds codes 0..15, even k in the low nibble; scale and zero_point are
+    float [K / g, N]. Symmetric weights have zero_point 8 everywhere. This is the layout of
+    ExecuTorch's `ExportableInt4Tensor`.
 
-    An INT8 weight is one of two `digits` (`int8_digits.py`): K counts the columns of both, and it
-    is multiplied by its input beside itself.
+    An INT8 weight has two `digits` (`quantisers.py`): K counts the columns of both, and its input
+    is repeated once per digit.
     """
 
     qdata: Tensor
@@ -47,7 +47,7 @@ class Int4Weight:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """N and K."""
         return self.qdata.shape[0], 2 * self.qdata.shape[1]
 
     @property
@@ -56,8 +56,8 @@ class Int4Weight:
         return 2 * self.qdata.shape[1] // self.scale.shape[0]
 
     @property
-    def unpackable(self) -> str | None:
-        """Why the GPU kernels cannot read the weight and what to do; None: they can."""
+    def unpackable_reason(self) -> str | None:
+        """Why the GPU kernels cannot read the weight, and what to do; None if they can."""
         if packable_group(self.group_size) is None:
             return (
                 f"groups of {self.group_size} columns, the GPU kernels read multiples of 32: "
@@ -69,39 +69,40 @@ class Int4Weight:
         return None
 
     def pack(self) -> PackedInt4:
-        """The weight in the order that the GPU kernels read, on its own device.
+        """Return the weight in the order that the GPU kernels read, on its own device.
 
-        A GPU does the work where there is one, as a host takes a minute for a model of 60 layers.
-        Raises UnsupportedError where `unpackable` says why.
+        A GPU does the packing if there is one: a host takes a minute for a model of 60 layers.
+        Raises UnsupportedError if there is an `unpackable_reason`.
         """
-        if self.unpackable:
-            raise UnsupportedError(f"INT4 weight: {self.unpackable}")
-        weight = self.qdata, self.scale, self.zero_point
+        if self.unpackable_reason:
+            raise UnsupportedError(f"INT4 weight: {self.unpackable_reason}")
         if not torch.cuda.is_available() or isinstance(self.qdata, FakeTensor):
-            return pack(*weight)
-        return pack(*(tensor.cuda() for tensor in weight)).to(self.qdata.device)
+            return pack(self.qdata, self.scale, self.zero_point)
+        packed = pack(self.qdata.cuda(), self.scale.cuda(), self.zero_point.cuda())
+        return packed.to(self.qdata.device)
 
     @classmethod
     def unpack(cls, packed: PackedInt4, digits: int = 1) -> "Int4Weight":
-        """What was packed, bit for bit; groups of more than 128 columns as several equal ones."""
-        return cls(*unpack(packed), digits=digits)
+        """Undo `pack`, bit for bit; a group of more than 128 columns becomes several equal ones."""
+        qdata, scale, zero_point = unpack(packed)
+        return cls(qdata, scale, zero_point, digits=digits)
 
     def dense(self) -> Tensor:
-        """The weight [N, K], digits added up, in the dtype of its scales."""
+        """Dequantise to [N, K], digits added up, in the dtype of the scales."""
         weight = dequantise_int4(self.qdata, self.scale, self.zero_point)
         return weight if self.digits == 1 else weight.unflatten(1, (self.digits, -1)).sum(1)
 
 
-def repeated(x: Tensor, digits: int) -> Tensor:
-    """The input [..., K] as a weight of so many digits takes it, [..., digits x K]."""
+def repeat_digits(x: Tensor, digits: int) -> Tensor:
+    """Repeat an input [..., K] once per digit of the weight: [..., digits * K]."""
     return x if digits == 1 else torch.cat(digits * (x,), dim=-1)
 
 
 def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) -> Int4Weight:
-    """A symmetric weight of random codes and scales; a unit input gives about a unit output.
+    """Make a symmetric weight of random codes and scales; a unit input gives about a unit output.
 
-    Codes are 1 to 15: with 0 as well their mean would be off the zero point, and in a stack of
-    such layers that one direction drowns all others.
+    Codes are 1 to 15. With 0 their mean would differ from the zero point, and in a stack of such
+    layers that one direction would dominate all others.
     """
     groups = columns // group_size
     low, high = (torch.randint(1, 16, (rows, columns // 2), dtype=torch.uint8) for _ in range(2))
@@ -111,3 +112,24 @@ def random_int4(rows: int, columns: int, group_size: int, dtype: torch.dtype) ->
         scale=spread / (4.3 * columns**0.5),
         zero_point=torch.full((groups, rows), 8.0, dtype=dtype),
     )
+
+
+def codes_of_words(words: Tensor) -> Tensor:
+    """Unpack int32 words [..., W] to uint8 codes [..., 8 W], lowest nibble first."""
+    return codes_of_bytes(bytes_of_words(words))
+
+
+def bytes_of_words(words: Tensor) -> Tensor:
+    """View int32 words [..., W] as uint8 bytes [..., 4 W], lowest byte first."""
+    flat = words.flatten()  # a transposed single column claims to be contiguous, but has no view
+    return flat.view(torch.uint8).view(*words.shape[:-1], -1)
+
+
+def codes_of_bytes(pairs: Tensor) -> Tensor:
+    """Unpack bytes uint8 [..., B] to uint8 codes [..., 2 B], low nibble first."""
+    return torch.stack((pairs & 0xF, pairs >> 4), dim=-1).flatten(-2)
+
+
+def bytes_of_codes(codes: Tensor) -> Tensor:
+    """Pack uint8 codes [..., K] as canonical `qdata`: [..., K / 2], even k in the low nibble."""
+    return codes[..., 0::2] | (codes[..., 1::2] << 4)

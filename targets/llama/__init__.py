@@ -10,7 +10,7 @@ from eagle_aot.targets.llama.config import (
     SMOLLM2_135M,
     read_config,
 )
-from eagle_aot.targets.pre_norm.weights import load_pre_norm
+from eagle_aot.targets.pre_norm.model import load_pre_norm
 
 __all__ = [
     "LLAMA_3_1_8B",

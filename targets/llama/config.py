@@ -1,4 +1,4 @@
-"""Llama: what its configs say beyond those of other pre-norm decoders, and published ones."""
+"""Llama's config.json, and the geometry of published models."""
 
 from dataclasses import replace
 
@@ -27,8 +27,8 @@ LLAMA_3_1_8B = PreNormConfig(
     tie_word_embeddings=False,
     qk_norm=False,
 )
-"""meta-llama/Llama-3.1-8B, as configs quoted by others have it; like all geometries here for dummy
-weights, a real export reads the checkpoint's own config."""
+"""meta-llama/Llama-3.1-8B, as quoted in other configs. Like all geometries in this file it is for
+dummy weights; other exports read the checkpoint's config."""
 
 LLAMA_3_3_70B = replace(
     LLAMA_3_1_8B,

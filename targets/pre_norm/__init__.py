@@ -1,1 +1,1 @@
-"""Decoders with a norm before each branch and none after: the frame of Llama and Qwen3."""
+"""Decoders with a norm before each branch and none after: what Llama and Qwen3 share."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
+from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.rope import Rope, read_rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -11,10 +11,10 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreNormConfig:
-    """What the math of `PreNormDecoder` depends on. Sizes are counts of elements.
+    """The geometry of a `PreNormDecoder`, in counts of elements.
 
-    With `qk_norm` every query and key head is normalised before it is rotated. `sliding_window`
-    says how far layers of that type see.
+    With `qk_norm` every query and key head is normalised before it is rotated. `sliding_window` is
+    the number of positions that sliding layers see.
     """
 
     vocab_size: int
@@ -36,7 +36,7 @@ class PreNormConfig:
 
     @property
     def ring_window(self) -> int:
-        """The sliding window, 0 for a model without sliding layers."""
+        """The sliding window; 0 for a model without sliding layers."""
         return self.sliding_window if SLIDING in self.layer_types else 0
 
 
@@ -49,9 +49,9 @@ def read_pre_norm(
     layer_types: tuple[str, ...] = (),
     sliding_window: int = 0,
 ) -> PreNormConfig:
-    """The keys that all such families share; the rest is what the family makes of its own keys.
+    """Read the keys that all pre-norm families share; the arguments come from a family's own.
 
-    `head_dim` is the family's default, None for hidden size / heads; without `layer_types` all
+    `head_dim` is the family's default, None for hidden size / heads. Without `layer_types` all
     layers are full. Raises CheckpointError for a missing or odd value and UnsupportedError for
     another family and for math that is not implemented.
     """
@@ -67,7 +67,7 @@ def read_pre_norm(
         vocab_size=config.count("vocab_size"),
         hidden_size=hidden,
         intermediate_size=config.count("intermediate_size"),
-        layer_types=layer_types or (FULL,) * config.count("num_hidden_layers", most=MOST_LAYERS),
+        layer_types=layer_types or (FULL,) * config.count("num_hidden_layers", most=MAX_LAYERS),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
@@ -81,10 +81,10 @@ def read_pre_norm(
 
 def refuse_other_math(config: ConfigSection, model_type: str) -> None:
     """Raise UnsupportedError for another family, another activation, or biases."""
-    found = config.text("model_type", "")
-    if found != model_type:
+    name = config.text("model_type", "")
+    if name != model_type:
         raise UnsupportedError(
-            f"{config.where}: model_type {found!r}, not {model_type!r}: use --target-model auto"
+            f"{config.where}: model_type {name!r}, not {model_type!r}: use --target-model auto"
         )
     for key in ("attention_bias", "mlp_bias"):
         if config.flag(key):

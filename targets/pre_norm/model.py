@@ -1,26 +1,33 @@
-"""The decoder of Llama and its kin, written to be exported.
+"""The decoder of Llama and Qwen3, written to be exported, and how its checkpoints are read.
 
-Two norms per layer, each before its branch; grouped-query attention, rotated whole; a SiLU-gated
-MLP; no biases. Modules are named as Hugging Face checkpoints name them.
+Two norms per layer, each before its branch; grouped-query attention with fully rotated heads; a
+SiLU-gated MLP; no biases. Modules have the names of Hugging Face checkpoints.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.cached_attention import CachedAttention
-from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.layer import GatedMLP, ResidualLayer, add_branch
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
-from eagle_aot.targets.decoder.residual import ResidualLayer, join
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
+from eagle_aot.targets.decoder.weights import check_sizes, duplicate_tables, load_weights
 from eagle_aot.targets.pre_norm.config import SLIDING, PreNormConfig
 
 META = torch.device("meta")  # linears and the embedding get their storage from the loader
+PREFIX = "model."
+COMPUTED = ".rotary_emb.inv_freq"
+"""Suffix of tables that old checkpoints store and that are computed here."""
 
 
 class PreNormAttention(CachedAttention):
-    """Grouped-query attention; `q_norm` and `k_norm` do nothing in families without them."""
+    """Grouped-query attention; `q_norm` and `k_norm` are identities in families without them."""
 
     def __init__(
         self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
@@ -47,7 +54,7 @@ class PreNormAttention(CachedAttention):
 class PreNormLayer(ResidualLayer):
     """One decoder layer."""
 
-    branch_ends = ("self_attn.o_proj", "mlp.down_proj")
+    branch_outputs = ("self_attn.o_proj", "mlp.down_proj")
 
     def __init__(
         self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
@@ -68,19 +75,19 @@ class PreNormLayer(ResidualLayer):
     def attention(
         self, config: PreNormConfig, kind: str, dtype: torch.dtype, caches: CacheSpec
     ) -> PreNormAttention:
-        """Its attention."""
+        """Make the attention of this layer; subclasses may make another."""
         return PreNormAttention(config, kind, dtype, caches)
 
     def forward(
         self, stream: Tensor, normed: Tensor, context: Context, next_norm: RMSNorm
     ) -> tuple[Tensor, Tensor]:
         attended = self.self_attn(normed, context)
-        stream, normed = join(attended, stream, self.post_attention_layernorm)
-        return join(self.mlp(normed), stream, next_norm)
+        stream, normed = add_branch(attended, stream, self.post_attention_layernorm)
+        return add_branch(self.mlp(normed), stream, next_norm)
 
 
 class PreNormDecoder(TapDecoder):
-    """A pre-norm decoder with caches as `caches` says."""
+    """A pre-norm decoder; weights and activations have `dtype`, caches follow `caches`."""
 
     def __init__(self, config: PreNormConfig, dtype: torch.dtype, caches: CacheSpec) -> None:
         super().__init__(caches.max_seq_len, config.ring_window, caches.sequences)
@@ -109,9 +116,27 @@ class PreNormDecoder(TapDecoder):
         return self.rotary
 
     def logits(self, normed: Tensor) -> Tensor:
-        return cast(self.products(normed), torch.float32)
+        return cast(self.output_product(normed), torch.float32)
 
 
 def linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
-    """Without a bias, and without storage yet."""
+    """Make a linear without a bias and without storage."""
     return nn.Linear(inputs, outputs, bias=False, dtype=dtype, device=META)
+
+
+def load_pre_norm(
+    read_config: Callable[[ConfigSection], PreNormConfig],
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    caches: CacheSpec,
+) -> PreNormDecoder:
+    """Load the decoder of `checkpoint` on the host; linears are INT4 where the checkpoint is."""
+    config = read_config(checkpoint.config)
+    unused = tuple(name for name in checkpoint.names() if name.endswith(COMPUTED))
+    if config.tie_word_embeddings:
+        unused += duplicate_tables(checkpoint, PREFIX)
+    with torch.device("meta"):
+        check_sizes(PreNormDecoder(config, dtype, caches), checkpoint, PREFIX)
+    target = PreNormDecoder(config, dtype, caches)
+    load_weights(target, checkpoint, PREFIX, unused, dtype)
+    return target.eval()

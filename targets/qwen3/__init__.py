@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from eagle_aot.targets.pre_norm.weights import load_pre_norm
+from eagle_aot.targets.pre_norm.model import load_pre_norm
 from eagle_aot.targets.qwen3.config import (
     MODEL_TYPE,
     QWEN3_0_6B,

@@ -1,13 +1,13 @@
-"""Qwen3, dense: what its configs say beyond those of other pre-norm decoders, published ones."""
+"""The config.json of dense Qwen3 models, and the geometry of published ones."""
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
+from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.rope import Rope
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig, read_pre_norm
 
 MODEL_TYPE = "qwen3"
-HEAD_DIM = 128  # where config.json is silent; it need not be hidden size / heads
-MAX_WINDOW_LAYERS = 28  # likewise
+HEAD_DIM = 128  # if config.json has none; it need not be hidden size / heads
+MAX_WINDOW_LAYERS = 28  # if config.json has none
 
 
 def read_config(config: ConfigSection) -> PreNormConfig:
@@ -24,8 +24,11 @@ def read_config(config: ConfigSection) -> PreNormConfig:
 
 
 def layer_types(config: ConfigSection) -> tuple[str, ...]:
-    """Listed, or sliding from `max_window_layers` on where sliding windows are used at all."""
-    layers = config.count("num_hidden_layers", most=MOST_LAYERS)
+    """Return each layer's type: listed, or sliding from layer `max_window_layers` on.
+
+    Layers slide only if the config has `use_sliding_window`.
+    """
+    layers = config.count("num_hidden_layers", most=MAX_LAYERS)
     slides = config.flag("use_sliding_window")
     if not config.has("layer_types"):
         full = config.count("max_window_layers", MAX_WINDOW_LAYERS) if slides else layers
@@ -43,7 +46,7 @@ def layer_types(config: ConfigSection) -> tuple[str, ...]:
 def published(
     *, hidden: int, layers: int, heads: int, inner: int, tied: bool = False
 ) -> PreNormConfig:
-    """What differs between the sizes; for dummies, a real export reads the checkpoint's config.
+    """Make the geometry of a published size, for dummy weights.
 
     0.6B, 4B and 8B are from copies of the published configs, the others from general knowledge.
     """

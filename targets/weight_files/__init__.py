@@ -1,6 +1,21 @@
-"""The files that weights are in: each kind behind the same few questions."""
+"""The files that hold weights; each kind has the same interface."""
 
-from eagle_aot.targets.weight_files.opening import open_weight_file
-from eagle_aot.targets.weight_files.protocol import Stored, WeightFile
+from pathlib import Path
 
-__all__ = ["Stored", "WeightFile", "open_weight_file"]
+from eagle_aot.targets.weight_files.dense_files import PickledFile, SafetensorsFile
+from eagle_aot.targets.weight_files.protocol import TensorStorage, WeightFile
+from eagle_aot.targets.weight_files.torchao_file import TorchaoFile
+
+__all__ = ["TensorStorage", "WeightFile", "open_weight_file"]
+
+
+def open_weight_file(path: Path) -> WeightFile:
+    """Open the file at `path`, by its suffix and its metadata. Raises CheckpointError."""
+    if path.suffix == ".bin":
+        return PickledFile(path)
+    if path.suffix == ".gguf":
+        from eagle_aot.targets.weight_files.gguf_file import GgufFile  # an optional dependency
+
+        return GgufFile(path)
+    file = SafetensorsFile(path)
+    return TorchaoFile(file) if TorchaoFile.recognises(file) else file

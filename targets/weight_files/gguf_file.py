@@ -1,7 +1,7 @@
 """GGUF, through the `gguf` package: Q4_0, Q4_1 and Q4_K as INT4, all other types dequantised.
 
-Shapes are stored in reverse. Rows of q and k of the architecture `llama` are stored in the order of
-its interleaved rotary embedding and put back into Hugging Face's.
+Shapes are stored in reverse. In the architecture `llama`, rows of q and k are stored in the order
+of an interleaved rotary embedding; they are put back into the order of Hugging Face checkpoints.
 Source: gguf 0.19, llama.cpp `convert_hf_to_gguf.py`.
 """
 
@@ -12,32 +12,54 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.config_section import MOST_LAYERS
+from eagle_aot.targets.config_section import MAX_LAYERS
 from eagle_aot.targets.int4.gguf_blocks import read_q4_0, read_q4_1, read_q4_k
 from eagle_aot.targets.int4.weight import Int4Weight
 
 try:
     import numpy as np
+    from gguf import (
+        MODEL_ARCH,
+        MODEL_ARCH_NAMES,
+        GGUFReader,
+        ReaderTensor,
+        dequantize,
+        get_tensor_name_map,
+    )
     from gguf import GGMLQuantizationType as Type
-    from gguf import GGUFReader, ReaderTensor, dequantize
 except ImportError as error:
     raise UnsupportedError("GGUF needs its package: pip install 'eagle-aot[gguf]'") from error
 
-from eagle_aot.targets.weight_files.gguf_names import ARCHITECTURES, LLAMA, hugging_face_names
-from eagle_aot.targets.weight_files.protocol import Stored
+from eagle_aot.targets.weight_files.protocol import TensorStorage
+
+LLAMA = "llama"
+ARCHITECTURES = ("gemma4", LLAMA, "qwen3")
+"""Architectures whose conversion is known; others also shift norms or reorder rows."""
+
+TOP = ("model.embed_tokens", "model.norm", "lm_head")
+PER_LAYER = (
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    *("self_attn.q_norm", "self_attn.k_norm"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    *("input_layernorm", "post_attention_layernorm"),
+    *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    "layer_scalar",
+)
+WITHOUT_WEIGHT = ".layer_scalar"
+"""Suffix of a name that has no `.weight` in Hugging Face checkpoints."""
 
 INT4_READERS = {Type.Q4_0: read_q4_0, Type.Q4_1: read_q4_1, Type.Q4_K: read_q4_k}
 COMPUTED = "rope_freqs.weight"
-"""A table that llama.cpp stores and every reader can compute from the config."""
+"""A table that llama.cpp stores and that can be computed from the config."""
 INTERLEAVED = {
     ".self_attn.q_proj.weight": "attention.head_count",
     ".self_attn.k_proj.weight": "attention.head_count_kv",
 }
-"""Ends of the names of interleaved weights, and where their number of heads is."""
+"""Name suffixes of weights with interleaved rows, and the keys of their numbers of heads."""
 
 
 class GgufFile:
-    """A text model in one file; its tensors stay on disk until they are read."""
+    """A text model in one GGUF file; tensors stay on disk until they are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,9 +70,9 @@ class GgufFile:
                 f"{path}: architecture {self.architecture!r}: known are {', '.join(ARCHITECTURES)}"
             )
         layers = self._count("block_count")
-        known = hugging_face_names(self.architecture, layers)
+        names = hugging_face_names(self.architecture, layers)
         self._tensors: dict[str, ReaderTensor] = {
-            known.get(tensor.name, tensor.name): tensor
+            names.get(tensor.name, tensor.name): tensor
             for tensor in self._reader.tensors
             if tensor.name != COMPUTED
         }
@@ -61,17 +83,17 @@ class GgufFile:
     def shape(self, name: str) -> torch.Size:
         return torch.Size(reversed(self._tensors[name].shape.tolist()))
 
-    def stored(self, name: str) -> Stored:
+    def storage(self, name: str) -> TensorStorage:
         tensor = self._tensors[name]
         kind, is_matrix = tensor.tensor_type, len(tensor.shape) == 2
-        return Stored(kind.name, int(tensor.n_bytes), is_matrix and kind in INT4_READERS)
+        return TensorStorage(kind.name, int(tensor.n_bytes), is_matrix and kind in INT4_READERS)
 
     def tensor(self, name: str) -> Tensor:
         stored = self._tensors[name]
         if stored.tensor_type == Type.BF16:
-            dense = _copied(stored).view(torch.bfloat16)
+            dense = _copy(stored).view(torch.bfloat16)
         elif stored.tensor_type in (Type.F16, Type.F32):
-            dense = _copied(stored)
+            dense = _copy(stored)
         else:
             dense = self._dequantised(stored)
         dense = dense.view(self.shape(name))
@@ -83,13 +105,12 @@ class GgufFile:
         read = INT4_READERS.get(stored.tensor_type)
         if read is None or len(stored.shape) != 2:
             return None
-        weight, order = read(_copied(stored)), self._row_order(name)
+        weight, order = read(_copy(stored)), self._row_order(name)
         if not torch.isfinite(weight.scale).all() or not torch.isfinite(weight.zero_point).all():
             raise CheckpointError(f"{self.path}: {name} has NaN or infinite scales")
         if order is None:
             return weight
-        scales = weight.scale[:, order], weight.zero_point[:, order]
-        return Int4Weight(weight.qdata[order], *scales)
+        return Int4Weight(weight.qdata[order], weight.scale[:, order], weight.zero_point[:, order])
 
     def _dequantised(self, stored: ReaderTensor) -> Tensor:
         try:
@@ -100,7 +121,7 @@ class GgufFile:
             raise CheckpointError(f"{self.path}: {stored.name}: damaged ({error})") from error
 
     def _row_order(self, name: str) -> Tensor | None:
-        """Where each of Hugging Face's rows is; None: in its place."""
+        """Return the stored row of each Hugging Face row, int64 [N]; None if rows are in order."""
         suffix = next((end for end in INTERLEAVED if name.endswith(end)), None)
         if self.architecture != LLAMA or suffix is None:
             return None
@@ -112,22 +133,22 @@ class GgufFile:
     def _count(self, key: str) -> int:
         name = f"{self.architecture}.{key}"
         value = self.field(name)
-        if type(value) is not int or not 1 <= value <= MOST_LAYERS:
+        if type(value) is not int or not 1 <= value <= MAX_LAYERS:
             raise CheckpointError(
-                f"{self.path}: {name} is {value!r}, expected an integer of 1 to {MOST_LAYERS}"
+                f"{self.path}: {name} is {value!r}, expected an integer of 1 to {MAX_LAYERS}"
             )
         return value
 
     def rope_factors(self) -> Tensor | None:
-        """What the rotary frequencies are divided by, float32 [head_dim / 2], where it is stored.
+        """Return what the rotary frequencies are divided by, float32 [head_dim / 2], if stored.
 
-        A config says the same in words, so it is no weight.
+        A config implies the table, so it is not one of the weights.
         """
         stored = next((t for t in self._reader.tensors if t.name == COMPUTED), None)
-        return None if stored is None else _copied(stored).float()
+        return None if stored is None else _copy(stored).float()
 
     def field(self, name: str) -> Any:
-        """The value of a key; None where the file does not have it."""
+        """Return the value of a metadata key; None if the file does not have it."""
         field = self._reader.get_field(name)
         try:
             return None if field is None else field.contents()
@@ -138,7 +159,7 @@ class GgufFile:
 def _open(path: Path) -> GGUFReader:
     try:
         reader = GGUFReader(path)
-    except Exception as error:  # the package raises a different type for every kind of damage
+    except Exception as error:  # the package raises another type for every kind of damage
         raise CheckpointError(
             f"{path}: cannot be read as GGUF, it may be damaged or cut short: {error}"
         ) from error
@@ -150,6 +171,23 @@ def _open(path: Path) -> GGUFReader:
     return reader
 
 
-def _copied(stored: ReaderTensor) -> Tensor:
-    """The tensor's own bytes or numbers, off the disk: what is mapped is read-only."""
+def _copy(stored: ReaderTensor) -> Tensor:
+    """Copy a stored tensor [...], whose mapped memory is read-only."""
     return torch.from_numpy(np.array(stored.data))
+
+
+def hugging_face_names(architecture: str, num_layers: int) -> dict[str, str]:
+    """Map GGUF's tensor names to those of Hugging Face, for one of `ARCHITECTURES`."""
+    names = get_tensor_name_map(_arch(architecture), num_layers)
+    modules = [*TOP]
+    modules += [f"model.layers.{i}.{module}" for i in range(num_layers) for module in PER_LAYER]
+    gguf_names = {module: names.get_name(module) for module in modules}
+    return {
+        f"{gguf_name}.weight": module if module.endswith(WITHOUT_WEIGHT) else f"{module}.weight"
+        for module, gguf_name in gguf_names.items()
+        if gguf_name is not None
+    }
+
+
+def _arch(name: str) -> MODEL_ARCH:
+    return next(arch for arch, arch_name in MODEL_ARCH_NAMES.items() if arch_name == name)

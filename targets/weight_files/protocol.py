@@ -1,4 +1,4 @@
-"""What a checkpoint asks of a file of weights."""
+"""The interface of a file of weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,10 @@ from eagle_aot.targets.int4.weight import Int4Weight
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """How a file holds a tensor: in its own words, in how many bytes, whether as INT4."""
+class TensorStorage:
+    """How a file holds a tensor: its own name of the format, the size, and whether it is INT4."""
 
-    kind: str
+    file_format: str
     bytes: int
     is_int4: bool = False
 
@@ -25,21 +25,21 @@ class WeightFile(Protocol):
     path: Path
 
     def names(self) -> list[str]:
-        """Its tensors, by the names that a Hugging Face checkpoint has for them."""
+        """List the tensors by the names that Hugging Face checkpoints have for them."""
         ...
 
     def shape(self, name: str) -> torch.Size:
-        """Shape of one of `names`, without reading it."""
+        """Return the shape of one of `names` without reading it."""
         ...
 
-    def stored(self, name: str) -> Stored:
-        """How one of `names` is held, without reading it; `is_int4` where `int4` gives it."""
+    def storage(self, name: str) -> TensorStorage:
+        """Return how one of `names` is stored, without reading it; `is_int4` if `int4` reads it."""
         ...
 
     def tensor(self, name: str) -> Tensor:
-        """One of `names` on the CPU, dequantised where the file itself is quantised."""
+        """Read one of `names` [...] on the CPU, dequantised if the file is quantised."""
         ...
 
     def int4(self, name: str) -> Int4Weight | None:
-        """One of `names` if the file holds it as INT4 that the canonical layout can express."""
+        """Read one of `names` if the file holds it as INT4 that the canonical layout expresses."""
         ...

@@ -1,4 +1,4 @@
-"""Safetensors in which torchao tensors lie flattened, as ExecuTorch's quantiser writes them.
+"""Safetensors with flattened torchao tensors, as ExecuTorch's quantiser writes them.
 
 A tensor `a.weight` is stored as `a._weight_qdata`, `a._weight_scale` and `a._weight_zero_point`;
 the file's metadata names the whole tensors (`tensor_names`) and has, for each, its class and
@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.int4.nibbles import bytes_of_codes
-from eagle_aot.targets.int4.weight import Int4Weight
-from eagle_aot.targets.weight_files.protocol import Stored
-from eagle_aot.targets.weight_files.safetensors_file import SafetensorsFile
+from eagle_aot.targets.int4.weight import Int4Weight, bytes_of_codes
+from eagle_aot.targets.weight_files.dense_files import SafetensorsFile
+from eagle_aot.targets.weight_files.protocol import TensorStorage
 from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
 
 PLAIN, PACKED, UNPACKED = "Tensor", "Int4Tensor", "IntxUnpackedToInt8Tensor"
@@ -30,7 +29,7 @@ SIGNED_OFFSET = 8  # of a signed code in -8..7 to an unsigned one
 
 
 class TorchaoFile:
-    """The whole tensors of such a file, under their own names."""
+    """The torchao tensors of a safetensors file, under their own names, and its plain tensors."""
 
     @staticmethod
     def recognises(file: SafetensorsFile) -> bool:
@@ -41,13 +40,13 @@ class TorchaoFile:
         self._file = file
         self.path: Path = file.path
         self._kinds = {name: self._describe(name) for name in self._parse("tensor_names", list)}
-        parts = [part for name in self._kinds for part in self._stored(name)]
-        self._strangers = sorted(set(file.names()) - set(parts))
+        parts = [part for name in self._kinds for part in self._parts(name)]
+        self._plain = sorted(set(file.names()) - set(parts))
         if missing := sorted(set(parts) - set(file.names())):
             raise CheckpointError(f"{self.path}: tensor {missing[0]!r} is missing")
 
     def names(self) -> list[str]:
-        return [*self._kinds, *self._strangers]
+        return [*self._kinds, *self._plain]
 
     def shape(self, name: str) -> torch.Size:
         if self._kind(name) == PLAIN:
@@ -55,13 +54,13 @@ class TorchaoFile:
         *rows, columns = self._file.shape(self._part(name, "qdata"))
         return torch.Size((*rows, columns * 2 if self._kind(name) == PACKED else columns))
 
-    def stored(self, name: str) -> Stored:
+    def storage(self, name: str) -> TensorStorage:
         kind = self._kind(name)
-        parts = [self._file.stored(part) for part in self._stored(name)]
+        parts = [self._file.storage(part) for part in self._parts(name)]
         if kind == PLAIN:
             return parts[0]
         is_int4 = kind == PACKED or self._is_four_bit(name)
-        return Stored(kind, sum(part.bytes for part in parts), is_int4)
+        return TensorStorage(kind, sum(part.bytes for part in parts), is_int4)
 
     def tensor(self, name: str) -> Tensor:
         if self._kind(name) == PLAIN:
@@ -103,7 +102,7 @@ class TorchaoFile:
         return ((groups - zero_point.unsqueeze(-1)) * scale.unsqueeze(-1)).flatten(1)
 
     def _unpacked(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """qdata int8 [N, K], scale and zero point float32 [N, K / g]."""
+        """Read qdata int8 [N, K], scale and zero point float32 [N, K / g]."""
         qdata, scale, zero_point = (self._read(name, part) for part in PARTS)
         groups = scale.shape[-1] if scale.ndim else 0
         fits = scale.shape == zero_point.shape == (*qdata.shape[:1], groups) and groups > 0
@@ -123,8 +122,8 @@ class TorchaoFile:
     def _kind(self, name: str) -> str:
         return self._kinds[name]["_type"] if name in self._kinds else PLAIN
 
-    def _stored(self, name: str) -> list[str]:
-        """Names of the tensors in the file that make up a whole one."""
+    def _parts(self, name: str) -> list[str]:
+        """Return the names of the stored tensors that make up one tensor."""
         if self._kind(name) == PLAIN:
             return [name]
         return [self._part(name, part) for part in PARTS]

@@ -20,7 +20,7 @@ from eagle_aot.export.loading.describe_target import describe_target
 from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.targets import load_target
-from eagle_aot.targets.checkpoint import Checkpoint, side_directory
+from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.llama.config import SMOLLM2_135M, read_config
@@ -56,7 +56,7 @@ def directory() -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(directory: Path) -> Tokenizer:
-    return convert_tokenizer(side_directory(directory))
+    return convert_tokenizer(tokenizer_directory(directory))
 
 
 def test_its_config_is_the_published_geometry(directory: Path) -> None:

@@ -18,11 +18,11 @@ from eagle_aot.export import ExportOptions, Source, pipeline, run_check
 from eagle_aot.export.encode_image import DECOMPOSITIONS
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.publish.decisions import describe_decisions, tower
-from eagle_aot.targets import load_target, pictures
+from eagle_aot.targets import images, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4.vision import GEMMA4_VISION
-from eagle_aot.targets.pictures import load_pictures
+from eagle_aot.targets.images import load_images
 from support.golden_cases import GOLDEN
 from support.picture_pair import PROCESSOR
 
@@ -39,8 +39,8 @@ def programs() -> Iterator[dict[str, ExportedProgram]]:
     """For a GPU, of the geometry of the 31B and its tower."""
     short = replace(GEMMA4_VISION, num_hidden_layers=TOWER)
     with pytest.MonkeyPatch.context() as patch:
-        tokens = pictures.DUMMIES["gemma4-31b"][1]
-        patch.setitem(pictures.DUMMIES, "gemma4-31b", (short, tokens))
+        tokens = images.DUMMIES["gemma4-31b"][1]
+        patch.setitem(images.DUMMIES, "gemma4-31b", (short, tokens))
         source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=LAYERS)
         options = ExportOptions(inputs=BOTH, image_tokens=(280, 1120))
         yield run_check(source, options)
@@ -125,7 +125,7 @@ def test_options_that_say_nothing_together(options: dict[str, Any], words: str) 
 @pytest.mark.parametrize("name", ["gemma4-12b", "qwen3-0.6b"])
 def test_a_target_without_a_tower_is_refused(name: str) -> None:
     source = Source.find(name, None, None, "dummy", dummy_layers=3)
-    with pytest.raises(UnsupportedError, match=f"no tower of {name} is known"):
+    with pytest.raises(UnsupportedError, match=f"no vision tower is known for {name}"):
         run_check(source, ExportOptions(inputs=BOTH, max_seq_len=512))
 
 
@@ -153,11 +153,11 @@ def changed(directory: Path, **changes: Any) -> Path:
         ({"vision_config__attention_bias": True}, "attention biases"),
         ({"vision_config__hidden_activation": "relu"}, "activation 'relu'"),
         ({"vision_config__rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn'"),
-        ({"vision_config__head_dim": 18}, "has no quarters"),
+        ({"vision_config__head_dim": 18}, "not a multiple of 4"),
         ({"vision_config__hidden_size": 65}, "config.json says"),
         ({"vision_config__num_hidden_layers": 4}, "is missing"),
         ({"image_token_id": None}, "'image_token_id' is missing"),
-        ({"image_token_id": 320}, "320 is outside of the vocabulary"),
+        ({"image_token_id": 320}, "320 is outside the vocabulary"),
         ({"boi_token_id": 301}, "are not three ids"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_tower_that_is_not_read_is_refused_by_name(
     directory = changed(tmp_path, **changes)
     target = load_target(GOLDEN / "images" / "one_image", 32)
     with pytest.raises(EagleError, match=words):
-        load_pictures(Checkpoint(directory), target, torch.float32)
+        load_images(Checkpoint(directory), target, torch.float32)
 
 
 def test_damage_to_a_tower_is_found(tmp_path: Path) -> None:
@@ -182,12 +182,12 @@ def test_damage_to_a_tower_is_found(tmp_path: Path) -> None:
     ):
         save_file(wrong, directory / "model.safetensors")
         with pytest.raises(CheckpointError, match=words):
-            load_pictures(Checkpoint(directory), target, torch.float32)
+            load_images(Checkpoint(directory), target, torch.float32)
     save_file(
         tensors | {"model.embed_vision.embedding.weight": tensors[name].clone()},
         directory / "model.safetensors",
     )
-    load_pictures(Checkpoint(directory), target, torch.float32)
+    load_images(Checkpoint(directory), target, torch.float32)
 
 
 class Reached(Exception):

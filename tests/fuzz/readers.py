@@ -81,7 +81,7 @@ def read_weights(directory: Path) -> None:
         layout.read(checkpoint, "proj").dense()
     for name in checkpoint.names():
         shape, int4 = checkpoint.shape(name), checkpoint.int4(name)
-        assert checkpoint.stored(name).is_int4 == (int4 is not None), name
+        assert checkpoint.storage(name).is_int4 == (int4 is not None), name
         tensor = checkpoint.tensor(name)
         assert tensor.shape == shape, (tensor.shape, shape)
         assert int4 is None or int4.dense().shape == shape, shape

@@ -1,4 +1,4 @@
-"""Checkpoints on disk, made to differ from what a library wrote."""
+"""Changes to checkpoints on disk."""
 
 import json
 from collections.abc import Callable
@@ -12,13 +12,14 @@ Tensors = dict[str, Tensor]
 
 
 def edit_config(directory: Path, **changes: Any) -> None:
-    """Set keys; `None` removes one."""
+    """Set keys of config.json; `None` removes one."""
     path = directory / "config.json"
     config = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: v for key, v in config.items() if v is not None}))
 
 
 def edit_tensors(directory: Path, change: Callable[[Tensors], Any]) -> None:
+    """Let `change` edit the tensors by name, and save them."""
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
     save_file(tensors, directory / "model.safetensors")

@@ -33,7 +33,7 @@ GEOMETRY: dict[str, Any] = {
 
 
 def random_gemma(seed: int = 0, **changes: Any) -> Gemma4ForCausalLM:
-    """A float32 model in which every norm weight and layer scalar matters."""
+    """Return a float32 model in which every norm weight and layer scalar matters."""
     torch.manual_seed(seed)
     geometry = GEOMETRY | changes
     config = Gemma4TextConfig(
@@ -56,13 +56,13 @@ def random_gemma(seed: int = 0, **changes: Any) -> Gemma4ForCausalLM:
 
 
 def save_text_layout(model: Gemma4ForCausalLM, directory: Path) -> Path:
-    """As transformers saves it: `model.` names, one table of dims per layer."""
+    """Save as transformers does: `model.` names, one table of dims per layer."""
     model.save_pretrained(directory)
     return directory
 
 
 def save_multimodal_layout(model: Gemma4ForCausalLM, directory: Path, **changes: Any) -> Path:
-    """As Google publishes it: `model.language_model.` names, `text_config`, global_ keys."""
+    """Save as Google publishes it: `model.language_model.` names, `text_config`, global_ keys."""
     model.save_pretrained(directory)
     saved = json.loads((directory / "config.json").read_text())
     geometry = GEOMETRY | changes
@@ -82,20 +82,20 @@ def write_config(directory: Path, config: dict[str, Any]) -> None:
 
 
 def random_tokens(count: int, seed: int = 0, vocab: int = VOCAB) -> Tensor:
-    """int64 [1, count]."""
+    """Return int64 [1, count]."""
     return torch.randint(0, vocab, (1, count), generator=torch.Generator().manual_seed(seed))
 
 
 @torch.no_grad()
-def oracle_states(model: torch.nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits [T, V] and the residual stream at every boundary [L + 1, T, H], uncached."""
+def oracle_states(model: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits [T, V] and the residual stream at every boundary [L + 1, T, H], uncached."""
     streams: list[Tensor] = []
 
-    def keep(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
         streams.append(output[0] if isinstance(output, tuple) else output)
 
-    watched = [model.model.embed_tokens, *model.model.layers]
-    handles = [module.register_forward_hook(keep) for module in watched]
+    modules = [model.model.embed_tokens, *model.model.layers]
+    handles = [module.register_forward_hook(record) for module in modules]
     logits = model(input_ids=tokens, use_cache=False).logits[0]
     for handle in handles:
         handle.remove()
@@ -106,18 +106,20 @@ def oracle_states(model: torch.nn.Module, tokens: Tensor) -> tuple[Tensor, Tenso
 def run_in_chunks(
     target: TapTarget, tokens: Tensor, sizes: list[int], start: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Logits [T, V] and taps [n_taps, T, H] of `tokens`, run in chunks of the given sizes.
+    """Return logits [T, V] and taps [n_taps, T, H] of `tokens`, run in chunks of these sizes.
 
     The last size repeats until the tokens are used up.
     """
-    logits, taps, done = [], [], 0
+    logits: list[Tensor] = []
+    taps: list[Tensor] = []
+    done = 0
     while done < tokens.shape[1]:
         size = sizes[min(len(logits), len(sizes) - 1)]
         chunk = tokens[:, done : done + size]
         input_pos = torch.arange(start + done, start + done + chunk.shape[1])
-        some_logits, some_taps = target.forward_logits_taps(chunk, input_pos)
-        logits.append(some_logits[0])
-        taps.append(some_taps[0])
+        chunk_logits, chunk_taps = target.forward_logits_taps(chunk, input_pos)
+        logits.append(chunk_logits[0])
+        taps.append(chunk_taps[0])
         done += size
     joined = torch.cat(taps)
     return torch.cat(logits), joined.unflatten(-1, (-1, target.hidden_size)).transpose(0, 1)

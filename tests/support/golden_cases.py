@@ -1,4 +1,4 @@
-"""Numbers made by independent implementations (see data/golden/README.md)."""
+"""Expected tensors computed by independent implementations (see data/golden/README.md)."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 
 
 def golden_case(name: str) -> tuple[Path, dict[str, Tensor]]:
-    """A checkpoint's directory and the case's tensors, `input.*` and `expected.*`."""
+    """Return a checkpoint's directory and the case's tensors, `input.*` and `expected.*`."""
     directory = GOLDEN / name
     return directory, load_file(directory / "case.safetensors")
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Norm of the difference over the norm of what is expected."""
-    assert found.shape == expected.shape, (found.shape, expected.shape)
-    wanted = expected.double()
-    return float((found.double() - wanted).norm() / wanted.norm())
+def relative_error(output: Tensor, expected: Tensor) -> float:
+    """Return the norm of the difference over the norm of `expected`; both have one shape."""
+    assert output.shape == expected.shape, (output.shape, expected.shape)
+    exact = expected.double()
+    return float((output.double() - exact).norm() / exact.norm())

@@ -44,7 +44,7 @@ GEOMETRY: dict[str, Any] = {
 
 
 def random_pre_norm(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
-    """A float32 model in which every norm weight matters."""
+    """Return a float32 model in which every norm weight matters."""
     torch.manual_seed(seed)
     geometry = {k: dict(v) if isinstance(v, dict) else v for k, v in (GEOMETRY | changes).items()}
     kind, model_kind = FAMILIES[family]
@@ -60,6 +60,6 @@ def random_pre_norm(family: str, seed: int = 0, **changes: Any) -> PreTrainedMod
 
 
 def save(model: PreTrainedModel, directory: Path) -> Path:
-    """As transformers saves it."""
+    """Save a checkpoint as transformers does."""
     model.save_pretrained(directory)
     return directory

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def frequencies(rope: dict[str, Any], head_dim: int, context: int, length: int = 1) -> Tensor:
-    """Radians per position of each pair, float64 [head_dim / 2], in a text of `length` tokens."""
+    """Return radians per position of each pair, float64 [head_dim / 2], for `length` tokens."""
     theta, factor = rope["rope_theta"], rope.get("factor", 1.0)
     kind = rope["rope_type"]
     first = rope.get("original_max_position_embeddings", context)
@@ -21,35 +21,35 @@ def frequencies(rope: dict[str, Any], head_dim: int, context: int, length: int =
         theta *= stretch ** (head_dim / (head_dim - 2))
     plain = [theta ** (-2 * pair / head_dim) for pair in range(head_dim // 2)]
     if kind == "proportional":
-        turning = int(rope["partial_rotary_factor"] * head_dim / 2)
-        kept = [f / factor if pair < turning else 0.0 for pair, f in enumerate(plain)]
+        rotated = int(rope["partial_rotary_factor"] * head_dim / 2)
+        scaled = [f / factor if pair < rotated else 0.0 for pair, f in enumerate(plain)]
     elif kind in ("default", "dynamic"):
-        kept = plain
+        scaled = plain
     elif kind == "linear":
-        kept = [f / factor for f in plain]
+        scaled = [f / factor for f in plain]
     else:
         share = llama3_share if kind == "llama3" else yarn_share
         shares = [share(rope, pair, f, head_dim, first) for pair, f in enumerate(plain)]
-        kept = [s * f + (1 - s) * f / factor for s, f in zip(shares, plain, strict=True)]
-    return torch.tensor(kept, dtype=torch.float64)
+        scaled = [s * f + (1 - s) * f / factor for s, f in zip(shares, plain, strict=True)]
+    return torch.tensor(scaled, dtype=torch.float64)
 
 
 def llama3_share(
     rope: dict[str, Any], _: int, frequency: float, head_dim: int, first: int
 ) -> float:
-    """How much of a frequency stays: all of it from `high` turns in the first context on."""
+    """Return how much of a frequency stays: all with `high` or more turns in the first context."""
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = first * frequency / (2 * math.pi)
     return clamped((turns - low) / (high - low))
 
 
 def yarn_share(rope: dict[str, Any], pair: int, _: float, head_dim: int, first: int) -> float:
-    """The same by the pair's index, between those that turn `beta_fast` and `beta_slow` times."""
+    """Return the share by the pair's index, between pairs of `beta_fast` and `beta_slow` turns."""
 
-    def turning(turns: float) -> float:
+    def pair_with(turns: float) -> float:
         return head_dim * math.log(first / (turns * 2 * math.pi)) / 2 / math.log(rope["rope_theta"])
 
-    fast, slow = turning(rope.get("beta_fast", 32)), turning(rope.get("beta_slow", 1))
+    fast, slow = pair_with(rope.get("beta_fast", 32)), pair_with(rope.get("beta_slow", 1))
     if rope.get("truncate", True):
         fast, slow = math.floor(fast), math.ceil(slow)
     fast, slow = max(fast, 0), min(slow, head_dim - 1)
@@ -57,7 +57,7 @@ def yarn_share(rope: dict[str, Any], pair: int, _: float, head_dim: int, first: 
 
 
 def attention_factor(rope: dict[str, Any]) -> float:
-    """What cosines and sines are multiplied with."""
+    """Return the factor of cosines and sines."""
     if rope["rope_type"] != "yarn":
         return 1.0
     growth = math.log(max(rope["factor"], 1.0)) / 10
@@ -67,9 +67,9 @@ def attention_factor(rope: dict[str, Any]) -> float:
 
 
 def tables(rope: dict[str, Any], head_dim: int, context: int, positions: Tensor) -> Tensor:
-    """Cosines and sines of positions int64 [T], float64 [2, T, 1, head_dim]."""
-    turning = frequencies(rope, head_dim, context, int(positions.max()) + 1)
-    angles = (positions.double()[:, None, None] * turning).repeat(1, 1, 2)
+    """Return cosines and sines of positions int64 [T]: float64 [2, T, 1, head_dim]."""
+    radians = frequencies(rope, head_dim, context, int(positions.max()) + 1)
+    angles = (positions.double()[:, None, None] * radians).repeat(1, 1, 2)
     return torch.stack((angles.cos(), angles.sin())) * attention_factor(rope)
 
 

@@ -1,4 +1,4 @@
-"""AWQ weights: our reader against the format, word by word, and against a library's converter."""
+"""Reads AWQ weights, compared with the format and with compressed-tensors' converter."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.awq import check_config, read_weight
+from eagle_aot.targets.int4.awq_gptq import check_awq, read_awq
 from support.files.int4 import Tensors, awq, dense, rounded, write_linear
 
 CONFIG: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
@@ -28,33 +28,33 @@ CONFIG: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "v
     group=st.sampled_from([8, 32, 64, 128]),
     seed=st.integers(0, 2**31),
 )
-def test_values_are_the_formats_for_every_shape(
+def test_read_weights_equal_the_written_values_for_every_shape(
     eights: int, groups: int, group: int, seed: int
 ) -> None:
     torch.manual_seed(seed)
     written = rounded(torch.randn(8 * eights, groups * group) + 0.3, group)
     with TemporaryDirectory() as directory:
         config = CONFIG | {"group_size": group}
-        weight = read_weight(write_linear(Path(directory), awq(written), config), "proj")
+        weight = read_awq(write_linear(Path(directory), awq(written), config), "proj")
     assert (weight.shape, weight.group_size) == ((8 * eights, groups * group), group)
     assert torch.equal(dense(weight), written.dense)
 
 
 def converted(tensors: Tensors) -> Tensor:
-    """What compressed-tensors makes of an AWQ linear, dequantised by itself."""
+    """Convert an AWQ linear with compressed-tensors and dequantise it there: [N, K]."""
     named = {f"proj.{name}": t.clone() for name, t in tensors.items()}
-    found = AutoAWQConverter(group_size=32).process(named)
+    converted = AutoAWQConverter(group_size=32).process(named)
     args = QuantizationArgs(num_bits=4, symmetric=False, strategy="group", group_size=32)
-    parts = {name.removeprefix("proj."): tensor for name, tensor in found.items()}
+    parts = {name.removeprefix("proj."): tensor for name, tensor in converted.items()}
     parts["weight_scale"] = parts["weight_scale"].float()
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     return PackedQuantizationCompressor.decompress(parts, scheme)["weight"]
 
 
-def test_values_are_those_of_the_library_that_converts_awq(tmp_path: Path) -> None:
+def test_read_weights_equal_those_of_compressed_tensors_converter(tmp_path: Path) -> None:
     torch.manual_seed(0)
     tensors = awq(rounded(torch.randn(24, 96) + 0.3, 32))
-    weight = read_weight(write_linear(tmp_path, tensors, CONFIG), "proj")
+    weight = read_awq(write_linear(tmp_path, tensors, CONFIG), "proj")
     assert torch.equal(dense(weight), converted(tensors))
 
 
@@ -78,23 +78,23 @@ def test_contradictory_tensors_are_refused(
 ) -> None:
     tensors = awq(rounded(torch.randn(16, 64), 32)) | {name: tensor}
     with pytest.raises(CheckpointError, match=message):
-        read_weight(write_linear(tmp_path, tensors, CONFIG), "proj")
+        read_awq(write_linear(tmp_path, tensors, CONFIG), "proj")
 
 
 @pytest.mark.parametrize("name", ["qzeros", "scales"])
-def test_a_missing_part_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     tensors = awq(rounded(torch.randn(16, 64), 32))
     del tensors[name]
     with pytest.raises(CheckpointError, match=f"tensor 'proj.{name}' is missing"):
-        read_weight(write_linear(tmp_path, tensors, CONFIG), "proj")
+        read_awq(write_linear(tmp_path, tensors, CONFIG), "proj")
 
 
-def test_a_bias_may_only_be_zero(tmp_path: Path) -> None:
+def test_a_nonzero_bias_is_refused(tmp_path: Path) -> None:
     tensors = awq(rounded(torch.randn(16, 64), 32))
-    read_weight(write_linear(tmp_path, tensors | {"bias": torch.zeros(16)}, CONFIG), "proj")
+    read_awq(write_linear(tmp_path, tensors | {"bias": torch.zeros(16)}, CONFIG), "proj")
     checkpoint = write_linear(tmp_path, tensors | {"bias": torch.ones(16)}, CONFIG)
     with pytest.raises(UnsupportedError, match=r"proj\.bias: biases"):
-        read_weight(checkpoint, "proj")
+        read_awq(checkpoint, "proj")
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_a_bias_may_only_be_zero(tmp_path: Path) -> None:
         ({"zero_point": False}, "AWQ without zero points"),
     ],
 )
-def test_another_variant_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_variants_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        check_config(ConfigSection(CONFIG | changes, Path("config.json")))
+        check_awq(ConfigSection(CONFIG | changes, Path("config.json")))
 
 
-def test_the_published_spellings_pass() -> None:
+def test_published_config_spellings_are_accepted() -> None:
     for changes in ({}, {"version": "GEMM"}, {"zero_point": True}):
-        check_config(ConfigSection(CONFIG | changes, Path("config.json")))
+        check_awq(ConfigSection(CONFIG | changes, Path("config.json")))

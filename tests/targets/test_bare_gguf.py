@@ -1,4 +1,4 @@
-"""A GGUF file as a whole target: its config, its stop ids, its tokenizer."""
+"""A GGUF file without a config.json: its config, stop ids and tokenizer."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,9 @@ from eagle_aot.common.errors import CheckpointError, CheckpointNotFoundError, Un
 from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.targets import load_target
 from eagle_aot.targets.bare_gguf import read_bare
-from eagle_aot.targets.checkpoint import Checkpoint, side_directory
-from eagle_aot.targets.int4 import Int4Linear
+from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
 from support.files.gguf import SIZE, GgufModel
+from support.files.int4 import count_int4_linears
 from support.gemma_oracle import VOCAB, oracle_states, random_tokens, run_in_chunks, write_config
 from support.golden_cases import relative_error
 from support.pre_norm_oracle import LLAMA3_ROPE, random_pre_norm
@@ -28,6 +28,7 @@ LLAMA3 = LLAMA3_ROPE | {"original_max_position_embeddings": 8192, "rope_theta": 
 
 
 def as_llama_cpp_orders(model: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
+    """Interleave the halves of Llama's heads in q and k weights [N, K]; others stay."""
     heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
     count = next((n for leaf, n in heads.items() if leaf in name), None)
     if count is None or model.config.model_type != "llama":
@@ -35,11 +36,14 @@ def as_llama_cpp_orders(model: PreTrainedModel, name: str, weight: Tensor) -> Te
     return weight.unflatten(0, (count, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
-def begun(path: Path, model: PreTrainedModel) -> tuple[GgufModel, dict[str, Tensor]]:
-    """Geometry and weights of a model, linears in Q4_1; what their values have become."""
+def start_gguf(path: Path, model: PreTrainedModel) -> tuple[GgufModel, dict[str, Tensor]]:
+    """Write the geometry and weights of a model, linears as Q4_1.
+
+    Returns the open file and the values of the weights after quantisation, by name.
+    """
     path.parent.mkdir(exist_ok=True)
     file = GgufModel(path, model.config.model_type, layers=model.config.num_hidden_layers)
-    file.say_geometry(model.config)
+    file.write_geometry(model.config)
     values: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
@@ -51,8 +55,8 @@ def begun(path: Path, model: PreTrainedModel) -> tuple[GgufModel, dict[str, Tens
 
 
 def write_bare(path: Path, adds_bos: bool | None = False, pre: str = "gpt-2") -> Path:
-    file, _ = begun(path, random_pre_norm("llama", vocab_size=SIZE, **GEOMETRY))
-    file.say_tokenizer(SIZE, adds_bos, pre=pre)
+    file, _ = start_gguf(path, random_pre_norm("llama", vocab_size=SIZE, **GEOMETRY))
+    file.write_tokenizer(SIZE, adds_bos, pre=pre)
     file.close()
     return path
 
@@ -64,45 +68,47 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_file_alone_computes_what_transformers_does(
+def test_a_bare_gguf_computes_what_transformers_computes(
     tmp_path: Path, family: str, tied: bool
 ) -> None:
     model = random_pre_norm(family, **GEOMETRY, tie_word_embeddings=tied)
-    file, values = begun(tmp_path / "model.gguf", model)
+    file, values = start_gguf(tmp_path / "model.gguf", model)
     file.close()
     target = load_target(tmp_path / "model.gguf", 32)
-    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == 28
+    assert count_int4_linears(target) == 28
     model.load_state_dict(values, strict=False)
     tokens = random_tokens(30)
     logits, _ = run_in_chunks(target, tokens, [8])
     assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
 
 
-def test_llama_3s_table_of_frequencies_is_its_scaling(tmp_path: Path) -> None:
+def test_rope_scaling_is_recovered_from_llama_3s_table_of_frequencies(tmp_path: Path) -> None:
     model = random_pre_norm("llama", **GEOMETRY, rope_parameters=LLAMA3)
-    file, _ = begun(tmp_path / "model.gguf", model)
+    file, _ = start_gguf(tmp_path / "model.gguf", model)
     plain = 5e5 ** (-torch.arange(0, 16, 2) / 16)
     table = (plain / model.model.rotary_emb.inv_freq).numpy()
     assert (table > 1).any()
     file.add_bytes("rope_freqs.weight", table, Type.F32)
     file.close()
-    found = Checkpoint(tmp_path).config.section("rope_parameters").values
-    assert dict(found) == pytest.approx(LLAMA3)
+    values = Checkpoint(tmp_path).config.section("rope_parameters").values
+    assert dict(values) == pytest.approx(LLAMA3)
 
 
-def test_frequencies_of_another_kind_are_refused(tmp_path: Path) -> None:
-    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+def test_frequencies_scaled_in_another_way_are_refused(tmp_path: Path) -> None:
+    file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
     file.add_bytes("rope_freqs.weight", np.linspace(1, 3, 8, dtype=np.float32), Type.F32)
     file.close()
-    with pytest.raises(UnsupportedError, match=r"model\.gguf: its rotary frequencies are scaled"):
+    with pytest.raises(
+        UnsupportedError, match=r"model\.gguf: its rotary frequencies are not scaled"
+    ):
         Checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("rope.scaling.type", "yarn"), ("attention.sliding_window", 64)]
 )
-def test_what_no_config_follows_from_is_refused(tmp_path: Path, key: str, value: Any) -> None:
-    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("qwen3", **GEOMETRY))
+def test_metadata_without_a_config_key_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("qwen3", **GEOMETRY))
     add = file.writer.add_string if isinstance(value, str) else file.writer.add_uint32
     add(f"qwen3.{key}", value)
     file.close()
@@ -111,17 +117,17 @@ def test_what_no_config_follows_from_is_refused(tmp_path: Path, key: str, value:
         Checkpoint(tmp_path)
 
 
-def test_heads_that_turn_in_part_are_refused(tmp_path: Path) -> None:
+def test_partly_rotated_heads_are_refused(tmp_path: Path) -> None:
     model = random_pre_norm("llama", **GEOMETRY)
     file = GgufModel(tmp_path / "model.gguf", "llama", layers=4)
-    file.say_geometry(model.config)
+    file.write_geometry(model.config)
     file.writer.add_rope_dimension_count(8)
     file.close()
-    with pytest.raises(UnsupportedError, match="rotates 8 of 16 elements a head"):
+    with pytest.raises(UnsupportedError, match="rotates 8 of 16 elements per head"):
         Checkpoint(tmp_path)
 
 
-def test_an_architecture_that_says_too_little_needs_its_config(tmp_path: Path) -> None:
+def test_an_architecture_with_incomplete_metadata_needs_its_config(tmp_path: Path) -> None:
     GgufModel(tmp_path / "model.gguf", "gemma4").close()
     with pytest.raises(UnsupportedError, match=r"gemma4 does not say all .*: put its model"):
         Checkpoint(tmp_path)
@@ -135,30 +141,30 @@ def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
         Checkpoint(tmp_path / "model.gguf")
 
 
-def test_a_directory_with_one_file_is_that_file(bare: Path) -> None:
+def test_a_directory_with_one_gguf_is_read_like_the_file(bare: Path) -> None:
     (bare.parent / "README.md").write_text("a model")
     (bare.parent / "mmproj-model-f16.gguf").write_bytes(b"not read")
-    named, found = Checkpoint(bare), Checkpoint(bare.parent)
-    assert dict(named.config.values) == dict(found.config.values)
-    assert named.files() == found.files() == [bare]
-    assert named.config.values["eos_token_id"] == [1]
-    assert named.config.count("max_position_embeddings") == 128
+    by_file, by_directory = Checkpoint(bare), Checkpoint(bare.parent)
+    assert dict(by_file.config.values) == dict(by_directory.config.values)
+    assert by_file.files() == by_directory.files() == [bare]
+    assert by_file.config.values["eos_token_id"] == [1]
+    assert by_file.config.count("max_position_embeddings") == 128
 
 
-def test_only_a_config_beside_it_makes_a_difference(bare: Path, tmp_path: Path) -> None:
-    """Files that lie about are not read: not a tokenizer's, and no code that they name."""
+def test_a_gguf_next_to_a_config_json_is_not_bare(bare: Path, tmp_path: Path) -> None:
+    """Other files in the directory are not read: no tokenizer, and no code that they name."""
     (tmp_path / "model.gguf").symlink_to(bare)
     settings = {"auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "tokenizer.json").write_text("{")
-    assert convert_tokenizer(side_directory(tmp_path)).encode("the", raw=True)
+    assert convert_tokenizer(tokenizer_directory(tmp_path)).encode("the", raw=True)
     write_config(tmp_path, {"model_type": "mine"})
     assert Checkpoint(tmp_path).config.text("model_type") == "mine"
-    assert side_directory(tmp_path) == tmp_path
+    assert tokenizer_directory(tmp_path) == tmp_path
 
 
 def test_the_tokenizer_is_written_as_transformers_reads_it(bare: Path) -> None:
-    directory = side_directory(bare)
+    directory = tokenizer_directory(bare)
     assert {p.name for p in directory.iterdir()} == {
         "tokenizer.json",
         "tokenizer_config.json",
@@ -185,11 +191,11 @@ def test_the_tokenizer_is_written_as_transformers_reads_it(bare: Path) -> None:
         (False, "llama-bpe", False),
     ],
 )
-def test_a_bos_comes_first_where_the_tokenizer_puts_it(
+def test_a_bos_token_is_added_where_the_file_or_its_pretokeniser_says_so(
     tmp_path: Path, adds_bos: bool | None, pre: str, expected: bool
 ) -> None:
     tokenizer = convert_tokenizer(
-        side_directory(write_bare(tmp_path / "model.gguf", adds_bos, pre))
+        tokenizer_directory(write_bare(tmp_path / "model.gguf", adds_bos, pre))
     )
     assert tokenizer.adds_bos == expected
     raw, turn = tokenizer.encode("the", raw=True), tokenizer.encode("the")
@@ -198,42 +204,44 @@ def test_a_bos_comes_first_where_the_tokenizer_puts_it(
 
 
 @pytest.mark.parametrize("adds_bos", [True, False])
-def test_a_template_without_a_bos_gets_the_tokenizers(tmp_path: Path, adds_bos: bool) -> None:
-    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
-    file.say_tokenizer(SIZE, adds_bos, template="{{ messages[0].content }}")
+def test_the_tokenizer_adds_a_bos_token_to_a_template_without_one(
+    tmp_path: Path, adds_bos: bool
+) -> None:
+    file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+    file.write_tokenizer(SIZE, adds_bos, template="{{ messages[0].content }}")
     file.close()
-    tokenizer = convert_tokenizer(side_directory(tmp_path))
+    tokenizer = convert_tokenizer(tokenizer_directory(tmp_path))
     bare = tokenizer.ids("the", add_special_tokens=False)
     assert tokenizer.encode("the") == ([0, *bare] if adds_bos else bare)
 
 
-def test_every_token_that_ends_a_turn_stops(tmp_path: Path) -> None:
+def test_eos_eot_and_eom_tokens_are_stop_ids(tmp_path: Path) -> None:
     model = random_pre_norm("llama", **GEOMETRY)
-    file, _ = begun(tmp_path / "model.gguf", model)
-    file.say_tokenizer(SIZE)
+    file, _ = start_gguf(tmp_path / "model.gguf", model)
+    file.write_tokenizer(SIZE)
     file.writer.add_eot_token_id(7)
     file.writer.add_uint32("tokenizer.ggml.eom_token_id", 1)
     file.close()
     assert read_bare(tmp_path / "model.gguf").stop_ids == [1, 7]
-    stops = json.loads((side_directory(tmp_path) / "generation_config.json").read_text())
+    stops = json.loads((tokenizer_directory(tmp_path) / "generation_config.json").read_text())
     assert stops == {"eos_token_id": [1, 7]}
 
 
-def test_a_file_without_a_tokenizer_is_refused_where_one_is_needed(tmp_path: Path) -> None:
-    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+def test_a_gguf_without_a_tokenizer_is_refused_when_the_tokenizer_is_needed(tmp_path: Path) -> None:
+    file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
     file.close()
     assert Checkpoint(tmp_path).config.count("vocab_size") == VOCAB
     with pytest.raises(CheckpointError, match=r"model\.gguf: holds no tokenizer: put its model"):
-        side_directory(tmp_path)
+        tokenizer_directory(tmp_path)
 
 
 def test_a_tokenizer_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
-    file, _ = begun(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
+    file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
     file.writer.add_tokenizer_model("rwkv")
     file.writer.add_token_list(["a", "b"])
     file.close()
     with pytest.raises(CheckpointError, match=r"model\.gguf: tokenizer cannot be read \("):
-        side_directory(tmp_path)
+        tokenizer_directory(tmp_path)
 
 
 def test_a_truncated_file_is_refused(bare: Path, tmp_path: Path) -> None:
@@ -246,11 +254,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     for size in (96, 128):
         model = random_pre_norm("llama", **(GEOMETRY | {"intermediate_size": size}))
-        begun(path, model)[0].close()
+        start_gguf(path, model)[0].close()
         assert Checkpoint(path).config.count("intermediate_size") == size
 
 
-def test_two_files_are_one_too_many(bare: Path, tmp_path: Path) -> None:
+def test_a_directory_with_two_ggufs_is_refused(bare: Path, tmp_path: Path) -> None:
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).symlink_to(bare)
     with pytest.raises(CheckpointNotFoundError, match=r"2 GGUF files and no config\.json: name on"):

@@ -1,4 +1,4 @@
-"""Running a target through its caches: however it is cut, the same numbers."""
+"""Cached forwards of a target give the same numbers in chunks of any size."""
 
 from pathlib import Path
 
@@ -46,9 +46,7 @@ def fresh(checkpoint: Path, max_seq_len: int = LONG) -> TapTarget:
 @pytest.mark.parametrize(
     "sizes", [[1], [WINDOW], [5, 1, 8, 3], [CHUNK], [RING, 1], [MAX_ROWS, MIN_PREFILL, 2]]
 )
-def test_chunks_of_any_size_give_the_numbers_of_one_uncached_pass(
-    target: TapTarget, sizes: list[int]
-) -> None:
+def test_chunks_of_any_size_match_one_uncached_pass(target: TapTarget, sizes: list[int]) -> None:
     tokens = random_tokens(LONG)
     expected_logits, expected = oracle_states(random_gemma(sliding_window=WINDOW), tokens)
     logits, taps = run_in_chunks(target, tokens, sizes)
@@ -56,9 +54,7 @@ def test_chunks_of_any_size_give_the_numbers_of_one_uncached_pass(
     assert relative_error(taps, expected) < 2e-5
 
 
-def test_a_cached_step_equals_a_recomputation_from_nothing(
-    checkpoint: Path, target: TapTarget
-) -> None:
+def test_a_cached_step_equals_a_recomputation(checkpoint: Path, target: TapTarget) -> None:
     tokens = random_tokens(2 * WINDOW)
     logits, taps = run_in_chunks(target, tokens, [3, 1])
     for end in (1, 4, WINDOW + 1, 2 * WINDOW):
@@ -69,30 +65,30 @@ def test_a_cached_step_equals_a_recomputation_from_nothing(
 
 @pytest.mark.parametrize("count", [8, MAX_ROWS])
 @pytest.mark.parametrize("prompt", [2, 30, RING - 3])
-def test_overwriting_rejected_tokens_leaves_no_trace_of_them(
+def test_overwritten_rejected_tokens_have_no_effect(
     checkpoint: Path, target: TapTarget, prompt: int, count: int
 ) -> None:
     tokens, rejected = random_tokens(prompt + 19), random_tokens(count, seed=1)
     run_in_chunks(target, tokens[:, :prompt], [WINDOW])
     run_in_chunks(target, rejected, [count], start=prompt)
-    found = run_in_chunks(target, tokens[:, prompt:], [2, 1, 7], start=prompt)
+    actual = run_in_chunks(target, tokens[:, prompt:], [2, 1, 7], start=prompt)
     clean = fresh(checkpoint)
     run_in_chunks(clean, tokens[:, :prompt], [WINDOW])
     expected = run_in_chunks(clean, tokens[:, prompt:], [2, 1, 7], start=prompt)
-    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+    assert torch.equal(actual[0], expected[0]) and torch.equal(actual[1], expected[1])
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_a_longer_sequence_before_leaves_no_trace(
+def test_a_longer_previous_sequence_has_no_effect(
     checkpoint: Path, target: TapTarget, reset: bool
 ) -> None:
     run_in_chunks(target, random_tokens(LONG, seed=1), [WINDOW])
     if reset:
         target.reset_cache()
     tokens = random_tokens(40)
-    found = run_in_chunks(target, tokens, [5, 1, 8])
+    actual = run_in_chunks(target, tokens, [5, 1, 8])
     expected = run_in_chunks(fresh(checkpoint), tokens, [5, 1, 8])
-    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+    assert torch.equal(actual[0], expected[0]) and torch.equal(actual[1], expected[1])
 
 
 def test_a_row_alone_equals_the_row_among_others(checkpoint: Path, target: TapTarget) -> None:
@@ -106,10 +102,10 @@ def test_a_row_alone_equals_the_row_among_others(checkpoint: Path, target: TapTa
     assert relative_error(alone, together) < TIGHT
 
 
-def test_positions_beyond_the_cache_or_behind_a_gap_are_refused(checkpoint: Path) -> None:
+def test_positions_beyond_the_cache_or_after_a_gap_are_refused(checkpoint: Path) -> None:
     target = fresh(checkpoint, max_seq_len=20)
     tokens = random_tokens(20 + SCRATCH_SLOTS)
-    run_in_chunks(target, tokens, [4])  # drafts may reach over the context's end
+    run_in_chunks(target, tokens, [4])  # drafts may exceed the context
     with pytest.raises(SettingError, match="beyond the cache of 108"):
         target.forward_logits_taps(tokens[:, :1], torch.tensor([108]))
     target.reset_cache()

@@ -1,4 +1,4 @@
-"""Reading a checkpoint directory: what is found, and what is said when something is wrong."""
+"""Reading checkpoint directories, and the errors for damaged ones."""
 
 import json
 from pathlib import Path
@@ -83,14 +83,14 @@ def test_a_tensor_in_two_shards_is_refused(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("shard", ["gone.safetensors", "../outside.safetensors"])
-def test_an_index_names_files_of_its_own_directory(directory: Path, shard: str) -> None:
+def test_an_index_may_only_name_files_of_its_directory(directory: Path, shard: str) -> None:
     save_file({"c": torch.zeros(1)}, directory.parent / "outside.safetensors")
     write_index(directory, {"a": "model.safetensors", "c": shard})
     with pytest.raises(CheckpointNotFoundError, match=r"index\.json: shard .* is missing"):
         Checkpoint(directory)
 
 
-def test_a_sharded_target_loads_like_a_whole_one(tmp_path: Path) -> None:
+def test_a_sharded_target_equals_one_in_a_single_file(tmp_path: Path) -> None:
     model = random_gemma()
     whole = load_target(save_text_layout(model, tmp_path / "whole"), 16)
     model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
@@ -100,7 +100,7 @@ def test_a_sharded_target_loads_like_a_whole_one(tmp_path: Path) -> None:
     assert torch.equal(run_in_chunks(whole, tokens, [6])[0], run_in_chunks(sharded, tokens, [6])[0])
 
 
-def test_a_pickled_table_is_read_where_nothing_else_is_there(directory: Path) -> None:
+def test_a_pickled_checkpoint_is_read_if_there_is_no_other(directory: Path) -> None:
     torch.save({"p": torch.arange(3)}, directory / "pytorch_model.bin")
     assert list(Checkpoint(directory).names()) == ["a", "b"]
     (directory / "model.safetensors").unlink()
@@ -109,7 +109,7 @@ def test_a_pickled_table_is_read_where_nothing_else_is_there(directory: Path) ->
 
 
 class Touch:
-    """Unpickled carelessly, it leaves a file behind."""
+    """A pickle that writes a file when its code is executed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,7 +130,7 @@ def test_code_in_a_pickle_is_not_executed(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [[torch.ones(1)], {"a": 1}])
-def test_a_pickle_of_something_else_is_refused(directory: Path, content: Any) -> None:
+def test_a_pickle_without_a_table_of_tensors_is_refused(directory: Path, content: Any) -> None:
     (directory / "model.safetensors").unlink()
     torch.save(content, directory / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="something other than a table of tensors"):

@@ -1,4 +1,4 @@
-"""INT4 checkpoints: our reader against the library that writes them."""
+"""Reads compressed-tensors weights, compared with the library that writes them."""
 
 import json
 from pathlib import Path
@@ -19,6 +19,7 @@ from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.compressed_tensors import check_config, read_weight
 from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
+from support.files.int4 import count_int4_linears
 from support.gemma_oracle import (
     oracle_states,
     random_gemma,
@@ -39,7 +40,7 @@ def int4_scheme(group: int | None, symmetric: bool) -> QuantizationScheme:
 
 
 def pack(weight: Tensor, group: int | None, symmetric: bool, dtype: torch.dtype) -> Tensors:
-    """Round a weight to INT4 and pack it, both with the library."""
+    """Round a weight [N, K] to INT4 and pack it, both with the library."""
     size = group or weight.shape[1]
     blocks = weight.unflatten(1, (-1, size))
     low, high = blocks.amin(-1), blocks.amax(-1)
@@ -50,7 +51,7 @@ def pack(weight: Tensor, group: int | None, symmetric: bool, dtype: torch.dtype)
 
 
 def unpack(packed: Tensors, group: int | None, symmetric: bool) -> Tensor:
-    """The library's dequantised weight."""
+    """Return the library's dequantised weight [N, K]."""
     scheme = int4_scheme(group, symmetric)
     return PackedQuantizationCompressor.decompress(packed, scheme)["weight"]
 
@@ -64,7 +65,7 @@ def write_linear(directory: Path, packed: Tensors, **config: Any) -> Checkpoint:
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(("rows", "group"), [(16, 32), (12, 64), (21, 128), (9, None)])
-def test_values_are_the_librarys_bit_for_bit(
+def test_read_weights_equal_the_librarys_bit_for_bit(
     tmp_path: Path, rows: int, group: int | None, symmetric: bool
 ) -> None:
     torch.manual_seed(rows)
@@ -123,7 +124,7 @@ def test_an_asymmetric_weight_needs_its_zero_points(tmp_path: Path) -> None:
         read_weight(checkpoint, "proj")
 
 
-def test_columns_out_of_order_are_refused_and_in_order_are_read(tmp_path: Path) -> None:
+def test_act_order_columns_are_refused_and_ordered_ones_are_read(tmp_path: Path) -> None:
     packed = pack(torch.randn(8, 64), 32, True, torch.float32)
     in_order = packed | {"weight_g_idx": torch.arange(64) // 32}
     read_weight(write_linear(tmp_path, in_order), "proj")
@@ -144,7 +145,7 @@ def quantization(**changes: Any) -> dict[str, Any]:
     return config | {"config_groups": {"group_0": group}} | changes
 
 
-def test_the_supported_schemes_pass() -> None:
+def test_supported_schemes_are_accepted() -> None:
     check(quantization())
     check(quantization(weights={"symmetric": False, "strategy": "channel"}))
     check(quantization(format="mixed", group={"format": "pack-quantized"}))
@@ -164,13 +165,13 @@ def test_the_supported_schemes_pass() -> None:
         ({"group": {"output_activations": {"num_bits": 8}}}, "quantised activations"),
     ],
 )
-def test_another_scheme_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_schemes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check(quantization(**changes))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_a_packed_model_computes_what_transformers_computes_on_the_librarys_values(
+def test_a_packed_model_matches_transformers_with_the_librarys_values(
     tmp_path: Path, symmetric: bool
 ) -> None:
     model = random_gemma(hidden_size=64, intermediate_size=96, head_dim=16, global_head_dim=32)
@@ -185,13 +186,13 @@ def test_a_packed_model_computes_what_transformers_computes_on_the_librarys_valu
     write_config(tmp_path, config | {"quantization_config": quantization()})
     model.load_state_dict(values)
     target = load_target(tmp_path, 32)
-    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == 26
+    assert count_int4_linears(target) == 26
     tokens = random_tokens(30)
     logits, _ = run_in_chunks(target, tokens, [8])
     assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
 
 
-def test_the_golden_int4_target_is_close_to_transformers_in_float64() -> None:
+def test_the_golden_int4_target_matches_transformers_in_float64() -> None:
     directory, case = golden_case("target/gemma4_ct_w4a16")
     config = json.loads((directory / "config.json").read_text())
     text = Gemma4TextConfig(**config["text_config"], attn_implementation="eager")
@@ -213,7 +214,7 @@ def test_the_golden_int4_target_is_close_to_transformers_in_float64() -> None:
     assert relative_error(logits, expected) < 1e-4
 
 
-def test_a_packed_weight_of_another_shape_than_the_config_says_is_refused(tmp_path: Path) -> None:
+def test_a_packed_weight_whose_shape_differs_from_the_config_is_refused(tmp_path: Path) -> None:
     save_text_layout(random_gemma(), tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.0.mlp.up_proj.weight"]

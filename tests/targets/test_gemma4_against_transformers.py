@@ -1,4 +1,4 @@
-"""The Gemma 4 decoder against randomly initialised transformers models of many geometries."""
+"""The Gemma 4 decoder compared with random transformers models of many geometries."""
 
 import tempfile
 from pathlib import Path
@@ -37,7 +37,7 @@ SETTINGS = settings(
 
 @st.composite
 def geometries(draw: st.DrawFn) -> dict[str, Any]:
-    """What a Gemma 4 config may vary. transformers forces the last layer to full attention."""
+    """Draw a Gemma 4 geometry. transformers forces the last layer to full attention."""
     pattern = draw(st.lists(st.sampled_from([SLIDING, FULL]), min_size=1, max_size=4))
     heads = draw(st.sampled_from([1, 2, 4]))
     divisors = [n for n in (1, 2, 4) if heads % n == 0]
@@ -57,7 +57,7 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
 
 @SETTINGS
 @given(geometry=geometries(), multimodal=st.booleans(), data=st.data())
-def test_any_geometry_matches_transformers_far_beyond_the_ring(
+def test_every_geometry_matches_transformers_past_the_ring(
     geometry: dict[str, Any], multimodal: bool, data: st.DataObject
 ) -> None:
     model = random_gemma(**geometry)
@@ -78,9 +78,9 @@ def test_any_geometry_matches_transformers_far_beyond_the_ring(
 
 
 @pytest.mark.parametrize("key", ["sliding_window", "final_logit_softcapping", "rms_norm_eps"])
-def test_a_wrong_config_value_is_seen_by_the_comparison(key: str, tmp_path: Path) -> None:
+def test_a_wrong_config_value_exceeds_the_tolerance(key: str, tmp_path: Path) -> None:
     model = random_gemma()
-    wrong = {"sliding_window": 9, "final_logit_softcapping": 5.0, "rms_norm_eps": 0.05}[key]
+    wrong: Any = {"sliding_window": 9, "final_logit_softcapping": 5.0, "rms_norm_eps": 0.05}[key]
     tokens = random_tokens(30)
     expected, _ = oracle_states(random_gemma(**{key: wrong}), tokens)
     target = load_target(save_text_layout(model, tmp_path), max_seq_len=32)
@@ -88,7 +88,7 @@ def test_a_wrong_config_value_is_seen_by_the_comparison(key: str, tmp_path: Path
     assert relative_error(logits, expected) > 100 * TOLERANCE
 
 
-def test_rope_of_full_layers_turns_the_configured_fraction_with_its_own_base(
+def test_rope_of_full_layers_uses_the_configured_fraction_and_base(
     tmp_path: Path,
 ) -> None:
     rope = {
@@ -104,8 +104,8 @@ def test_rope_of_full_layers_turns_the_configured_fraction_with_its_own_base(
     assert relative_error(plain, expected) > 100 * TOLERANCE
 
 
-def test_a_bfloat16_load_rounds_the_embedding_scale_as_transformers_does(tmp_path: Path) -> None:
-    model = random_gemma(hidden_size=40).bfloat16()  # sqrt(40) is no bfloat16 number
+def test_the_bfloat16_embedding_scale_is_rounded_as_in_transformers(tmp_path: Path) -> None:
+    model = random_gemma(hidden_size=40).bfloat16()  # sqrt(40) is not exact in bfloat16
     tokens = random_tokens(8)
     target = load_target(save_text_layout(model, tmp_path), 32, torch.bfloat16)
     target.set_eagle_tap_layers([0, 1])
@@ -116,7 +116,7 @@ def test_a_bfloat16_load_rounds_the_embedding_scale_as_transformers_does(tmp_pat
     assert relative_error(first, expected[1]) < 0.02
 
 
-def test_the_shipped_target_is_what_auto_model_reads() -> None:
+def test_the_shipped_target_matches_auto_model() -> None:
     spec = TARGETS["gemma4-tiny"]
     model = AutoModelForCausalLM.from_pretrained(
         spec.target_dir, dtype=torch.float32, attn_implementation="eager"

@@ -1,4 +1,4 @@
-"""What the Gemma 4 loader accepts, and the one line it says when it does not."""
+"""What the Gemma 4 loader accepts, and its errors."""
 
 import json
 from pathlib import Path
@@ -97,7 +97,9 @@ def test_missing_unknown_and_misshapen_tensors_are_named(directory: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["model.layers.0.layer_scalar", "model.norm.weight"])
-def test_small_tensors_are_as_necessary_as_matrices(directory: Path, name: str) -> None:
+def test_a_missing_norm_or_scalar_is_refused_like_a_missing_matrix(
+    directory: Path, name: str
+) -> None:
     edit_tensors(directory, lambda t: t.pop(name))
     with pytest.raises(CheckpointError, match=f"tensor '{name}' is missing"):
         load_target(directory, 16)
@@ -122,7 +124,7 @@ def test_a_tied_output_table_may_be_stored_twice_but_not_differ(directory: Path)
         load_target(directory, 16)
 
 
-def test_an_untied_output_table_is_its_own(tmp_path: Path) -> None:
+def test_an_untied_output_table_is_read_from_lm_head(tmp_path: Path) -> None:
     directory = save_text_layout(random_gemma(tie_word_embeddings=False), tmp_path)
     target = load_target(directory, 16)
     stored = load_file(directory / "model.safetensors")
@@ -134,7 +136,7 @@ def test_an_untied_output_table_is_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3])
-def test_full_layers_dims_are_read_from_either_spelling(tmp_path: Path, digits: int) -> None:
+def test_full_layer_dims_are_read_from_both_config_spellings(tmp_path: Path, digits: int) -> None:
     geometry: dict[str, Any] = {"layer_types": [SLIDING] * 5 + [FULL] * 2}
     model = random_gemma(**geometry)
     published = save_multimodal_layout(model, tmp_path / "published", **geometry)
@@ -148,7 +150,7 @@ def test_full_layers_dims_are_read_from_either_spelling(tmp_path: Path, digits: 
     assert (read.dims(0), read.dims(5), read.dims(6)) == ((8, 2), (16, 1), (16, 1))
 
 
-def test_tensors_of_other_towers_are_skipped_but_no_others(tmp_path: Path) -> None:
+def test_only_tensors_of_vision_and_audio_towers_are_skipped(tmp_path: Path) -> None:
     directory = save_multimodal_layout(random_gemma(), tmp_path)
     edit_tensors(directory, lambda t: t.update({"model.audio_tower.x": torch.ones(1)}))
     load_target(directory, 16)
@@ -170,7 +172,9 @@ def test_tensors_of_other_towers_are_skipped_but_no_others(tmp_path: Path) -> No
         ({"per_layer_config": {"1": 3}}, "1 is 3, expected an object"),
     ],
 )
-def test_an_odd_value_is_named(directory: Path, changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_config_value_is_named(
+    directory: Path, changes: dict[str, Any], message: str
+) -> None:
     edit_config(directory, **changes)
     with pytest.raises(CheckpointError, match=message):
         load_target(directory, 16)
@@ -183,7 +187,7 @@ def test_an_unknown_layer_type_is_refused(directory: Path) -> None:
         load_target(directory, 16)
 
 
-def test_bidirectional_text_is_refused_and_vision_is_not(directory: Path) -> None:
+def test_bidirectional_attention_is_refused_for_text_but_not_for_vision(directory: Path) -> None:
     edit_config(directory, use_bidirectional_attention="vision")
     load_target(directory, 16)
     edit_config(directory, use_bidirectional_attention="all")
@@ -191,7 +195,7 @@ def test_bidirectional_text_is_refused_and_vision_is_not(directory: Path) -> Non
         load_target(directory, 16)
 
 
-def test_absent_rope_parameters_mean_the_published_ones(directory: Path) -> None:
+def test_missing_rope_parameters_default_to_the_published_ones(directory: Path) -> None:
     stored = json.loads((directory / "config.json").read_text())
     expected = read_config(
         stored

@@ -1,4 +1,4 @@
-"""GGUF weights: our reader against the package that writes them and dequantises them."""
+"""Reads GGUF weights, compared with the gguf package."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ UP = "model.layers.0.mlp.up_proj.weight"
 
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 9), blocks=st.integers(1, 5), seed=st.integers(0, 2**31))
-def test_q4_0_is_the_packages_bit_for_bit(rows: int, blocks: int, seed: int) -> None:
+def test_q4_0_equals_the_gguf_package_bit_for_bit(rows: int, blocks: int, seed: int) -> None:
     torch.manual_seed(seed)
     stored = quantize(torch.randn(rows, 32 * blocks).numpy(), Type.Q4_0)
     weight = read_q4_0(torch.from_numpy(stored))
@@ -35,7 +35,7 @@ def test_q4_0_is_the_packages_bit_for_bit(rows: int, blocks: int, seed: int) -> 
 
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 5), blocks=st.integers(1, 3), seed=st.integers(0, 2**31))
-def test_q4_k_is_the_packages_but_for_the_rounding_of_a_zero_point(
+def test_q4_k_equals_the_gguf_package_up_to_the_rounding_of_zero_points(
     rows: int, blocks: int, seed: int
 ) -> None:
     stored = random_q4_k(rows, 256 * blocks, seed)
@@ -53,10 +53,10 @@ def test_q4_k_is_the_packages_but_for_the_rounding_of_a_zero_point(
     shift=st.sampled_from([-9.0, 0.0, 9.0]),
     seed=st.integers(0, 2**31),
 )
-def test_q4_1_is_the_packages_but_for_the_rounding_of_a_zero_point(
+def test_q4_1_equals_the_gguf_package_up_to_the_rounding_of_zero_points(
     rows: int, blocks: int, shift: float, seed: int
 ) -> None:
-    """Blocks of one sign too, whose zero point lies outside their codes."""
+    """Blocks of a single sign have a zero point outside their codes."""
     torch.manual_seed(seed)
     stored = quantize(torch.randn(rows, 32 * blocks).add(shift).numpy(), Type.Q4_1)
     weight = read_q4_1(torch.from_numpy(stored))
@@ -64,27 +64,27 @@ def test_q4_1_is_the_packages_but_for_the_rounding_of_a_zero_point(
     assert differs_by_rounding(weight, torch.from_numpy(dequantize(stored, Type.Q4_1)))
 
 
-def test_a_q4_1_block_without_a_scale_is_its_minimum_throughout() -> None:
+def test_a_q4_1_block_with_scale_0_is_its_minimum() -> None:
     stored = quantize(torch.tensor([[0.0], [0.75], [-2.5]]).expand(3, 32).numpy(), Type.Q4_1)
-    stored[:, 4:] = 0x5A  # no code changes what has no scale
+    stored[:, 4:] = 0x5A  # codes have no effect without a scale
     weight = read_q4_1(torch.from_numpy(stored))
     assert torch.equal(dense(weight), torch.from_numpy(dequantize(stored, Type.Q4_1)))
     assert dense(weight)[:, 0].tolist() == [0.0, 0.75, -2.5]
 
 
 def differs_by_rounding(weight: Int4Weight, expected: Tensor) -> bool:
-    """Whether no element is off by more than a float32 zero point can be."""
+    """Whether elements [N, K] differ by no more than the rounding of a float32 zero point."""
     steps = weight.zero_point.abs().clamp(min=15)
     magnitude = (steps * weight.scale.abs()).t().repeat_interleave(32, dim=1)
     error = (dense(weight).double() - expected.double()).abs()
     return bool((error <= 2 * torch.finfo(torch.float32).eps * magnitude).all())
 
 
-def test_a_q4_k_group_without_a_scale_is_its_minimum_throughout() -> None:
+def test_a_q4_k_group_with_scale_0_is_its_minimum() -> None:
     stored = random_q4_k(2, 256)
     stored[:, 4:12] = 7  # scales and minima of groups 0 to 3: 7; of 4 to 7: low bits follow
     stored[:, 4] = 0  # group 0: no scale, minimum 7
-    stored[0, 8] = 0  # and there no minimum either
+    stored[0, 8] = 0  # and no minimum there either
     weight = read_q4_k(torch.from_numpy(stored))
     expected = torch.from_numpy(dequantize(stored, Type.Q4_K))
     torch.testing.assert_close(dense(weight), expected, rtol=1e-5, atol=1e-7)
@@ -93,6 +93,7 @@ def test_a_q4_k_group_without_a_scale_is_its_minimum_throughout() -> None:
 
 
 def one_tensor(directory: Path, tensor: Tensor, kind: Type, name: str = UP) -> Checkpoint:
+    """Write a checkpoint of one tensor, of any shape."""
     write_config(directory, {})
     model = GgufModel(directory / "model.gguf")
     model.add(name, tensor, kind)
@@ -101,7 +102,7 @@ def one_tensor(directory: Path, tensor: Tensor, kind: Type, name: str = UP) -> C
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q5_0", "Q5_1"])
-def test_other_types_are_dense_with_the_packages_values(tmp_path: Path, kind: str) -> None:
+def test_other_types_are_read_dense_like_the_gguf_package(tmp_path: Path, kind: str) -> None:
     tensor = torch.randn(8, 64)
     checkpoint = one_tensor(tmp_path, tensor, Type[kind])
     assert list(checkpoint.names()) == [UP]
@@ -112,7 +113,7 @@ def test_other_types_are_dense_with_the_packages_values(tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize(("kind", "width"), [("Q6_K", 210), ("Q5_K", 176)])
-def test_other_k_quants_are_dense_too(tmp_path: Path, kind: str, width: int) -> None:
+def test_other_k_quants_are_read_dense(tmp_path: Path, kind: str, width: int) -> None:
     stored = np.random.default_rng(0).integers(0, 60, (4, width), dtype=np.uint8)
     write_config(tmp_path, {})
     model = GgufModel(tmp_path / "model.gguf")
@@ -125,7 +126,7 @@ def test_other_k_quants_are_dense_too(tmp_path: Path, kind: str, width: int) -> 
 
 
 @pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1])
-def test_int4_is_read_from_the_file_and_dense_on_demand(tmp_path: Path, kind: Type) -> None:
+def test_an_int4_tensor_can_be_read_as_int4_and_dense(tmp_path: Path, kind: Type) -> None:
     tensor = torch.randn(8, 64)
     checkpoint = one_tensor(tmp_path, tensor, kind)
     weight = checkpoint.int4(UP)
@@ -135,7 +136,7 @@ def test_int4_is_read_from_the_file_and_dense_on_demand(tmp_path: Path, kind: Ty
 
 
 def interleaved(tensor: Tensor, heads: int) -> Tensor:
-    """Rows as llama.cpp's converter orders them: row i of each half of a head by turns."""
+    """Interleave the rows [N, K] of each head's two halves, as llama.cpp's converter does."""
     size = tensor.shape[0] // heads
     rows = []
     for head in range(heads):
@@ -145,7 +146,9 @@ def interleaved(tensor: Tensor, heads: int) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", [Type.F32, Type.Q4_0])
-def test_rows_of_llamas_queries_and_keys_are_put_back(tmp_path: Path, kind: Type) -> None:
+def test_interleaved_rows_of_llamas_queries_and_keys_are_reordered(
+    tmp_path: Path, kind: Type
+) -> None:
     write_config(tmp_path, {})
     model = GgufModel(tmp_path / "model.gguf", "llama")
     model.writer.add_head_count(4)
@@ -164,7 +167,7 @@ def test_rows_of_llamas_queries_and_keys_are_put_back(tmp_path: Path, kind: Type
         assert weight is None or torch.equal(dense(weight), expected)
 
 
-def test_an_encoder_beside_the_model_is_left_alone(tmp_path: Path) -> None:
+def test_an_image_encoder_next_to_the_model_is_ignored(tmp_path: Path) -> None:
     one_tensor(tmp_path, torch.randn(8, 64), Type.F32)
     (tmp_path / "mmproj-model-f16.gguf").write_bytes(b"not read")
     assert list(Checkpoint(tmp_path).names()) == [UP]
@@ -179,7 +182,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
         Checkpoint(tmp_path)
 
 
-def test_what_is_not_understood_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_unsupported_metadata_is_refused(tmp_path: Path) -> None:
     write_config(tmp_path, {})
     GgufModel(tmp_path / "model.gguf", "gemma3").close()
     with pytest.raises(UnsupportedError, match="architecture 'gemma3': known are gemma4, llama"):
@@ -205,7 +208,7 @@ def test_infinite_scales_are_refused(tmp_path: Path) -> None:
         Checkpoint(tmp_path).int4(UP)
 
 
-def test_names_of_no_meaning_here_are_kept_for_the_loader_to_name(tmp_path: Path) -> None:
+def test_unknown_tensor_names_are_kept_for_the_loaders_error(tmp_path: Path) -> None:
     write_config(tmp_path, {})
     model = GgufModel(tmp_path / "model.gguf")
     for name in ("rope_freqs.weight", "blk.0.ffn_gate_exps.weight"):

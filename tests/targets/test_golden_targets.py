@@ -1,4 +1,4 @@
-"""Decoders of every family against numbers that transformers computed from the same weights."""
+"""Decoders of every family compared with recorded results of transformers."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from eagle_aot.targets import load_target
 from support.gemma_oracle import run_in_chunks
 from support.golden_cases import golden_case, relative_error
 
-CASES = [  # and the sliding window, or any number of rows where there is none
+CASES = [  # with the sliding window, or a number of rows for targets without one
     ("target/gemma4_ct_w4a16", 16),
     ("target/gemma4_bf16_text", 8),
     ("target/qwen3_bf16", 11),
@@ -39,7 +39,7 @@ def test_logits_and_every_boundary_match_transformers(name: str, window: int, ch
 
 
 @pytest.mark.parametrize(("name", "window"), CASES)
-def test_a_tap_shifted_by_one_is_far_outside_the_tolerance(name: str, window: int) -> None:
+def test_a_tap_shifted_by_one_exceeds_the_tolerance(name: str, window: int) -> None:
     directory, case = golden_case(name)
     expected = case["expected.boundary_hidden_states"]
     target = load_target(directory, max_seq_len=80)

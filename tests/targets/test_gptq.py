@@ -1,4 +1,4 @@
-"""GPTQ weights: our reader against the format, word by word."""
+"""Reads GPTQ weights, compared with the format."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.gptq import check_config, read_weight
+from eagle_aot.targets.int4.awq_gptq import check_gptq, read_gptq
 from support.files.int4 import Rounded, dense, gptq, rounded, write_linear
 
 CONFIG: dict[str, Any] = {
@@ -35,7 +35,7 @@ V2 = {"checkpoint_format": "gptq_v2"}
     version=st.sampled_from([1, 2]),
     seed=st.integers(0, 2**31),
 )
-def test_values_are_the_formats_for_every_shape(
+def test_read_weights_equal_the_written_values_for_every_shape(
     eights: int, groups: int, group: int, symmetric: bool, version: int, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -43,55 +43,55 @@ def test_values_are_the_formats_for_every_shape(
     config = CONFIG | {"group_size": group, "sym": symmetric} | (V2 if version == 2 else {})
     with TemporaryDirectory() as directory:
         checkpoint = write_linear(Path(directory), gptq(written, version), config)
-        weight = read_weight(checkpoint, "proj")
+        weight = read_gptq(checkpoint, "proj")
     assert (weight.shape, weight.group_size) == ((8 * eights, groups * group), group)
     assert torch.equal(dense(weight), written.dense)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_every_zero_point_survives_either_convention(tmp_path: Path, version: int) -> None:
+def test_every_zero_point_is_read_from_both_format_versions(tmp_path: Path, version: int) -> None:
     zeros = torch.arange(16).view(16, 1)
     written = Rounded(torch.arange(512).view(16, 32) % 16, zeros, torch.ones(16, 1).half())
     config = CONFIG | (V2 if version == 2 else {})
-    weight = read_weight(write_linear(tmp_path, gptq(written, version), config), "proj")
+    weight = read_gptq(write_linear(tmp_path, gptq(written, version), config), "proj")
     assert weight.zero_point.tolist() == [list(range(16))]
 
 
-def test_symmetric_zeros_of_the_first_version_are_sevens(tmp_path: Path) -> None:
+def test_symmetric_zero_points_are_stored_as_seven_in_version_one(tmp_path: Path) -> None:
     tensors = gptq(rounded(torch.randn(8, 32), 32, symmetric=True), 1)
     assert tensors["qzeros"].tolist() == [[0x77777777]]
-    assert (read_weight(write_linear(tmp_path, tensors, CONFIG), "proj").zero_point == 8).all()
+    assert (read_gptq(write_linear(tmp_path, tensors, CONFIG), "proj").zero_point == 8).all()
 
 
-def test_one_group_may_be_the_whole_row(tmp_path: Path) -> None:
+def test_a_group_may_span_the_whole_row(tmp_path: Path) -> None:
     written = rounded(torch.randn(8, 96), 96)
     checkpoint = write_linear(tmp_path, gptq(written, 1), CONFIG | {"group_size": -1})
-    weight = read_weight(checkpoint, "proj")
+    weight = read_gptq(checkpoint, "proj")
     assert weight.group_size == 96 and torch.equal(dense(weight), written.dense)
 
 
-def test_the_config_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_quantize_config_json_is_read(tmp_path: Path) -> None:
     written = rounded(torch.randn(8, 32), 32)
     checkpoint = write_linear(tmp_path, gptq(written, 2), {})
     (tmp_path / "quantize_config.json").write_text(
         '{"bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"}'
     )
     assert checkpoint.quantization.text("quant_method") == "gptq"
-    assert torch.equal(dense(read_weight(checkpoint, "proj")), written.dense)
+    assert torch.equal(dense(read_gptq(checkpoint, "proj")), written.dense)
 
 
-def test_columns_out_of_order_are_refused_and_absent_order_is_in_order(tmp_path: Path) -> None:
+def test_act_order_columns_are_refused_and_a_missing_g_idx_means_in_order(tmp_path: Path) -> None:
     tensors = gptq(rounded(torch.randn(8, 64), 32), 1)
     checkpoint = write_linear(
         tmp_path, tensors | {"g_idx": torch.arange(64, dtype=torch.int32) % 2}, CONFIG
     )
     with pytest.raises(UnsupportedError, match="act-order columns; re-quantise without desc_act"):
-        read_weight(checkpoint, "proj")
-    read_weight(write_linear(tmp_path, tensors, CONFIG | {"desc_act": True}), "proj")
+        read_gptq(checkpoint, "proj")
+    read_gptq(write_linear(tmp_path, tensors, CONFIG | {"desc_act": True}), "proj")
     del tensors["g_idx"]
-    read_weight(write_linear(tmp_path, tensors, CONFIG), "proj")
+    read_gptq(write_linear(tmp_path, tensors, CONFIG), "proj")
     with pytest.raises(CheckpointError, match="g_idx is missing, the config says desc_act"):
-        read_weight(write_linear(tmp_path, tensors, CONFIG | {"desc_act": True}), "proj")
+        read_gptq(write_linear(tmp_path, tensors, CONFIG | {"desc_act": True}), "proj")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_contradictory_tensors_are_refused(
 ) -> None:
     tensors = gptq(rounded(torch.randn(8, 64), 32), 1) | {name: tensor}
     with pytest.raises((CheckpointError, UnsupportedError), match=message):
-        read_weight(write_linear(tmp_path, tensors, CONFIG), "proj")
+        read_gptq(write_linear(tmp_path, tensors, CONFIG), "proj")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,6 @@ def test_contradictory_tensors_are_refused(
         ({"checkpoint_format": "marlin"}, "GPTQ checkpoint_format 'marlin'"),
     ],
 )
-def test_another_variant_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_variants_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        check_config(ConfigSection(CONFIG | changes, Path("config.json")))
+        check_gptq(ConfigSection(CONFIG | changes, Path("config.json")))

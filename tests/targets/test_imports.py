@@ -1,4 +1,4 @@
-"""Which packages may know of which: seen in a fresh interpreter, and in the source."""
+"""Which packages may import others, checked in a fresh interpreter and in the source."""
 
 import ast
 import importlib.util
@@ -15,7 +15,7 @@ import pytest
 PROBE = """
 import json, os, sys
 import torch, torch._inductor.utils
-found = {}
+modules = {}
 for package in sys.argv[1:]:
     read, write = os.pipe()
     if os.fork() == 0:
@@ -25,8 +25,8 @@ for package in sys.argv[1:]:
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
-        found[package] = json.loads(pipe.read())
-print(json.dumps(found))
+        modules[package] = json.loads(pipe.read())
+print(json.dumps(modules))
 """
 
 FORBIDDEN = {
@@ -41,13 +41,13 @@ FORBIDDEN = {
 @pytest.fixture(scope="module")
 def imported() -> dict[str, list[str]]:
     command = [sys.executable, "-c", PROBE, *FORBIDDEN]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    modules: dict[str, list[str]] = json.loads(found.stdout)
+    probe = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules: dict[str, list[str]] = json.loads(probe.stdout)
     return modules
 
 
 @pytest.mark.parametrize("package", FORBIDDEN)
-def test_a_package_does_not_import_what_it_must_not_know(
+def test_packages_do_not_import_forbidden_packages(
     imported: dict[str, list[str]], package: str
 ) -> None:
     modules = imported[package]
@@ -58,16 +58,14 @@ def test_a_package_does_not_import_what_it_must_not_know(
 
 
 @pytest.mark.parametrize("package", FORBIDDEN)
-def test_only_the_runner_and_the_lowering_need_executorch(
+def test_executorch_is_imported_only_by_the_runner_and_lowering(
     imported: dict[str, list[str]], package: str
 ) -> None:
     assert not [m for m in imported[package] if m.startswith("executorch")]
 
 
 @pytest.mark.parametrize("package", [p for p in FORBIDDEN if ".triton_kernels." in p])
-def test_kernels_import_nothing_else_of_this_project(
-    imported: dict[str, list[str]], package: str
-) -> None:
+def test_kernels_import_only_kernels(imported: dict[str, list[str]], package: str) -> None:
     modules = imported[package]
     ours = {m for m in modules if m.startswith("eagle_aot.")}
     assert {m.split(".")[1] for m in ours} == {"triton_kernels"}
@@ -80,9 +78,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("package", KERNELS)
-def test_a_kernel_is_not_imported_before_it_is_needed(
-    imported: dict[str, list[str]], package: str
-) -> None:
+def test_kernels_are_imported_lazily(imported: dict[str, list[str]], package: str) -> None:
     kernel = KERNELS[package]
     assert importlib.util.find_spec(kernel) and kernel.rpartition(".")[0] in imported[package]
     assert kernel not in imported[package]
@@ -104,13 +100,13 @@ BUILT_ON = {
     "export.drafters.eagle3": "export.drafters.peagle",
     "runtime_runner.drafters.eagle3": "runtime_runner.drafters.peagle",
 }
-"""A P-EAGLE head is an EAGLE-3 head that drafts otherwise."""
+"""Kinds that extend another kind: a P-EAGLE head is an EAGLE-3 head."""
 REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}
 
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Names of what a file imports, wherever in it, each with what it is taken from."""
+    """Return the names that a file imports anywhere, with their modules."""
     return frozenset(_imports(ast.parse(path.read_text())))
 
 
@@ -123,13 +119,13 @@ def _imports(module: ast.Module) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_registries_alone_import_a_kind_of_drafter(kind: str) -> None:
+def test_only_registries_import_a_kind_of_drafter(kind: str) -> None:
     files = {path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
     importers = {
         str(file)
         for file in files
         if any(f"{name}.".startswith(f"eagle_aot.{kind}.") for name in imports(ROOT / file))
     }
-    own = tuple(KINDS[name] for name in (kind, BUILT_ON.get(kind, kind)))
-    outside = {file for file in importers if not file.startswith(own)}
+    folders = tuple(KINDS[name] for name in (kind, BUILT_ON.get(kind, kind)))
+    outside = {file for file in importers if not file.startswith(folders)}
     assert len(outside) == 1 and outside <= REGISTRIES

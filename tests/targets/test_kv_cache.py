@@ -1,4 +1,4 @@
-"""The caches on their own: what rows see of them, whatever was stored there before."""
+"""What rows see of KV caches."""
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.targets.decoder.attention import MASKED
-from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache, RingKVCache, StepView
+from eagle_aot.targets.decoder.cache_views import StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache, RingKVCache
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.step import (
     MAX_ROWS,
@@ -21,12 +22,11 @@ from eagle_aot.targets.step import (
     longest_chunk,
     ring_slots,
 )
-from support.cache_play import LONGEST, CachePlay, Tree
+from support.cache_simulator import LONGEST, CacheSimulator, Tree, assert_close
 from support.kernels.sdpa_cases import Layer
 
 SETTINGS = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 WINDOWS = [0, 4, 11, 64]
-TIGHT = {"rtol": 1e-5, "atol": 2e-6}  # float32 sums
 
 
 def layer(window: int, dtype: torch.dtype = torch.float32) -> Layer:
@@ -39,7 +39,7 @@ def chain(rows: int) -> Tree:
 
 @st.composite
 def trees(draw: st.DrawFn, max_rows: int = MAX_ROWS) -> Tree:
-    """A bonus token and drafts behind it, at most MAX_TREE_DEPTH deep, in slots behind a tail's."""
+    """Draw a bonus token and a tree of drafts, at most MAX_TREE_DEPTH deep, in scratch slots."""
     parents, depths = [-1], [0]
     for row in range(1, draw(st.integers(1, max_rows))):
         deep_enough = [r for r in range(row) if depths[r] < MAX_TREE_DEPTH]
@@ -52,149 +52,149 @@ def trees(draw: st.DrawFn, max_rows: int = MAX_ROWS) -> Tree:
 
 @SETTINGS
 @given(data=st.data(), window=st.sampled_from(WINDOWS), sequences=st.sampled_from([1, 2, 4]))
-def test_rows_see_their_paths_and_nothing_else_over_many_rounds(
+def test_rows_see_only_their_paths_over_many_rounds(
     data: st.DataObject, window: int, sequences: int
 ) -> None:
-    """Texts at different lengths come, grow by trees beside one another, end, and others come."""
-    play = CachePlay(layer(window), sequences)
+    """Texts of different lengths start, grow by trees in one batch, end, and others start."""
+    simulator = CacheSimulator(layer(window), sequences)
     longest = longest_chunk(window) if window else LONGEST
     for _ in range(data.draw(st.integers(3, 8))):
         for sequence in range(sequences):
-            length = len(play.texts[sequence])
+            length = len(simulator.texts[sequence])
             if length > LONGEST - 130 or data.draw(st.integers(0, 4)) == 0:
-                play.forget(sequence)
-            if not play.texts[sequence]:
+                simulator.forget(sequence)
+            if not simulator.texts[sequence]:
                 for rows in data.draw(st.lists(st.integers(1, min(longest, 120)), max_size=2)):
-                    torch.testing.assert_close(
-                        *play.prompt(sequence, rows), check_dtype=False, **TIGHT
-                    )
+                    assert_close(*simulator.prompt(sequence, rows))
         running = data.draw(st.lists(st.sampled_from(range(sequences)), min_size=1, unique=True))
-        drafted = {one: data.draw(trees(MAX_ROWS // len(running))) for one in running}
+        drafted = {s: data.draw(trees(MAX_ROWS // len(running))) for s in running}
         padding = data.draw(st.integers(0, 3))
         rows = max(map(len, drafted.values())) + padding
-        found, expected = play.step(drafted, rows)
+        output, expected = simulator.step(drafted, rows)
         for b, tree in enumerate(drafted.values()):
-            torch.testing.assert_close(
-                found[b, : len(tree)].double(), expected[b, : len(tree)], **TIGHT
-            )
-        for one, tree in drafted.items():
-            play.accept(one, data.draw(st.integers(0, len(tree) - 1)))
+            assert_close(output[b, : len(tree)], expected[b, : len(tree)])
+        for sequence, tree in drafted.items():
+            simulator.accept(sequence, data.draw(st.integers(0, len(tree) - 1)))
 
 
 @pytest.mark.parametrize("splits_keys", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_branch_in_scattered_slots_equals_plain_decoding(window: int, splits_keys: bool) -> None:
-    """Whichever operator attends, and wherever in a ring the text has got to."""
+    """With stock operators and with the kernel's, and at several places in a ring."""
     dtype = torch.float16 if splits_keys else torch.float32
-    near = {"rtol": 0.01, "atol": 0.003} if splits_keys else TIGHT
+    rtol, atol = (0.01, 0.003) if splits_keys else (1e-5, 2e-6)
     tree = [(-1, 0), (0, 87), (0, 20), (2, 61), (1, 16), (4, 33), (3, 40), (6, 17), (7, 86)]
-    play = CachePlay(layer(window, dtype), splits_keys=splits_keys)
+    simulator = CacheSimulator(layer(window, dtype), splits_keys=splits_keys)
     for rows in (1, 60, 60, 60):
-        play.prompt(0, rows)
-        found, expected = play.step({0: tree})
-        torch.testing.assert_close(found.double(), expected, **near)
-        plain = CachePlay(layer(window, dtype), splits_keys=splits_keys)
+        simulator.prompt(0, rows)
+        output, expected = simulator.step({0: tree})
+        assert_close(output, expected, rtol, atol)
+        plain = CacheSimulator(layer(window, dtype), splits_keys=splits_keys)
         for row in range(len(tree)):
-            *before, _ = play.path(0, row)
-            plain.repeat(before)
-            plain.renumber(play.path(0, row)[-1])
+            *committed, token = simulator.path(0, row)
+            plain.repeat(committed)
+            plain.renumber(token)
             alone, _ = plain.step({0: chain(1)})
-            torch.testing.assert_close(alone[0, 0], found[0, row], **near)
-        play.accept(0, 5)
-        play.step({0: chain(1)})
-        play.accept(0, 0)
-        play.step({0: chain(1)})  # the moves are done, and prompts take none
+            assert_close(alone[0, 0], output[0, row], rtol, atol)
+        simulator.accept(0, 5)
+        simulator.step({0: chain(1)})
+        simulator.accept(0, 0)
+        simulator.step({0: chain(1)})  # moves are done once, and not by prompts
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("sequences", [2, 4])
-def test_sequences_beside_one_another_equal_each_alone(window: int, sequences: int) -> None:
+def test_parallel_sequences_equal_each_sequence_alone(window: int, sequences: int) -> None:
     lengths, tree = [90, 3, 17, 150][:sequences], [(-1, 0), (0, 30), (0, 16), (2, 87), (1, 50)]
-    together = CachePlay(layer(window), sequences)
-    alone = [CachePlay(layer(window)) for _ in lengths]
+    together = CacheSimulator(layer(window), sequences)
+    alone = [CacheSimulator(layer(window)) for _ in lengths]
     for sequence, length in enumerate(lengths):
         for part in (length // 2, length - length // 2):
             together.prompt(sequence, part)
         alone[sequence].repeat(together.texts[sequence])
     order = list(range(sequences))[::-1]
     for accepted in (4, 3, 0):
-        found, expected = together.step(dict.fromkeys(order, tree))
-        torch.testing.assert_close(found.double(), expected, **TIGHT)
+        output, expected = together.step(dict.fromkeys(order, tree))
+        assert_close(output, expected)
         for b, sequence in enumerate(order):
             alone[sequence].renumber(together.rows(sequence)[0].token)
             by_itself, _ = alone[sequence].step({0: tree})
-            torch.testing.assert_close(by_itself[0], found[b], **TIGHT)
+            assert_close(by_itself[0], output[b])
             together.accept(sequence, accepted)
             alone[sequence].accept(0, accepted)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_padding_changes_nothing(window: int) -> None:
-    """Rows of it behind a sequence's own and sequences of it alone, whatever they hold."""
-    found = []
+def test_padding_rows_do_not_change_other_rows(window: int) -> None:
+    """Padding follows a sequence's rows, or fills a whole sequence, with any values."""
+    outputs = []
     for padding in (1.0, 100.0):
-        play = CachePlay(layer(window), 2, padding=padding)
-        play.prompt(0, 70)
-        play.prompt(1, 20)
-        kept = play.held(1, range(20))
-        output, expected = play.step({0: chain(3), 1: []}, rows=8)
-        torch.testing.assert_close(output[0, :3].double(), expected[0, :3], **TIGHT)
-        assert torch.equal(play.held(1, range(20)), kept)
-        found.append(output[0, :3])
-        play.accept(0, 2)
-        output, expected = play.step({0: chain(1), 1: chain(1)})
-        torch.testing.assert_close(output.double(), expected, **TIGHT)
-    assert torch.equal(found[0], found[1])
+        simulator = CacheSimulator(layer(window), 2, padding=padding)
+        simulator.prompt(0, 70)
+        simulator.prompt(1, 20)
+        stored = simulator.stored_keys(1, range(20))
+        output, expected = simulator.step({0: chain(3), 1: []}, rows=8)
+        assert_close(output[0, :3], expected[0, :3])
+        assert torch.equal(simulator.stored_keys(1, range(20)), stored)
+        outputs.append(output[0, :3])
+        simulator.accept(0, 2)
+        output, expected = simulator.step({0: chain(1), 1: chain(1)})
+        assert_close(output, expected)
+    assert torch.equal(outputs[0], outputs[1])
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_the_next_user_of_a_cache_sees_nothing_of_the_last(window: int) -> None:
-    used, fresh = CachePlay(layer(window), 2), CachePlay(layer(window), 2)
+def test_a_new_sequence_sees_nothing_of_the_previous_one_in_its_cache(window: int) -> None:
+    used, fresh = CacheSimulator(layer(window), 2), CacheSimulator(layer(window), 2)
     for rows in (96, 96, 40):
         used.prompt(1, rows)
     used.step({1: [(-1, 0), *((0, TAIL + row) for row in range(MAX_ROWS - 1))]})
     used.forget(1)
-    for play in (used, fresh):
-        play.renumber(2000)
+    for simulator in (used, fresh):
+        simulator.renumber(2000)
     for rows in (1, 5, 90):
-        found, expected = used.prompt(1, rows)
-        assert torch.equal(found, fresh.prompt(1, rows)[0])
-        torch.testing.assert_close(found.double(), expected, **TIGHT)
-        found, expected = used.step({1: chain(9)})
-        assert torch.equal(found, fresh.step({1: chain(9)})[0])
-        torch.testing.assert_close(found.double(), expected, **TIGHT)
+        output, expected = used.prompt(1, rows)
+        assert torch.equal(output, fresh.prompt(1, rows)[0])
+        assert_close(output, expected)
+        output, expected = used.step({1: chain(9)})
+        assert torch.equal(output, fresh.step({1: chain(9)})[0])
+        assert_close(output, expected)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("sequences", [1, 3])
-def test_moves_put_an_accepted_path_into_its_slots(window: int, sequences: int) -> None:
-    """All of a tail, however scattered, and nothing but that."""
-    play, last = CachePlay(layer(window), sequences), sequences - 1
-    play.prompt(last, 90)
+def test_moves_copy_an_accepted_path_to_the_slots_of_its_positions(
+    window: int, sequences: int
+) -> None:
+    """A whole scattered tail is copied, and nothing else changes."""
+    simulator, last = CacheSimulator(layer(window), sequences), sequences - 1
+    simulator.prompt(last, 90)
     slots = [0, *torch.randperm(SCRATCH_SLOTS - TAIL).add(TAIL).tolist()[: TAIL - 1]]
-    play.step({last: [(row - 1, slot) for row, slot in enumerate(slots)]})
-    play.accept(last, TAIL - 1)
-    behind = range(90 - (window or 90), 90)
-    before = play.held(last, behind)
-    play.step({last: chain(1)})
-    assert torch.equal(play.held(last, range(90, 90 + TAIL)), play.keys_of(range(91, 91 + TAIL)))
-    assert torch.equal(play.held(last, behind), before)
+    simulator.step({last: [(row - 1, slot) for row, slot in enumerate(slots)]})
+    simulator.accept(last, TAIL - 1)
+    context = range(90 - (window or 90), 90)
+    unchanged = simulator.stored_keys(last, context)
+    simulator.step({last: chain(1)})
+    assert torch.equal(
+        simulator.stored_keys(last, range(90, 90 + TAIL)), simulator.keys_of(range(91, 91 + TAIL))
+    )
+    assert torch.equal(simulator.stored_keys(last, context), unchanged)
 
 
 @pytest.mark.parametrize("window", WINDOWS[1:])
-def test_a_ring_takes_all_its_slots_from_empty_and_a_longest_chunk_behind_a_text(
+def test_a_ring_takes_a_full_ring_when_empty_and_a_longest_chunk_after_context(
     window: int,
 ) -> None:
-    play = CachePlay(layer(window))
+    simulator = CacheSimulator(layer(window))
     for rows in (ring_slots(window), longest_chunk(window), longest_chunk(window), 1):
-        found, expected = play.prompt(0, rows)
-        torch.testing.assert_close(found.double(), expected, **TIGHT)
-    found, expected = play.prompt(0, ring_slots(window))
-    assert not torch.allclose(found[0, 0].double(), expected[0, 0], rtol=0.01, atol=0.01)
+        output, expected = simulator.prompt(0, rows)
+        assert_close(output, expected)
+    output, expected = simulator.prompt(0, ring_slots(window))
+    assert not torch.allclose(output[0, 0].double(), expected[0, 0], rtol=0.01, atol=0.01)
 
 
 @pytest.mark.parametrize("sequences", [1, 3])
-def test_each_sequence_has_its_slots_and_the_last_of_them_are_for_padding(sequences: int) -> None:
+def test_each_sequence_has_its_own_slots_with_padding_slots_last(sequences: int) -> None:
     flat = FlatKVCache(2, 40, 8, torch.float32, sequences)
     ring = RingKVCache(2, 8, 8, torch.float32, sequences)
     assert flat.k.shape == flat.v.shape == (2, sequences * flat_slots(40), 8)
@@ -204,7 +204,7 @@ def test_each_sequence_has_its_slots_and_the_last_of_them_are_for_padding(sequen
         assert not cache.committed(torch.tensor(last), torch.tensor(last))[-PADDING_SLOTS:].any()
 
 
-def test_masks_are_finite_and_a_row_sees_no_more_of_its_tail_than_its_window() -> None:
+def test_masks_are_finite_and_limit_a_tail_to_the_window() -> None:
     step = chain_step(torch.tensor([1, 30]))
     for cache, seen in (
         (RingKVCache(1, 4, 8, torch.float32), [2, 4]),
@@ -216,9 +216,9 @@ def test_masks_are_finite_and_a_row_sees_no_more_of_its_tail_than_its_window() -
 
 
 def test_reset_zeroes_both_buffers() -> None:
-    play = CachePlay(layer(0, torch.bfloat16))
-    play.prompt(0, 3)
-    cache = play.cache
+    simulator = CacheSimulator(layer(0, torch.bfloat16))
+    simulator.prompt(0, 3)
+    cache = simulator.cache
     assert cache.k.any() and cache.v.any()
     cache.reset()
     assert not cache.k.any() and not cache.v.any()
@@ -226,6 +226,7 @@ def test_reset_zeroes_both_buffers() -> None:
 
 
 def rows(count: int, batch: int = 1) -> Tensor:
+    """Return zeros [batch, count, 2]."""
     return torch.zeros(batch, count, 2)
 
 
@@ -243,7 +244,7 @@ def rows(count: int, batch: int = 1) -> Tensor:
         (1, 95, list(range(4, 99)), "position 98 is beyond the cache of 98"),
     ],
 )
-def test_the_guard_refuses_what_the_cache_cannot_hold(
+def test_position_guard_refuses_what_the_cache_cannot_hold(
     batch: int, count: int, positions: list[int], message: str
 ) -> None:
     guard = PositionGuard(10)
@@ -251,10 +252,10 @@ def test_the_guard_refuses_what_the_cache_cannot_hold(
     with pytest.raises(SettingError, match=message):
         guard.advance(rows(count, batch), torch.tensor(positions))
     assert guard.valid == 4
-    guard.advance(rows(94), torch.arange(4, 98))  # drafts, behind the end of the text
+    guard.advance(rows(94), torch.arange(4, 98))  # drafts, in scratch slots
 
 
-def test_a_rollback_truncates_what_is_valid() -> None:
+def test_a_rollback_truncates_the_valid_prefix() -> None:
     guard = PositionGuard(10)
     guard.advance(rows(8), torch.arange(8))
     guard.advance(rows(1), torch.tensor([3]))
@@ -265,7 +266,7 @@ def test_a_rollback_truncates_what_is_valid() -> None:
         guard.advance(rows(1), torch.tensor([1]))
 
 
-def test_the_guard_refuses_what_a_ring_has_overwritten() -> None:
+def test_position_guard_refuses_a_rollback_to_overwritten_ring_slots() -> None:
     guard = PositionGuard(400, ring_window=8)
     guard.advance(rows(104), torch.arange(104))  # all slots, from an empty cache
     guard.advance(rows(96), torch.arange(104, 200))
@@ -280,10 +281,10 @@ def test_the_guard_refuses_what_a_ring_has_overwritten() -> None:
 
 
 @pytest.mark.parametrize("window", [0, 8])
-def test_caches_on_the_host_are_made_there(window: int) -> None:
-    sizes = CacheSpec(64, torch.bfloat16, on_host=True)
+def test_host_caches_ignore_the_default_device(window: int) -> None:
+    spec = CacheSpec(64, torch.bfloat16, on_host=True)
     with torch.device("meta"):
-        cache = sizes.cache(2, 16, window)
+        cache = spec.cache(2, 16, window)
         elsewhere = CacheSpec(64, torch.bfloat16).cache(2, 16, window)
     assert {buffer.device.type for buffer in cache.buffers()} == {"cpu"}
     assert {buffer.device.type for buffer in elsewhere.buffers()} == {"meta"}

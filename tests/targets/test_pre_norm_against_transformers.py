@@ -1,4 +1,4 @@
-"""Llama and Qwen3 decoders against randomly initialised transformers models of many geometries."""
+"""Llama and Qwen3 decoders compared with random transformers models of many geometries."""
 
 import tempfile
 from pathlib import Path
@@ -37,7 +37,7 @@ SLIDING = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers":
 
 @st.composite
 def geometries(draw: st.DrawFn) -> dict[str, Any]:
-    """What configs of both families may vary."""
+    """Draw a geometry of either family."""
     heads = draw(st.sampled_from([1, 2, 4]))
     return {
         "num_hidden_layers": draw(st.integers(1, 4)),
@@ -52,7 +52,7 @@ def geometries(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def fresh(directory: Path | str, max_seq_len: int = 64) -> TapTarget:
-    """A target that shows every boundary."""
+    """Load a target that returns every boundary."""
     target = load_target(directory, max_seq_len)
     target.set_eagle_tap_layers(range(target.num_hidden_layers + 1))
     return target
@@ -60,7 +60,7 @@ def fresh(directory: Path | str, max_seq_len: int = 64) -> TapTarget:
 
 @SETTINGS
 @given(family=st.sampled_from(sorted(FAMILIES)), geometry=geometries(), data=st.data())
-def test_any_geometry_matches_transformers_however_it_is_cut(
+def test_every_geometry_matches_transformers_in_chunks_of_any_size(
     family: str, geometry: dict[str, Any], data: st.DataObject
 ) -> None:
     model, tokens = random_pre_norm(family, **geometry), random_tokens(40)
@@ -80,7 +80,7 @@ def test_any_geometry_matches_transformers_however_it_is_cut(
     ids=["by depth", "listed"],
 )
 @pytest.mark.parametrize("sizes", [[1], [8], [longest_chunk(8), 1, 5]])
-def test_sliding_layers_see_their_window_far_beyond_the_ring(
+def test_sliding_layers_match_transformers_past_the_ring(
     tmp_path: Path, changes: dict[str, Any], sizes: list[int]
 ) -> None:
     model, tokens = random_pre_norm("qwen3", **changes), random_tokens(2 * ring_slots(8))
@@ -95,7 +95,7 @@ def test_sliding_layers_see_their_window_far_beyond_the_ring(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_cached_step_equals_a_recomputation_from_nothing(tmp_path: Path, family: str) -> None:
+def test_a_cached_step_equals_a_recomputation(tmp_path: Path, family: str) -> None:
     directory, tokens = save(random_pre_norm(family), tmp_path), random_tokens(24)
     logits, taps = run_in_chunks(fresh(directory), tokens, [3, 1])
     for end in (1, 4, 9, 24):
@@ -105,19 +105,19 @@ def test_a_cached_step_equals_a_recomputation_from_nothing(tmp_path: Path, famil
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rejected_tokens_leave_no_trace(tmp_path: Path, family: str) -> None:
+def test_overwritten_rejected_tokens_have_no_effect(tmp_path: Path, family: str) -> None:
     directory, tokens = save(random_pre_norm(family), tmp_path), random_tokens(40)
-    found = []
+    outputs = []
     for rejected in (0, 8):
         target = fresh(directory)
         run_in_chunks(target, tokens[:, :21], [21])
         run_in_chunks(target, random_tokens(8, seed=1)[:, : rejected or 1], [8], start=21)
-        found.append(run_in_chunks(target, tokens[:, 21:], [2, 1, 7], start=21))
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+        outputs.append(run_in_chunks(target, tokens[:, 21:], [2, 1, 7], start=21))
+    assert torch.equal(outputs[0][0], outputs[1][0]) and torch.equal(outputs[0][1], outputs[1][1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_bfloat16_stays_close(tmp_path: Path, family: str) -> None:
+def test_bfloat16_logits_are_close_to_float32(tmp_path: Path, family: str) -> None:
     model, tokens = random_pre_norm(family), random_tokens(24)
     expected, _ = oracle_states(model, tokens)
     target = load_target(save(model, tmp_path), 32, torch.bfloat16)
@@ -135,7 +135,7 @@ def test_bfloat16_stays_close(tmp_path: Path, family: str) -> None:
         ("qwen3", {"rope_parameters": YARN_ROPE}),
     ],
 )
-def test_a_wrong_config_value_is_seen_by_the_comparison(
+def test_a_wrong_config_value_exceeds_the_tolerance(
     tmp_path: Path, family: str, changes: dict[str, Any]
 ) -> None:
     tokens = random_tokens(30)

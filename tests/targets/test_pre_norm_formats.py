@@ -1,4 +1,4 @@
-"""Llama and Qwen3 in the formats that their public checkpoints have."""
+"""Llama and Qwen3 in the formats of their public checkpoints."""
 
 import json
 from pathlib import Path
@@ -12,9 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from eagle_aot.targets import load_target
-from eagle_aot.targets.int4 import Int4Linear
 from support.files.gguf import GgufModel
-from support.files.int4 import Tensors, awq, gptq, rounded
+from support.files.int4 import Tensors, awq, count_int4_linears, gptq, rounded
 from support.gemma_oracle import oracle_states, random_tokens, run_in_chunks, write_config
 from support.golden_cases import relative_error
 from support.pre_norm_oracle import random_pre_norm, save
@@ -25,9 +24,9 @@ LINEARS = 28
 
 
 def assert_computes(directory: Path, model: PreTrainedModel, values: Tensors, linears: int) -> None:
-    """The target in `directory` is the model with `values` in place of its weights."""
+    """Check the target in `directory` against the model with its weights replaced by `values`."""
     target = load_target(directory, 32)
-    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == linears
+    assert count_int4_linears(target) == linears
     assert not model.load_state_dict(values, strict=False).unexpected_keys
     tokens = random_tokens(30)
     logits, _ = run_in_chunks(target, tokens, [8])
@@ -36,7 +35,7 @@ def assert_computes(directory: Path, model: PreTrainedModel, values: Tensors, li
 
 @pytest.mark.parametrize("method", ["awq", "gptq"])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_awq_and_gptq(tmp_path: Path, family: str, method: str) -> None:
+def test_awq_and_gptq_models_match_transformers(tmp_path: Path, family: str, method: str) -> None:
     model = random_pre_norm(family, **GEOMETRY)
     save(model, tmp_path)
     tensors, values = load_file(tmp_path / "model.safetensors"), {}
@@ -53,7 +52,7 @@ def test_awq_and_gptq(tmp_path: Path, family: str, method: str) -> None:
 
 
 def as_llama_cpp_orders(name: str, weight: Tensor) -> Tensor:
-    """Its converter puts the two halves of a head of queries or keys row by row."""
+    """Interleave the two halves of each query or key head, like llama.cpp's converter: [N, K]."""
     heads = next((n for leaf, n in HEADS.items() if leaf in name), None)
     if heads is None:
         return weight
@@ -62,7 +61,7 @@ def as_llama_cpp_orders(name: str, weight: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_gguf(tmp_path: Path, family: str) -> None:
+def test_gguf_models_match_transformers(tmp_path: Path, family: str) -> None:
     model = random_pre_norm(family, **GEOMETRY)
     save(model, tmp_path)
     file, values = GgufModel(tmp_path / "model.gguf", family, layers=4), {}

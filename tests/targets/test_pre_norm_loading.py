@@ -1,4 +1,4 @@
-"""What the Llama and Qwen3 loaders accept, and the one line they say when they do not."""
+"""What the Llama and Qwen3 loaders accept, and their errors."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         ({"model_type": "mamba"}, "model_type 'mamba'; known: .*, qwen3, llama$"),
     ],
 )
-def test_other_math_is_refused_by_name(
+def test_unsupported_math_is_refused_by_name(
     directory: Path, changes: dict[str, Any], message: str
 ) -> None:
     edit_config(directory, **changes)
@@ -42,11 +42,13 @@ def test_other_math_is_refused_by_name(
         load_target(directory, 16)
 
 
-def test_a_checkpoint_of_another_family_than_asked_for_is_refused(directory: Path) -> None:
-    found = directory.name
-    asked = {"llama": "qwen3-8b", "qwen3": "llama-3.1-8b"}[found]
-    with pytest.raises(UnsupportedError, match=f"model_type '{found}', not .*-model auto"):
-        get_target(asked).load(Checkpoint(directory), torch.float32, CacheSpec(16, torch.float32))
+def test_a_checkpoint_of_another_family_than_requested_is_refused(directory: Path) -> None:
+    family = directory.name
+    requested = {"llama": "qwen3-8b", "qwen3": "llama-3.1-8b"}[family]
+    with pytest.raises(UnsupportedError, match=f"model_type '{family}', not .*-model auto"):
+        get_target(requested).load(
+            Checkpoint(directory), torch.float32, CacheSpec(16, torch.float32)
+        )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,9 @@ def test_a_missing_config_key_is_named(directory: Path, key: str) -> None:
         ({"head_dim": 8}, r"q_proj\.weight is \[64, 32\], config\.json says \[32, 32\]"),
     ],
 )
-def test_an_odd_value_is_named(directory: Path, changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_config_value_is_named(
+    directory: Path, changes: dict[str, Any], message: str
+) -> None:
     edit_config(directory, **changes)
     with pytest.raises(CheckpointError, match=message):
         load_target(directory, 16)
@@ -90,7 +94,7 @@ def test_missing_and_unknown_tensors_are_named(directory: Path) -> None:
         load_target(directory, 16)
 
 
-def test_tables_that_old_checkpoints_store_are_computed(directory: Path) -> None:
+def test_stored_rotary_tables_of_old_checkpoints_are_ignored(directory: Path) -> None:
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     edit_tensors(directory, lambda t: t.update({name: torch.zeros(8)}))
     load_target(directory, 16)
@@ -109,7 +113,7 @@ def test_a_tied_output_table_may_be_stored_twice_but_not_differ(directory: Path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_untied_output_table_is_its_own(tmp_path: Path, family: str) -> None:
+def test_an_untied_output_table_is_read_from_lm_head(tmp_path: Path, family: str) -> None:
     directory = save(random_pre_norm(family, tie_word_embeddings=False), tmp_path)
     target, stored = load_target(directory, 16), load_file(directory / "model.safetensors")
     assert torch.equal(target.lm_head_weight, stored["lm_head.weight"])
@@ -119,7 +123,7 @@ def test_an_untied_output_table_is_its_own(tmp_path: Path, family: str) -> None:
         load_target(directory, 16)
 
 
-def test_keys_that_configs_leave_out_have_the_familys_defaults(tmp_path: Path) -> None:
+def test_missing_config_keys_have_the_familys_defaults(tmp_path: Path) -> None:
     llama = save(random_pre_norm("llama", head_dim=8, num_key_value_heads=4), tmp_path / "llama")
     qwen = save(random_pre_norm("qwen3", head_dim=128), tmp_path / "qwen")
     for directory in (llama, qwen):
@@ -132,16 +136,16 @@ def test_keys_that_configs_leave_out_have_the_familys_defaults(tmp_path: Path) -
         )
 
 
-def test_the_older_spelling_of_rope_means_the_same(tmp_path: Path) -> None:
+def test_the_older_rope_spelling_is_read_alike(tmp_path: Path) -> None:
     directory = save(random_pre_norm("llama", rope_parameters=LLAMA3_ROPE), tmp_path)
     expected = run_in_chunks(load_target(directory, 32), random_tokens(30), [9])[0]
     rope = {k: v for k, v in LLAMA3_ROPE.items() if k != "rope_theta"}
     edit_config(directory, rope_parameters=None, rope_theta=1000.0, rope_scaling=rope)
-    found = run_in_chunks(load_target(directory, 32), random_tokens(30), [9])[0]
-    assert torch.equal(found, expected)
+    logits = run_in_chunks(load_target(directory, 32), random_tokens(30), [9])[0]
+    assert torch.equal(logits, expected)
 
 
-def test_qwens_layer_types_must_agree_with_the_rest(tmp_path: Path) -> None:
+def test_qwens_layer_types_must_agree_with_other_keys(tmp_path: Path) -> None:
     directory = save(random_pre_norm("qwen3"), tmp_path)
     sliding = ["sliding_attention", *["full_attention"] * 3]
     for changes in ({"layer_types": sliding}, {"layer_types": ["full_attention"]}):
@@ -158,13 +162,15 @@ def test_qwens_layer_types_must_agree_with_the_rest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_value_that_is_no_number_is_found_wherever_it_is(
+def test_nan_and_infinity_are_found_anywhere_in_a_tensor(
     directory: Path, value: float, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spoil(tensors: Tensors) -> None:
         tensors["model.norm.weight"][place] = value
 
-    monkeypatch.setattr(weights, "PIECE", 5)  # elements at a time, of more than one piece
+    monkeypatch.setattr(
+        weights, "CHECKED_ELEMENTS", 5
+    )  # elements at a time, of more than one piece
     edit_tensors(directory, spoil)
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds NaN or infinite"):
         load_target(directory, 16)

@@ -1,4 +1,4 @@
-"""The table of targets, and finding one."""
+"""The table of supported targets."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from support.gemma_oracle import random_gemma, save_text_layout, write_config
 from support.pre_norm_oracle import random_pre_norm, save
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_name_is_refused_with_the_list_of_known_names() -> None:
     with pytest.raises(SettingError, match=r"unknown target 'gemma5'.*gemma4-tiny, gemma4-31b"):
         get_target("gemma5")
 
@@ -41,7 +41,7 @@ def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
         load_target(tmp_path)
 
 
-def test_every_line_names_itself_and_what_ships_with_it() -> None:
+def test_every_entry_has_its_own_name_and_existing_shipped_files() -> None:
     for name, spec in TARGETS.items():
         assert spec.name == name
         assert spec.summary
@@ -53,13 +53,12 @@ def test_every_line_names_itself_and_what_ships_with_it() -> None:
 
 
 @pytest.mark.parametrize("dummy", [True, False])
-def test_the_shipped_target_is_a_tap_target_with_its_published_sizes(dummy: bool) -> None:
+def test_the_shipped_target_is_a_tap_target_of_the_expected_sizes(dummy: bool) -> None:
     spec = get_target("gemma4-tiny")
-    target = (
-        spec.dummy(torch.float32, CacheSpec(32, torch.float32), None)
-        if dummy
-        else load_target("gemma4-tiny", 32)
-    )
+    assert spec.dummy is not None
+    target = load_target("gemma4-tiny", 32)
+    if dummy:
+        target = spec.dummy(torch.float32, CacheSpec(32, torch.float32), None)
     assert isinstance(target, TapTarget) and isinstance(target, nn.Module)
     assert not target.training
     sizes = target.max_seq_len, target.vocab_size, target.hidden_size, target.num_hidden_layers
@@ -68,7 +67,7 @@ def test_the_shipped_target_is_a_tap_target_with_its_published_sizes(dummy: bool
     assert not isinstance(nn.Linear(1, 1), TapTarget)
 
 
-def test_a_line_cannot_be_changed_in_place() -> None:
+def test_an_entry_is_immutable() -> None:
     spec = get_target("gemma4-tiny")
     with pytest.raises(AttributeError):
         spec.name = "other"  # type: ignore[misc]
@@ -92,7 +91,7 @@ def test_a_line_cannot_be_changed_in_place() -> None:
         ("smollm2-135m", 0.135),
     ],
 )
-def test_published_geometries_have_as_many_parameters_as_their_makers_say(
+def test_published_geometries_have_the_published_number_of_parameters(
     name: str, billions: float
 ) -> None:
     spec = get_target(name)
@@ -106,12 +105,12 @@ def test_published_geometries_have_as_many_parameters_as_their_makers_say(
     assert count / 1e9 == pytest.approx(billions, rel=0.02)
 
 
-def test_experts_are_refused_with_what_would_do() -> None:
+def test_a_target_with_experts_is_refused_with_alternatives() -> None:
     with pytest.raises(UnsupportedError, match=r"gemma4-26b-a4b .* experts.* gemma4-31b are dense"):
         get_target("gemma4-26b-a4b")
 
 
-def test_a_model_type_is_a_target_of_whatever_geometry(tmp_path: Path) -> None:
+def test_a_model_type_loads_checkpoints_of_any_geometry(tmp_path: Path) -> None:
     directory = save(random_pre_norm("qwen3"), tmp_path)
     for name in ("qwen3", "auto"):
         spec = get_target(name)
@@ -125,8 +124,9 @@ def test_a_model_type_is_a_target_of_whatever_geometry(tmp_path: Path) -> None:
     assert not set(LOADERS) & set(TARGETS)
 
 
-def test_a_dummy_can_be_cut_short() -> None:
+def test_a_dummy_may_have_only_the_first_layers() -> None:
     spec = get_target("gemma4-tiny")
+    assert spec.dummy is not None
     assert spec.dummy(torch.float32, CacheSpec(32, torch.float32), 2).num_hidden_layers == 2
     for layers in (0, 7):
         with pytest.raises(SettingError, match=f"--dummy-layers {layers}: the target has 6 layers"):

@@ -1,4 +1,4 @@
-"""Rotary frequencies: those of the papers, from every spelling of a config."""
+"""Rotary frequencies, compared with the formulas of the papers."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ PARAMETERS = st.one_of(
     context=st.sampled_from([64, 2048, 8192]),
     head_dim=st.sampled_from([16, 64, 128]),
 )
-def test_frequencies_are_those_of_the_papers(
+def test_frequencies_match_the_formulas_of_the_papers(
     parameters: dict[str, Any], factor: float, theta: float, context: int, head_dim: int
 ) -> None:
     common = {
@@ -59,46 +59,46 @@ def test_frequencies_are_those_of_the_papers(
         "rope_theta": theta,
         "original_max_position_embeddings": context,
     }
-    stated = parameters | common
-    rope = read(rope_parameters=stated, max_position_embeddings=8192)
-    expected = frequencies(stated, head_dim, context).float()
+    config = parameters | common
+    rope = read(rope_parameters=config, max_position_embeddings=8192)
+    expected = frequencies(config, head_dim, context).float()
     torch.testing.assert_close(rope.inv_freq(head_dim), expected, rtol=2e-6, atol=1e-9)
-    assert rope.attention_factor == pytest.approx(attention_factor(stated))
+    assert rope.attention_factor == pytest.approx(attention_factor(config))
 
 
 @pytest.mark.parametrize("share", [0.25, 0.3, 1.0])
 @pytest.mark.parametrize("factor", [1.0, 8.0])
-def test_only_a_share_of_proportional_pairs_turns(share: float, factor: float) -> None:
-    stated = {"partial_rotary_factor": share, "factor": factor}
-    found = ProportionalRope(theta=1e6, **stated).inv_freq(64)
-    expected = frequencies(stated | {"rope_type": PROPORTIONAL, "rope_theta": 1e6}, 64, 1)
-    torch.testing.assert_close(found, expected.float(), rtol=2e-6, atol=0)
+def test_a_proportional_rope_rotates_only_its_share_of_pairs(share: float, factor: float) -> None:
+    rope = ProportionalRope(theta=1e6, partial_rotary_factor=share, factor=factor)
+    config = {"partial_rotary_factor": share, "factor": factor, "rope_type": PROPORTIONAL}
+    expected = frequencies(config | {"rope_theta": 1e6}, 64, 1)
+    torch.testing.assert_close(rope.inv_freq(64), expected.float(), rtol=2e-6, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["default", "linear", "llama3", "yarn", "proportional"])
-def test_frequencies_without_memory(kind: str) -> None:
+def test_frequencies_can_be_made_on_the_meta_device(kind: str) -> None:
     with FakeTensorMode():
         assert Rope(theta=1e4, rope_type=kind, context=64).embedding(16).inv_freq.shape == (8,)
 
 
-def test_tables_are_multiplied_with_the_attention_factor() -> None:
+def test_tables_are_multiplied_by_the_attention_factor() -> None:
     plain, grown = Rope(theta=100.0), Rope(theta=100.0, attention_factor=1.5)
     positions = torch.arange(5)
     for a, b in zip(plain.embedding(8)(positions), grown.embedding(8)(positions), strict=True):
         torch.testing.assert_close(1.5 * a, b)
 
 
-def test_the_older_spelling_means_the_same() -> None:
+def test_the_older_config_spelling_is_read_alike() -> None:
     older = {k: v for k, v in LLAMA3_ROPE.items() if k not in ("rope_type", "rope_theta")}
     for key in ("rope_type", "type"):
-        found = read(rope_theta=1000.0, rope_scaling={key: "llama3", **older})
-        assert found == read(rope_parameters=LLAMA3_ROPE)
+        rope = read(rope_theta=1000.0, rope_scaling={key: "llama3", **older})
+        assert rope == read(rope_parameters=LLAMA3_ROPE)
     assert read(rope_theta=1e6, rope_scaling=None) == Rope(theta=1e6)
     assert read(rope_parameters={"rope_type": "default", "rope_theta": 1e6}) == Rope(theta=1e6)
     assert read() == Rope(theta=1e4)
 
 
-def test_a_first_context_that_is_not_named_is_the_configs_own() -> None:
+def test_the_original_context_defaults_to_max_position_embeddings() -> None:
     unnamed = {k: v for k, v in YARN_ROPE.items() if k != "original_max_position_embeddings"}
     assert read(rope_parameters=unnamed, max_position_embeddings=24) == read(
         rope_parameters=YARN_ROPE
@@ -117,7 +117,9 @@ def test_a_first_context_that_is_not_named_is_the_configs_own() -> None:
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "by kind of layer"),
     ],
 )
-def test_what_has_no_fixed_table_is_refused(config: dict[str, Any], message: str) -> None:
+def test_rope_types_without_fixed_frequencies_are_refused(
+    config: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UnsupportedError, match=message):
         read(**config)
 
@@ -131,16 +133,16 @@ def test_what_has_no_fixed_table_is_refused(config: dict[str, Any], message: str
         ({"original_max_position_embeddings": 0}, "expected a positive integer"),
     ],
 )
-def test_an_odd_value_is_named(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_config_value_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read(rope_parameters=LLAMA3_ROPE | changes)
 
 
-def test_a_base_without_a_logarithm_to_divide_by_is_named() -> None:
+def test_a_yarn_base_of_at_most_one_is_named() -> None:
     with pytest.raises(CheckpointError, match=r"rope_theta 1\.0 is not above 1"):
         read(rope_parameters=YARN_ROPE | {"rope_theta": 1.0})
 
 
-def test_numbers_that_no_logarithm_takes_are_named() -> None:
+def test_yarn_parameters_outside_the_domain_of_logarithms_are_named() -> None:
     with pytest.raises(CheckpointError, match=r"config.json: odd numbers of a yarn rope \(math"):
         read(rope_parameters=YARN_ROPE | {"beta_fast": 1e308})

@@ -1,14 +1,15 @@
-"""Steps of whole targets: trees, batches, padding and moves beside plain decoding."""
+"""Steps of whole targets: trees, batches, padding and moves, compared with plain decoding."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import KVCache
@@ -49,7 +50,7 @@ TOLERANCE = 2e-5
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """By the window of their sliding layers."""
+    """Random checkpoints by the window of their sliding layers."""
     root = tmp_path_factory.mktemp("gemma")
     return {
         window: save_text_layout(random_gemma(sliding_window=window), root / str(window))
@@ -65,7 +66,7 @@ def load(checkpoint: Path, sequences: int = 1) -> TapTarget:
 
 @torch.no_grad()
 def prompt(target: TapTarget, tokens: Sequence[int], sequence: int = 0) -> None:
-    """Run a text in chunks that are long, short and of one row."""
+    """Run a prompt in chunks that are long, short and of one row."""
     done, sizes = 0, [90, 7, 1]
     while done < len(tokens):
         rows = torch.arange(done, min(done + sizes[0], len(tokens)))
@@ -83,17 +84,17 @@ def step(
     moves: dict[int, list[int]] | None = None,
     padding: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Run the rows of texts, by their sequence: logits [B, T, V] and taps [B, T, n * H].
+    """Run the rows of texts by sequence: logits [B, T, V] and taps [B, T, num_taps * H].
 
-    Where a text has fewer rows there is padding, whose token is `padding`.
+    Missing rows of shorter texts are padding with the token `padding`.
     """
     count = rows or max(len(text.rows) for text in texts.values())
     tokens = torch.full((len(texts), count), padding)
     positions, tail = torch.full_like(tokens, -1), torch.full((*tokens.shape, TAIL), -1)
     moved = torch.full((len(texts), TAIL), -1)
     for b, (sequence, text) in enumerate(texts.items()):
-        for row, run in enumerate(text.rows):
-            tokens[b, row] = run.token
+        for row, node in enumerate(text.rows):
+            tokens[b, row] = node.token
             positions[b, row] = text.position(row)
             tail[b, row] = torch.tensor(text.tail(row))
         sources = (moves or {}).get(sequence, [])
@@ -104,7 +105,10 @@ def step(
 def drawn_tree(
     parents: Sequence[int], slots: Sequence[int], seed: int, committed: Sequence[int]
 ) -> Text:
-    """Random rows that follow `parents`; `slots`, counted from the text's end, of all but row 0."""
+    """Make random rows that follow `parents`, with the slots of all rows but row 0.
+
+    `slots` are counted from the end of the committed tokens.
+    """
     shape = tree(len(committed), parents, [0, *slots])
     tokens = random_tokens(len(parents), seed)[0].tolist()
     rows = (replace(row, token=token) for row, token in zip(shape.rows, tokens, strict=True))
@@ -117,7 +121,7 @@ PARENTS = [-1, 0, 0, 2, 1, 4, 3, 6, 7]
 
 @pytest.mark.parametrize("length", [1, 40, 130, 250])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_every_row_of_a_tree_is_what_transformers_computes_of_its_path(
+def test_every_row_of_a_tree_equals_transformers_on_its_path(
     checkpoints: dict[int, Path], window: int, length: int
 ) -> None:
     target, model = load(checkpoints[window]), random_gemma(sliding_window=window)
@@ -133,7 +137,7 @@ def test_every_row_of_a_tree_is_what_transformers_computes_of_its_path(
 
 @SETTINGS
 @given(data=st.data(), window=st.sampled_from(WINDOWS), length=st.integers(1, 200))
-def test_a_tree_with_its_paths_in_scattered_slots_equals_plain_decoding(
+def test_a_tree_in_scattered_slots_equals_plain_decoding(
     checkpoints: dict[int, Path], data: st.DataObject, window: int, length: int
 ) -> None:
     parents, depths = [-1], [0]
@@ -149,68 +153,67 @@ def test_a_tree_with_its_paths_in_scattered_slots_equals_plain_decoding(
     prompt(plain, committed)
     logits, taps = step(target, {0: text})
     deepest = max(range(len(parents)), key=lambda row: depths[row])
-    for row in text.branch(deepest):
-        position = length + depths[text.rows.index(row)]
-        alone, alone_taps = plain_step(plain, row.token, position)
-        at = text.rows.index(row)
-        assert relative_error(logits[0, at], alone) < TIGHT
-        assert relative_error(taps[0, at], alone_taps) < TIGHT
+    for node in text.branch(deepest):
+        index = text.rows.index(node)
+        alone, alone_taps = plain_step(plain, node.token, length + depths[index])
+        assert relative_error(logits[0, index], alone) < TIGHT
+        assert relative_error(taps[0, index], alone_taps) < TIGHT
 
 
 @torch.no_grad()
 def plain_step(target: TapTarget, token: int, position: int) -> tuple[Tensor, Tensor]:
-    """Plain decoding of one token of the first sequence: logits [V], taps [n * H]."""
+    """Decode one token of the first sequence: logits [V], taps [num_taps * H]."""
     logits, taps = target.run(torch.tensor([[token]]), chain_step(torch.tensor([position])))
     return logits[0, 0], taps[0, 0]
 
 
 @pytest.mark.parametrize("sequences", [2, 4])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_sequences_beside_one_another_equal_each_alone_round_after_round(
+def test_parallel_sequences_equal_each_sequence_alone_over_several_rounds(
     checkpoints: dict[int, Path], window: int, sequences: int
 ) -> None:
-    """At different lengths, in another order than their caches', each accepting its own path."""
+    """They have different lengths and another order than their caches, and accept other paths."""
     together = load(checkpoints[window], sequences)
     committed = [
         random_tokens(length, seed=length)[0].tolist() for length in (130, 3, 40, 97)[:sequences]
     ]
     alone = [load(checkpoints[window]) for _ in committed]
-    for sequence, text in enumerate(committed):
-        prompt(together, text, sequence)
-        prompt(alone[sequence], text)
+    for sequence, tokens in enumerate(committed):
+        prompt(together, tokens, sequence)
+        prompt(alone[sequence], tokens)
     moves: dict[int, list[int]] = {}
     for number, accepted in enumerate((8, 5, 0, 3)):
         texts = {
-            one: drawn_tree(PARENTS, SCATTERED, 7 * one + number, committed[one])
-            for one in reversed(range(sequences))
+            s: drawn_tree(PARENTS, SCATTERED, 7 * s + number, committed[s])
+            for s in reversed(range(sequences))
         }
         logits, taps = step(together, texts, moves=moves)
-        for b, (one, text) in enumerate(texts.items()):
-            own = {0: moves[one]} if one in moves else None
-            by_itself, own_taps = step(alone[one], {0: text}, moves=own)
-            assert relative_error(logits[b], by_itself[0]) < TIGHT
-            assert relative_error(taps[b], own_taps[0]) < TIGHT
-        for one, text in texts.items():
-            row = (accepted + one) % len(PARENTS)
-            moves[one] = [node.slot for node in text.branch(row)]
-            committed[one] = text.path(row)
-    for one, target in enumerate(alone):  # after moves: as if the text had been a prompt
+        for b, (s, text) in enumerate(texts.items()):
+            alone_moves = {0: moves[s]} if s in moves else None
+            alone_logits, alone_taps = step(alone[s], {0: text}, moves=alone_moves)
+            assert relative_error(logits[b], alone_logits[0]) < TIGHT
+            assert relative_error(taps[b], alone_taps[0]) < TIGHT
+        for s, text in texts.items():
+            row = (accepted + s) % len(PARENTS)
+            moves[s] = [node.slot for node in text.branch(row)]
+            committed[s] = text.path(row)
+    for s, target in enumerate(alone):  # after moves the text is stored like a prompt
         fresh = load(checkpoints[window])
-        prompt(fresh, committed[one])
-        text = drawn_tree([-1], [], 99, committed[one])
-        moved, _ = step(target, {0: text}, moves={0: moves[one]})
+        prompt(fresh, committed[s])
+        text = drawn_tree([-1], [], 99, committed[s])
+        moved, _ = step(target, {0: text}, moves={0: moves[s]})
         assert relative_error(moved, step(fresh, {0: text})[0]) < TIGHT
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_padding_changes_no_bit(checkpoints: dict[int, Path], window: int) -> None:
-    """Whatever its token; nor does a sequence that is all padding lose anything."""
-    found = []
+    """Padding has any token, and a sequence of padding only keeps its entries."""
+    outputs = []
     for padding in (0, 50):
         target = load(checkpoints[window], 2)
         committed = [random_tokens(length, seed=1)[0].tolist() for length in (120, 30)]
-        for sequence, text in enumerate(committed):
-            prompt(target, text, sequence)
+        for sequence, tokens in enumerate(committed):
+            prompt(target, tokens, sequence)
         texts = {
             0: drawn_tree(PARENTS[:3], SCATTERED, 2, committed[0]),
             1: Text(committed[1], ()),
@@ -218,43 +221,42 @@ def test_padding_changes_no_bit(checkpoints: dict[int, Path], window: int) -> No
         first, _ = step(target, texts, rows=8, padding=padding)
         texts[1] = drawn_tree(PARENTS, SCATTERED, 3, committed[1])
         second, _ = step(target, {1: texts[1]}, padding=padding)
-        found.append((first[0, :3], second))
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        outputs.append((first[0, :3], second))
+    assert all(torch.equal(a, b) for a, b in zip(*outputs, strict=True))
     expected, _ = oracle_states(
         random_gemma(sliding_window=window), torch.tensor([texts[1].path(8)])
     )
-    assert relative_error(found[0][1][0, 8], expected[-1]) < TOLERANCE
+    assert relative_error(outputs[0][1][0, 8], expected[-1]) < TOLERANCE
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_the_next_user_of_a_cache_sees_nothing_of_the_last(
+def test_a_new_sequence_sees_nothing_of_the_previous_one_in_its_cache(
     checkpoints: dict[int, Path], window: int
 ) -> None:
     used, fresh = load(checkpoints[window], 2), load(checkpoints[window], 2)
-    before = random_tokens(230, seed=8)[0].tolist()
-    prompt(used, before, 1)
-    step(used, {1: drawn_tree(PARENTS, SCATTERED, 9, before)})
+    previous = random_tokens(230, seed=8)[0].tolist()
+    prompt(used, previous, 1)
+    step(used, {1: drawn_tree(PARENTS, SCATTERED, 9, previous)})
     committed = random_tokens(100, seed=10)[0].tolist()
     text = drawn_tree(PARENTS, SCATTERED, 11, committed)
-    found = []
+    outputs = []
     for target in (used, fresh):
         prompt(target, committed, 1)
-        found.append(step(target, {1: text}))
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+        outputs.append(step(target, {1: text}))
+    assert torch.equal(outputs[0][0], outputs[1][0]) and torch.equal(outputs[0][1], outputs[1][1])
 
 
-def test_a_step_of_a_target_of_one_sequence_reads_no_sequence_number(
+def test_a_target_with_one_sequence_does_not_read_sequence_indices(
     checkpoints: dict[int, Path],
 ) -> None:
-    """There is no other cache that it could mean."""
     target = load(checkpoints[8])
-    caches = [module for module in target.modules() if isinstance(module, KVCache)]
+    caches = [m for m in cast(nn.Module, target).modules() if isinstance(m, KVCache)]
     assert caches and all(cache.sequences == 1 for cache in caches)
     text = drawn_tree([-1, 0], SCATTERED, 1, [])
     assert torch.equal(step(target, {0: text})[0], step(target, {5: text})[0])
 
 
-def test_tails_of_a_chain_are_the_slots_of_its_positions() -> None:
+def test_the_tail_of_a_chain_is_the_slots_of_its_positions() -> None:
     tail = chain_tail(torch.tensor([[0, 3], [15, 100]]))
     assert tail.shape == (2, 2, TAIL)
     assert tail[0, 0].tolist() == [-1] * 15 + [0]
@@ -263,7 +265,7 @@ def test_tails_of_a_chain_are_the_slots_of_its_positions() -> None:
     assert tail[1, 1].tolist() == list(range(85, 101))
 
 
-def test_rows_stand_one_after_another_and_come_back() -> None:
+def test_flattened_rows_are_restored_by_rows_of_sequences() -> None:
     x = torch.arange(24).view(2, 3, 4)
     flat = one_row_of_rows(x)
     assert flat.shape == (1, 6, 4) and flat[0, 4].tolist() == x[1, 1].tolist()
@@ -273,13 +275,13 @@ def test_rows_stand_one_after_another_and_come_back() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 4, 16, 95, 96, 97, 1024])
-def test_a_ring_has_room_for_a_window_and_the_rows_or_slots_of_any_forward(window: int) -> None:
+def test_a_ring_holds_a_window_and_the_rows_or_slots_of_any_forward(window: int) -> None:
     spare = ring_slots(window) - window
-    assert spare >= longest_chunk(window) >= MIN_PREFILL  # or no prompt could be run at once
+    assert spare >= longest_chunk(window) >= MIN_PREFILL  # so that a prompt chunk fits
     assert spare >= SCRATCH_SLOTS + PADDING_SLOTS >= TAIL + MAX_ROWS + PADDING_SLOTS
 
 
-def test_sizes_agree_with_one_another_and_with_the_kernels() -> None:
+def test_step_sizes_agree_with_the_kernels() -> None:
     assert MAX_CHAIN_LEN == MAX_TREE_DEPTH == TAIL - 1
     assert tiling.TAIL == TAIL
     assert MIN_PREFILL == MAX_ROWS + 1

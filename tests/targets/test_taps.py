@@ -1,4 +1,4 @@
-"""Choosing the hidden states that a draft head reads."""
+"""Choosing the hidden states that are returned for a draft head."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> TapTarget:
 @pytest.mark.parametrize(
     "layers", [[99], [LAYERS + 1], [-1], [1, 1], [1.0, 2], [True], [False, 2], [3, 1], ["1"]]
 )
-def test_bad_tap_layers_are_refused_and_the_old_ones_kept(
+def test_invalid_tap_layers_are_refused_and_change_nothing(
     target: TapTarget, layers: list[Any]
 ) -> None:
     target.set_eagle_tap_layers([2])
@@ -75,7 +75,7 @@ def test_last_logits_only_is_the_last_row_with_all_taps(target: TapTarget) -> No
     assert torch.equal(taps, same_taps)
 
 
-def test_the_shipped_target_has_its_boundaries(tmp_path: Path) -> None:
+def test_the_shipped_targets_taps_match_transformers(tmp_path: Path) -> None:
     tiny = load_target("gemma4-tiny", 64)
     tiny.set_eagle_tap_layers(range(tiny.num_hidden_layers + 1))
     with pytest.raises(SettingError, match=r"must lie in \[0, 6\]"):

@@ -1,4 +1,4 @@
-"""torchao tensors in safetensors: our reader against ExecuTorch's quantiser and own dequantiser."""
+"""Reads torchao tensors in safetensors, compared with ExecuTorch's and torchao's values."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from torchao.prototype.safetensors.safetensors_support import flatten_tensor_sta
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.weight_files import Stored
+from eagle_aot.targets.weight_files import TensorStorage
 from support.files.int4 import dense
 from support.gemma_oracle import write_config
 
@@ -25,7 +25,7 @@ INT8 = QuantConfig(bits=8, group_size=32, symmetric=True, method="min_max")
 
 
 def write(directory: Path, tensors: dict[str, Tensor], **metadata: str) -> Checkpoint:
-    """As the library flattens and saves them."""
+    """Flatten and save tensors of any shape with the library."""
     write_config(directory, {})
     data, described = flatten_tensor_state_dict(tensors)
     save_file(data, directory / "model.safetensors", metadata=described | metadata)
@@ -35,13 +35,13 @@ def write(directory: Path, tensors: dict[str, Tensor], **metadata: str) -> Check
 @settings(max_examples=20, deadline=None)
 @given(
     rows=st.integers(2, 20),
-    groups=st.integers(2, 4),  # the library loses a dimension of one
+    groups=st.integers(2, 4),  # the library drops a dimension of one
     group=st.sampled_from([32, 64, 128]),
     symmetric=st.booleans(),
     method=st.sampled_from(["min_max", "hqq"]),
     seed=st.integers(0, 2**31),
 )
-def test_int4_values_are_executorchs(
+def test_int4_weights_equal_executorchs(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,
     groups: int,
@@ -51,7 +51,7 @@ def test_int4_values_are_executorchs(
     seed: int,
 ) -> None:
     torch.manual_seed(seed)
-    method = method if symmetric else "min_max"  # asymmetric HQQ wants CUDA there
+    method = method if symmetric else "min_max"  # asymmetric HQQ needs CUDA there
     config = QuantConfig(bits=4, group_size=group, symmetric=symmetric, method=method)
     written = quantize_weight(torch.randn(rows, groups * group).bfloat16(), config)
     checkpoint = write(tmp_path_factory.mktemp("int4"), {"a.weight": written})
@@ -63,27 +63,28 @@ def test_int4_values_are_executorchs(
     assert torch.equal(checkpoint.tensor("a.weight"), expected)
 
 
-def test_int8_values_are_torchaos_and_stay_dense(tmp_path: Path) -> None:
+def test_int8_weights_equal_torchaos_and_stay_dense(tmp_path: Path) -> None:
     written = quantize_weight(torch.randn(8, 96).bfloat16(), INT8)
     checkpoint = write(tmp_path, {"embed_tokens.weight": written})
     assert checkpoint.int4("embed_tokens.weight") is None
-    stored = checkpoint.stored("embed_tokens.weight")
+    stored = checkpoint.storage("embed_tokens.weight")
     assert not stored.is_int4 and 8 * 96 < stored.bytes < 2 * 8 * 96
     assert checkpoint.shape("embed_tokens.weight") == (8, 96)
-    found = checkpoint.tensor("embed_tokens.weight")
-    assert torch.equal(found.bfloat16(), written.dequantize())
+    table = checkpoint.tensor("embed_tokens.weight")
+    assert torch.equal(table.bfloat16(), written.dequantize())
 
 
 @pytest.mark.parametrize("mapping", ["SYMMETRIC", "ASYMMETRIC"])
-def test_four_bits_in_eight_are_packed(tmp_path: Path, mapping: str) -> None:
+def test_int4_codes_stored_as_int8_are_packed(tmp_path: Path, mapping: str) -> None:
     from torchao.quantization import IntxWeightOnlyConfig, MappingType, PerGroup, quantize_
 
     linear = torch.nn.Linear(64, 8, bias=False)
     kind = getattr(MappingType, mapping)
-    quantize_(linear, IntxWeightOnlyConfig(torch.int4, PerGroup(32), kind))
+    int4 = torch.int4  # type: ignore[attr-defined]  # torch's stubs lack it
+    quantize_(linear, IntxWeightOnlyConfig(int4, PerGroup(32), kind))
     checkpoint = write(tmp_path, {"a.weight": linear.weight.data})
     weight = checkpoint.int4("a.weight")
-    assert checkpoint.stored("a.weight").is_int4
+    assert checkpoint.storage("a.weight").is_int4
     assert weight is not None and torch.equal(dense(weight), linear.weight.data.dequantize())
 
 
@@ -92,11 +93,12 @@ def test_plain_tensors_keep_their_names(tmp_path: Path) -> None:
     assert list(checkpoint.names()) == ["norm.weight"]
     assert checkpoint.shape("norm.weight") == (4,) and checkpoint.int4("norm.weight") is None
     assert torch.equal(checkpoint.tensor("norm.weight"), torch.arange(4.0))
-    assert checkpoint.stored("norm.weight") == Stored("F32", 16)
+    assert checkpoint.storage("norm.weight") == TensorStorage("F32", 16)
     assert checkpoint.int4("elsewhere.weight") is None
 
 
 def weights() -> dict[str, Tensor]:
+    """Return an INT4 and an INT8 weight [8, 64] by their names."""
     torch.manual_seed(0)
     return {
         "a.weight": quantize_weight(torch.randn(8, 64).bfloat16(), INT4),
@@ -105,7 +107,7 @@ def weights() -> dict[str, Tensor]:
 
 
 def edited(directory: Path, changes: dict[str, Tensor | None]) -> Checkpoint:
-    """The file with tensors replaced, or taken out."""
+    """Rewrite the file with tensors replaced, or removed if None."""
     data, metadata = flatten_tensor_state_dict(weights())
     data = {name: tensor for name, tensor in (data | changes).items() if tensor is not None}
     write_config(directory, {})
@@ -138,7 +140,7 @@ def test_contradictory_tensors_are_refused(
         checkpoint.tensor(f"{name[0]}.weight")
 
 
-def test_a_missing_part_is_named_and_a_stranger_is_seen(tmp_path: Path) -> None:
+def test_a_missing_part_is_named_and_an_extra_tensor_is_listed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tensor 'a\._weight_scale' is missing"):
         edited(tmp_path, {"a._weight_scale": None})
     checkpoint = edited(tmp_path, {"surprise": torch.ones(1)})
@@ -170,7 +172,7 @@ def load_file_of(directory: Path) -> dict[str, Tensor]:
         ([], r"torchao metadata of 'a.weight' is \[\]"),
     ],
 )
-def test_another_class_is_refused_in_one_line(tmp_path: Path, described: Any, message: str) -> None:
+def test_an_unknown_tensor_class_is_refused(tmp_path: Path, described: Any, message: str) -> None:
     with pytest.raises((CheckpointError, UnsupportedError), match=message):
         write(tmp_path, weights(), **{"a.weight": json.dumps(described)})
 

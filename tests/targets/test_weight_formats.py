@@ -1,4 +1,4 @@
-"""Whole targets in every format: the reader is found, and the model is transformers' own."""
+"""Whole targets in every weight format, compared with transformers."""
 
 import json
 import weakref
@@ -25,7 +25,7 @@ from eagle_aot.targets.gemma4 import load_gemma4
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES, quantise
 from support.files.gguf import GgufModel
-from support.files.int4 import Tensors, awq, dense, gptq, rounded
+from support.files.int4 import Tensors, awq, count_int4_linears, dense, gptq, rounded
 from support.gemma_oracle import (
     oracle_states,
     random_gemma,
@@ -46,7 +46,7 @@ def model() -> Gemma4ForCausalLM:
 
 
 def projections(directory: Path) -> tuple[Tensors, Tensors]:
-    """The tensors of a plain checkpoint: linears, and all others."""
+    """Split the tensors of a dense checkpoint into linears and others."""
     tensors = load_file(directory / "model.safetensors")
     linears = {n: tensors.pop(n) for n in list(tensors) if n.endswith("_proj.weight")}
     return linears, tensors
@@ -58,7 +58,7 @@ def edit_config(directory: Path, **changes: Any) -> None:
 
 
 def save_words(directory: Path, method: str, **config: Any) -> Tensors:
-    """AWQ or GPTQ; the values that it stands for."""
+    """Save as AWQ or GPTQ; return the dequantised values by name."""
     linears, tensors = projections(directory)
     values = {}
     for name, weight in linears.items():
@@ -81,7 +81,7 @@ def save_gptq(directory: Path) -> Tensors:
 
 
 def save_torchao(directory: Path) -> Tensors:
-    """As ExecuTorch's Gemma 4 quantiser: no prefix, INT8 embedding, an output table of its own."""
+    """Save like ExecuTorch's Gemma 4 quantiser: no prefix, INT8 embedding, own output table."""
     linears, tensors = projections(directory)
     int4 = QuantConfig(bits=4, group_size=GROUP, symmetric=False, method="min_max")
     int8 = QuantConfig(bits=8, group_size=64, symmetric=True, method="min_max")
@@ -104,7 +104,7 @@ def save_torchao(directory: Path) -> Tensors:
 
 
 def save_gguf(directory: Path) -> Tensors:
-    """Q4_0 linears, a Q8_0 embedding, all else as it is."""
+    """Save Q4_0 linears, a Q8_0 embedding, and other tensors unchanged."""
     linears, tensors = projections(directory)
     file, values = GgufModel(directory / "model.gguf", "gemma4", layers=4), {}
     for name, weight in (linears | tensors).items():
@@ -118,14 +118,14 @@ def save_gguf(directory: Path) -> Tensors:
 
 
 @pytest.mark.parametrize("save", [save_awq, save_gptq, save_torchao, save_gguf])
-def test_a_model_computes_what_transformers_computes_on_the_formats_values(
+def test_a_model_matches_transformers_with_the_formats_values(
     tmp_path: Path, model: Gemma4ForCausalLM, save: Callable[[Path], Tensors]
 ) -> None:
     save_text_layout(model, tmp_path)
     values = save(tmp_path)
     target = load_target(tmp_path, 32)
     extra = "lm_head.weight" in values
-    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == LINEARS + extra
+    assert count_int4_linears(target) == LINEARS + extra
     if extra:
         model.lm_head.weight = torch.nn.Parameter(values["lm_head.weight"].clone())
     assert not model.load_state_dict(values, strict=False).unexpected_keys
@@ -143,7 +143,7 @@ def test_a_plain_model_is_quantised_on_load(
     target = load_gemma4(
         Checkpoint(tmp_path, SCHEMES[scheme]), torch.float32, CacheSpec(32, torch.float32)
     )
-    assert sum(isinstance(m, Int4Linear) for m in target.modules()) == LINEARS
+    assert count_int4_linears(target) == LINEARS
     values = {n: dense(quantise(w, SCHEMES[scheme], torch.float32)) for n, w in linears.items()}
     model.load_state_dict(values, strict=False)
     tokens = random_tokens(30)
@@ -151,7 +151,7 @@ def test_a_plain_model_is_quantised_on_load(
     assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
 
 
-def test_tables_and_what_is_int4_already_are_not_quantised(tmp_path: Path) -> None:
+def test_tables_and_int4_linears_are_not_quantised_on_load(tmp_path: Path) -> None:
     geometry = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "global_head_dim": 32}
     save_text_layout(random_gemma(tie_word_embeddings=False, **geometry), tmp_path)
     stored = load_gemma4(
@@ -173,21 +173,21 @@ def test_one_dense_weight_at_a_time_is_in_memory(
     save_text_layout(model, tmp_path)
     read, alive, most = Checkpoint.tensor, [], []
 
-    def watched(checkpoint: Checkpoint, name: str) -> Tensor:
+    def record(checkpoint: Checkpoint, name: str) -> Tensor:
         tensor = read(checkpoint, name)
         if name.endswith("_proj.weight"):
             alive.append(weakref.ref(tensor))
             most.append(sum(reference() is not None for reference in alive))
         return tensor
 
-    monkeypatch.setattr(Checkpoint, "tensor", watched)
+    monkeypatch.setattr(Checkpoint, "tensor", record)
     load_gemma4(
         Checkpoint(tmp_path, SCHEMES["int4-g32"]), torch.float32, CacheSpec(32, torch.float32)
     )
     assert most == [1] * LINEARS
 
 
-def test_what_a_gguf_holds_in_more_bits_can_be_quantised(
+def test_linears_of_a_gguf_in_more_bits_can_be_quantised(
     tmp_path: Path, model: Gemma4ForCausalLM
 ) -> None:
     save_text_layout(model, tmp_path)
@@ -202,13 +202,16 @@ def test_what_a_gguf_holds_in_more_bits_can_be_quantised(
         target = load_gemma4(
             Checkpoint(tmp_path, scheme), torch.float32, CacheSpec(32, torch.float32)
         )
-        assert sum(isinstance(m, Int4Linear) for m in target.modules()) == count
+        assert count_int4_linears(target) == count
 
 
-def test_a_group_that_does_not_fit_is_refused(tmp_path: Path, model: Gemma4ForCausalLM) -> None:
+def test_a_group_size_that_does_not_divide_the_columns_is_refused(
+    tmp_path: Path, model: Gemma4ForCausalLM
+) -> None:
     save_text_layout(model, tmp_path)
     with pytest.raises(
-        SettingError, match=r"--quantize: model\..*_proj\.weight has 64 columns, no multiple of 128"
+        SettingError,
+        match=r"--quantize: model\..*_proj\.weight has 64 columns, not a multiple of 128: ch",
     ):
         load_gemma4(
             Checkpoint(tmp_path, SCHEMES["int4-g128"]), torch.float32, CacheSpec(16, torch.float32)
@@ -228,7 +231,7 @@ def test_a_group_that_does_not_fit_is_refused(tmp_path: Path, model: Gemma4ForCa
         ),
     ],
 )
-def test_another_method_is_refused_in_one_sentence(
+def test_unknown_quantisation_methods_are_refused(
     tmp_path: Path, model: Gemma4ForCausalLM, config: dict[str, Any], message: str
 ) -> None:
     save_text_layout(model, tmp_path)
@@ -263,7 +266,9 @@ def metadata_of(path: Path) -> dict[str, str]:
         return file.metadata() or {}
 
 
-def test_shapes_are_the_configs(tmp_path: Path, model: Gemma4ForCausalLM) -> None:
+def test_a_weight_whose_shape_differs_from_the_config_is_refused(
+    tmp_path: Path, model: Gemma4ForCausalLM
+) -> None:
     save_text_layout(model, tmp_path)
     save_awq(tmp_path)
     edit_config(tmp_path, intermediate_size=104)

@@ -1,6 +1,6 @@
-"""Every kernel of an artifact, compiled for every kind of GPU, none of which need be here.
+"""Every kernel of an artifact, compiled for every kind of GPU; no GPU is needed.
 
-Within its shared memory, and with next to nothing put aside for want of registers.
+A kernel must fit the GPU's shared memory and spill next to no registers.
 """
 
 from collections.abc import Callable
@@ -21,18 +21,19 @@ from support.kernels.h100 import local_memory
 pytest.importorskip("triton", reason="triton is not installed")
 
 SPILLED = 64
-"""Bytes per thread."""
+"""Maximum bytes per thread."""
 
-OTHERS = [found for found in SHARED_MEMORY if found != H100]
-"""Most kernels' own tests compile them for an H100."""
+OTHERS = [capability for capability in SHARED_MEMORY if capability != H100]
+"""GPUs besides the H100, for which most kernels' own tests compile."""
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return a tensor of this shape that has no data."""
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def int4_weight(group: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scales and zero points of 43,008 rows and 5,376 columns."""
+    """Return codes, scales and zero points of a weight [43008, 5376]."""
     blocks = 2 if group == 128 else 1
     scales = empty(336, 42 // blocks, 128 * blocks * 128 // group)
     return empty(336, 42, 4096, dtype=torch.int16), scales, scales
@@ -42,8 +43,8 @@ def int4_few_rows(kernel: ModuleType) -> None:
     kernel.launch(empty(1, 64, 5376), *int4_weight(32), 43008, 1, "gelu_tanh")
 
 
-def most_int4_few_rows(kernel: ModuleType) -> None:
-    """Of all tiles it holds most."""
+def largest_int4_few_rows(kernel: ModuleType) -> None:
+    """Launch the kernel with its largest tile."""
     kernel.launch(empty(1, 64, 5376), *int4_weight(128), 43008, 1, "gelu_tanh")
 
 
@@ -56,7 +57,7 @@ def dense_few_rows(kernel: ModuleType) -> None:
 
 
 def rows_attention(kernel: ModuleType, heads: int = 9, kv_heads: int = 3, dim: int = 64) -> None:
-    """SmolLM2's."""
+    """Launch it for SmolLM2's heads."""
     caches = empty(kv_heads, 1, 4096, dim)
     rows = (empty(1, 8, dtype=torch.int64), empty(1, dtype=torch.int64))
     tail = empty(1, 8, 16, dtype=torch.int64)
@@ -64,19 +65,19 @@ def rows_attention(kernel: ModuleType, heads: int = 9, kv_heads: int = 3, dim: i
 
 
 def wide_rows_attention(kernel: ModuleType) -> None:
-    """That of Gemma 4 31B's full layers."""
+    """Launch it for the full layers of Gemma 4 31B."""
     rows_attention(kernel, 32, 4, 512)
 
 
 def prompt_attention(kernel: ModuleType) -> None:
-    """That of Gemma 4 31B's full layers."""
+    """Launch it for the full layers of Gemma 4 31B."""
     caches = empty(4, 1, 4096, 512)
     rows = (empty(512, dtype=torch.int64), empty(1, dtype=torch.int64))
     kernel.launch(empty(1, 512, 32, 512), caches, caches, *rows, 1.0, 0, 0)
 
 
 def narrow_prompt_attention(kernel: ModuleType) -> None:
-    """That of its sliding layers."""
+    """Launch it for the sliding layers of Gemma 4 31B."""
     caches = empty(16, 1, 4096, 256)
     rows = (empty(512, dtype=torch.int64), empty(1, dtype=torch.int64))
     kernel.launch(empty(1, 512, 32, 256), caches, caches, *rows, 1.0, 1024, 2048)
@@ -88,11 +89,13 @@ def residual_norm(kernel: ModuleType) -> None:
 
 
 def norm_rope_store(kernel: ModuleType) -> None:
-    """SmolLM2's, which takes no norms."""
-    angles, own = empty(1, 8, 1, 64, dtype=torch.float32), empty(8, dtype=torch.int64)
+    """Launch it for SmolLM2, which has no norms of heads."""
+    angles, slots = empty(1, 8, 1, 64, dtype=torch.float32), empty(8, dtype=torch.int64)
     caches = empty(3, 4096, 64), empty(3, 4096, 64)
     parts, moves = empty(1, 1, 8, 15 * 64), empty(1, 16, dtype=torch.int64)
-    kernel.launch(parts, (angles, angles), (None, None), caches, own, (moves, moves), 9, False, 0.0)
+    kernel.launch(
+        parts, (angles, angles), (None, None), caches, slots, (moves, moves), 9, False, 0.0
+    )
 
 
 def copy_rows(kernel: ModuleType) -> None:
@@ -105,7 +108,7 @@ LOGITS = partial(empty, ROWS, VOCAB, dtype=torch.float32)
 
 
 def penalties_of_logits(kernel: ModuleType) -> None:
-    """Gemma 4 31B's, in rows behind four drafts."""
+    """Launch it for the vocabulary of Gemma 4 31B and rows that follow four drafts."""
     flags, tokens = empty(ROWS, dtype=torch.bool), empty(ROWS, VOCAB, dtype=torch.bool)
     kernel.launch(
         *(LOGITS(), NUMBERS(), NUMBERS(), empty(ROWS, 4, dtype=torch.int64)),
@@ -129,7 +132,7 @@ def topk_of_logits(kernel: ModuleType) -> None:
 
 Launch = Callable[[ModuleType], None]
 
-EACH: dict[Launch, str] = {
+KERNELS: dict[Launch, str] = {
     int4_few_rows: "int4_gemm.small_m",
     int4_many_rows: "int4_gemm.large_m",
     dense_few_rows: "dense_gemm.kernel",
@@ -144,21 +147,21 @@ EACH: dict[Launch, str] = {
 }
 OF_LOGITS = penalties_of_logits, thresholds_of_logits, topk_of_logits
 NARROWEST: dict[Launch, str] = {
-    most_int4_few_rows: "int4_gemm.small_m",
+    largest_int4_few_rows: "int4_gemm.small_m",
     wide_rows_attention: "sdpa_splitk.kernel",
     narrow_prompt_attention: "sdpa_prompt.kernel",
 }
-"""What takes longest to compile, for the kind of GPU with the least of everything."""
+"""The launches that take longest to compile, for the GPU with the least of everything."""
 
-CASES = [(launch, EACH[launch], gpu) for launch in EACH for gpu in OTHERS]
+CASES = [(launch, KERNELS[launch], gpu) for launch in KERNELS for gpu in OTHERS]
 CASES += [(launch, NARROWEST[launch], (8, 9)) for launch in NARROWEST]
-CASES += [(launch, EACH[launch], H100) for launch in OF_LOGITS]
+CASES += [(launch, KERNELS[launch], H100) for launch in OF_LOGITS]
 
 
 @pytest.mark.parametrize(
     ("launch", "name", "generation"), CASES, ids=lambda case: getattr(case, "__name__", str(case))
 )
-def test_it_fits(
+def test_kernels_fit_the_gpu_without_spilling(
     launch: Launch,
     name: str,
     generation: tuple[int, int],
@@ -175,16 +178,16 @@ def test_it_fits(
 
 
 @pytest.mark.parametrize(
-    ("found", "sizes"),
+    ("gpu", "sizes"),
     [((9, 0), "large"), ((8, 0), "small"), ((12, 0), "small"), ((7, 5), "small")],
 )
-def test_sizes_are_those_that_fit(
-    found: tuple[int, int], sizes: str, monkeypatch: pytest.MonkeyPatch
+def test_fitting_returns_the_largest_sizes_that_fit(
+    gpu: tuple[int, int], sizes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eagle_aot.triton_kernels.device.capability", lambda: found)
+    monkeypatch.setattr("eagle_aot.triton_kernels.device.capability", lambda: gpu)
     assert fitting({227: "large", 99: "small"}) == sizes
 
 
-def test_without_a_gpu_kernels_are_those_of_an_h100(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_capability_without_a_gpu_is_an_h100s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert capability() == H100

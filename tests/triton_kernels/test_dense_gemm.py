@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eagle_aot.triton_kernels.dense_gemm.op import dense_small_m
-from eagle_aot.triton_kernels.dense_gemm.tiling import ROW_TILES, STEP, RowTile, choose_splits
+from eagle_aot.triton_kernels.dense_gemm.tiling import DENSE_TILES, STEP, DenseTile, choose_splits
 from support.kernels.dense_cases import assert_product, factors
 from support.kernels.h100 import ptx_for_h100
 
@@ -15,7 +15,7 @@ SHARED_MEMORY = 227 * 1024
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-def test_on_a_cpu_it_is_the_product(splits: int) -> None:
+def test_the_cpu_operator_computes_the_product(splits: int) -> None:
     x, weight = factors(5, 70, 320)
     parts = dense_small_m(x, weight, splits)
     assert parts.shape == (splits, 1, 5, 70)
@@ -25,8 +25,8 @@ def test_on_a_cpu_it_is_the_product(splits: int) -> None:
     )
 
 
-@pytest.mark.parametrize("tile", ROW_TILES, ids=str)
-def test_it_is_compiled_into_tensor_cores(tile: RowTile) -> None:
+@pytest.mark.parametrize("tile", DENSE_TILES, ids=str)
+def test_the_kernel_compiles_to_tensor_core_products(tile: DenseTile) -> None:
     kernel = pytest.importorskip("eagle_aot.triton_kernels.dense_gemm.kernel")
     kinds = {"x_ptr": "*bf16", "weight_ptr": "*bf16", "out_ptr": "*fp32", "rows": "i32"}
     constants = {
@@ -37,7 +37,7 @@ def test_it_is_compiled_into_tensor_cores(tile: RowTile) -> None:
     products = set(re.findall(r"(?:mma\.sync|wgmma\.mma_async)\S*\.m\d+n(\d+)k16\S*bf16", ptx))
     assert products == {str(tile.rows)}
     in_flight = tile.stages * 2 * tile.columns * (tile.features + tile.rows)
-    assert 2 * in_flight < SHARED_MEMORY  # two programs at once, or there is nothing to hide behind
+    assert 2 * in_flight < SHARED_MEMORY  # two programs fit at once and hide each other's latency
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_k_is_split_until_a_gpu_is_full(features: int, columns: int, splits: int
     assert choose_splits(features, columns, 132) == splits
 
 
-def test_no_split_is_left_without_columns() -> None:
+def test_no_split_is_empty() -> None:
     for columns in range(8, 40 * STEP, 72):
         steps = -(-columns // STEP)
         splits = choose_splits(16, columns, 132)

@@ -22,7 +22,7 @@ def test_parts_add_up_to_the_product(features: int, columns: int) -> None:
 
 
 @pytest.mark.parametrize(("features", "columns"), SHAPES)
-def test_a_row_has_its_bits_in_tiles_of_every_width(features: int, columns: int) -> None:
+def test_a_rows_bits_do_not_depend_on_the_tile_size(features: int, columns: int) -> None:
     """Rows 1e40 apart among them: tensor cores add in one way at every width."""
     x, weight = factors(200, features, columns, "cuda")
     x[:, 16:32, ::2] *= 2.0**12

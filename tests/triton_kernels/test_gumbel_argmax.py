@@ -1,4 +1,4 @@
-"""The choice under noise without a GPU: its noise and its twin."""
+"""Argmax under Gumbel noise without a GPU: the noise, the reference and the compiled kernel."""
 
 import hashlib
 import math
@@ -16,12 +16,12 @@ from support.kernels.h100 import ptx_for_h100
 EDGES = [0, 1, 2, 3, 2**31 - 1, 2**31 - 2, -1, -2, -3, -(2**31), 1 - 2**31]
 
 
-def test_noise_of_bits_is_that_of_the_quantile_function() -> None:
-    some = torch.randint(-(2**31), 2**31, (20_000,), generator=torch.manual_seed(3)).tolist()
+def test_noise_matches_the_gumbel_quantile_function() -> None:
+    drawn = torch.randint(-(2**31), 2**31, (20_000,), generator=torch.manual_seed(3)).tolist()
     small = [sign * 2**power - (sign < 0) for power in range(31) for sign in (1, -1)]
-    bits = [*EDGES, *small, *some]
-    found = _noise(torch.tensor(bits, dtype=torch.int32)).tolist()
-    for h, noise in zip(bits, found, strict=True):
+    bits = [*EDGES, *small, *drawn]
+    values = _noise(torch.tensor(bits, dtype=torch.int32)).tolist()
+    for h, noise in zip(bits, values, strict=True):
         if h >= 0:
             exact = -math.log(-math.log1p(-(h + 0.5) / 2**32))
         else:
@@ -29,29 +29,29 @@ def test_noise_of_bits_is_that_of_the_quantile_function() -> None:
         assert noise == pytest.approx(exact, abs=1e-5)
 
 
-def test_noise_never_falls_as_the_uniform_number_rises() -> None:
+def test_noise_rises_with_the_uniform_number() -> None:
     upper = torch.arange(2**31 - 1, -1, -9973).int()
     lower = ~torch.arange(0, 2**31, 9973).int()
     for bits in (upper, lower):
         assert (_noise(bits).double().diff() >= -3e-6).all()
 
 
-def test_the_table_is_the_same_on_every_machine() -> None:
-    """Texts are a function of it: another table is another model of sampling."""
+def test_the_noise_table_has_its_recorded_digest() -> None:
+    """Sampled texts depend on the table."""
     table = gumbel_table(torch.device("cpu"))
     digest = hashlib.sha256(table.numpy().tobytes()).hexdigest()
     assert digest[:16] == "98a23ab87bf46f1b"
 
 
-def test_slope_times_rest_is_exact() -> None:
-    """So a machine that fuses the product into the sum rounds as one that does not."""
+def test_the_products_of_slope_and_rest_are_exact() -> None:
+    """Fused and separate additions then round alike."""
     slope = gumbel_table(torch.device("cpu"))[1]
     rest = torch.tensor([1.0, 3.0, 32767.0, 32765.0])
     product = slope.unsqueeze(1) * rest
     assert torch.equal(product.double(), slope.double().unsqueeze(1) * rest.double())
 
 
-def test_noise_of_a_token_is_pinned() -> None:
+def test_noise_of_some_tokens_has_recorded_values() -> None:
     ids = torch.tensor([0, 1, 2, 262143], dtype=torch.int32)
     assert gumbel_reference(ids, (1, -2)).tolist() == [
         -0.5995486974716187,
@@ -61,14 +61,14 @@ def test_noise_of_a_token_is_pinned() -> None:
     ]
 
 
-def test_noise_has_the_moments_of_gumbels_distribution() -> None:
+def test_noise_has_the_moments_of_the_gumbel_distribution() -> None:
     noise = gumbel_reference(torch.arange(1 << 20, dtype=torch.int32), (11, 22)).double()
     mean, deviation = 0.57721566, math.pi / math.sqrt(6)
     assert noise.mean().item() == pytest.approx(mean, abs=4 * deviation / 1024)
     assert noise.std().item() == pytest.approx(deviation, rel=0.01)
 
 
-def test_keys_that_differ_in_one_bit_share_nothing() -> None:
+def test_keys_that_differ_in_one_bit_give_uncorrelated_noise() -> None:
     ids = torch.arange(1 << 16, dtype=torch.int32)
     key = (5, 6)
     base = gumbel_reference(ids, key)
@@ -80,27 +80,27 @@ def test_keys_that_differ_in_one_bit_share_nothing() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_choice_is_the_first_of_the_largest(case: Case) -> None:
+def test_argmax_chooses_the_first_maximum(case: Case) -> None:
     arguments = case.arguments()
     rows = perturbed(*arguments).tolist()
     assert gumbel_argmax(*arguments).tolist() == [row.index(max(row)) for row in rows]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_column_stands_for_its_id_and_scale_0_is_greedy(case: Case) -> None:
+def test_noise_follows_token_ids_and_scale_0_adds_none(case: Case) -> None:
     logits, scale, keys, ids = case.arguments()
-    found = perturbed(logits, scale, keys, ids)
+    noisy = perturbed(logits, scale, keys, ids)
     numbers = torch.arange(case.vocab, dtype=torch.int32) if ids is None else ids
     for row in range(case.rows):
         if not scale[row]:
-            assert torch.equal(found[row], logits[row])
+            assert torch.equal(noisy[row], logits[row])
             continue
         noise = gumbel_reference(numbers, tuple(keys[row].tolist()))
-        assert torch.equal(found[row], logits[row] * scale[row] + noise)
+        assert torch.equal(noisy[row], logits[row] * scale[row] + noise)
 
 
-def test_compiled_for_an_h100_no_product_is_fused_into_a_sum() -> None:
-    """Else its last bits would not be the twin's."""
+def test_the_h100_kernel_fuses_no_product_into_a_sum() -> None:
+    """A fused product would change the last bits."""
     pytest.importorskip("triton", reason="triton is not installed")
     from eagle_aot.triton_kernels.gumbel_argmax import kernel
 

@@ -1,4 +1,4 @@
-"""The choice under noise on a GPU, against its twin on the CPU bit for bit."""
+"""Argmax under Gumbel noise on a GPU, bit for bit against the reference on the CPU."""
 
 import pytest
 import torch
@@ -13,13 +13,13 @@ WIDE = [Case(64, 262_144), Case(8, 262_144, mapped=True), Case(5, 49_152, levels
 
 
 @pytest.mark.parametrize("case", CASES + WIDE, ids=str)
-def test_it_has_the_bits_of_its_twin(case: Case) -> None:
+def test_the_kernel_has_the_bits_of_the_reference(case: Case) -> None:
     expected = perturbed_reference(*case.arguments())
     assert torch.equal(perturbed(*case.arguments("cuda")).cpu(), expected)
     assert torch.equal(gumbel_argmax(*case.arguments("cuda")).cpu(), expected.argmax(dim=1))
 
 
-def test_the_twin_has_its_bits_on_the_gpu_as_well() -> None:
+def test_the_reference_has_the_same_bits_on_a_gpu() -> None:
     case = Case(3, 10_007)
     assert torch.equal(
         perturbed_reference(*case.arguments("cuda")).cpu(), perturbed_reference(*case.arguments())

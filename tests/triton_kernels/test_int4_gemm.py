@@ -43,7 +43,7 @@ def random_weight(
 
 
 def dense_float64(codes: Tensor, scale: Tensor, zero_point: Tensor, group: int) -> Tensor:
-    """One element at a time, straight from the definition."""
+    """Dequantise codes [N, K] element by element, as the format is defined."""
     weight = torch.empty(codes.shape, dtype=torch.float64)
     for n in range(codes.shape[0]):
         for k in range(codes.shape[1]):
@@ -73,14 +73,14 @@ def test_product_and_weight_match_float64(
     torch.testing.assert_close(product.double(), x.double() @ expected.T, rtol=1e-5, atol=1e-4)
 
 
-def test_even_columns_are_in_the_low_nibble_and_group_boundaries_are_exact() -> None:
+def test_dequantised_columns_and_group_boundaries_are_exact() -> None:
     qdata = torch.tensor([[0x21, 0x43]], dtype=torch.uint8)
     scale, zero = torch.tensor([[1.0], [10.0]]), torch.tensor([[0.0], [1.0]])
     assert dequantise_int4(qdata, scale, zero).tolist() == [[1.0, 2.0, 20.0, 30.0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_weight_takes_the_scales_dtype_and_the_product_the_inputs(dtype: torch.dtype) -> None:
+def test_weights_have_the_scales_dtype_and_products_the_inputs(dtype: torch.dtype) -> None:
     _, qdata, scale, zero_point = random_weight(4, 2, 8)
     scale, zero_point = scale.to(dtype), zero_point.to(dtype)
     assert dequantise_int4(qdata, scale, zero_point).dtype == dtype
@@ -89,9 +89,7 @@ def test_the_weight_takes_the_scales_dtype_and_the_product_the_inputs(dtype: tor
 
 
 @pytest.mark.parametrize("limit", [1, 4, 8, 10])
-def test_up_to_the_limit_rows_take_the_small_path(
-    limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_row_limit_selects_the_operator(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, taken = CASE.packed(), []
 
     def recorded(name: str) -> Callable[..., Tensor]:
@@ -115,7 +113,7 @@ def test_up_to_the_limit_rows_take_the_small_path(
 
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("m", [1, 8, 9])
-def test_every_path_computes_the_product(m: int, splits: int) -> None:
+def test_every_operator_and_split_computes_the_product(m: int, splits: int) -> None:
     set_matvec_max_m(8)
     x = CASE.rows(m)
     product = int4_linear(x, *tensors(CASE.packed()), splits)
@@ -124,9 +122,7 @@ def test_every_path_computes_the_product(m: int, splits: int) -> None:
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
 @pytest.mark.parametrize(("m", "splits"), [(8, 1), (8, 3), (9, 1)])
-def test_a_gated_unit_takes_eight_rows_of_each_kind_in_turn(
-    m: int, splits: int, activation: str
-) -> None:
+def test_the_gated_linear_matches_float64(m: int, splits: int, activation: str) -> None:
     set_matvec_max_m(8)
     x = CASE.rows(m) / 8
     product = int4_gated_linear(x, *tensors(CASE.packed()), splits, activation)
@@ -141,9 +137,7 @@ def test_a_gated_unit_takes_eight_rows_of_each_kind_in_turn(
     steps=st.integers(1, 400),
     multiprocessors=st.integers(1, 200),
 )
-def test_every_program_of_a_split_has_steps(
-    features: int, steps: int, multiprocessors: int
-) -> None:
+def test_no_program_of_a_split_is_empty(features: int, steps: int, multiprocessors: int) -> None:
     splits = choose_splits(features, steps, multiprocessors)
     each = -(-steps // splits)
     assert 1 <= splits <= 8 and (splits - 1) * each < steps <= splits * each
@@ -156,7 +150,7 @@ def test_every_program_of_a_split_has_steps(
         *[(5376, 21504, 6), (262144, 5376, 1), (256, 256, 2)],
     ],
 )
-def test_narrow_weights_are_split_so_that_the_gpu_is_full(
+def test_narrow_weights_are_split_until_the_gpu_is_full(
     features: int, columns: int, splits: int
 ) -> None:
     assert choose_splits(features, columns // 128, 132) == splits

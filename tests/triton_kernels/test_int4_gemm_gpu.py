@@ -20,7 +20,7 @@ from support.kernels.int4_cases import (
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SLACK = 1e-5
-"""Of sums in float32 in the order of a tensor core, relative to the sum of magnitudes."""
+"""Error of float32 sums in the order of a tensor core, relative to the sum of magnitudes."""
 
 CASES = [
     Case(16384, 5376, 32, symmetric=True),
@@ -36,7 +36,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def fresh_memory_holds_nan() -> object:
-    """What a kernel allocates and forgets to write is seen."""
+    """Make outputs that a kernel does not write visible."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -51,7 +51,7 @@ def test_fresh_memory_holds_nan() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_rounded_weight_is_multiplied_in_float32(case: Case) -> None:
+def test_the_small_m_product_is_that_of_the_rounded_weight(case: Case) -> None:
     weight, packed = case.weight("cuda"), tensors(case.packed("cuda"))
     for m in (*range(1, 9), 16, 32, 48, 64):
         x = case.rows(m, "cuda")
@@ -74,8 +74,8 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_row_has_its_bits_in_tiles_of_every_width(case: Case) -> None:
-    """As in a head's `draft_decode`, which is compiled once for a round's row and a prompt's."""
+def test_a_rows_bits_do_not_depend_on_the_tile_size(case: Case) -> None:
+    """A drafter's `draft_decode` is compiled once, for rows of rounds and of prompts."""
     packed, splits = tensors(case.packed("cuda")), splits_of(case)
     x = case.rows(512, "cuda")
     together = int4_small_m(x, *packed, splits, "")
@@ -91,7 +91,7 @@ def test_a_row_has_its_bits_in_tiles_of_every_width(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("m", [9, 100, 512])
-def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case, m: int) -> None:
+def test_the_large_m_product_is_that_of_the_rounded_weight(case: Case, m: int) -> None:
     x = case.rows(m, "cuda")
     output = int4_large_m(x, *tensors(case.packed("cuda")), "")
     assert_rounded_weight(output, x, case.weight("cuda"), SLACK)
@@ -99,7 +99,7 @@ def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case, m: int) ->
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
 @pytest.mark.parametrize("case", [Case(43008, 5376, 32), Case(1008, 512, 128)], ids=str)
-def test_a_gated_unit_is_activated_where_it_is_summed(case: Case, activation: str) -> None:
+def test_gated_products_match_float64(case: Case, activation: str) -> None:
     packed, x = tensors(case.packed("cuda")), case.rows(20, "cuda") / case.k**0.5 / 8
     expected = float64_gated(x, case.weight("cuda"), activation)
     few = int4_small_m(x, *packed, 1, activation)[0]
@@ -111,7 +111,7 @@ def test_a_gated_unit_is_activated_where_it_is_summed(case: Case, activation: st
 
 
 @pytest.mark.parametrize("group", [32, 128])
-def test_rows_of_every_size_have_their_bits_in_tiles_of_every_width(group: int) -> None:
+def test_the_bits_of_rows_of_any_magnitude_do_not_depend_on_the_tile_size(group: int) -> None:
     """Products that cancel, and rows 1e30 apart: tensor cores add in one way at every width."""
     case = Case(4096, 2048, group)
     packed, x = tensors(case.packed("cuda")), case.rows(64, "cuda").float()
@@ -125,7 +125,7 @@ def test_rows_of_every_size_have_their_bits_in_tiles_of_every_width(group: int) 
         assert torch.equal(together, torch.cat(alone[:rows], dim=2))
 
 
-def test_fractional_zero_points_cost_what_dequantising_does() -> None:
+def test_the_error_of_fractional_zero_points_is_that_of_dequantising() -> None:
     case = Case(512, 4096, 32)
     weight = case.weight("cuda", integer_zeros=False)
     x = case.rows(8, "cuda")
@@ -134,7 +134,7 @@ def test_fractional_zero_points_cost_what_dequantising_does() -> None:
     assert error <= 1.1 * (int4_linear_reference(x, *weight) - exact).square().mean()
 
 
-def test_a_strided_input_is_read_as_it_is_meant() -> None:
+def test_a_strided_input_gives_the_same_product() -> None:
     case = Case(256, 512, 32)
     packed = tensors(case.packed("cuda"))
     x = case.rows(8, "cuda")

@@ -12,11 +12,11 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from eagle_aot.triton_kernels.int4_gemm import large_m, small_m  # noqa: E402
 from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, blocks_per_step  # noqa: E402
-from eagle_aot.triton_kernels.int4_gemm.product_tiles import (  # noqa: E402
-    PRODUCT_TILES,
-    ProductTile,
+from eagle_aot.triton_kernels.int4_gemm.tiling import (  # noqa: E402
+    LARGE_M_TILES,
+    SMALL_M_TILES,
+    LargeMTile,
 )
-from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
@@ -66,10 +66,10 @@ def assert_read_as_it_lies(program: Any) -> None:
 @pytest.mark.parametrize("kind", range(5), ids=("8", "16", "32", "48", "64"))
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, ""), (False, "gelu_tanh")])
-def test_few_rows_go_from_memory_to_the_tensor_cores(
+def test_the_small_m_kernel_compiles_to_tensor_core_products_without_spilling(
     group: int, zeros: bool, activation: str, kind: int
 ) -> None:
-    tile = ROW_TILES[blocks_per_step(group)][kind]
+    tile = SMALL_M_TILES[blocks_per_step(group)][kind]
     program = compiled(
         *(small_m.int4_small_m_kernel, tile.warps, 43008, 5376, group, zeros, activation),
         STAGES=tile.stages,
@@ -83,7 +83,7 @@ def test_few_rows_go_from_memory_to_the_tensor_cores(
     products = re.findall(
         r"(mma\.sync|wgmma\.mma_async)\S*\.m\d+n(\d+)k16\S*bf16", program.asm["ptx"]
     )
-    # one product each of 16 columns, of which a warp takes 16 rows or a group of four 64
+    # A product has 16 columns, and 16 rows of a warp or 64 rows of a group of four warps
     of_rows, widths = (16, [8]) if tile.rows == 8 else (64, [tile.first, tile.more])
     each = 128 // of_rows // (tile.warps if of_rows == 16 else tile.warps // 4)
     widths = [width for width in widths if width]
@@ -93,13 +93,13 @@ def test_few_rows_go_from_memory_to_the_tensor_cores(
     assert program.metadata.shared * at_once < SHARED_MEMORY
 
 
-TILES = [(group, PRODUCT_TILES[227][blocks_per_step(group)]) for group in (32, 64, 128)]
+TILES = [(group, LARGE_M_TILES[227][blocks_per_step(group)]) for group in (32, 64, 128)]
 
 
 @pytest.mark.parametrize(("group", "tile"), TILES, ids=str)
 @pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, "silu")])
-def test_many_rows_are_unpacked_into_the_tensor_cores(
-    group: int, tile: ProductTile, zeros: bool, activation: str
+def test_the_large_m_kernel_compiles_to_tensor_core_products_without_spilling(
+    group: int, tile: LargeMTile, zeros: bool, activation: str
 ) -> None:
     program = compiled(
         *(large_m.int4_large_m_kernel, tile.warps, 43008, 5376, group, zeros, activation),

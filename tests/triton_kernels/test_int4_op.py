@@ -1,13 +1,13 @@
-"""The INT4 operators: what is traced."""
+"""The INT4 operators in traced and lowered graphs."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
-from torch.fx import Node
 
 from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
 from eagle_aot.triton_kernels.int4_gemm import (
@@ -27,9 +27,9 @@ CASE = Case(37, 128, 32)
 
 @pytest.fixture(autouse=True)
 def limit_of_an_export() -> Iterator[None]:
-    before = set_matvec_max_m(8)
+    previous = set_matvec_max_m(8)
     yield
-    set_matvec_max_m(before)
+    set_matvec_max_m(previous)
 
 
 class Layer(nn.Module):
@@ -66,7 +66,7 @@ def ranges(program: ExportedProgram) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 128), (8, 128)])
-def test_a_linear_of_few_rows_is_one_node_for_all_of_them(shape: tuple[int, ...]) -> None:
+def test_the_small_m_operator_is_one_node_for_a_range_of_rows(shape: tuple[int, ...]) -> None:
     layer = Layer()
     program = traced(layer, torch.zeros(shape).bfloat16(), 1, 8)
     aten = torch.ops.aten
@@ -78,17 +78,17 @@ def test_a_linear_of_few_rows_is_one_node_for_all_of_them(shape: tuple[int, ...]
         assert torch.equal(program.module()(x), layer(x))
 
 
-def test_the_node_survives_the_decompositions_of_a_lowering() -> None:
+def test_decompositions_keep_the_operator() -> None:
     program = traced(Layer(), torch.zeros(1, 8, 128).bfloat16(), 1, 8)
     assert SMALL_M in operators(program.run_decompositions())
 
 
-def test_many_rows_are_one_node_of_another_kind() -> None:
+def test_many_rows_are_traced_as_the_large_m_operator() -> None:
     program = traced(Layer(), torch.zeros(1, 16, 128).bfloat16(), 9, 16)
     assert LARGE_M in operators(program) and SMALL_M not in operators(program)
 
 
-def test_weights_that_are_not_there_can_be_traced() -> None:
+def test_fake_weights_can_be_traced() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         layer = Layer()
         program = traced(layer, torch.zeros(1, 8, 128).bfloat16(), 1, 8)
@@ -97,7 +97,7 @@ def test_weights_that_are_not_there_can_be_traced() -> None:
 
 @pytest.mark.parametrize("case", [CASE, Case(300, 384, 128, symmetric=True)], ids=str)
 @pytest.mark.parametrize("splits", [1, 2])
-def test_on_a_cpu_it_is_the_reference(case: Case, splits: int) -> None:
+def test_the_cpu_operators_are_the_reference(case: Case, splits: int) -> None:
     weight, x = tensors(case.packed()), case.rows(5)
     expected = int4_linear_reference(x, *case.weight())
     small, large = (x, *weight, splits, ""), (x, *weight, "")
@@ -110,7 +110,7 @@ def test_on_a_cpu_it_is_the_reference(case: Case, splits: int) -> None:
 LIMIT = "eagle_aot.triton_kernels.int4_gemm.api.MATVEC_MAX_M"
 
 
-def test_a_raised_limit_serves_any_range_by_the_operator_for_few(
+def test_a_raised_limit_uses_the_small_m_operator_for_any_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(LIMIT, 40)
@@ -128,14 +128,14 @@ def test_a_raised_limit_serves_any_range_by_the_operator_for_few(
 
 @pytest.fixture
 def h100(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As lowering does, which tells torch what it cannot read off a kernel."""
+    """Analyse kernels for an H100 and memoise what they write, as lowering does."""
     analyse_for_h100(monkeypatch)
     with mutations_memoised():
         yield
 
 
-def kernel_calls(program: ExportedProgram) -> list[Node]:
-    """Of a program in which Triton's kernels stand for the operators."""
+def kernel_calls(program: ExportedProgram) -> list[Any]:
+    """Return the kernel calls of a program whose operators are decomposed."""
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
     return [node for node in program.graph.nodes if node.target is wrapper]
 
@@ -147,7 +147,7 @@ def kernel_calls(program: ExportedProgram) -> list[Node]:
         *[((1, 40), 3, 40, 4), ((1, 200), 1, 200, 5), ((17, 300), 1, 300, 3)],
     ],
 )
-def test_lowered_for_a_gpu_it_is_the_kernels_with_their_rows_unknown(
+def test_the_lowered_operator_is_kernels_with_symbolic_rows(
     h100: None,
     rows: tuple[int, int],
     splits: int,
@@ -155,7 +155,7 @@ def test_lowered_for_a_gpu_it_is_the_kernels_with_their_rows_unknown(
     calls: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever a kernel is believed to write is copied before each call: not the weight."""
+    """Only the output is written: written arguments would be copied before each call."""
     x = torch.zeros(1, rows[1], 384).bfloat16()
     monkeypatch.setattr(LIMIT, limit)
     layer = Layer(Case(37, 384, 32), splits)
@@ -167,10 +167,10 @@ def test_lowered_for_a_gpu_it_is_the_kernels_with_their_rows_unknown(
         assert call.kwargs["tensors_to_clone"] == ["out_ptr"]
 
 
-def test_of_the_kernels_for_a_range_each_number_of_rows_launches_one(
+def test_each_number_of_rows_launches_exactly_one_kernel(
     h100: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All write one output, which a lowering copies between none of them."""
+    """All kernels write one output, and lowering copies it between none of them."""
     from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
 
     monkeypatch.setattr(LIMIT, 200)
@@ -181,15 +181,15 @@ def test_of_the_kernels_for_a_range_each_number_of_rows_launches_one(
     grids = [call.kwargs["grid"][0][0].meta["val"].node.expr for call in calls]
     (symbol,) = set().union(*(grid.free_symbols for grid in grids))
     for rows in range(1, 201):
-        numbers = [int(grid.subs(symbol, rows)) for grid in grids]
-        taken = min(i for i, width in enumerate((8, 16, 32, 48, 1000)) if rows <= width)
-        number = 1 if taken < 4 else -(-rows // 64)
-        assert numbers == [number if i == taken else 0 for i in range(5)]
+        sizes = [int(grid.subs(symbol, rows)) for grid in grids]
+        used = min(i for i, width in enumerate((8, 16, 32, 48, 1000)) if rows <= width)
+        tiles = 1 if used < 4 else -(-rows // 64)
+        assert sizes == [tiles if i == used else 0 for i in range(5)]
     reinplace_inplaceable_ops_core(opened.graph)
     assert [call.kwargs["tensors_to_clone"] for call in calls] == 5 * [[]]
 
 
-def test_outside_an_export_the_limit_is_four() -> None:
+def test_the_default_limit_is_four_rows() -> None:
     set_matvec_max_m(4)
     assert api.MATVEC_MAX_M == 4
     program = traced(Layer(), torch.zeros(1, 8, 128).bfloat16(), 5, 8)

@@ -21,7 +21,7 @@ SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=N
     symmetric=st.booleans(),
     integer_zeros=st.booleans(),
 )
-def test_packed_and_unpacked_is_the_weight_bit_for_bit(
+def test_unpacking_restores_the_weight_bit_for_bit(
     n: int, groups: int, group: int, symmetric: bool, integer_zeros: bool
 ) -> None:
     case = Case(n, groups * group, group, symmetric)
@@ -40,7 +40,7 @@ def test_packed_and_unpacked_is_the_weight_bit_for_bit(
 @pytest.mark.parametrize(
     ("group", "kernels"), [(32, 32), (64, 64), (128, 128), (96, 32), (256, 128), (5376, 128)]
 )
-def test_a_group_is_read_in_the_largest_that_divides_it(group: int, kernels: int) -> None:
+def test_packable_group_is_the_largest_that_divides_a_group(group: int, kernels: int) -> None:
     assert packable_group(group) == kernels
 
 
@@ -61,7 +61,7 @@ def operand_place(n: int, word: int) -> tuple[int, int, int, int]:
     return n // 16 % 8, lane, row // 8 + 2 * (column // 8), column % 2
 
 
-def test_sixteen_bytes_in_memory_are_one_threads_operand() -> None:
+def test_sixteen_consecutive_bytes_are_one_threads_operand() -> None:
     """Each nibble is found where the fragment's definition puts it."""
     case = Case(128, 128, 32)
     qdata, scale, zero_point = case.weight()
@@ -75,7 +75,7 @@ def test_sixteen_bytes_in_memory_are_one_threads_operand() -> None:
             assert (stream[place] >> (4 * quarter)) & 0xF == nibbles[n][k]
 
 
-def test_scales_lie_in_the_order_of_the_products_rows() -> None:
+def test_scales_are_in_the_order_of_the_products_rows() -> None:
     """A thread holds rows r and r + 8 of a block of 16; groups of a step follow one another."""
     case = Case(256, 256, 32)
     qdata, scale, zero_point = case.weight()
@@ -88,7 +88,7 @@ def test_scales_lie_in_the_order_of_the_products_rows() -> None:
                 assert values[n // 128, group // 4, place] == original[group, n]
 
 
-def test_what_pads_a_tile_counts_nothing() -> None:
+def test_padding_of_a_tile_has_zero_scales() -> None:
     packed = Case(37, 160, 32).packed()
     scales, zeros = packed.scales.clone(), packed.zeros
     assert zeros is not None and packed.codes.shape == (1, 2, 4096)
@@ -100,7 +100,7 @@ def test_what_pads_a_tile_counts_nothing() -> None:
     assert whole(scales)[:5, :37].all()
 
 
-def test_weights_without_values_are_packed_without_values() -> None:
+def test_fake_weights_are_packed_as_fake_tensors() -> None:
     with FakeTensorMode() as mode:
         weight = [mode.from_tensor(tensor) for tensor in Case(300, 256, 64).weight()]
         packed = pack(*weight)

@@ -1,4 +1,4 @@
-"""The tests of all kernels that need no GPU, in Triton's interpreter: what they compute."""
+"""All kernels in Triton's interpreter, which needs no GPU."""
 
 import pytest
 import torch
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def complaints(
+def failures(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
-    """Of the suites that are selected, run in one process."""
+    """The failures of the selected suites, which run in one process."""
     pytest.importorskip("triton", reason="triton is not installed")
     selected = [item for item in request.session.items if item.path == request.path]
     suites = [item.callspec.params["suite"] for item in selected if hasattr(item, "callspec")]
@@ -23,9 +23,6 @@ def complaints(
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_interpreted_they_compute_what_they_should(
-    suite: str, complaints: dict[str, list[str]]
-) -> None:
-    found = complaints[suite]
-    assert found, "it has tests"
-    assert not any(found), "\n\n".join(filter(None, found))
+def test_interpreted_kernels_pass_their_suite(suite: str, failures: dict[str, list[str]]) -> None:
+    assert failures[suite], "the suite has no tests"
+    assert not any(failures[suite]), "\n\n".join(filter(None, failures[suite]))

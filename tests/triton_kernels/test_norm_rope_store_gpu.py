@@ -10,20 +10,20 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 WIDE = [
     Case(1, 8, 32, 16, 256, splits=3, norm_values=True),
-    Case(4, 4, 32, 4, 512, splits=2, norm_values=True, own_values=False),
+    Case(4, 4, 32, 4, 512, splits=2, norm_values=True, has_values=False),
     Case(2, 16, 32, 8, 128),
 ]
 
 
 @pytest.mark.parametrize("case", CASES + WIDE, ids=str)
-def test_it_normalises_rotates_and_stores(case: Case) -> None:
+def test_the_kernel_matches_float64(case: Case) -> None:
     before = case.arguments("cuda")
     after = copied(before)
     assert_close(case, norm_rope_store(*after), after, before)
 
 
 @pytest.mark.parametrize("case", CASES + WIDE, ids=str)
-def test_it_rounds_where_the_reference_does(case: Case) -> None:
+def test_the_kernel_rounds_where_the_reference_does(case: Case) -> None:
     ours, theirs = case.arguments("cuda"), case.arguments("cuda")
     queries = norm_rope_store(*ours), norm_rope_store_reference(*theirs)
     for a, b in (queries, *zip(ours[5:7], theirs[5:7], strict=True)):
@@ -33,7 +33,7 @@ def test_it_rounds_where_the_reference_does(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES + WIDE, ids=str)
 def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
-    for _ in range(20):  # a race shows now and then
+    for _ in range(20):  # a race does not show every time
         together = case.arguments("cuda")
         queries = norm_rope_store(*together)
         for row in (0, case.rows - 1):

@@ -1,10 +1,10 @@
-"""Processing logits on a GPU, against the twin on the CPU bit for bit."""
+"""Logits processing on a GPU, bit for bit against the processors on the CPU."""
 
 import pytest
 import torch
 
 from support.kernels.process_cases import CASES, Case
-from support.kernels.threshold_cases import askers, edges, processed
+from support.kernels.threshold_cases import edges, hard_samplings, processed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -12,22 +12,22 @@ WIDE = [Case(32, 262_144), Case(8, 262_144, levels=3), Case(8, 49_152, drafts=15
 
 
 @pytest.mark.parametrize("case", CASES + WIDE, ids=str)
-def test_it_has_the_bits_of_its_twin(case: Case) -> None:
+def test_the_kernels_have_the_bits_of_the_cpu_processors(case: Case) -> None:
     assert torch.equal(case.processed("cuda").cpu(), case.processed())
 
 
 @pytest.mark.parametrize("vocab", [5000, 262_144])
 @pytest.mark.parametrize("name", edges(100))
-def test_a_threshold_is_the_twins_wherever_it_lies(name: str, vocab: int) -> None:
-    samplings = askers(vocab)
+def test_thresholds_of_edge_cases_equal_those_of_the_cpu_processors(name: str, vocab: int) -> None:
+    samplings = hard_samplings(vocab)
     logits = edges(vocab)[name].repeat(len(samplings), 1)
-    found = processed(logits, samplings, "cuda").cpu()
-    assert torch.equal(found, processed(logits, samplings))
+    on_gpu = processed(logits, samplings, "cuda").cpu()
+    assert torch.equal(on_gpu, processed(logits, samplings))
 
 
-def test_it_is_the_same_whichever_block_comes_first() -> None:
+def test_the_order_of_blocks_does_not_change_the_result() -> None:
     """Sums and candidates come from many blocks at once."""
-    samplings = 3 * askers(262_144)
+    samplings = 3 * hard_samplings(262_144)
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(len(samplings), 262_144, generator=generator).cuda() * 3
     first = processed(logits, samplings, "cuda")

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from eagle_aot.targets.decoder.layer import add_branch
 from eagle_aot.targets.decoder.norms import RMSNorm
-from eagle_aot.targets.decoder.residual import join
 from eagle_aot.triton_kernels.residual_norm import residual_norm, residual_norm_reference
 from support.kernels.residual_cases import CASES, EPS, Case, assert_close
 
@@ -15,15 +15,13 @@ OPERATOR = torch.ops.eagle_aot.residual_norm.default
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-def test_the_reference_is_the_sum_and_its_norms(
-    case: Case, dtype: torch.dtype, tolerance: float
-) -> None:
+def test_the_reference_matches_float64(case: Case, dtype: torch.dtype, tolerance: float) -> None:
     arguments = case.arguments(dtype=dtype)
     assert_close(residual_norm_reference(*arguments), arguments, tolerance)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_operator_is_the_reference(case: Case) -> None:
+def test_the_cpu_operator_is_the_reference(case: Case) -> None:
     arguments = case.arguments()
     for a, b in zip(residual_norm(*arguments), residual_norm_reference(*arguments), strict=True):
         assert torch.equal(a, b)
@@ -31,7 +29,7 @@ def test_the_operator_is_the_reference(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_joined_in_parts_or_whole_is_the_same(case: Case) -> None:
+def test_add_branch_gives_the_same_bits_for_parts_and_their_sum(case: Case) -> None:
     """The operator rounds where the separate modules do."""
     parts, stream, post, scale, weight, *_ = case.arguments()
     norms = [RMSNorm(case.hidden, EPS, torch.bfloat16) for _ in range(2)]
@@ -41,7 +39,7 @@ def test_joined_in_parts_or_whole_is_the_same(case: Case) -> None:
     rest = norms[0], norms[1] if case.post else None, scale
     whole = parts.sum(0).to(stream.dtype)
     with torch.no_grad():
-        pairs = zip(join(parts, stream, *rest), join(whole, stream, *rest), strict=True)
+        pairs = zip(add_branch(parts, stream, *rest), add_branch(whole, stream, *rest), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -54,7 +52,7 @@ class Branch(nn.Module):
         return residual_norm(parts, stream, self.post, self.scale, self.weight, *self.eps)
 
 
-def test_traced_it_is_one_node_for_any_number_of_rows() -> None:
+def test_the_traced_operator_is_one_node_for_any_number_of_rows() -> None:
     case = Case(3, 8, 64, post=True, scaled=True)
     rows = Dim("rows", min=1, max=8)
     parts, stream, *_ = case.arguments()

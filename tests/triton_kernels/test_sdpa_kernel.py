@@ -1,4 +1,4 @@
-"""The attention kernels without a GPU: compiled, and how keys are dealt out."""
+"""The attention kernels without a GPU: compilation, and the division of keys among programs."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from eagle_aot.triton_kernels.sdpa_splitk import kernel  # noqa: E402
+from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel  # noqa: E402
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     HEAD_DIMS,
     MAX_SPLITS,
@@ -31,7 +32,7 @@ from support.kernels.h100 import local_memory  # noqa: E402
 
 H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 << 10
-"""Bytes that one program may have there."""
+"""Bytes of shared memory per program of an H100."""
 
 SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 
@@ -52,7 +53,7 @@ SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=
         (32, 4, 512, 1024),
     ],
 )
-def test_they_fit_an_h100_without_spilling(
+def test_the_kernels_fit_an_h100_without_spilling(
     heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path
 ) -> None:
     compiled = for_an_h100(heads, kv_heads, head_dim, window)
@@ -62,27 +63,27 @@ def test_they_fit_an_h100_without_spilling(
     assert local_memory(combine.asm["cubin"], tmp_path) == 0
 
 
-def test_wide_heads_ask_for_the_next_tile_before_they_wait_for_one() -> None:
+def test_wide_heads_prefetch_the_next_tile_before_waiting() -> None:
     text = for_an_h100(32, 4, 512, 0).asm["ptx"]
-    before, asked, behind = text.rpartition("prefetch.global.L2")
-    assert asked and before.count(asked) == 1  # keys, and now values
-    assert behind.index("cp.async.wait_group") < behind.index("wgmma.mma_async")
+    before, prefetch, after = text.rpartition("prefetch.global.L2")
+    assert prefetch and before.count(prefetch) == 1  # keys, and now values
+    assert after.index("cp.async.wait_group") < after.index("wgmma.mma_async")
 
 
-def test_others_do_not() -> None:
+def test_narrow_heads_do_not_prefetch() -> None:
     assert "prefetch" not in for_an_h100(32, 4, 256, 0).asm["ptx"]
 
 
 @pytest.mark.parametrize("window", [0, 64])
 @pytest.mark.parametrize("kind", ["i64", "constexpr"])
-def test_sizes_may_be_wide_or_one(window: int, kind: str) -> None:
-    """What AOTInductor makes of a size that it knows no bound of, and of one that it knows is 1."""
+def test_the_kernel_compiles_with_int64_or_constant_sizes(window: int, kind: str) -> None:
+    """AOTInductor passes unbounded sizes as int64 and sizes that are 1 as constants."""
     assert for_an_h100(4, 2, 64, window, batch=kind, rows=kind, caches=kind).asm["ptx"]
     assert for_an_h100(4, 2, 64, window, batch=kind, caches=kind).asm["ptx"]
 
 
 def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: str) -> Any:
-    """The first kernel as it is compiled there; `sizes` says of what kind a size is."""
+    """Compile the first kernel for an H100; `sizes` are the types of its sizes."""
     tiles = choose_tiling(heads, kv_heads, head_dim, window)
     group = heads // kv_heads
     constants = {
@@ -102,7 +103,7 @@ def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: 
 
 
 def second_for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int) -> Any:
-    """The second kernel as it is compiled there."""
+    """Compile the second kernel for an H100."""
     tiles = choose_tiling(heads, kv_heads, head_dim, window)
     width, warps = kernel.combine_tile(tiles.splits, head_dim)
     constants = {
@@ -113,7 +114,7 @@ def second_for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int) ->
     kinds = {"partial_ptr": "*fp16", "stats_ptr": "*fp32", "positions_ptr": "*i64"}
     kinds |= {"out_ptr": "*bf16", "items": "i32"} | dict.fromkeys(constants, "constexpr")
     options = {"num_warps": warps}
-    return compiled_for_an_h100(kernel.sdpa_combine_kernel, kinds, constants, options)
+    return compiled_for_an_h100(sdpa_combine_kernel, kinds, constants, options)
 
 
 def compiled_for_an_h100(
@@ -121,8 +122,8 @@ def compiled_for_an_h100(
 ) -> Any:
     names = compiled.arg_names
     aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(names)
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(names)
         if name.endswith("_ptr")
     }
     source = ASTSource(
@@ -141,7 +142,7 @@ LAYERS = st.tuples(GROUPS, KV_HEADS, st.sampled_from(HEAD_DIMS))
 
 @SETTINGS
 @given(layer=LAYERS, reach=st.integers(0, 1 << 20))
-def test_the_chunks_of_a_row_reach_its_last_key_and_keep_the_device_full(
+def test_the_chunks_of_a_flat_cache_reach_the_last_key_and_fill_the_gpu(
     layer: tuple[int, int, int], reach: int
 ) -> None:
     group, kv_heads, head_dim = layer
@@ -159,7 +160,7 @@ def test_the_chunks_of_a_row_reach_its_last_key_and_keep_the_device_full(
     rows=st.integers(1, 64),
     chunk=st.sampled_from([16, 128]),
 )
-def test_the_chunks_of_a_ring_reach_all_rows(
+def test_the_chunks_of_a_ring_cover_all_rows(
     first: int, window: int, rows: int, chunk: int
 ) -> None:
     last_key = first + spread(rows) - TAIL
@@ -168,7 +169,7 @@ def test_the_chunks_of_a_ring_reach_all_rows(
 
 
 @pytest.mark.parametrize("window", [1, 16, 1024, 32768, 1 << 20])
-def test_a_rings_chunks_fit_one_tile(window: int) -> None:
+def test_the_chunks_of_a_ring_fit_one_tile_of_the_second_kernel(window: int) -> None:
     tiles = choose_tiling(32, 8, 128, window)
     rows = tile_rows(tiles, 4)
     assert 1 <= ring_splits(window, tiles.chunk, rows) == tiles.splits <= MAX_SPLITS
@@ -200,22 +201,22 @@ def test_the_rows_of_a_tile_have_chunks_of_two_lengths_at_most(
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "held"),
+    ("heads", "kv_heads", "head_dim", "supported"),
     [
         (32, 4, 512, True),
-        (64, 4, 512, False),  # 128 rows of 512 are more than registers hold
+        (64, 4, 512, False),  # 128 rows of 512 do not fit registers
         (32, 1, 128, True),
         (32, 3, 128, False),
         (32, 4, 96, False),
         (32, 4, 1024, False),
     ],
 )
-def test_which_layers_the_kernels_hold(
-    heads: int, kv_heads: int, head_dim: int, held: bool
+def test_is_tileable_knows_the_supported_layers(
+    heads: int, kv_heads: int, head_dim: int, supported: bool
 ) -> None:
-    assert is_tileable(heads, kv_heads, head_dim) == held
+    assert is_tileable(heads, kv_heads, head_dim) == supported
 
 
-def test_a_layer_of_gemma_fills_an_h100_once() -> None:
-    """With a program of each key head for a row's tail."""
+def test_the_tiling_of_a_full_gemma_layer_fills_an_h100() -> None:
+    """One program per key head is for tails."""
     assert choose_tiling(32, 4, 512, 0) == Tiling(64, 32, 32, 32, 8, 2, ahead=True)

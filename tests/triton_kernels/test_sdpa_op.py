@@ -1,4 +1,6 @@
-"""The attention operator: its arithmetic, what is traced."""
+"""The attention operator: its arithmetic, and its traced and lowered graphs."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -26,14 +28,14 @@ RING = Layer(8, 2, 64, 16, torch.float32)
 
 @st.composite
 def texts(draw: st.DrawFn) -> Text:
-    """Chains, and trees no deeper than a tail reaches, in slots that are all different."""
-    behind, first_token = draw(st.integers(0, 150)), draw(st.integers(0, 1000))
+    """Draw chains, and trees no deeper than a tail, in slots that are all different."""
+    context, first_token = draw(st.integers(0, 150)), draw(st.integers(0, 1000))
     if draw(st.booleans()):
-        return chain(behind, draw(st.integers(1, 20)), first_token)
+        return chain(context, draw(st.integers(1, 20)), first_token)
     rows = draw(st.integers(1, 16))
     parents = [draw(st.integers(-1, row - 1)) for row in range(rows)]
     slots = draw(st.permutations(range(64)))[:rows]
-    return tree(behind, parents, slots, first_token)
+    return tree(context, parents, slots, first_token)
 
 
 @SETTINGS
@@ -46,7 +48,7 @@ def texts(draw: st.DrawFn) -> Text:
     padding=st.integers(0, 2),
     data=st.data(),
 )
-def test_on_a_cpu_it_is_attention_over_what_a_row_sees(
+def test_the_cpu_operator_attends_to_the_visible_keys_of_each_row(
     heads: tuple[int, int],
     head_dim: int,
     window: int,
@@ -61,7 +63,7 @@ def test_on_a_cpu_it_is_attention_over_what_a_row_sees(
     case = forward(layer, *run, rows=rows, caches=caches)
     output = sdpa_splitk(*case.arguments)
     assert output.dtype == dtype and output.is_contiguous()
-    bound = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 4e-3}[dtype]
+    bound = {torch.float32: 5e-6, torch.float64: 1e-12, torch.bfloat16: 4e-3}[dtype]
     assert relative_error(output, case.expected()) < bound
     for b, text in enumerate(run):
         row = data.draw(st.integers(0, len(text.rows) - 1))
@@ -84,7 +86,7 @@ NONE = [-1] * 16
         (3, [*NONE[4:], 0, 1, 2, 3], 2, 98, [2, 3]),
     ],
 )
-def test_which_slots_a_row_reads(
+def test_visible_slots_are_in_order_of_position(
     position: int, tail: list[int], window: int, ring: int, seen: list[int]
 ) -> None:
     assert visible_slots(position, torch.tensor(tail), window, ring).tolist() == seen
@@ -94,13 +96,16 @@ Rows = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def rows_of(layer: Layer, sequences: int, rows: int) -> Rows:
-    """q, positions, sequences and tail of chains of different lengths."""
+    """Return q, positions, sequences and tail of chains of different lengths."""
     case = forward(layer, *(chain(20 * b + 5, rows, 100 * b) for b in range(sequences)))
     return case.q, case.positions, case.sequences, case.tail
 
 
 class Attention(nn.Module):
-    """Caches, written and attended to."""
+    """Writes to caches and attends to them."""
+
+    k: Tensor
+    v: Tensor
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -113,28 +118,37 @@ class Attention(nn.Module):
         entries = q[:, :, : self.layer.kv_heads].flatten(0, 1).transpose(0, 1)
         layer, length = self.layer, self.k.shape[2]
         slots = positions % layer.ring if layer.window else positions
-        places = (sequences.unsqueeze(-1) * length + slots).flatten()
+        row_slots = (sequences.unsqueeze(-1) * length + slots).flatten()
         for cache in (self.k, self.v):
-            cache.flatten(1, 2).index_copy_(1, places, entries)
-        rows = positions, sequences, tail
-        constants = layer.scale, layer.window, layer.ring
-        return sdpa_splitk(q * 2, self.k, self.v, *rows, *constants) + 1
+            cache.flatten(1, 2).index_copy_(1, row_slots, entries)
+        attended = sdpa_splitk(
+            q * 2,
+            self.k,
+            self.v,
+            positions,
+            sequences,
+            tail,
+            layer.scale,
+            layer.window,
+            layer.ring,
+        )
+        return attended + 1
 
 
-def traced(layer: Layer, most: int = 64) -> ExportedProgram:
-    """With up to 4 sequences of up to `most` rows."""
-    b, t = Dim("sequences", min=1, max=4), Dim("rows", min=1, max=most)
+def traced(layer: Layer, max_rows: int = 64) -> ExportedProgram:
+    """Trace `Attention` for up to 4 sequences of up to `max_rows` rows."""
+    b, t = Dim("sequences", min=1, max=4), Dim("rows", min=1, max=max_rows)
     shapes = ({0: b, 1: t}, {0: b, 1: t}, {0: b}, {0: b, 1: t})
     inputs = rows_of(layer, 2, 8)
     return torch.export.export(Attention(layer), inputs, dynamic_shapes=shapes, strict=True)
 
 
-def calls(program: ExportedProgram) -> list[torch.fx.Node]:
+def calls(program: ExportedProgram) -> list[Any]:
     return [node for node in program.graph.nodes if node.op == "call_function"]
 
 
 @pytest.mark.parametrize("layer", [LLAMA, RING], ids=["flat", "ring"])
-def test_traced_it_is_one_node_for_all_numbers_of_rows_and_sequences(layer: Layer) -> None:
+def test_the_traced_operator_is_one_node_for_any_rows_and_sequences(layer: Layer) -> None:
     program = traced(layer)
     assert [node.target for node in calls(program)].count(SPLITK) == 1
     ranges = {(int(r.lower), int(r.upper)) for r in program.range_constraints.values()}
@@ -144,17 +158,17 @@ def test_traced_it_is_one_node_for_all_numbers_of_rows_and_sequences(layer: Laye
         assert torch.equal(program.module()(*inputs), Attention(layer)(*inputs))
 
 
-def test_the_node_survives_the_decompositions_of_a_lowering() -> None:
+def test_decompositions_keep_the_operator() -> None:
     assert SPLITK in [node.target for node in calls(traced(LLAMA).run_decompositions())]
 
 
-def test_what_is_not_there_can_be_traced() -> None:
+def test_fake_tensors_can_be_traced() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert SPLITK in [node.target for node in calls(traced(RING))]
 
 
 @pytest.mark.parametrize("layer", [LLAMA, RING], ids=["flat", "ring"])
-def test_it_is_a_well_formed_operator(layer: Layer) -> None:
+def test_the_operator_passes_opcheck_and_equals_the_reference(layer: Layer) -> None:
     case = forward(layer, chain(20, 3), tree(3, [-1, 0, 0]), hidden=0.0)
     assert torch.equal(SPLITK(*case.arguments), sdpa_reference(*case.arguments))
     torch.library.opcheck(SPLITK, case.arguments, test_utils=("test_schema", "test_faketensor"))
@@ -164,14 +178,14 @@ def test_it_is_a_well_formed_operator(layer: Layer) -> None:
     ("tail", "window", "ring", "message"),
     [
         (15, 0, 0, "a tail has 16 slots, not 15"),
-        (16, 32, 0, "a window is of a ring, and a ring has one"),
-        (16, 0, 64, "a window is of a ring, and a ring has one"),
+        (16, 32, 0, "a window needs a ring, and a ring a window"),
+        (16, 0, 64, "a window needs a ring, and a ring a window"),
         (16, 32, 641, "a ring of 641 slots for a window of 32 in a cache of 640"),
         (16, 32, 31, "a ring of 31 slots for a window of 32 in a cache of 640"),
         (16, 32, 33, "a ring of 33 slots for a window of 32 serves 2 rows"),
     ],
 )
-def test_what_it_does_not_serve_is_refused(tail: int, window: int, ring: int, message: str) -> None:
+def test_unsupported_shapes_are_refused(tail: int, window: int, ring: int, message: str) -> None:
     q, k, v, positions, sequences, slots, *_ = forward(LLAMA, chain(20, 3)).arguments
     tensors = q, k, v, positions, sequences, slots[:, :, :tail]
     with pytest.raises(RuntimeError, match=message):
@@ -190,7 +204,7 @@ def test_what_it_does_not_serve_is_refused(tail: int, window: int, ring: int, me
         (64, 4, 512, torch.bfloat16, False),
     ],
 )
-def test_which_layers_have_a_kernel(
+def test_is_servable_knows_the_supported_layers(
     heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, served: bool
 ) -> None:
     k = torch.empty(kv_heads, 3, 16, head_dim, dtype=dtype)
@@ -199,16 +213,16 @@ def test_which_layers_have_a_kernel(
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "window", "most"),
-    [(64, 0, 64), (64, 0, 512), (64, 16, 64), (512, 0, 64)],  # the last fetches tiles ahead
+    ("head_dim", "window", "max_rows"),
+    [(64, 0, 64), (64, 0, 512), (64, 16, 64), (512, 0, 64)],  # the last one prefetches tiles
 )
-def test_lowered_for_a_gpu_it_is_two_kernels_that_copy_no_cache(
-    monkeypatch: pytest.MonkeyPatch, head_dim: int, window: int, most: int
+def test_the_lowered_operator_is_two_kernels_that_copy_no_cache(
+    monkeypatch: pytest.MonkeyPatch, head_dim: int, window: int, max_rows: int
 ) -> None:
-    """Whatever a kernel is believed to write is copied before each call."""
+    """An argument that seems written would be copied before each call."""
     analyse_for_h100(monkeypatch)
-    program = traced(Layer(8, 2, head_dim, window, torch.bfloat16), most)
-    with mutations_memoised():  # as lowering does
+    program = traced(Layer(8, 2, head_dim, window, torch.bfloat16), max_rows)
+    with mutations_memoised():  # like lowering
         opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
     kernels = [node for node in calls(opened) if node.target is wrapper]

@@ -22,10 +22,10 @@ from support.kernels.sdpa_cases import Layer, relative_error
 OPERATOR = torch.ops.eagle_aot.sdpa_prompt.default
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 SHARED_MEMORY = 227 << 10
-"""Bytes that one program may have on an H100."""
+"""Maximum bytes of one program on an H100."""
 
 SPILLED = 32
-"""Bytes per thread that may be put aside around the loops, of heads of 512."""
+"""Maximum bytes per thread that are spilled around the loops, for heads of 512 elements."""
 
 FLAT = Layer(8, 2, 64, 0, torch.float32)
 RING = Layer(8, 2, 64, 16, torch.float32)
@@ -36,44 +36,44 @@ RING = Layer(8, 2, 64, 16, torch.float32)
     heads=st.sampled_from([(1, 1), (4, 2), (6, 2), (7, 7)]),
     head_dim=st.sampled_from([3, 16, 64]),
     window=st.one_of(st.just(0), st.integers(1, 40)),
-    behind=st.integers(0, 150),
+    context=st.integers(0, 150),
     rows=st.integers(1, 90),
     sequence=st.integers(0, 2),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
-def test_on_a_cpu_it_is_attention_over_what_a_row_sees(
+def test_the_cpu_operator_attends_to_the_visible_keys_of_each_row(
     heads: tuple[int, int],
     head_dim: int,
     window: int,
-    behind: int,
+    context: int,
     rows: int,
     sequence: int,
     dtype: torch.dtype,
 ) -> None:
     layer = Layer(*heads, head_dim, window, dtype)
-    prompt = Prompt(layer, behind, rows, sequence, sequences=3)
+    prompt = Prompt(layer, context, rows, sequence, sequences=3)
     output = sdpa_prompt(*prompt.arguments())
     assert output.shape == (1, rows, heads[0], head_dim) and output.dtype == dtype
     error = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 6e-3}[dtype]
     assert relative_error(output, prompt.expected()) < error
-    with_picture = replace(prompt, pictures=((rows // 3, rows),))
-    output = sdpa_prompt(*with_picture.arguments(), with_picture.last)
-    assert relative_error(output, with_picture.expected()) < error
+    with_image = replace(prompt, images=((rows // 3, rows),))
+    output = sdpa_prompt(*with_image.arguments(), with_image.last)
+    assert relative_error(output, with_image.expected()) < error
 
 
 @pytest.mark.parametrize("layer", [FLAT, RING], ids=str)
-def test_the_operator_is_one(layer: Layer) -> None:
+def test_the_operator_passes_opcheck(layer: Layer) -> None:
     tests = "test_schema", "test_faketensor"
     torch.library.opcheck(OPERATOR, Prompt(layer, 20, 9).arguments(), test_utils=tests)
 
 
-def test_what_it_cannot_read_is_refused() -> None:
+def test_unsupported_shapes_are_refused() -> None:
     q, *others = Prompt(RING, 20, 98).arguments()
     with pytest.raises(RuntimeError, match="serves 97 rows"):
         sdpa_prompt(q, *others)
-    with pytest.raises(RuntimeError, match="of one sequence"):
+    with pytest.raises(RuntimeError, match="a prompt has one sequence"):
         sdpa_prompt(q[:, :8].expand(2, -1, -1, -1), *others)
-    with pytest.raises(RuntimeError, match="a ring has one"):
+    with pytest.raises(RuntimeError, match="and a ring a window"):
         sdpa_prompt(q[:, :8], *others[:-1], 0)
     with pytest.raises(RuntimeError, match="in a cache of"):
         sdpa_prompt(q[:, :8], *others[:-1], 1000)
@@ -98,7 +98,7 @@ def traced() -> ExportedProgram:
     return torch.export.export(Attention(), (q, k, v, pos, cache), dynamic_shapes=shapes)
 
 
-def test_traced_it_is_one_node_for_any_number_of_rows() -> None:
+def test_the_traced_operator_is_one_node_for_any_number_of_rows() -> None:
     calls = [n.target for n in traced().graph.nodes if n.op == "call_function"]
     assert calls.count(OPERATOR) == 1 and len(calls) == 1
 
@@ -108,7 +108,7 @@ def test_traced_it_is_one_node_for_any_number_of_rows() -> None:
     [(32, 4, 512, True), (32, 16, 256, True), (129, 1, 128, False), (32, 3, 128, False),
      (129, 1, 512, False), (32, 4, 96, False)],
 )  # fmt: skip
-def test_which_layers_the_kernel_holds(
+def test_is_tileable_and_is_servable_know_the_supported_layers(
     heads: int, kv_heads: int, head_dim: int, held: bool
 ) -> None:
     assert is_tileable(heads, kv_heads, head_dim) == held
@@ -121,7 +121,7 @@ def test_which_layers_the_kernel_holds(
     [
         (32, 4, 512, 0, False),  # Gemma 4 31B, full
         (32, 16, 256, 1024, False),  # Gemma 4 31B, sliding
-        (32, 16, 256, 1024, True),  # with pictures
+        (32, 16, 256, 1024, True),  # with images
         (16, 16, 128, 0, True),  # its vision tower
         (32, 8, 128, 0, False),  # Llama
         (28, 4, 128, 0, False),
@@ -130,7 +130,7 @@ def test_which_layers_the_kernel_holds(
         (4, 2, 16, 16, False),
     ],
 )
-def test_it_fits_an_h100(
+def test_the_kernel_fits_an_h100(
     heads: int, kv_heads: int, head_dim: int, window: int, ahead: bool, tmp_path: Path
 ) -> None:
     program = for_an_h100(heads, kv_heads, head_dim, window, ahead)
@@ -142,7 +142,7 @@ def test_it_fits_an_h100(
 
 @pytest.mark.parametrize("kind", ["i64", "constexpr"])
 @pytest.mark.parametrize("window", [0, 64])
-def test_sizes_may_be_wide_or_one(window: int, kind: str) -> None:
+def test_the_kernel_compiles_with_int64_or_constant_sizes(window: int, kind: str) -> None:
     """What AOTInductor makes of a size that it knows no bound of, and of one that it knows is 1."""
     program = for_an_h100(4, 2, 64, window, rows="i64", caches=kind, slots="i64")
     narrow = for_an_h100(4, 2, 64, window)
@@ -181,7 +181,7 @@ def for_an_h100(
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
-def test_a_trace_knows_that_it_writes_its_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_sees_that_the_kernel_writes_only_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch reads kernels with numbers for sizes; one that it cannot read writes all, it thinks."""
     analyse_for_h100(monkeypatch)
     from torch._higher_order_ops import triton_kernel_wrap

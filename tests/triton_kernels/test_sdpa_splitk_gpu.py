@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -31,31 +32,32 @@ LAYERS = [
     Layer(4, 1, 128, 0, torch.bfloat16),
     Layer(4, 2, 16, 20, torch.bfloat16),
 ]
-BEHIND = [0, 1, 15, 16, 17, 511, 1040, 4096, 30000]
+CONTEXTS = [0, 1, 15, 16, 17, 511, 1040, 4096, 30000]
 FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
 SCATTERED = [5, 9, 0, 60, 3, 2, 1, 7]
 SLOTS = 32864
 TOKENS = 32768
 
 
-def case_of(layer: Layer, *texts: Text, slots: int = SLOTS, **options: int) -> Forward:
+def case_of(layer: Layer, *texts: Text, slots: int = SLOTS, **options: Any) -> Forward:
     return forward(layer, *texts, slots=slots, tokens=TOKENS, device="cuda", **options)
 
 
 def attend(layer: Layer, *texts: Text) -> Tensor:
+    """Return the kernel's output [B, T, heads, D]."""
     return sdpa_splitk(*case_of(layer, *texts).arguments)
 
 
 def alone(layer: Layer, text: Text, row: int) -> Tensor:
-    """A row as plain decoding runs it, [heads, D]."""
+    """Return the output of a row as plain decoding runs it, [heads, D]."""
     return attend(layer, text.only(row))[0, 0]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-@pytest.mark.parametrize("behind", BEHIND)
-def test_chains_and_trees_are_attention_row_by_row(layer: Layer, behind: int) -> None:
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_chains_and_trees_match_attention_row_by_row(layer: Layer, context: int) -> None:
     """Three sequences side by side, in scattered slots and with padding."""
-    texts = chain(behind, 8), tree(behind, FEW, SCATTERED, 100), tree(behind // 2 + 3, FEW[:3])
+    texts = chain(context, 8), tree(context, FEW, SCATTERED, 100), tree(context // 2 + 3, FEW[:3])
     case = case_of(layer, *texts, rows=9)
     output = sdpa_splitk(*case.arguments)
     assert torch.equal(sdpa_splitk(*case.arguments), output)
@@ -69,11 +71,11 @@ def test_chains_and_trees_are_attention_row_by_row(layer: Layer, behind: int) ->
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-@pytest.mark.parametrize("behind", [0, 300, 2000, 29500])
-def test_rows_beyond_a_tile_are_further_tiles(layer: Layer, behind: int) -> None:
-    """As in a head's `draft_decode`, which is compiled once for a round's rows and a prompt's."""
+@pytest.mark.parametrize("context", [0, 300, 2000, 29500])
+def test_rows_beyond_one_tile_equal_each_row_alone(layer: Layer, context: int) -> None:
+    """A drafter's `draft_decode` is compiled once, for rows of rounds and of prompts."""
     longest = min(512, layer.ring - layer.window + 1) if layer.window else 512
-    text = chain(behind, longest)
+    text = chain(context, longest)
     case = case_of(layer, text)
     together = sdpa_splitk(*case.arguments)
     expected = case.expected(every=37)
@@ -85,7 +87,7 @@ def test_rows_beyond_a_tile_are_further_tiles(layer: Layer, behind: int) -> None
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-def test_a_full_forward_of_eight_trees(layer: Layer) -> None:
+def test_eight_trees_equal_each_row_alone(layer: Layer) -> None:
     """64 rows, in caches in another order."""
     texts = [tree(700 * b + 5, FEW, SCATTERED, 50 * b) for b in range(8)]
     case = case_of(layer, *texts, slots=8192)
@@ -105,8 +107,8 @@ def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
-def test_the_end_of_a_long_cache_is_reached() -> None:
-    """A head has 2^29 elements: the fifth lies behind 2^31."""
+def test_offsets_beyond_32_bits_are_read() -> None:
+    """Each head has 2^29 elements, so the fifth starts at 2^31."""
     layer = Layer(5, 5, 512, 0, torch.bfloat16)
     case = case_of(layer, chain(30, 2), slots=32)
     expected = sdpa_splitk(*case.arguments)
@@ -118,7 +120,7 @@ def test_the_end_of_a_long_cache_is_reached() -> None:
     assert torch.equal(sdpa_splitk(*moved.arguments), expected)
 
 
-def test_strided_queries_are_read_as_they_are_meant() -> None:
+def test_strided_queries_give_the_same_output() -> None:
     case = case_of(LLAMA, chain(100, 3))
     strided = replace(case, q=case.q.transpose(1, 2).contiguous().transpose(1, 2))
     assert torch.equal(sdpa_splitk(*strided.arguments), sdpa_splitk(*case.arguments))

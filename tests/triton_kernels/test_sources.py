@@ -35,7 +35,7 @@ def quoted(source: str) -> str:
 
 
 @pytest.mark.parametrize(("module", "name"), KERNELS.items())
-def test_nothing_that_a_kernel_names_is_left_out(module: str, name: str, tmp_path: Path) -> None:
+def test_the_written_source_of_a_kernel_is_complete(module: str, name: str, tmp_path: Path) -> None:
     """Torch takes functions and constants, and no other thing that a module may hold."""
     kernel = getattr(import_module(f"eagle_aot.triton_kernels.{module}"), name)
     path = tmp_path / "written.py"

@@ -11,14 +11,16 @@ from support.kernels.topk_cases import CASES, Case, check
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.levels], ids=str)
-def test_it_finds_what_a_sort_finds(case: Case) -> None:
+def test_the_cpu_operator_matches_a_sort(case: Case) -> None:
     check(case, *topk_logprobs(case.logits(), case.k))
     scores, columns = topk_logprobs_reference(case.logits().unsqueeze(1), case.k)
     assert scores.shape == columns.shape == (case.rows, 1, case.k)
     check(case, scores.squeeze(1), columns.squeeze(1))
 
 
-def test_without_what_launches_kernels_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stock_operators_are_used_if_kernels_cannot_be_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "triton.runtime", None)  # importing it raises ImportError
     launches_kernels.cache_clear()
     try:

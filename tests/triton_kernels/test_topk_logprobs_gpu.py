@@ -13,12 +13,12 @@ WIDE = [Case(64, 32_000, 8), Case(8, 262_144, 16), Case(5, 49_152, 8, levels=3)]
 
 
 @pytest.mark.parametrize("case", CASES + WIDE, ids=str)
-def test_it_finds_what_a_sort_finds(case: Case) -> None:
+def test_the_topk_kernels_match_a_sort(case: Case) -> None:
     assert launches_kernels()
     check(case, *topk_logprobs(case.logits().cuda(), case.k))
 
 
-def test_leading_dimensions_are_kept() -> None:
+def test_the_result_keeps_leading_dimensions() -> None:
     logits = Case(6, 3000, 4).logits().cuda()
     found = topk_logprobs(logits.view(2, 3, -1), 4)
     for x, flat in zip(found, topk_logprobs(logits, 4), strict=True):

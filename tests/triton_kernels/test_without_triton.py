@@ -38,7 +38,7 @@ show(Attention(), inputs, shapes)
 """
 
 
-def test_importing_tracing_and_running_on_a_cpu_need_no_triton() -> None:
+def test_operators_need_no_triton_on_a_cpu() -> None:
     run = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     int4, attention = ["['int4_small_m', 'flatten']", "[-256.0]"], ["['sdpa_splitk']", "[1.0]"]
     assert run.stdout.splitlines() == [*int4, *attention], run.stderr

@@ -1,7 +1,4 @@
-"""Rows of a cache copied on a GPU.
-
-Importing this module needs triton.
-"""
+"""Copies rows of a cache on a GPU. Importing this module needs triton."""
 
 import triton
 import triton.language as tl
@@ -9,7 +6,7 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 TILE = 16
-"""Rows of a head that a program copies."""
+"""Rows of one head per program."""
 
 WARPS = 4
 
@@ -26,7 +23,7 @@ def copy_rows_kernel(
     TILE: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:
-    """Keys and values of TILE rows of one head; WIDTH is D or more, a power of two."""
+    """Copy keys and values of TILE rows of one head; WIDTH >= D is a power of two."""
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     column = tl.arange(0, WIDTH)[None, :]
     inside = (row < rows)[:, None] & (column < D)
@@ -40,7 +37,7 @@ def copy_rows_kernel(
 
 
 def launch(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -> None:
-    """A call of the kernel: arguments as for `op.copy_rows`."""
+    """Launch the kernel; arguments are those of `op.copy_rows`: caches [kv_heads, slots, D]."""
     kv_heads, slots, head_dim = k_cache.shape
     rows = sources.shape[0]
     wrap_triton(copy_rows_kernel)[(triton.cdiv(rows, TILE), kv_heads)](

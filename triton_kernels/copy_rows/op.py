@@ -1,8 +1,7 @@
 """`eagle_aot::copy_rows`, which writes a layer's caches in place.
 
-As stock operators it would be a copy of all caches for the compiler, which puts the layers' writes
-into one kernel and tunes it on memory of its own. Neither importing this module nor tracing needs
-triton.
+With stock operators the compiler would copy all caches: it merges the layers' writes into one
+kernel and tunes that on memory of its own. Neither importing this module nor tracing needs triton.
 """
 
 from importlib.util import find_spec
@@ -10,7 +9,7 @@ from importlib.util import find_spec
 from torch import Tensor
 from torch.library import custom_op, triton_op
 
-# `triton_op` warns where triton is not installed; there the operator has no kernel for GPUs.
+# `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
 
 
@@ -18,7 +17,7 @@ _operator = triton_op if find_spec("triton") else custom_op
 def copy_rows(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -> None:
     """Copy the slots `sources` int64 [T] of `k_cache`, `v_cache` [kv_heads, slots, D] to `targets`.
 
-    `targets` int64 [T] are all different, and none is a source.
+    Slots in `targets` int64 [T] are all different, and none of them is a source.
     """
     from eagle_aot.triton_kernels.copy_rows.kernel import launch
 
@@ -27,7 +26,7 @@ def copy_rows(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor
 
 @copy_rows.register_kernel("cpu")
 def copy_rows_reference(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -> None:
-    """The same in stock operators, for backends that have no other."""
+    """Copy slots as `copy_rows` does, in stock operators; `sources`, `targets` int64 [T]."""
     for cache in (k_cache, v_cache):
         cache.index_copy_(1, targets, cache.index_select(1, sources))
 

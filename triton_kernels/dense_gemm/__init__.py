@@ -1,1 +1,1 @@
-"""Linear layers of few rows over dense bfloat16 weights: output tables and draft heads."""
+"""Dense bfloat16 linears for few rows: output tables and draft heads."""

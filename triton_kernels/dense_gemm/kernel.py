@@ -1,9 +1,9 @@
-"""The dense linear of few rows on a GPU: a Triton kernel that reads a weight once for 64 rows.
+"""A dense linear for few rows on a GPU: a Triton kernel that reads a weight once per 64 rows.
 
-A row's bits do not depend on the rows beside it: whatever tile it is padded to, tensor cores add up
-its columns in one order, and the split of K follows from the weight alone.
+A row's bits do not depend on the other rows: tensor cores add its columns in one order in tiles of
+every width, and the split of K depends on the weight alone.
 
-Importing this module needs triton. Nothing does until the operator of `op.py` runs on a GPU or is
+Importing this module needs triton. The operator of `op.py` imports it only to run on a GPU or to be
 lowered for one.
 """
 
@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import wrap_triton
 
-from eagle_aot.triton_kernels.dense_gemm.tiling import ROW_TILES, STEP
-from eagle_aot.triton_kernels.tiles_of_rows import numbers_of_tiles
+from eagle_aot.triton_kernels.dense_gemm.tiling import DENSE_TILES, STEP
+from eagle_aot.triton_kernels.row_tiling import tile_counts
 
 WARPS = 4
 
@@ -35,14 +35,15 @@ def dense_small_m_kernel(
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
-    """One part of K of one tile of outputs: x [rows, K], weight [N, K] -> out [splits, rows, N].
+    """Compute one part of K of one tile of outputs.
 
-    A part is PART columns, a multiple of COLUMNS.
+    x [rows, K], weight [N, K] -> out [splits, rows, N]. A part has PART columns, a multiple of
+    COLUMNS.
     """
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     x_ptr += first_row * K
     out_ptr += (tl.program_id(1).to(tl.int64) * rows + first_row) * N
-    rows -= tl.program_id(0) * ROWS  # from here on: of x and out as they now begin
+    rows -= tl.program_id(0) * ROWS  # counted from the new starts of x and out
     m = tl.arange(0, ROWS)
     n = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
     column = tl.arange(0, COLUMNS)
@@ -61,10 +62,10 @@ def dense_small_m_kernel(
 
 
 def launch(x: Tensor, weight: Tensor, splits: int) -> Tensor:
-    """The product as calls of the kernel: arguments and result as for `op.dense_small_m`.
+    """Launch the kernel; arguments and result are those of `op.dense_small_m`, [splits, ..., N].
 
-    One for each kind of tile that the rows may take. An empty grid is not launched, neither by
-    Triton nor by what torch compiles.
+    There is one call per tile size that may be needed. Neither Triton nor torch's compiled code
+    launches an empty grid.
     """
     features, columns = weight.shape
     x = x.contiguous()
@@ -72,8 +73,8 @@ def launch(x: Tensor, weight: Tensor, splits: int) -> Tensor:
     dtype = x.dtype if splits == 1 else torch.float32
     out = x.new_empty((splits, *x.shape[:-1], features), dtype=dtype)
     part = triton.cdiv(triton.cdiv(columns, STEP), splits) * STEP
-    for tile, number in numbers_of_tiles(rows, ROW_TILES):
-        wrap_triton(dense_small_m_kernel)[(number, splits, triton.cdiv(features, tile.features))](
+    for tile, count in tile_counts(rows, DENSE_TILES):
+        wrap_triton(dense_small_m_kernel)[(count, splits, triton.cdiv(features, tile.features))](
             x,
             weight,
             out,

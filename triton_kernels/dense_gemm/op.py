@@ -1,8 +1,7 @@
-"""`eagle_aot::dense_small_m`, a dense linear of few rows as one operator.
+"""`eagle_aot::dense_small_m`, a dense linear for few rows as one operator.
 
-In a graph it stands where `aten::linear` stood. Lowered for a GPU it becomes the kernel of
-`kernel.py`; on a CPU it is the product itself. Neither importing this module nor tracing needs
-triton.
+It replaces `aten::linear` in a graph. Lowered for a GPU it becomes the kernel of `kernel.py`; on a
+CPU it multiplies with stock operators. Neither importing this module nor tracing needs triton.
 """
 
 from importlib.util import find_spec
@@ -12,17 +11,17 @@ from torch import Tensor
 from torch.library import custom_op, triton_op
 from torch.nn import functional as F
 
-# `triton_op` warns where triton is not installed; there the operator has no kernel for GPUs.
+# `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
 
 
 @_operator("eagle_aot::dense_small_m", mutates_args={})
 def dense_small_m(x: Tensor, weight: Tensor, splits: int) -> Tensor:
-    """`x` bfloat16 [..., K], `weight` bfloat16 [N, K] -> the parts of x W^T, [splits, ..., N].
+    """Multiply `x` bfloat16 [..., K] by `weight` bfloat16 [N, K] in parts: [splits, ..., N].
 
-    The product is their sum: K is split among `splits` programs. Parts are float32; a single one is
-    the product, in x's dtype. The weight is read once for every 64 rows. Each row's bits are
-    independent of how many there are.
+    The product is the sum of the parts: K is split among `splits` programs. Parts are float32; a
+    single part is the product in x's dtype. The weight is read once per 64 rows. A row's bits do
+    not depend on the number of rows.
     """
     from eagle_aot.triton_kernels.dense_gemm.kernel import launch
 

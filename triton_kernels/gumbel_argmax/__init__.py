@@ -1,4 +1,4 @@
-"""The choice of a token under Gumbel noise that is a function of a key and the token alone."""
+"""Token choice with Gumbel noise that depends only on a key and the token id."""
 
 from eagle_aot.triton_kernels.gumbel_argmax.op import gumbel_argmax, perturbed
 from eagle_aot.triton_kernels.gumbel_argmax.reference import gumbel_reference

@@ -1,7 +1,7 @@
-"""Noise and choice on a GPU: each logit is read once.
+"""Gumbel noise and argmax on a GPU; each logit is read once.
 
-Importing this module needs triton. Sums are not fused with products: the eager twin has the same
-bits.
+Importing this module needs triton. Products are not fused into sums, so that the bits are those of
+the eager reference.
 """
 
 import torch
@@ -47,7 +47,7 @@ def perturb(
     FIRST_ENTRY: tl.constexpr,
     ENTRIES: tl.constexpr,
 ) -> tl.tensor:
-    """Scaled logits float32 [BLOCK] and their noise, or the logits where the scale is 0."""
+    """Return logits float32 [BLOCK] times the scale plus noise; the logits if the scale is 0."""
     scale = tl.load(scale_ptr + row)
     if HAS_IDS:
         x = tl.load(ids_ptr + column, mask=inside, other=0).to(tl.uint32)
@@ -91,36 +91,36 @@ def gumbel_kernel(
     FIRST_ENTRY: tl.constexpr,
     ENTRIES: tl.constexpr,
 ) -> None:
-    """One block of one row: its largest and where that is if CHOOSES, all of it if not."""
+    """Perturb one block of one row; with CHOOSES store only its maximum and that one's column."""
     row, block = tl.program_id(0), tl.program_id(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < VOCAB
     at = row.to(tl.int64) * VOCAB + column
     logits = tl.load(logits_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    found = perturb(
+    noisy = perturb(
         logits, column, inside, row, scale_ptr, keys_ptr, ids_ptr, table_ptr, HAS_IDS,
         SHIFT_0, SHIFT_1, SHIFT_2, FACTOR_0, FACTOR_1, FACTOR_2, REST, FIRST_ENTRY, ENTRIES,
     )  # fmt: skip
     if CHOOSES:
-        found = tl.where(inside, found, float("-inf"))
-        largest, place = tl.max(
-            found, axis=0, return_indices=True, return_indices_tie_break_left=True
+        noisy = tl.where(inside, noisy, float("-inf"))
+        largest, index = tl.max(
+            noisy, axis=0, return_indices=True, return_indices_tie_break_left=True
         )
         tl.store(out_ptr + row * BLOCKS + block, largest)
-        tl.store(winners_ptr + row * BLOCKS + block, (block * BLOCK + place).to(tl.int64))
+        tl.store(winners_ptr + row * BLOCKS + block, (block * BLOCK + index).to(tl.int64))
     else:
-        tl.store(out_ptr + at, found, mask=inside)
+        tl.store(out_ptr + at, noisy, mask=inside)
 
 
 def launch_perturbed(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None) -> Tensor:
-    """A call of the kernel: arguments and result as for `op.perturbed`."""
+    """Launch the kernel; arguments and result are those of `op.perturbed`, float32 [R, V]."""
     out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     _launch(logits, scale, keys, ids, out, None)
     return out
 
 
 def launch_argmax(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None) -> Tensor:
-    """A call of the kernel: arguments and result as for `op.gumbel_argmax`."""
+    """Launch the kernel; arguments and result are those of `op.gumbel_argmax`, int64 [R]."""
     blocks = triton.cdiv(logits.shape[1], BLOCK)
     largest = torch.empty(len(logits), blocks, dtype=torch.float32, device=logits.device)
     winners = torch.empty(len(logits), blocks, dtype=torch.int64, device=logits.device)

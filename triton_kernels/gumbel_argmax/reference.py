@@ -1,6 +1,6 @@
-"""Noise and choice in eager PyTorch: the kernel's twin bit for bit, and the CPU path.
+"""Gumbel noise in eager PyTorch, with the same bits as the kernel; also the CPU path.
 
-A few rows at a time and in place.
+It works in place, on a few rows at a time.
 """
 
 import torch
@@ -15,31 +15,38 @@ from eagle_aot.triton_kernels.gumbel_argmax.table import (
 
 SHIFTS = 17, 11, 15
 FACTORS = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB
-"""Of the integer hash triple32 (C. Wellons); around its first round the key comes in."""
+"""Constants of the integer hash triple32 (C. Wellons); the key enters around its first round."""
 
-
-AT_ONCE = 1 << 16
-"""Logits: what is computed on the way stays in a core's cache."""
+LOGITS_AT_ONCE = 1 << 16
+"""Few enough that intermediate results stay in a core's cache."""
 Word = int | Tensor
 
 
 def gumbel_reference(ids: Tensor, key: tuple[Word, Word]) -> Tensor:
-    """The noise of tokens int32 [V] under a key of two 32-bit integers: float32 [V]; of R keys,
-    int32 [R, 1] each, float32 [R, V]."""
+    """Return the noise of tokens `ids` int32 [V] for a key of two 32-bit words: float32 [V].
+
+    For R keys, int32 [R, 1] each, the noise is float32 [R, V].
+    """
     return _noise(_bits(ids, key))
 
 
 def perturbed_reference(
     logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None = None
 ) -> Tensor:
-    """As `op.perturbed`."""
+    """Return what `op.perturbed` returns, float32 [R, V]."""
     rows, vocab = logits.shape
     if ids is None:
         ids = torch.arange(vocab, dtype=torch.int32, device=logits.device)
     out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    for part in torch.arange(rows).split(max(AT_ONCE // vocab, 1)):
-        some = slice(int(part[0]), int(part[-1]) + 1)
-        _perturb(out[some], logits[some], scale[some].unsqueeze(1), keys[some], ids)
+    for part in torch.arange(rows).split(max(LOGITS_AT_ONCE // vocab, 1)):
+        rows_at_once = slice(int(part[0]), int(part[-1]) + 1)
+        _perturb(
+            out[rows_at_once],
+            logits[rows_at_once],
+            scale[rows_at_once].unsqueeze(1),
+            keys[rows_at_once],
+            ids,
+        )
     return out
 
 
@@ -54,15 +61,15 @@ def _perturb(out: Tensor, logits: Tensor, scale: Tensor, keys: Tensor, ids: Tens
 
 
 def _bits(ids: Tensor, key: tuple[Word, Word]) -> Tensor:
-    """32 random bits of each, as int32."""
+    """Return 32 random bits per token, int32 in the shape of `ids`."""
     x = ids ^ key[0]
-    for shift, factor, more in zip(SHIFTS, FACTORS, (key[1], None, None), strict=True):
+    for shift, factor, word in zip(SHIFTS, FACTORS, (key[1], None, None), strict=True):
         high = x >> shift
         high &= (1 << (32 - shift)) - 1
         x ^= high
         x *= _signed(factor)
-        if more is not None:
-            x += more
+        if word is not None:
+            x += word
     return x
 
 

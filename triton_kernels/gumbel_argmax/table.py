@@ -1,14 +1,14 @@
 """Gumbel noise of 32 random bits, as a table that is the same on every machine.
 
--log(-log(u)) has other last bits in every library, so none is asked: the table is computed by
-additions, multiplications and divisions of float64, which round alike everywhere, and read by
-operations of float32 that round nothing away but in one sum.
+The last bits of -log(-log(u)) differ between libraries. So the table is computed with float64
+additions, multiplications and divisions, which round alike everywhere, and it is read with float32
+operations that round only once, in a sum.
 
-32 bits h are a sign and a distance from it: `h >= 0` is u = 1 - (h + 0.5) / 2**32, the upper half,
-else u = (~h + 0.5) / 2**32. The distance as a float32 is looked up by its exponent and the first
-`MANTISSA` bits of its mantissa; in between the noise is a line through `base`, whose slope has so
-few bits that slope times rest is exact: so it does not matter whether a machine fuses it into the
-sum. The table is off by 1e-5 at most.
+32 bits h are a sign and a distance: `h >= 0` is u = 1 - (h + 0.5) / 2**32, the upper half, else
+u = (~h + 0.5) / 2**32. The distance, as a float32, is looked up by its exponent and the first
+`MANTISSA` bits of its mantissa. Between two entries the noise is linear: `base + slope * rest`. The
+slope has so few bits that the product is exact, so it does not matter whether a machine fuses it
+into the sum. The error of the table is at most 1e-5.
 """
 
 from functools import cache
@@ -20,16 +20,16 @@ MANTISSA = 8
 REST_BITS = 23 - MANTISSA
 SLOPE_BITS = 24 - REST_BITS
 FIRST = (127 << MANTISSA) - 1
-"""What is taken off exponent and mantissa: the distance 1 is entry 1, 0 is entry 0."""
+"""Subtracted from exponent and mantissa, so that distance 1 is entry 1 and 0 is entry 0."""
 HALF = (31 << MANTISSA) + 2
-"""Entries of a half: up to the distance 2**31, to which the last ones round."""
+"""Entries of one half, up to the distance 2**31, to which the last ones round."""
 TERMS = 24  # of the series of atanh, at arguments up to a third
 LN2 = 0.6931471805599453
 
 
 @cache
 def gumbel_table(device: torch.device) -> Tensor:
-    """`base` and `slope` of the upper half's entries, then the lower's: float32 [2, 2 * HALF]."""
+    """Return `base` and `slope` of the upper half, then of the lower: float32 [2, 2 * HALF]."""
     entries = torch.arange(HALF - 1)
     mantissa = 1 + (entries % (1 << MANTISSA)).double() / (1 << MANTISSA)
     knots = mantissa * _power_of_two(entries >> MANTISSA)
@@ -44,18 +44,18 @@ def gumbel_table(device: torch.device) -> Tensor:
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
-    """float64, by its bits: `ldexp` asks a library's `pow`."""
+    """Return 2**exponent as float64 [...], from its bits: `ldexp` calls a library's `pow`."""
     return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
 def _log(x: Tensor) -> Tensor:
-    """Of float64 above 0."""
+    """Return log(x) of float64 x [...] above 0."""
     mantissa, exponent = torch.frexp(x)  # in [0.5, 1)
     return 2 * _atanh((mantissa - 1) / (mantissa + 1)) + exponent * LN2
 
 
 def _minus_log_of_rest(x: Tensor) -> Tensor:
-    """-log(1 - x) of float64 in (0, 0.5], exact for small ones too."""
+    """Return -log(1 - x) of float64 x [...] in (0, 0.5], also precise for small x."""
     return 2 * _atanh(x / (2 - x))
 
 

@@ -1,4 +1,4 @@
-"""Linear layers over group-quantised INT4 weights (W4A16)."""
+"""Linears over group-quantised INT4 weights (W4A16)."""
 
 from eagle_aot.triton_kernels.int4_gemm.api import (
     choose_splits,

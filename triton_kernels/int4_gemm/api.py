@@ -1,10 +1,10 @@
 """The linear over a packed INT4 weight, and its dispatch between few and many rows.
 
-Up to `MATVEC_MAX_M` rows a linear is bound by reading its weight and takes the small-M kernel;
-above, the one that unpacks into large products. The choice is made while a graph is traced, from
-the *range* of its row count: a range on both sides of the limit is an error there. A method is
-exported on one side of it. The small-M kernel takes any number of rows, reads the weight once for
-every 64 of them, and no row's bits depend on how many there are.
+Up to `MATVEC_MAX_M` rows a linear is bound by reading its weight and uses the small-M kernel; above
+that, the large-M kernel. The choice is made while a graph is traced, from the *range* of its row
+count, and a range on both sides of the limit is an error, so a method is exported for one side. The
+small-M kernel takes any number of rows and reads the weight once per 64 of them; a row's bits do
+not depend on their number.
 """
 
 from torch import Tensor
@@ -14,19 +14,19 @@ from eagle_aot.triton_kernels.int4_gemm.packing import TILE_N
 from eagle_aot.triton_kernels.int4_gemm.reference import gated
 
 MATVEC_MAX_M = 4
-"""Rows up to which the small-M path is taken; raised by `set_matvec_max_m` for one export."""
+"""Most rows that use the small-M kernel; `set_matvec_max_m` raises it for one export."""
 
 PROGRAMS_PER_MULTIPROCESSOR = 2
-"""How many keep enough reads in flight, as measured on an H100."""
+"""Programs that keep enough reads in flight, measured on an H100."""
 
 MAX_SPLITS = 8
 
 SPLIT_COST = 0.06
-"""What a further part costs, for its sums and for reading x once more, relative to the product."""
+"""Cost of another part, for its sums and for reading x again, relative to the product."""
 
 
 def set_matvec_max_m(rows: int) -> int:
-    """Set the limit and return the one before it. Raises ValueError below 1."""
+    """Set `MATVEC_MAX_M` and return its previous value. Raises ValueError below 1."""
     global MATVEC_MAX_M
     if rows < 1:
         raise ValueError(f"MATVEC_MAX_M must be at least 1, got {rows}")
@@ -35,13 +35,13 @@ def set_matvec_max_m(rows: int) -> int:
 
 
 def choose_splits(features: int, steps: int, multiprocessors: int) -> int:
-    """Among how many programs to split K, so that the tiles of `features` fill a GPU evenly.
+    """Return how many programs to split K among, so that the tiles of `features` fill a GPU evenly.
 
-    `steps` is what there is to split (`scales.shape[1]` of a packed weight). Every program has at
+    `steps` is the number of K steps (`scales.shape[1]` of a packed weight). Every program has at
     least one step.
     """
     tiles = -(-features // TILE_N)
-    possible = [splits for splits in range(1, MAX_SPLITS + 1) if _all_work(splits, steps)]
+    possible = [splits for splits in range(1, MAX_SPLITS + 1) if _none_is_idle(splits, steps)]
     enough = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
     full = [splits for splits in possible if tiles * splits >= 0.95 * enough]
     if not full or full[0] == 1:
@@ -54,8 +54,8 @@ def choose_splits(features: int, steps: int, multiprocessors: int) -> int:
     return min(full, key=cost)
 
 
-def _all_work(splits: int, steps: int) -> bool:
-    """Whether no program is left without a step when each takes equally many, rounded up."""
+def _none_is_idle(splits: int, steps: int) -> bool:
+    """Whether every program has a step if each takes the same number, rounded up."""
     return (splits - 1) * -(-steps // splits) < steps
 
 
@@ -67,7 +67,7 @@ def int4_linear(
     features: int,
     splits: int,
 ) -> Tensor:
-    """`x` [1, M, K] -> [1, M, features] in x's dtype; weight and splits as in `op.py`."""
+    """Multiply `x` [1, M, K]: [1, M, features] in x's dtype; other arguments as in `op.py`."""
     parts = int4_linear_parts(x, codes, scales, zeros, features, splits)
     return parts.flatten(0, 1) if parts.shape[0] == 1 else parts.sum(0).to(x.dtype)
 
@@ -80,8 +80,10 @@ def int4_linear_parts(
     features: int,
     splits: int,
 ) -> Tensor:
-    """As `int4_linear`, in parts to be added: float32 [splits, 1, M, features], or the product
-    alone [1, 1, M, features]."""
+    """Multiply `x` [1, M, K] in parts to be added: float32 [splits, 1, M, features].
+
+    A single part is the product in x's dtype, [1, 1, M, features].
+    """
     if x.shape[-2] > MATVEC_MAX_M:
         return int4_large_m(x, codes, scales, zeros, features, "").unsqueeze(0)
     return int4_small_m(x, codes, scales, zeros, features, splits, "")
@@ -96,9 +98,9 @@ def int4_gated_linear(
     splits: int,
     activation: str,
 ) -> Tensor:
-    """A gated unit: `x` [1, M, K] -> `act(gate) * up`, [1, M, features / 2] in x's dtype.
+    """Apply a gated unit to `x` [1, M, K]: `act(gate) * up`, [1, M, features / 2] in x's dtype.
 
-    `features` counts gate and up rows, interleaved as in `op.py`.
+    `features` counts gate and up rows, which alternate as in `op.py`.
     """
     if x.shape[-2] > MATVEC_MAX_M:
         return int4_large_m(x, codes, scales, zeros, features, activation)

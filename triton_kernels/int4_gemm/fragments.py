@@ -1,9 +1,9 @@
-"""Pieces that the INT4 kernels share: a packed tile as operands of the tensor cores.
+"""Parts that both INT4 kernels use: a packed tile as operands of the tensor cores.
 
-See `packing.py` for the order in memory. Loaded as they lie there, words need no exchange between
-threads to become left operands: the reshapes below only name what each thread already holds.
+`packing.py` describes the memory layout. Words that are loaded in that order become left operands
+without an exchange between threads: the reshapes below only name what each thread already holds.
 
-`PTX` is the major compute capability whose instructions are written, 0 in Triton's interpreter.
+`PTX` is the major compute capability of the instructions, 0 in Triton's interpreter.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def operand(words: tl.tensor) -> tl.tensor:
-    """Packed words int16 [tiles, 4096] -> [128 x tiles, 32], a quarter of the columns a nibble."""
+    """Reorder packed words int16 [tiles, 4096] to [128 x tiles, 32], one quarter per nibble."""
     tiles: tl.constexpr = words.shape[0]
     bits = tl.reshape(words, (tiles, 2, 8, 8, 4, 2, 2, 2))
     return tl.reshape(tl.permute(bits, (0, 2, 6, 3, 1, 5, 4, 7)), (tiles * 128, 32))
@@ -22,7 +22,7 @@ def operand(words: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def per_row(values: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
-    """Packed scales or zero points [tiles, 128 x groups] -> [128 x tiles, groups]."""
+    """Reorder packed scales or zero points [tiles, 128 x groups] to [128 x tiles, groups]."""
     tiles: tl.constexpr = values.shape[0]
     bits = tl.reshape(values, (tiles * 8, 8, GROUPS, 2))
     return tl.reshape(tl.permute(bits, (0, 3, 1, 2)), (tiles * 128, GROUPS))
@@ -30,9 +30,9 @@ def per_row(values: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def per_row_pairs(values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr) -> tl.tensor:
-    """Packed scales or zero points from `first` [tiles, 1] on -> float32 [128 x tiles, groups].
+    """Load packed scales or zero points from `first` [tiles, 1] on: float32 [128 x tiles, groups].
 
-    Two rows a load: eight warps have too few values to copy them ahead one by one.
+    Two rows are loaded at a time: eight warps have too few values to prefetch them one by one.
     """
     pairs_ptr = values_ptr.to(tl.pointer_type(tl.int32)) + first // 2
     both = tl.load(pairs_ptr + tl.arange(0, 64 * GROUPS)[None, :])
@@ -45,7 +45,7 @@ def per_row_pairs(values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr)
 def per_row_of_group(
     values_ptr: tl.tensor, first: tl.tensor, group: tl.tensor, GROUPS: tl.constexpr
 ) -> tl.tensor:
-    """Of the step from `first` [tiles, 1] on, those of one `group`: bfloat16 [128 x tiles]."""
+    """Load the values of one `group` of the step at `first` [tiles, 1]: bfloat16 [128 x tiles]."""
     pairs_ptr = values_ptr.to(tl.pointer_type(tl.int32)) + first // 2 + group
     both = tl.load(pairs_ptr + tl.arange(0, 64)[None, :] * GROUPS)
     low = (both << 16).to(tl.float32, bitcast=True)
@@ -56,7 +56,7 @@ def per_row_of_group(
 
 @triton.jit
 def quarters(values: tl.tensor, block: tl.constexpr, BLOCKS: tl.constexpr) -> tl.tensor:
-    """Per-row values [rows, groups] of a step -> one [rows] for each quarter of a block of it."""
+    """Split values [rows, groups] of a step into [rows] for each quarter of one of its blocks."""
     rows: tl.constexpr = values.shape[0]
     if values.shape[1] == 4:
         even, odd = tl.split(tl.reshape(values, (rows, 2, 2)))
@@ -77,7 +77,7 @@ def quarters(values: tl.tensor, block: tl.constexpr, BLOCKS: tl.constexpr) -> tl
 def columns(
     x_ptr: tl.tensor, m: tl.tensor, rows: tl.tensor, k: tl.tensor, K: tl.constexpr
 ) -> tl.tensor:
-    """Columns `k` of rows `m` of x [rows, K], transposed: [columns, rows]. Zero outside."""
+    """Load columns `k` of rows `m` of x [rows, K], transposed: [columns, rows]. Zero outside."""
     inside = (m < rows)[None, :] & (k < K)[:, None]
     return tl.load(x_ptr + m[None, :] * K + k[:, None], mask=inside, other=0.0)
 
@@ -91,22 +91,22 @@ def _product(left: str, right: str) -> str:
 
 
 def _fused_sum(left: str, right: str) -> str:
-    """The same bits: one times a number is that number."""
+    """Add by a fused operation with the same bits: 1 * left + right."""
     one = "0x3F803F80"
     return f"{{ .reg .b32 one; mov.b32 one, {one}; fma.rn.bf16x2 $0, {left}, one, {right}; }}"
 
 
 def _fused_product(left: str, right: str) -> str:
-    """The same bits: less zero a product is itself, with its sign."""
+    """Multiply by a fused operation with the same bits: left * right - 0, which keeps the sign."""
     zero = "0x80008000"
     return f"{{ .reg .b32 zero; mov.b32 zero, {zero}; fma.rn.bf16x2 $0, {left}, {right}, zero; }}"
 
 
 def _quarter(shift: int, add: Callable[[str, str], str]) -> str:
-    """Instructions that make two columns of a quarter from two words: two, and a shift.
+    """Return the instructions that extract two columns of a quarter from two words.
 
-    On one line: torch writes a kernel's source, and the constants it names, into a program's text
-    between quotes, where a backslash would end them otherwise than it began them.
+    They are on one line: torch writes a kernel's source, and the constants that it names, between
+    quotes into a program's text, where a backslash would break them.
     """
     return " ".join(
         (
@@ -122,7 +122,7 @@ def _quarter(shift: int, add: Callable[[str, str], str]) -> str:
 SHIFTS = (0, 4, 8, 12)
 FIRST, SECOND, THIRD, FOURTH = (tl.constexpr(_quarter(shift, _sum)) for shift in SHIFTS)
 SUM, PRODUCT = tl.constexpr(_sum("$1", "$2")), tl.constexpr(_product("$1", "$2"))
-# Before Hopper bfloat16 has no arithmetic but this, which takes an instruction more.
+# Before Hopper, bfloat16 has only fused operations, which take one more instruction.
 OLD_FIRST, OLD_SECOND, OLD_THIRD, OLD_FOURTH = (
     tl.constexpr(_quarter(shift, _fused_sum)) for shift in SHIFTS
 )
@@ -133,13 +133,13 @@ HOPPER = tl.constexpr(9)
 
 @triton.jit
 def quarter(
-    words: tl.tensor, beside: tl.tensor, QUARTER: tl.constexpr, PTX: tl.constexpr
+    words: tl.tensor, prefetched: tl.tensor, QUARTER: tl.constexpr, PTX: tl.constexpr
 ) -> tl.tensor:
-    """int16 [rows, 32] -> bfloat16 [rows, 32]: the code of one nibble of each less 8, exactly.
+    """Extract one nibble of words int16 [rows, 32] and subtract 8, exactly: bfloat16 [rows, 32].
 
-    The bits of bfloat16 128 with a nibble put into its lowest four are 128 + nibble, and 136 is
-    taken off. `beside` [rows] is not used, but fetched ahead like the words, as Triton does for
-    what a product needs. Without PTX the same by Triton's own operators.
+    A nibble in the lowest four bits of bfloat16 128 makes 128 + nibble, from which 136 is
+    subtracted. `prefetched` [rows] is not used, but it makes Triton prefetch it like the words, as
+    it does with operands of a product. Without PTX, Triton's own operators do the same.
     """
     if PTX:
         asm: tl.constexpr = (
@@ -158,7 +158,7 @@ def quarter(
         code = tl.inline_asm_elementwise(
             asm,
             "=r,r,r",
-            [words, tl.broadcast_to(beside.to(tl.bfloat16)[:, None], words.shape)],
+            [words, tl.broadcast_to(prefetched.to(tl.bfloat16)[:, None], words.shape)],
             dtype=tl.bfloat16,
             is_pure=True,
             pack=2,
@@ -171,9 +171,9 @@ def quarter(
 
 @triton.jit
 def centred(codes: tl.tensor, zero: tl.tensor, ZEROS: tl.constexpr, PTX: tl.constexpr) -> tl.tensor:
-    """Codes less 8 [rows, 32] and zero points [rows] -> codes less zero points, bfloat16.
+    """Turn codes - 8 [rows, 32] into codes - zero points [rows], bfloat16 [rows, 32].
 
-    Exact where zero points are integers. Without ZEROS they are 8.
+    The result is exact if zero points are integers. Without ZEROS they are 8.
     """
     if not ZEROS:
         return codes
@@ -200,7 +200,7 @@ def dense(
     ZEROS: tl.constexpr,
     PTX: tl.constexpr,
 ) -> tl.tensor:
-    """A quarter of words [rows, 32], scale and zero point [rows] -> the weight, bfloat16."""
+    """Dequantise a quarter of words [rows, 32] with scale and zero [rows]: bfloat16 [rows, 32]."""
     codes = centred(quarter(words, scale, QUARTER, PTX), zero, ZEROS, PTX)
     scales = tl.broadcast_to(scale.to(tl.bfloat16)[:, None], codes.shape)
     if PTX:
@@ -218,8 +218,8 @@ def dense(
 
 
 @triton.jit
-def beside(left: tl.tensor, right: tl.tensor) -> tl.tensor:
-    """[rows, k] and [rows, k] -> [rows, 2 k]."""
+def concatenate(left: tl.tensor, right: tl.tensor) -> tl.tensor:
+    """Concatenate [rows, k] and [rows, k] to [rows, 2 k]."""
     rows: tl.constexpr = left.shape[0]
     k: tl.constexpr = left.shape[1]
     return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (rows, 2 * k))
@@ -229,20 +229,20 @@ def beside(left: tl.tensor, right: tl.tensor) -> tl.tensor:
 def whole(
     words: tl.tensor, scales: tl.tuple, zeros: tl.tuple, ZEROS: tl.constexpr, PTX: tl.constexpr
 ) -> tl.tensor:
-    """A block of the weight, bfloat16 [rows, 128], of its words and of four scales and zero points.
+    """Dequantise a block of the weight, bfloat16 [rows, 128], with four scales and zero points.
 
-    Of one product of so many columns Triton unpacks a part while it multiplies the one before.
+    In one product of so many columns Triton unpacks a part while it multiplies the previous one.
     """
     w0 = dense(words, scales[0], zeros[0], 0, ZEROS, PTX)
     w1 = dense(words, scales[1], zeros[1], 1, ZEROS, PTX)
     w2 = dense(words, scales[2], zeros[2], 2, ZEROS, PTX)
     w3 = dense(words, scales[3], zeros[3], 3, ZEROS, PTX)
-    return beside(beside(w0, w1), beside(w2, w3))
+    return concatenate(concatenate(w0, w1), concatenate(w2, w3))
 
 
 @triton.jit
 def activated(product: tl.tensor, ACTIVATION: tl.constexpr) -> tl.tensor:
-    """[rows, m], eight gate rows before eight up rows -> act(gate) * up, float32 [rows / 2, m]."""
+    """Activate [rows, m], eight gate rows before eight up rows: float32 [rows / 2, m]."""
     rows: tl.constexpr = product.shape[0]
     m: tl.constexpr = product.shape[1]
     pairs = tl.permute(tl.reshape(product, (rows // 16, 2, 8, m)), (0, 2, 3, 1))

@@ -1,7 +1,7 @@
-"""The INT4 linear of many rows on a GPU: weights are unpacked on their way to the tensor cores.
+"""The INT4 linear for many rows on a GPU: weights are unpacked on their way to the tensor cores.
 
-No dense copy of a weight is written to memory. What is multiplied is the weight as
-`reference.dequantise_int4` has it, rounded to bfloat16. Importing this module needs triton.
+No dense copy of a weight is written to memory. The weight is that of `reference.dequantise_int4`,
+rounded to bfloat16. Importing this module needs triton.
 """
 
 import triton
@@ -20,7 +20,7 @@ from eagle_aot.triton_kernels.int4_gemm.fragments import (
     whole,
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
-from eagle_aot.triton_kernels.int4_gemm.product_tiles import ProductTile, product_tile
+from eagle_aot.triton_kernels.int4_gemm.tiling import LargeMTile, large_m_tile
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -44,7 +44,7 @@ def int4_large_m_kernel(
     BLOCK_M: tl.constexpr,
     BY_BLOCK: tl.constexpr,
 ) -> None:
-    """x [rows, K] -> out [rows, N], or [rows, N / 2] with an activation."""
+    """Multiply x [rows, K]: out [rows, N], or [rows, N / 2] with an activation."""
     GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
     last: tl.constexpr = (N + 127) // 128 - 1
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -64,13 +64,13 @@ def int4_large_m_kernel(
         weight = whole(operand(words), s, z, ZEROS, PTX)
         acc = tl.dot(weight, columns(x_ptr, m, rows, k, K), acc)
     for step in tl.range(0, 0 if BY_BLOCK else TOTAL, num_stages=STAGES):
-        here = tile + step
-        scales = per_row_pairs(scales_ptr, here * (128 * GROUPS), GROUPS)
+        index = tile + step
+        scales = per_row_pairs(scales_ptr, index * (128 * GROUPS), GROUPS)
         zeros = scales
         if ZEROS:
-            zeros = per_row_pairs(zeros_ptr, here * (128 * GROUPS), GROUPS)
+            zeros = per_row_pairs(zeros_ptr, index * (128 * GROUPS), GROUPS)
         for block in tl.static_range(BLOCKS):
-            words = tl.load(codes_ptr + (here * BLOCKS + block) * 4096 + word)
+            words = tl.load(codes_ptr + (index * BLOCKS + block) * 4096 + word)
             k = (step * BLOCKS + block) * 128 + tl.arange(0, 128)
             s, z = quarters(scales, block, BLOCKS), quarters(zeros, block, BLOCKS)
             weight = whole(operand(words), s, z, ZEROS, PTX)
@@ -92,15 +92,15 @@ def launch(
     zeros: Tensor | None,
     features: int,
     activation: str,
-    other_tile: ProductTile | None = None,
+    other_tile: LargeMTile | None = None,
 ) -> Tensor:
-    """The product as a call of the kernel: arguments and result as for `op.int4_large_m`.
+    """Launch the kernel; arguments and result are those of `op.int4_large_m`, [..., M, N].
 
-    `other_tile` is for comparisons: it replaces the one that the weight's group is given.
+    `other_tile` replaces the tile that the weight's group has, for comparisons.
     """
     group = group_of(codes, scales)
     blocks = blocks_per_step(group)
-    rows, tile = x.shape[-2], other_tile or product_tile(blocks)
+    rows, tile = x.shape[-2], other_tile or large_m_tile(blocks)
     out = x.new_empty((*x.shape[:-1], features // 2 if activation else features))
     wrap_triton(int4_large_m_kernel)[
         (triton.cdiv(rows, tile.rows), triton.cdiv(codes.shape[0], tile.tiles))

@@ -1,11 +1,11 @@
 """`eagle_aot::int4_small_m` and `eagle_aot::int4_large_m`, INT4 linears as operators.
 
-Traced by torch.export each is one node of the graph. Lowered for a GPU it becomes a kernel of
-`small_m.py` or `large_m.py`; on a CPU it is the reference. Neither importing this module nor
+Each is one node of a graph traced by torch.export. Lowered for a GPU it becomes a kernel of
+`small_m.py` or `large_m.py`; on a CPU it runs the reference. Neither importing this module nor
 tracing needs triton. Weights are packed (`packing.py`); `features` is N, the rows of the weight.
 
-With an activation, "gelu_tanh" or "silu", the weight is that of a gated unit, eight gate rows
-before eight up rows, and the result `act(gate) * up`. "" is none.
+With an activation, "gelu_tanh" or "silu", the weight is that of a gated unit, with eight gate rows
+before eight up rows, and the result is `act(gate) * up`. "" is no activation.
 """
 
 from importlib.util import find_spec
@@ -17,8 +17,7 @@ from torch.library import custom_op, triton_op
 from eagle_aot.triton_kernels.int4_gemm.packing import PackedInt4, unpack
 from eagle_aot.triton_kernels.int4_gemm.reference import gated, int4_linear_reference
 
-# `triton_op` looks for the kernels behind the operator at once, and warns where triton is not
-# installed. There the operator is a plain one, without a kernel for GPUs.
+# `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
 
 
@@ -32,12 +31,12 @@ def int4_small_m(
     splits: int,
     activation: str,
 ) -> Tensor:
-    """`x` bfloat16 [M, K] or [1, M, K] -> the parts of the product, [splits, ..., M, N].
+    """Multiply `x` bfloat16 [M, K] or [1, M, K] in parts: [splits, ..., M, N].
 
-    The product is their sum: K is split among `splits` programs. Parts are float32; a single one
-    is the product, in x's dtype. The weight is read once for every 64 rows. Each row's bits are
-    independent of M. An activation needs a single part, of N / 2 columns. Raises RuntimeError for a
-    batch, and an activation of parts.
+    The product is the sum of the parts: K is split among `splits` programs. Parts are float32; a
+    single part is the product in x's dtype. The weight is read once per 64 rows. A row's bits do
+    not depend on M. With an activation there must be one part, of N / 2 columns. Raises
+    RuntimeError for a batch, and for an activation of several parts.
     """
     _check_small(x, splits, activation)
     from eagle_aot.triton_kernels.int4_gemm.small_m import launch
@@ -87,10 +86,10 @@ def int4_large_m(
     features: int,
     activation: str,
 ) -> Tensor:
-    """`x` bfloat16 [M, K] or [1, M, K] -> [..., M, N], or [..., M, N / 2] with an activation.
+    """Multiply `x` bfloat16 [M, K] or [1, M, K]: [..., M, N], or [..., M, N / 2] if activated.
 
-    The weight is rounded to bfloat16 as `dequantise_int4` does; sums are float32. Raises
-    RuntimeError for a batch.
+    The weight is rounded to bfloat16 as by `dequantise_int4`; sums are float32. Raises RuntimeError
+    for a batch.
     """
     _check_single(x)
     from eagle_aot.triton_kernels.int4_gemm.large_m import launch
@@ -132,17 +131,17 @@ def _product(
     features: int,
     activation: str,
 ) -> Tensor:
-    weight = unpack(PackedInt4(codes, scales, zeros, features, x.shape[-1]))
-    product = int4_linear_reference(x, *weight)
+    qdata, scale, zero_point = unpack(PackedInt4(codes, scales, zeros, features, x.shape[-1]))
+    product = int4_linear_reference(x, qdata, scale, zero_point)
     return gated(product, activation) if activation else product
 
 
 def _check_small(x: Tensor, splits: int, activation: str) -> None:
     _check_single(x)
-    whole = splits == 1 or not activation
-    torch._check(whole, lambda: f"int4_small_m cannot activate {splits} parts of a sum")
+    is_supported = splits == 1 or not activation
+    torch._check(is_supported, lambda: f"int4_small_m cannot activate {splits} parts of a sum")
 
 
 def _check_single(x: Tensor) -> None:
-    single = x.ndim == 2 or (x.ndim == 3 and x.shape[0] == 1)
-    torch._check(single, lambda: "INT4 linears take [M, K] or [1, M, K]")
+    is_single = x.ndim == 2 or (x.ndim == 3 and x.shape[0] == 1)
+    torch._check(is_single, lambda: "INT4 linears take [M, K] or [1, M, K]")

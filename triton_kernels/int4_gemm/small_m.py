@@ -1,14 +1,14 @@
-"""The INT4 linear of few rows on a GPU: Triton kernels that read a weight once for up to 64 rows.
+"""The INT4 linear for few rows on a GPU: a Triton kernel that reads a weight once per 64 rows.
 
-Importing this module needs triton. Nothing does until the operator of `op.py` runs on a GPU or is
+Importing this module needs triton. The operator of `op.py` imports it only to run on a GPU or to be
 lowered for one.
 
-What is multiplied is the weight as `reference.dequantise_int4` has it, rounded to bfloat16.
+The weight is that of `reference.dequantise_int4`, rounded to bfloat16.
 
-A row's bits do not depend on the rows beside it. Rows are padded to a tile of 8 to 64, whose width
-changes neither what is multiplied nor in which order it is added: tensor cores add up a block of
-128 columns, from zero, and blocks are added in float32. Tiles of outputs, the order of blocks and
-the split of K follow from the weight alone.
+A row's bits do not depend on the other rows. Rows are padded to a tile of 8 to 64, whose size
+changes neither the factors nor the order of sums: tensor cores add up a block of 128 columns, from
+zero, and blocks are added in float32. The tiles of outputs, the order of blocks and the split of K
+depend on the weight alone.
 """
 
 import torch
@@ -29,13 +29,13 @@ from eagle_aot.triton_kernels.int4_gemm.fragments import (
     whole,
 )
 from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step, group_of
-from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
-from eagle_aot.triton_kernels.tiles_of_rows import numbers_of_tiles
+from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES
+from eagle_aot.triton_kernels.row_tiling import tile_counts
 
 
 @triton.jit
 def added(acc: tl.tensor, part: tl.tensor, PTX: tl.constexpr) -> tl.tensor:
-    """The sum, of which Triton does not see that the tensor cores could add it on their own."""
+    """Return acc + part in a form that Triton does not turn into a sum of the tensor cores."""
     if PTX:
         total = tl.inline_asm_elementwise(
             "add.rn.f32 $0, $1, $2;",
@@ -54,7 +54,7 @@ def added(acc: tl.tensor, part: tl.tensor, PTX: tl.constexpr) -> tl.tensor:
 def loaded(
     values_ptr: tl.tensor, first: tl.tensor, GROUPS: tl.constexpr, PAIRS: tl.constexpr
 ) -> tl.tensor:
-    """Scales or zero points of the step that begins at `first` [1, 1] -> [128, groups]."""
+    """Load scales or zero points of the step at `first` [1, 1]: [128, groups]."""
     if PAIRS:
         values = per_row_pairs(values_ptr, first, GROUPS)
     else:
@@ -63,7 +63,7 @@ def loaded(
 
 
 @triton.jit
-def with_block(
+def add_block(
     acc: tl.tensor,
     more: tl.tensor,
     words: tl.tensor,
@@ -78,13 +78,13 @@ def with_block(
     PTX: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """acc [128, m] and more [128, MORE] + the product of a block: words, scales and zero points.
+    """Add the product of a block to acc [128, m] and more [128, MORE].
 
-    The columns of x are those from `k` on; `more` is of the rows behind those of `acc`.
+    The columns of x start at `k`; the rows of `more` follow those of `acc`.
     """
     m = tl.arange(0, acc.shape[1])
-    behind = acc.shape[1] + tl.arange(0, more.shape[1])
-    part, other = tl.zeros_like(acc), tl.zeros_like(more)
+    more_m = acc.shape[1] + tl.arange(0, more.shape[1])
+    part, more_part = tl.zeros_like(acc), tl.zeros_like(more)
     for i in tl.static_range(1 if WHOLE else 4):
         if WHOLE:
             weight = whole(words, scales, zeros, ZEROS, PTX)
@@ -93,15 +93,15 @@ def with_block(
         column = k + 32 * i + tl.arange(0, weight.shape[1])
         part = tl.dot(weight, columns(x_ptr, m, rows, column, K), part)
         if MORE:
-            other = tl.dot(weight, columns(x_ptr, behind, rows, column, K), other)
+            more_part = tl.dot(weight, columns(x_ptr, more_m, rows, column, K), more_part)
     acc = added(acc, part, PTX)
     if MORE:
-        more = added(more, other, PTX)
+        more = added(more, more_part, PTX)
     return acc, more
 
 
 @triton.jit
-def stored(
+def store(
     acc: tl.tensor,
     out_ptr: tl.tensor,
     tile: tl.tensor,
@@ -110,7 +110,7 @@ def stored(
     WIDTH: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ) -> None:
-    """Write rows `m` of a tile of outputs, activated where there is an activation."""
+    """Write rows `m` of a tile of outputs, after the activation if there is one."""
     if ACTIVATION != "":
         acc = activated(acc, ACTIVATION)
     n = tile * acc.shape[0] + tl.arange(0, acc.shape[0])
@@ -142,19 +142,19 @@ def int4_small_m_kernel(
     PAIRS: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> None:
-    """One part of K of one tile of outputs, ROWS + MORE of its rows: x [rows, K] -> out [splits,
-    rows, N].
+    """Compute one part of K of one tile of outputs, for ROWS + MORE rows.
 
-    With an activation (and no split) out is [1, rows, N / 2]. A step is BLOCKS x 128 columns; this
-    program takes STEPS of the TOTAL. WHOLE as in `row_tiles.RowTile`.
+    x [rows, K] -> out [splits, rows, N], or [1, rows, N / 2] with an activation (and no split). A
+    step is BLOCKS x 128 columns; this program takes STEPS of the TOTAL. PAIRS and WHOLE are those
+    of `tiling.SmallMTile`.
     """
     GROUPS: tl.constexpr = BLOCKS * 128 // GROUP
     WIDTH: tl.constexpr = N if ACTIVATION == "" else N // 2
-    TAKEN: tl.constexpr = ROWS + MORE
-    first_row = tl.program_id(0).to(tl.int64) * TAKEN
+    TILE: tl.constexpr = ROWS + MORE
+    first_row = tl.program_id(0).to(tl.int64) * TILE
     x_ptr += first_row * K
     out_ptr += (tl.program_id(1).to(tl.int64) * rows + first_row) * WIDTH
-    rows -= tl.program_id(0) * TAKEN  # from here on: of x and out as they now begin
+    rows -= tl.program_id(0) * TILE  # counted from the new starts of x and out
     m = tl.arange(0, ROWS)
     word = tl.arange(0, 4096)[None, :]
     tile = tl.program_id(2).to(tl.int64) * TOTAL
@@ -162,21 +162,21 @@ def int4_small_m_kernel(
     acc = tl.zeros((128, ROWS), tl.float32)
     more = tl.zeros((128, MORE if MORE else 16), tl.float32)
     for step in tl.range(first, tl.minimum(first + STEPS, TOTAL), num_stages=STAGES):
-        here = tile + step
-        scales = loaded(scales_ptr, here * (128 * GROUPS), GROUPS, PAIRS)
+        index = tile + step
+        scales = loaded(scales_ptr, index * (128 * GROUPS), GROUPS, PAIRS)
         zeros = scales
         if ZEROS:
-            zeros = loaded(zeros_ptr, here * (128 * GROUPS), GROUPS, PAIRS)
+            zeros = loaded(zeros_ptr, index * (128 * GROUPS), GROUPS, PAIRS)
         for block in tl.static_range(BLOCKS):
             s, z = quarters(scales, block, BLOCKS), quarters(zeros, block, BLOCKS)
-            words = operand(tl.load(codes_ptr + (here * BLOCKS + block) * 4096 + word))
+            words = operand(tl.load(codes_ptr + (index * BLOCKS + block) * 4096 + word))
             k = (step * BLOCKS + block) * 128
-            acc, more = with_block(acc, more, words, s, z, x_ptr, rows, k,
+            acc, more = add_block(acc, more, words, s, z, x_ptr, rows, k,
                                    K, MORE, ZEROS, PTX, WHOLE)  # fmt: skip
-    stored(acc, out_ptr, tl.program_id(2), m, rows, WIDTH, ACTIVATION)
+    store(acc, out_ptr, tl.program_id(2), m, rows, WIDTH, ACTIVATION)
     if MORE:
-        behind = ROWS + tl.arange(0, MORE)
-        stored(more, out_ptr, tl.program_id(2), behind, rows, WIDTH, ACTIVATION)
+        more_m = ROWS + tl.arange(0, MORE)
+        store(more, out_ptr, tl.program_id(2), more_m, rows, WIDTH, ACTIVATION)
 
 
 def launch(
@@ -188,10 +188,10 @@ def launch(
     splits: int,
     activation: str,
 ) -> Tensor:
-    """The product as calls of the kernel: arguments and result as for `op.int4_small_m`.
+    """Launch the kernel; arguments and result are those of `op.int4_small_m`, [splits, ..., M, N].
 
-    One for each kind of tile that the rows may take. An empty grid is not launched, neither by
-    Triton nor by what torch compiles.
+    There is one call per tile size that may be needed. Neither Triton nor torch's compiled code
+    launches an empty grid.
     """
     group = group_of(codes, scales)
     blocks = blocks_per_step(group)
@@ -200,8 +200,8 @@ def launch(
     dtype = x.dtype if splits == 1 else torch.float32
     x = x.contiguous()
     out = x.new_empty((splits, *x.shape[:-1], width), dtype=dtype)
-    for tile, number in numbers_of_tiles(x.shape[-2], ROW_TILES[blocks]):
-        wrap_triton(int4_small_m_kernel)[(number, splits, codes.shape[0])](
+    for tile, count in tile_counts(x.shape[-2], SMALL_M_TILES[blocks]):
+        wrap_triton(int4_small_m_kernel)[(count, splits, codes.shape[0])](
             x,
             codes,
             scales,

@@ -1,8 +1,7 @@
-"""Heads normalised, rotated and stored on a GPU, in one launch.
+"""Normalises, rotates and stores heads on a GPU, in one launch.
 
-A program takes a few rows of a head's queries, of its keys or of its values. Programs need no
-order: an entry that is moved is moved by the one program which stores a row where it was, and has
-read it before.
+A program processes a few rows of the queries, keys or values of one head. Programs need no order:
+an entry is moved by the program that stores a row in its old slot, which has read it before.
 
 Importing this module needs triton.
 """
@@ -13,12 +12,12 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 TILE = 8
-"""Rows that a program has in hand at a time."""
+"""Rows per program."""
 
 WARPS = 8
 
-MOST = tl.constexpr(64)
-"""Rows of which a program looks at once where they are stored."""
+SEARCHED = tl.constexpr(64)
+"""Rows whose slots a program compares at a time."""
 
 
 @triton.jit
@@ -32,7 +31,7 @@ def head_values(
     WIDTH: tl.constexpr,
     DTYPE: tl.constexpr,
 ) -> tl.tensor:
-    """float32 [TILE, D]: the sum of parts, rounded as a product is."""
+    """Return the sum of parts, rounded like a product: float32 [TILE, D]."""
     total = tl.zeros((row + column).shape, tl.float32)
     for split in tl.static_range(SPLITS):
         part = parts_ptr + (split * rows + row) * WIDTH + column
@@ -42,7 +41,7 @@ def head_values(
 
 @triton.jit
 def inverse_rms(x: tl.tensor, D: tl.constexpr, EPS: tl.constexpr) -> tl.tensor:
-    """Of x [TILE, D] by row: [TILE, 1]."""
+    """Return the inverse root mean square of each row of x [TILE, D]: [TILE, 1]."""
     return tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / D + EPS)
 
 
@@ -63,9 +62,9 @@ def rotated(
     EPS: tl.constexpr,
     DTYPE: tl.constexpr,
 ) -> tl.tensor:
-    """float32 [TILE, D] of the head whose columns begin at `first`.
+    """Return the normalised and rotated head whose columns begin at `first`: float32 [TILE, D].
 
-    A column turns with the one half a head away, which is read once more.
+    A column is rotated with the one half a head away, which is read a second time.
     """
     column = tl.arange(0, D)[None, :]
     other = (column + D // 2) % D
@@ -83,7 +82,7 @@ def rotated(
 @triton.jit
 def move(
     cache_ptr: tl.tensor,
-    own_ptr: tl.tensor,
+    slots_ptr: tl.tensor,
     sources_ptr: tl.tensor,
     targets_ptr: tl.tensor,
     tile: tl.tensor,
@@ -92,18 +91,19 @@ def move(
     MOVES: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Copy entries of a sequence within a head's cache: those whose source one of this tile's rows
-    is stored at, of its `count`, and in the first tile those whose source none is.
+    """Copy entries of a sequence within a head's cache.
 
-    All are read before this program writes any.
+    These are the entries whose source is the slot of one of this tile's rows; the first tile also
+    copies those whose source is the slot of none of the sequence's `count` rows. All are read
+    before this program writes any.
     """
     entry, column = tl.arange(0, MOVES)[:, None], tl.arange(0, D)[None, :]
     source, target = tl.load(sources_ptr + entry), tl.load(targets_ptr + entry)
     mover = tl.zeros((MOVES,), tl.int32)
-    for start in range(0, count, MOST):
-        row = start + tl.arange(0, MOST)[None, :]
-        own = tl.load(own_ptr + row, mask=row < count, other=-1)
-        mover = tl.maximum(mover, tl.max(tl.where(own == source, row // TILE, 0), axis=1))
+    for start in range(0, count, SEARCHED):
+        row = start + tl.arange(0, SEARCHED)[None, :]
+        slot = tl.load(slots_ptr + row, mask=row < count, other=-1)
+        mover = tl.maximum(mover, tl.max(tl.where(slot == source, row // TILE, 0), axis=1))
     differs = (source != target) & (mover[:, None] == tile) & (column < D)
     x = tl.load(cache_ptr + source * D + column, mask=differs, other=0.0)
     tl.debug_barrier()
@@ -117,7 +117,7 @@ def store_head(
     weight_ptr: tl.tensor,
     cos_ptr: tl.tensor,
     sin_ptr: tl.tensor,
-    own_ptr: tl.tensor,
+    slots_ptr: tl.tensor,
     sources_ptr: tl.tensor,
     targets_ptr: tl.tensor,
     part: tl.tensor,
@@ -134,20 +134,20 @@ def store_head(
     EPS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """The `tile`th rows of the `part`th `count` rows, of the head whose columns begin at `first`.
+    """Store tile `tile` of part `part` of `count` rows, for the head with columns from `first` on.
 
-    With MOVES a part is a sequence, whose entries are moved before.
+    With MOVES a part is a sequence, whose entries are moved first.
     """
     dtype: tl.constexpr = cache_ptr.dtype.element_ty
     step, column = tl.arange(0, TILE)[:, None], tl.arange(0, D)[None, :]
     if MOVES:
         entries = part * MOVES
-        move(cache_ptr, own_ptr + part * count, sources_ptr + entries, targets_ptr + entries, tile,
-             count, D, MOVES, TILE)  # fmt: skip
+        move(cache_ptr, slots_ptr + part * count, sources_ptr + entries, targets_ptr + entries,
+             tile, count, D, MOVES, TILE)  # fmt: skip
     row = part * count + tile * TILE + step
-    here = tile * TILE + step < count
-    inside = here & (column < D)
-    slot = tl.load(own_ptr + row, mask=here, other=0)
+    is_row = tile * TILE + step < count
+    inside = is_row & (column < D)
+    slot = tl.load(slots_ptr + row, mask=is_row, other=0)
     if IS_KEY:
         x = rotated(parts_ptr, weight_ptr, cos_ptr, sin_ptr, first, row, rows, inside,
                     D, SPLITS, WIDTH, HAS_NORM, EPS, dtype)  # fmt: skip
@@ -165,7 +165,7 @@ def norm_rope_store_kernel(
     sin_ptr: tl.tensor,
     q_weight_ptr: tl.tensor,
     k_weight_ptr: tl.tensor,
-    own_ptr: tl.tensor,
+    slots_ptr: tl.tensor,
     sources_ptr: tl.tensor,
     targets_ptr: tl.tensor,
     q_ptr: tl.tensor,
@@ -185,8 +185,11 @@ def norm_rope_store_kernel(
     EPS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Programs in turn: queries by head and tile, then keys and values by head, sequence and
-    tile. Where nothing is moved, all rows are as of one sequence."""
+    """Process queries or store keys or values.
+
+    Programs are ordered: queries by head and tile, then keys and values by head, sequence and tile.
+    If nothing is moved, all rows count as one sequence.
+    """
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     program = tl.program_id(0)
     queries = tl.cdiv(rows, TILE) * HEADS
@@ -207,12 +210,12 @@ def norm_rope_store_kernel(
         tile = program // 2 // KV_HEADS % tiles
         cache = head.to(tl.int64) * SLOTS * D
         if program % 2 == 0:
-            store_head(k_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, own_ptr,
+            store_head(k_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, slots_ptr,
                        sources_ptr, targets_ptr, part, tile, (HEADS + head) * D, count, rows,
                        D, WIDTH, SPLITS, MOVES, True, HAS_NORM, EPS, TILE)  # fmt: skip
         else:
             first = WIDTH - (KV_HEADS - head) * D
-            store_head(v_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, own_ptr,
+            store_head(v_cache_ptr + cache, parts_ptr, k_weight_ptr, cos_ptr, sin_ptr, slots_ptr,
                        sources_ptr, targets_ptr, part, tile, first, count, rows,
                        D, WIDTH, SPLITS, MOVES, False, NORM_VALUES, EPS, TILE)  # fmt: skip
 
@@ -222,13 +225,16 @@ def launch(
     angles: tuple[Tensor, Tensor],
     weights: tuple[Tensor | None, Tensor | None],
     caches: tuple[Tensor, Tensor],
-    own: Tensor,
+    row_slots: Tensor,
     moves: tuple[Tensor | None, Tensor | None],
     heads: int,
     norm_values: bool,
     eps: float,
 ) -> Tensor:
-    """A call of the kernel: arguments and result as for `op.norm_rope_store`."""
+    """Launch the kernel; arguments and result are those of `op.norm_rope_store`.
+
+    Returns queries [1, R, heads, D].
+    """
     (cos, sin), (q_weight, k_weight), (k_cache, v_cache) = angles, weights, caches
     sources, targets = moves
     kv_heads, slots, head_dim = k_cache.shape
@@ -243,9 +249,9 @@ def launch(
         sin.contiguous(),
         cos if q_weight is None else q_weight,
         cos if k_weight is None else k_weight,
-        own,
-        own if sources is None else sources,
-        own if targets is None else targets,
+        row_slots,
+        row_slots if sources is None else sources,
+        row_slots if targets is None else targets,
         q,
         k_cache,
         v_cache,

@@ -1,4 +1,4 @@
-"""What changes logits before a choice, on a GPU in a few passes over them.
+"""Processes logits before a token is chosen, on a GPU, in a few passes over them.
 
-The CPU's twin is `runtime_runner.sampling.processors`, whose bits these kernels have.
+`runtime_runner.sampling.processors` does the same on a CPU, with the same bits.
 """

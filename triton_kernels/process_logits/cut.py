@@ -1,4 +1,4 @@
-"""top_k, top_p and min_p: logits below a row's thresholds become minus infinity.
+"""Applies top_k, top_p and min_p: logits below a row's thresholds become minus infinity.
 
 Importing this module needs triton.
 """
@@ -13,8 +13,8 @@ from torch import Tensor
 from eagle_aot.triton_kernels.process_logits import exact, narrow
 from eagle_aot.triton_kernels.process_logits.exact import TILE, exact_kernel
 from eagle_aot.triton_kernels.process_logits.gather import CAPACITY, LANES, gather_kernel
+from eagle_aot.triton_kernels.process_logits.integers import LOWEST, ordered
 from eagle_aot.triton_kernels.process_logits.narrow import narrow_kernel
-from eagle_aot.triton_kernels.process_logits.numbers import LOWEST, ordered
 from eagle_aot.triton_kernels.process_logits.penalise import BLOCK, OPTIONS
 from eagle_aot.triton_kernels.process_logits.search import (
     CHOICES,
@@ -25,9 +25,9 @@ from eagle_aot.triton_kernels.process_logits.search import (
 )
 
 STEPS = 3
-"""What a row is narrowed by at most."""
+"""Maximum narrowing steps of a row."""
 FEW = TILE
-"""Logits that a row need not be narrowed for again."""
+"""Number of candidates from which on a row is narrowed again."""
 
 
 @triton.jit
@@ -41,7 +41,7 @@ def cut_kernel(
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """A block of a row, once its threshold is found."""
+    """Mask a block of a row, after its threshold is known."""
     row, block = tl.program_id(0), tl.program_id(1)
     sequence, scale = tl.load(sequences_ptr + row), tl.load(scale_ptr + row)
     scale = tl.where(scale > 0, scale, 1.0)
@@ -55,8 +55,8 @@ def cut_kernel(
     at = row.to(tl.int64) * VOCAB + column
     x = tl.load(x_ptr + at, mask=inside, other=float("-inf"))
     value = x * scale
-    kept = (ordered(value) >= threshold) & (value >= least)
-    tl.store(x_ptr + at, tl.where(kept, x, float("-inf")), mask=inside)
+    is_kept = (ordered(value) >= threshold) & (value >= least)
+    tl.store(x_ptr + at, tl.where(is_kept, x, float("-inf")), mask=inside)
 
 
 def launch(
@@ -71,48 +71,49 @@ def launch(
     log2e: float,
     exp2: tuple[float, ...],
 ) -> Tensor:
-    """logits float32 [R, V] and the extremes of their blocks, as `penalise.launch` gives them,
-    times `scale` float32 [R] -> logits with minus infinity for what is not kept, in their own
-    memory.
+    """Mask logits float32 [R, V] in place: minus infinity for what is cut.
 
-    Of S sequences: `top_k` int64 [S], V for all; `top_p` float64 [S], 1 for all; `min_p` float32
-    [S], its logarithm. The others are the twin's constants of weights. What is made on the way
-    takes 64 KiB a row.
+    `extremes` are those that `penalise.launch` returns, and `scale` float32 [R] is multiplied to
+    the logits before they are compared. For S sequences, `top_k` int64 [S] is V to keep all,
+    `top_p` float64 [S] is 1 to keep all, and `min_p` float32 [S] is a logarithm. The other
+    arguments are the constants of the eager reference's weights. Temporary memory is 64 KiB per
+    row.
     """
-    asked = scale.contiguous(), sequences.contiguous(), top_k, top_p
+    scale, sequences = scale.contiguous(), sequences.contiguous()
+    parameters = scale, sequences, top_k, top_p
     weights = {"SCALE_BITS": scale_bits, "LOG2E": log2e, "EXP2": exp2}
-    spans, thresholds = _searched(logits, extremes, asked, weights)
+    spans, thresholds = _find_thresholds(logits, extremes, parameters, weights)
     (rows, vocab), blocks = logits.shape, extremes.shape[2]
     cut_kernel[(rows, blocks)](
-        logits, *asked[:2], min_p, spans, thresholds, VOCAB=vocab, BLOCK=BLOCK, **OPTIONS
+        logits, scale, sequences, min_p, spans, thresholds, VOCAB=vocab, BLOCK=BLOCK, **OPTIONS
     )
     return logits
 
 
-def _searched(
-    logits: Tensor, extremes: Tensor, asked: tuple[Tensor, ...], weights: dict[str, Any]
+def _find_thresholds(
+    logits: Tensor, extremes: Tensor, parameters: tuple[Tensor, ...], weights: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Spans float32 [R, SPAN] of rows, and thresholds int32 [R]."""
+    """Return the spans float32 [R, SPAN] and the thresholds int32 [R] of rows."""
     (rows, vocab), blocks = logits.shape, extremes.shape[2]
     spans = logits.new_empty(rows, SPAN.value)
-    sums = asked[2].new_empty(rows, SUMS.value + CHOICES)
+    sums = parameters[2].new_empty(rows, SUMS.value + CHOICES)
     candidates = logits.new_empty(rows, min(CAPACITY, vocab))
     thresholds = sums.new_empty(rows, dtype=torch.int32)
-    known = *asked, spans, sums
+    row_state = *parameters, spans, sums
     sizes = {"VOCAB": vocab, "CHOICES": CHOICES}
     blocked = {"BLOCKS": blocks, "BLOCK": BLOCK, **sizes}
     listed = {"CAPACITY": candidates.shape[1]}
-    most = {"BLOCKS": blocks, "MOST_BLOCKS": triton.next_power_of_2(blocks)}
+    padded = {"BLOCKS": blocks, "MOST_BLOCKS": triton.next_power_of_2(blocks)}
     depth = {name: weights[name] for name in ("SCALE_BITS", "LOG2E")}
-    begin_kernel[(rows,)](extremes, *known, **most, **sizes, **depth, **OPTIONS)
+    begin_kernel[(rows,)](extremes, *row_state, **padded, **sizes, **depth, **OPTIONS)
     for _ in range(STEPS):
         narrow_kernel[(rows, blocks)](
-            logits, *known, FEW=FEW, **blocked, **weights, **narrow.OPTIONS
+            logits, *row_state, FEW=FEW, **blocked, **weights, **narrow.OPTIONS
         )
     gather_kernel[(rows, blocks)](
         logits,
         extremes,
-        *known,
+        *row_state,
         candidates,
         LANES=min(LANES, BLOCK),
         **blocked,
@@ -121,7 +122,7 @@ def _searched(
     )
     exact_kernel[(rows,)](
         logits,
-        *known,
+        *row_state,
         candidates,
         thresholds,
         TILE=TILE,

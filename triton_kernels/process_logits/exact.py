@@ -1,12 +1,12 @@
-"""Thresholds to the bit, among what may be one.
+"""Finds the exact thresholds among the candidates.
 
-Importing this module needs triton. No product is fused with a sum.
+Importing this module needs triton. Products are not fused into sums.
 """
 
 import triton
 import triton.language as tl
 
-from eagle_aot.triton_kernels.process_logits.numbers import (
+from eagle_aot.triton_kernels.process_logits.integers import (
     LOWEST,
     UNBOUNDED,
     end_of,
@@ -22,7 +22,7 @@ from eagle_aot.triton_kernels.process_logits.search import (
     LOW,
     SPAN,
     SUMS,
-    asked,
+    row_parameters,
 )
 
 TILE = 4096
@@ -30,7 +30,7 @@ OPTIONS = {"num_warps": 16, "enable_fp_fusion": False}
 
 
 @triton.jit
-def tile(
+def load_tile(
     source_ptr: tl.tensor,
     start: tl.tensor,
     count: tl.tensor,
@@ -44,8 +44,10 @@ def tile(
     LOG2E: tl.constexpr,
     EXP2: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
-    """Of TILE logits, those whose order is from `lowest` on and below `end`: which they are, their
-    orders, and what each counts or weighs, zero for all others."""
+    """Load TILE logits; those whose order is in [lowest, end) are candidates.
+
+    Returns whether each is a candidate, its order, and its count or weight, which is 0 for others.
+    """
     at = start + tl.arange(0, TILE)
     value = tl.load(source_ptr + at, mask=at < count, other=float("-inf")) * scale
     order = ordered(value)
@@ -74,41 +76,42 @@ def threshold(
     LOG2E: tl.constexpr,
     EXP2: tl.constexpr,
 ) -> tl.tensor:
-    """The largest order from `lowest` on and below `end` that reaches the goal, int32, or the share
-    `top_p` of all these where the goal is 0.
+    """Return the largest order in [lowest, end) whose sum reaches the goal, int32.
 
-    The first tile stays in registers; what is behind it is read again for each bit.
+    If the goal is 0, it is the share `top_p` of the sum of all candidates. The first tile stays in
+    registers; the others are read again for each bit.
     """
-    between, order, each = tile(
+    between, order, each = load_tile(
         source_ptr, 0, count, scale, largest, lowest, end,
         TILE, IS_WEIGHED, SCALE_BITS, LOG2E, EXP2,
     )  # fmt: skip
-    least, most = tl.where(between, order, UNBOUNDED), tl.where(between, order, LOWEST)
-    together = each
+    least, largest_order = tl.where(between, order, UNBOUNDED), tl.where(between, order, LOWEST)
+    total = each
     for start in range(TILE, count, TILE):
-        between, others, weights = tile(
+        between, orders, weights = load_tile(
             source_ptr, start, count, scale, largest, lowest, end,
             TILE, IS_WEIGHED, SCALE_BITS, LOG2E, EXP2,
         )  # fmt: skip
-        least = tl.minimum(least, tl.where(between, others, UNBOUNDED))
-        most = tl.maximum(most, tl.where(between, others, LOWEST))
-        together += weights
+        least = tl.minimum(least, tl.where(between, orders, UNBOUNDED))
+        largest_order = tl.maximum(largest_order, tl.where(between, orders, LOWEST))
+        total += weights
     if goal == 0:
-        goal = tl.ceil(tl.sum(together, axis=0).to(tl.float64) * top_p).to(tl.int64)
-    found, beyond = tl.min(least, axis=0).to(tl.int64), tl.max(most, axis=0).to(tl.int64) + 1
-    while beyond - found > 1:
-        middle = found + ((beyond - found) >> 1)
+        goal = tl.ceil(tl.sum(total, axis=0).to(tl.float64) * top_p).to(tl.int64)
+    result = tl.min(least, axis=0).to(tl.int64)
+    beyond = tl.max(largest_order, axis=0).to(tl.int64) + 1
+    while beyond - result > 1:
+        middle = result + ((beyond - result) >> 1)
         reached = tl.where(order >= middle.to(tl.int32), each, 0)
         for start in range(TILE, count, TILE):
-            _, others, weights = tile(
+            _, orders, weights = load_tile(
                 source_ptr, start, count, scale, largest, lowest, end,
                 TILE, IS_WEIGHED, SCALE_BITS, LOG2E, EXP2,
             )  # fmt: skip
-            reached += tl.where(others >= middle.to(tl.int32), weights, 0)
+            reached += tl.where(orders >= middle.to(tl.int32), weights, 0)
         is_enough = above + tl.sum(reached, axis=0) >= goal
-        found = tl.where(is_enough, middle, found)
+        result = tl.where(is_enough, middle, result)
         beyond = tl.where(is_enough, beyond, middle)
-    return found.to(tl.int32)
+    return result.to(tl.int32)
 
 
 @triton.jit
@@ -130,15 +133,15 @@ def exact_kernel(
     LOG2E: tl.constexpr,
     EXP2: tl.constexpr,
 ) -> None:
-    """A row: the order, int32, of the least value that it keeps, LOWEST for all."""
+    """Find the int32 order of the least value that a row keeps; LOWEST keeps all."""
     row = tl.program_id(0)
-    scale, _, top_p, counted, weighed = asked(
+    scale, _, top_p, cuts_top_k, cuts_top_p = row_parameters(
         row, scale_ptr, sequences_ptr, top_k_ptr, top_p_ptr, VOCAB
     )
     spans_ptr += row * SPAN
     sums_ptr += row * (SUMS + CHOICES)
     largest = tl.load(spans_ptr + LARGEST_VALUE)
-    if not ((counted | weighed) & (largest > float("-inf"))):
+    if not ((cuts_top_k | cuts_top_p) & (largest > float("-inf"))):
         tl.store(thresholds_ptr + row, LOWEST)
         return
     low = tl.load(spans_ptr + LOW)
@@ -148,13 +151,13 @@ def exact_kernel(
     source_ptr, count = candidates_ptr + row * CAPACITY, tl.load(sums_ptr + COUNT).to(tl.int32)
     if count > CAPACITY:
         source_ptr, count = x_ptr + row.to(tl.int64) * VOCAB, VOCAB
-    if counted & (low > float("-inf")):
+    if cuts_top_k & (low > float("-inf")):
         lowest = threshold(
             source_ptr, count, scale, largest, lowest, end, above, goal, top_p,
             TILE, False, SCALE_BITS, LOG2E, EXP2,
         )  # fmt: skip
-    if weighed:
-        if counted:
+    if cuts_top_p:
+        if cuts_top_k:
             end, above, goal = UNBOUNDED, tl.zeros((), tl.int64), tl.zeros((), tl.int64)
         lowest = threshold(
             source_ptr, count, scale, largest, lowest, end, above, goal, top_p,

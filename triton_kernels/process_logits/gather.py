@@ -1,4 +1,4 @@
-"""What of a row may be its threshold, put together.
+"""Collects the logits of a row that may be its threshold.
 
 Importing this module needs triton.
 """
@@ -6,20 +6,20 @@ Importing this module needs triton.
 import triton
 import triton.language as tl
 
-from eagle_aot.triton_kernels.process_logits.numbers import LARGEST, end_of, ordered
+from eagle_aot.triton_kernels.process_logits.integers import LARGEST, end_of, ordered
 from eagle_aot.triton_kernels.process_logits.search import (
     COUNT,
     HIGH,
     LOW,
     SPAN,
     SUMS,
-    asked,
+    row_parameters,
 )
 
 CAPACITY = 16384
-"""Candidates of a row. Where there are more, the row itself is read in their place."""
+"""Maximum candidates of a row; if there are more, the row itself is read instead."""
 LANES = 1024
-"""Columns of a block's logits, each of which one thread has to itself and counts up alone."""
+"""Columns of a block as a matrix; each column belongs to one thread, which counts it alone."""
 
 
 @triton.jit
@@ -40,20 +40,20 @@ def gather_kernel(
     CHOICES: tl.constexpr,
     CAPACITY: tl.constexpr,
 ) -> None:
-    """A block of a row: its logits between the two numbers, or all that `top_k` may leave where
-    `top_p` comes after it, in any order.
+    """Collect the candidates of a block of a row in any order.
 
+    These are the logits in the span of the row, or all that `top_k` may keep if `top_p` follows.
     `candidates` float32 [R, CAPACITY] are not scaled.
     """
     row, block = tl.program_id(0), tl.program_id(1)
-    scale, _, _, counted, weighed = asked(
+    scale, _, _, cuts_top_k, cuts_top_p = row_parameters(
         row, scale_ptr, sequences_ptr, top_k_ptr, top_p_ptr, VOCAB
     )
-    if not (counted | weighed):
+    if not (cuts_top_k | cuts_top_p):
         return
     low, high = tl.load(spans_ptr + row * SPAN + LOW), tl.load(spans_ptr + row * SPAN + HIGH)
-    low = tl.where(counted & weighed, tl.maximum(low, -LARGEST), low)
-    high = tl.where(counted & weighed, float("inf"), high)
+    low = tl.where(cuts_top_k & cuts_top_p, tl.maximum(low, -LARGEST), low)
+    high = tl.where(cuts_top_k & cuts_top_p, float("inf"), high)
     largest = tl.load(extremes_ptr + row * 2 * BLOCKS + block) * scale
     if (low == float("-inf")) | (largest < low):
         return
@@ -65,11 +65,11 @@ def gather_kernel(
     between = (order >= ordered(low)) & (order < end_of(high))
     count = between.to(tl.int32)
     in_lane = tl.sum(count, axis=0)
-    number = tl.sum(in_lane, axis=0)
-    if number == 0:
+    total = tl.sum(in_lane, axis=0)
+    if total == 0:
         return
-    found_ptr = sums_ptr + row * (SUMS + CHOICES) + COUNT
-    before = tl.atomic_add(found_ptr, number.to(tl.int64), sem="relaxed").to(tl.int32)
-    lanes_before = before + tl.cumsum(in_lane, axis=0) - in_lane
-    place = lanes_before[None, :] + tl.cumsum(count, axis=0) - 1
-    tl.store(candidates_ptr + row * CAPACITY + place, x, mask=between & (place < CAPACITY))
+    count_ptr = sums_ptr + row * (SUMS + CHOICES) + COUNT
+    first = tl.atomic_add(count_ptr, total.to(tl.int64), sem="relaxed").to(tl.int32)
+    lane_first = first + tl.cumsum(in_lane, axis=0) - in_lane
+    index = lane_first[None, :] + tl.cumsum(count, axis=0) - 1
+    tl.store(candidates_ptr + row * CAPACITY + index, x, mask=between & (index < CAPACITY))

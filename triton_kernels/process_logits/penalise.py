@@ -1,7 +1,7 @@
-"""Biases, penalties and what may not be chosen yet, in one pass over the logits.
+"""Applies biases and penalties and masks stop ids, in one pass over the logits.
 
-Importing this module needs triton. No product is fused with a sum: the eager twin has the same
-bits.
+Importing this module needs triton. Products are not fused into sums, so that the bits are those of
+the eager reference.
 """
 
 import triton
@@ -33,21 +33,21 @@ def penalise_kernel(
     BLOCK: tl.constexpr,
     PATH: tl.constexpr,
 ) -> None:
-    """One block of one row, its largest, and its least that is finite."""
+    """Process one block of one row; store its maximum and its least finite value."""
     row, block = tl.program_id(0), tl.program_id(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < VOCAB
     sequence = tl.load(sequences_ptr + row)
-    of_text = sequence * VOCAB + column
+    token = sequence * VOCAB + column
     at = row.to(tl.int64) * VOCAB + column
     x = tl.load(logits_ptr + at, mask=inside, other=float("-inf")).to(tl.float32)
     if tl.load(biased_ptr + sequence):
-        x += tl.load(bias_ptr + of_text, mask=inside, other=0.0)
+        x += tl.load(bias_ptr + token, mask=inside, other=0.0)
     if tl.load(penalised_ptr + sequence):
-        count = tl.load(counts_ptr + of_text, mask=inside, other=0)
+        count = tl.load(counts_ptr + token, mask=inside, other=0)
         for step in range(PATH):
             count += (column == tl.load(paths_ptr + row * PATH + step)).to(tl.int32)
-        seen = (tl.load(seen_ptr + of_text, mask=inside, other=0) != 0) | (count > 0)
+        seen = (tl.load(seen_ptr + token, mask=inside, other=0) != 0) | (count > 0)
         repetition = tl.load(penalties_ptr + sequence * 3)
         presence = tl.load(penalties_ptr + sequence * 3 + 1)
         frequency = tl.load(penalties_ptr + sequence * 3 + 2)
@@ -55,7 +55,7 @@ def penalise_kernel(
         x = tl.where(seen, repeated, x) - tl.where(count > 0, presence, 0.0)
         x -= frequency * count.to(tl.float32)
     if tl.load(positions_ptr + row) < tl.load(least_ptr + sequence):
-        stops = tl.load(stops_ptr + of_text, mask=inside, other=0) != 0
+        stops = tl.load(stops_ptr + token, mask=inside, other=0) != 0
         x = tl.where(stops, float("-inf"), x)
     tl.store(out_ptr + at, x, mask=inside)
     largest = tl.max(tl.where(inside, x, float("-inf")), axis=0)
@@ -75,15 +75,19 @@ def launch(
     texts: tuple[Tensor, Tensor],
     stops: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """logits [R, V] -> the same processed, float32, and of each block the largest and the least
-    that is finite, infinity for none: float32 [R, 2, N].
+    """Process logits [R, V]; return them as float32 and the extremes of each block.
 
-    Rows are of `sequences` int64 [R], choose tokens at `positions` int64 [R] and have `paths` int64
-    [R, P] of drafts behind their text, -1 where there is none. Of S sequences: `bias` is which have
-    one, bool [S], and float32 [S, V]; `penalties` which have any, bool [S], and float32 [S, 3] of
-    repetition, presence and frequency; `texts` how often each token was generated, int32 [S, V],
-    and which the prompt has, bool [S, V]; `stops` the position before which stop ids may not be
-    chosen, int64 [S], and which these are, bool [S, V].
+    The extremes float32 [R, 2, N] are the maximum and the least finite value, infinity if there is
+    none. Rows belong to `sequences` int64 [R], choose the tokens at `positions` int64 [R], and have
+    the draft tokens `paths` int64 [R, P] before them, -1 where there is none. For S sequences:
+
+    - `bias`: whether each has one, bool [S], and the biases, float32 [S, V];
+    - `penalties`: whether each has any, bool [S], and repetition, presence and frequency penalties,
+      float32 [S, 3];
+    - `texts`: how often each token was generated, int32 [S, V], and whether the prompt has it, bool
+      [S, V];
+    - `stops`: the position before which stop ids may not be chosen, int64 [S], and these ids, bool
+      [S, V].
     """
     rows, vocab = logits.shape
     blocks = triton.cdiv(vocab, BLOCK)

@@ -1,38 +1,37 @@
-"""What is known of a row whose threshold is looked for, at first and in between.
+"""The search for the threshold of a row: its state, its start and its steps.
 
-A threshold is the largest number such that what is no smaller reaches a goal: the `top_k` of a row,
-each token counting as one, or the share `top_p` of its weights. Where a row asks for both, it is
-the first that is looked for in all of the row, and the second among what the first leaves.
+A threshold is the largest number for which the logits that are not smaller reach a goal: `top_k`,
+with each token counting as one, or the share `top_p` of all weights. If a row has both, `top_k` is
+searched in the whole row and `top_p` among the tokens that `top_k` keeps.
 
-The row is summed up from each of `CHOICES` numbers on that lie evenly between two, and so again in
-between the two of these that the threshold proves to lie between. Any numbers would lead to the
-same threshold, these soon leave few logits. Importing this module needs triton. No product is fused
-with a sum.
+A step sums the row from each of `CHOICES` evenly spaced bounds on, and the next step does the same
+between the two bounds that enclose the threshold. Any bounds lead to the same threshold; these soon
+leave few logits. Importing this module needs triton. Products are not fused into sums.
 """
 
 import triton
 import triton.language as tl
 
-from eagle_aot.triton_kernels.process_logits.numbers import LARGEST, octaves
+from eagle_aot.triton_kernels.process_logits.integers import LARGEST, octaves
 
 CHOICES = 8
 
-# Of a row's numbers, float32 [SPAN]: those that are summed up from lie evenly between LOW and LAST,
-# but the first, which is LEAST; the threshold is below HIGH; LARGEST_VALUE is the row's.
+# Indices of a row's numbers, float32 [SPAN]: bounds are evenly spaced between LOW and LAST, except
+# the first one, which is LEAST; the threshold is below HIGH; LARGEST_VALUE is the row's maximum.
 LEAST, LOW, LAST, HIGH, LARGEST_VALUE = (tl.constexpr(n) for n in range(5))
 SPAN = tl.constexpr(5)
 
-# And of its whole numbers, int64 [SUMS + CHOICES]: what is to be reached, 0 for what is not known
-# yet; what reaches HIGH; whether there is too much in between; how many candidates there are; how
-# many blocks were summed up; and the sums.
+# Indices of a row's integers, int64 [SUMS + CHOICES]: the goal, 0 if it is not known yet; the sum
+# from HIGH on; whether the span holds too many logits; the number of candidates; the number of
+# blocks that have been added; and the sums.
 GOAL, ABOVE, IS_WIDE, COUNT, ARRIVED, SUMS = (tl.constexpr(n) for n in range(6))
 
 COUNTED_RANGE = tl.constexpr(64.0)
-"""Of logits below the largest, where `top_k` is looked for at first."""
+"""The distance below the maximum in which `top_k` is searched first."""
 
 
 @triton.jit
-def asked(
+def row_parameters(
     row: tl.tensor,
     scale_ptr: tl.tensor,
     sequences_ptr: tl.tensor,
@@ -40,7 +39,7 @@ def asked(
     top_p_ptr: tl.tensor,
     VOCAB: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
-    """A row's scale, top_k and top_p, and whether it is cut by one and by the other."""
+    """Return a row's scale, top_k and top_p, and whether it is cut by top_k and by top_p."""
     sequence, scale = tl.load(sequences_ptr + row), tl.load(scale_ptr + row)
     top_k, top_p = tl.load(top_k_ptr + sequence), tl.load(top_p_ptr + sequence)
     return scale, top_k, top_p, (scale > 0) & (top_k < VOCAB), (scale > 0) & (top_p < 1)
@@ -48,7 +47,7 @@ def asked(
 
 @triton.jit
 def bound(least: tl.tensor, low: tl.tensor, last: tl.tensor, share: tl.tensor) -> tl.tensor:
-    """A number that is summed up from: `least`, which no other is below, for the share 0."""
+    """Return the bound for a share of the span; for share 0 it is `least`, the smallest one."""
     return tl.where(share == 0, least, low + (last - low) * share)
 
 
@@ -68,13 +67,13 @@ def begin_kernel(
     SCALE_BITS: tl.constexpr,
     LOG2E: tl.constexpr,
 ) -> None:
-    """A row's span, within which most thresholds lie.
+    """Set the first span of a row, which contains most thresholds.
 
-    All tokens that are lower than the largest by log(VOCAB / (1 - top_p)) have less than 1 - top_p
-    of the probability together.
+    All tokens that are below the maximum by log(VOCAB / (1 - top_p)) or more have a total
+    probability of less than 1 - top_p.
     """
     row = tl.program_id(0)
-    scale, top_k, top_p, counted, weighed = asked(
+    scale, top_k, top_p, cuts_top_k, cuts_top_p = row_parameters(
         row, scale_ptr, sequences_ptr, top_k_ptr, top_p_ptr, VOCAB
     )
     factor = tl.where(scale > 0, scale, 1.0)
@@ -85,7 +84,7 @@ def begin_kernel(
     last = tl.minimum(largest, LARGEST)
     least = tl.minimum(tl.maximum(least, -LARGEST), last)
     depth = tl.minimum(octaves(VOCAB / tl.maximum(1 - top_p, 1e-30)), SCALE_BITS + 2.0) / LOG2E
-    depth = tl.where(counted, COUNTED_RANGE * scale, depth)
+    depth = tl.where(cuts_top_k, COUNTED_RANGE * scale, depth)
     spans_ptr += row * SPAN
     tl.store(spans_ptr + LEAST, least)
     tl.store(spans_ptr + LOW, tl.maximum(last - depth, least))
@@ -93,9 +92,9 @@ def begin_kernel(
     tl.store(spans_ptr + HIGH, float("inf"))
     tl.store(spans_ptr + LARGEST_VALUE, largest)
     sums_ptr += row * (SUMS + CHOICES)
-    tl.store(sums_ptr + GOAL, tl.where(counted, top_k, 0))
+    tl.store(sums_ptr + GOAL, tl.where(cuts_top_k, top_k, 0))
     tl.store(sums_ptr + ABOVE, 0)
-    tl.store(sums_ptr + IS_WIDE, (counted | weighed) & (largest > float("-inf")))
+    tl.store(sums_ptr + IS_WIDE, (cuts_top_k | cuts_top_p) & (largest > float("-inf")))
     tl.store(sums_ptr + COUNT, 0)
     tl.store(sums_ptr + ARRIVED, 0)
     tl.store(sums_ptr + SUMS + tl.arange(0, CHOICES), tl.zeros((CHOICES,), tl.int64))
@@ -108,10 +107,10 @@ def narrower(
     top_p: tl.tensor,
     CHOICES: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
-    """With all blocks of a row summed up, between which two numbers its threshold lies, the lower
-    of them minus infinity where none reaches the goal, and what lies in between.
+    """Narrow a row's span, after all of its blocks have been added, and reset the sums.
 
-    Sums are zeros again for the next time.
+    Returns the two bounds that enclose the threshold and the sum between them. The lower bound is
+    minus infinity if no sum reaches the goal.
     """
     share = tl.arange(0, CHOICES)
     sums = tl.load(sums_ptr + SUMS + share)
@@ -127,7 +126,7 @@ def narrower(
     low = tl.max(tl.where(sums < goal, float("-inf"), bounds), axis=0)
     high = tl.minimum(high, tl.min(tl.where(sums < goal, bounds, float("inf")), axis=0))
     last = tl.minimum(last, high)
-    tl.debug_barrier()  # all threads have read what is written now
+    tl.debug_barrier()  # all threads have read before any writes
     tl.store(spans_ptr + LEAST, low)
     tl.store(spans_ptr + LOW, low)
     tl.store(spans_ptr + LAST, last)

@@ -1,4 +1,4 @@
-"""The residual sum and its norms on a GPU: one program a row, which reads everything once.
+"""The residual sum and its norms on a GPU: one program per row, which reads everything once.
 
 Importing this module needs triton.
 """
@@ -13,7 +13,7 @@ WARPS = 8
 
 @triton.jit
 def rms_norm(x: tl.tensor, weight: tl.tensor, H: tl.constexpr, EPS: tl.constexpr) -> tl.tensor:
-    """x float32 [BLOCK], zero from H on, over its root mean square, times weight."""
+    """Normalise x float32 [BLOCK], zero from H on, by its root mean square; multiply by weight."""
     return x * tl.rsqrt(tl.sum(x * x) / H + EPS) * weight.to(tl.float32)
 
 
@@ -35,12 +35,12 @@ def residual_norm_kernel(
     POST_EPS: tl.constexpr,
     NEXT_EPS: tl.constexpr,
 ) -> None:
-    """One row. Rounds to the stream's dtype after each step, as separate modules do."""
+    """Process one row, rounding to the stream's dtype after each step as separate modules do."""
     dtype = out_ptr.dtype.element_ty
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < H
-    # All that does not depend on a sum is on its way before the first of them.
+    # Everything that does not depend on a sum is loaded before the first one.
     next_weight = tl.load(next_ptr + column, mask=inside, other=0.0)
     post_weight = next_weight
     if HAS_POST:
@@ -71,7 +71,7 @@ def launch(
     post_eps: float,
     next_eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """A call of the kernel: arguments and result as for `op.residual_norm`."""
+    """Launch the kernel; arguments and results are those of `op.residual_norm`, [1, T, H] each."""
     stream = stream.contiguous()
     out, normed = stream.new_empty(stream.shape), stream.new_empty(stream.shape)
     hidden, rows = stream.shape[-1], stream.shape[-2]

@@ -1,13 +1,12 @@
-"""Attention of a prompt's rows on a GPU: a Triton kernel that reads only what rows see.
+"""Attention of a prompt's rows on a GPU: a Triton kernel that reads only visible keys.
 
-Importing this module needs triton. Nothing does until the operator of `op.py` runs on a GPU or is
+Importing this module needs triton. The operator of `op.py` imports it only to run on a GPU or to be
 lowered for one.
 
-A program takes all heads of a key head for a tile of rows, all columns of the values or a part of
-them, and walks the keys that these see in the order of positions, in tiles that begin at multiples
-of their length. A key that a row may not see adds exactly nothing to it, and there is one loop for
-tiles that hide keys from some rows and for those that do not. So a row's bits depend on its
-position and its visible keys alone.
+A program processes all query heads of a key head for a tile of rows, and all columns of the values
+or a part of them. It iterates over the visible keys in order of position, in tiles that begin at
+multiples of their length. A masked key adds exactly 0 to a row, and one loop serves tiles with and
+without masked keys. So a row's bits depend only on its position and its visible keys.
 """
 
 import math
@@ -46,15 +45,14 @@ def sdpa_prompt_kernel(
     KEY_TILE: tl.constexpr,
     AHEAD: tl.constexpr,
 ) -> None:
-    """ROWS rows of all heads of a key head: q [rows, HEADS, D] -> out, the same.
+    """Attend with ROWS rows of all query heads of a key head: q, out [rows, HEADS, D].
 
-    With AHEAD a row sees on to `last`, where that is behind its own position.
-    k and v [HEADS / GROUP, caches, slots, D], of whose columns of values a program takes VALUES.
-    Programs of one head are neighbours, which find its keys in L2; those of the last rows, which
-    see most, come first.
+    k and v are [HEADS / GROUP, caches, slots, D]; a program computes VALUES columns of the values.
+    With AHEAD a row also sees positions up to `last`. Programs of one head are neighbours, which
+    find its keys in L2; those of the last rows, which see the most keys, come first.
     """
     PARTS: tl.constexpr = D // VALUES
-    rows = tl.full((), rows, tl.int32)  # a size comes as 64 bits, or as a number that is known
+    rows = tl.full((), rows, tl.int32)  # a size is passed as 64 bits, or as a known number
     row_tiles = tl.cdiv(rows, ROWS)
     program = tl.program_id(0) // PARTS
     first_column = tl.program_id(0) % PARTS * VALUES
@@ -63,18 +61,18 @@ def sdpa_prompt_kernel(
     tile_row = tl.arange(0, ROW_TILE)
     row = first_row + tile_row // GROUP
     used = (tile_row < ROWS * GROUP) & (row < rows)
-    text = tl.load(input_pos_ptr).to(tl.int32)
+    start = tl.load(input_pos_ptr).to(tl.int32)
     cache = tl.load(sequence_ptr)
-    position = text + row
-    low = text + first_row
-    high = text + tl.minimum(first_row + ROWS, rows) - 1
+    position = start + row
+    low = start + first_row
+    high = start + tl.minimum(first_row + ROWS, rows) - 1
     last, end = position, high
     if AHEAD:
-        told = tl.load(last_ptr + row, mask=used, other=-1).to(tl.int32)
-        last = tl.maximum(position, told)
-        end = tl.maximum(high, tl.max(told, 0))
+        last_visible = tl.load(last_ptr + row, mask=used, other=-1).to(tl.int32)
+        last = tl.maximum(position, last_visible)
+        end = tl.maximum(high, tl.max(last_visible, 0))
     d, columns = tl.arange(0, D), first_column + tl.arange(0, VALUES)
-    item = row * HEADS + kv_head * GROUP + tile_row % GROUP  # 32 bits reach 131,072 rows of 16,384
+    item = row * HEADS + kv_head * GROUP + tile_row % GROUP  # 32 bits: 131,072 rows of 16,384
     q = tl.load(q_ptr + item[:, None] * D + d[None, :], mask=used[:, None], other=0.0)
     k_ptr += (kv_head * caches + cache) * slots * D
     v_ptr += (kv_head * caches + cache) * slots * D
@@ -85,7 +83,7 @@ def sdpa_prompt_kernel(
     for tile in range(least // KEY_TILE * KEY_TILE, end + 1, KEY_TILE):
         key = tile + tl.arange(0, KEY_TILE)
         slot = key % RING if WINDOW else key
-        # What no row sees may be anything, NaN included.
+        # Keys that no row sees may hold anything, including NaN.
         present = ((key <= end) & (key >= least))[:, None]
         k = tl.load(k_ptr + slot[:, None] * D + d[None, :], mask=present, other=0.0)
         score = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -98,9 +96,9 @@ def sdpa_prompt_kernel(
                 visible = visible & (key[None, :] > position[:, None] - WINDOW)
             score = tl.where(visible, score, float("-inf"))
         m_ij = tl.maximum(m_i, tl.max(score, 1))
-        # Of a row that has seen no key yet, minus infinity less itself would be NaN.
+        # For a row without a visible key so far, -inf - -inf would be NaN.
         base = tl.where(m_ij == float("-inf"), 0.0, m_ij)
-        # A maximum that stays takes exactly nothing off: scaled after the difference, not before.
+        # The difference is scaled afterwards, so that an unchanged maximum gives exactly alpha = 1.
         alpha = tl.exp2((m_i - base) * SCALE)
         p = tl.exp2(tl.fma(score, SCALE, -(base * SCALE)[:, None]))
         l_i = tl.fma(l_i, alpha, tl.sum(p, 1))
@@ -108,8 +106,8 @@ def sdpa_prompt_kernel(
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
         m_i = m_ij
     out = acc / l_i[:, None]
-    place = item[:, None] * D + columns[None, :]
-    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=used[:, None])
+    offset = item[:, None] * D + columns[None, :]
+    tl.store(out_ptr + offset, out.to(out_ptr.dtype.element_ty), mask=used[:, None])
 
 
 def launch(
@@ -124,9 +122,9 @@ def launch(
     tiling: PromptTiling | None = None,
     last_visible: Tensor | None = None,
 ) -> Tensor:
-    """Attention as a call of the kernel: arguments and result as for `op.sdpa_prompt`.
+    """Launch the kernel; arguments and result are those of `op.sdpa_prompt`, [1, T, heads, D].
 
-    `tiling` is for comparisons: it replaces the one that the layer's shape is given.
+    `tiling` replaces the one that the layer's shape has, for comparisons.
     """
     _, rows, heads, head_dim = q.shape
     kv_heads, caches, slots, _ = k.shape

@@ -1,4 +1,4 @@
-"""What one program takes of a prompt's attention: plain numbers, without triton."""
+"""What one program computes of a prompt's attention; needs no triton."""
 
 from dataclasses import dataclass, replace
 
@@ -9,11 +9,12 @@ HEAD_DIMS = (16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True)
 class PromptTiling:
-    """`row_tile` query rows, all heads of a group for each token, against `key_tile` keys at a
-    time; `warps` and `stages` as Triton's. A head's values may be split between `parts` programs,
-    each of which finds the scores again.
+    """The tile sizes of the kernel.
 
-    Tiles of keys begin at multiples of `key_tile`, so that number decides a row's bits.
+    A program processes `row_tile` query rows (all heads of a group for each token) and `key_tile`
+    keys at a time. `warps` and `stages` are Triton's. The values of a head may be split among
+    `parts` programs, and each computes the scores again. Tiles of keys begin at multiples of
+    `key_tile`, so a row's bits depend on it.
     """
 
     row_tile: int
@@ -23,7 +24,7 @@ class PromptTiling:
     parts: int = 1
 
 
-# What registers and shared memory of an H100 hold: 128 KiB of sums, and 192 to 224 KiB.
+# Sizes that fit an H100: 128 KiB of sums in registers, 192 to 224 KiB in shared memory.
 WIDEST = PromptTiling(128, 32, 8, 2, parts=2)
 WIDE = PromptTiling(128, 64, 8, 2)
 NARROW = PromptTiling(128, 64, 8, 3)
@@ -36,17 +37,17 @@ TILINGS = {
         128: replace(NARROW, stages=2),
     },
 }
-"""By KiB of shared memory, and by the head dimension, the last for less."""
+"""Tilings by KiB of shared memory and by head dimension; the last one also for smaller heads."""
 
 
 def choose_tiling(head_dim: int) -> PromptTiling:
-    """The tiling of a layer on the GPU here; of nothing else, so that rows keep their bits."""
+    """Return the tiling for `head_dim` on this GPU; nothing else may change a row's bits."""
     tilings = fitting(TILINGS)
     return tilings[max(head_dim, min(tilings))]
 
 
 def is_tileable(heads: int, kv_heads: int, head_dim: int) -> bool:
-    """Whether the kernel holds all heads of a group for at least one token."""
+    """Whether a tile holds all heads of a group for at least one token."""
     return (
         head_dim in HEAD_DIMS
         and heads % kv_heads == 0

@@ -1,4 +1,4 @@
-"""Attention of a few rows over a flat or a ring cache."""
+"""Attention of a few rows over flat or ring caches."""
 
 from eagle_aot.triton_kernels.sdpa_splitk.op import is_servable, sdpa_splitk
 from eagle_aot.triton_kernels.sdpa_splitk.reference import sdpa_reference, visible_slots

@@ -1,4 +1,4 @@
-"""Attention of rows on a GPU: the second kernel, which adds up what a row's chunks left.
+"""Attention of rows on a GPU: the second kernel, which adds up the partial results of chunks.
 
 Importing this module needs triton.
 """
@@ -25,10 +25,10 @@ def sdpa_combine_kernel(
     SPLIT_TILE: tl.constexpr,
     D_TILE: tl.constexpr,
 ) -> None:
-    """A stretch of one row and head of out [items, D], from what `sdpa_splitk_kernel` left.
+    """Compute D_TILE elements of one row and head of out [items, D], from partial results.
 
-    All chunks are added in one tile: in an order that is fixed by their distance from the row's
-    first one, with zeros for those behind its last one. The tail is added to their sum.
+    All chunks are added in one tile, in an order that is fixed by their distance from the row's
+    first chunk, with zeros after its last one. The tail is added to their sum.
     """
     item = tl.program_id(0)
     d = tl.program_id(1) * D_TILE + tl.arange(0, D_TILE)
@@ -41,20 +41,20 @@ def sdpa_combine_kernel(
         split = chunk % SPLITS
     else:
         live = split * chunk_length(reach, CHUNK, SPLITS) <= reach
-    place = split * items + item
+    index = split * items + item
     field = (SPLITS + 1) * items
-    m_i = tl.load(stats_ptr + place, mask=live, other=float("-inf"))
-    l_i = tl.load(stats_ptr + field + place, mask=live, other=0.0)
-    peak = tl.load(stats_ptr + 2 * field + place, mask=live, other=0.0)
-    partial = partial_ptr + place.to(tl.int64)[:, None] * D + d[None, :]
+    m_i = tl.load(stats_ptr + index, mask=live, other=float("-inf"))
+    l_i = tl.load(stats_ptr + field + index, mask=live, other=0.0)
+    peak = tl.load(stats_ptr + 2 * field + index, mask=live, other=0.0)
+    partial = partial_ptr + index.to(tl.int64)[:, None] * D + d[None, :]
     unit = tl.load(partial, mask=live[:, None], other=0.0).to(tl.float32)
-    # Padding left nothing: it becomes zeros over a sum of one.
-    real = position >= 0
-    place = SPLITS * items + item
-    tail_m = tl.load(stats_ptr + place, mask=real, other=0.0)
-    tail_l = tl.load(stats_ptr + field + place, mask=real, other=1.0)
-    tail_peak = tl.load(stats_ptr + 2 * field + place, mask=real, other=0.0)
-    tail_unit = tl.load(partial_ptr + place.to(tl.int64) * D + d, mask=real, other=0.0)
+    # Padding has no partial results: it becomes 0 / 1.
+    is_row = position >= 0
+    index = SPLITS * items + item
+    tail_m = tl.load(stats_ptr + index, mask=is_row, other=0.0)
+    tail_l = tl.load(stats_ptr + field + index, mask=is_row, other=1.0)
+    tail_peak = tl.load(stats_ptr + 2 * field + index, mask=is_row, other=0.0)
+    tail_unit = tl.load(partial_ptr + index.to(tl.int64) * D + d, mask=is_row, other=0.0)
     max_m = tl.maximum(tl.max(m_i, 0), tail_m)
     alpha = tl.exp2(m_i - max_m)
     tail_alpha = tl.exp2(tail_m - max_m)

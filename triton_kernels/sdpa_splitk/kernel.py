@@ -1,16 +1,17 @@
 """Attention of rows on a GPU: two Triton kernels that read a visible key once per tile of rows.
 
-Importing this module needs triton. Nothing does until the operator of `op.py` runs on a GPU or is
+Importing this module needs triton. The operator of `op.py` imports it only to run on a GPU or to be
 lowered for one.
 
-The first kernel deals a row's keys out to the device. Its committed ones, up to `TAIL` before its
-position, go in chunks, one per program, for a tile of rows of one sequence; tails go to programs
-that gather those of some rows. The second kernel adds a row's chunks up, the tail last.
+The first kernel divides a row's keys among programs. Committed keys, up to `TAIL` before the row's
+position, are divided into chunks: one program processes a chunk for a tile of rows of one sequence.
+Other programs gather the tails of some rows. The second kernel adds up a row's chunks, and its tail
+last.
 
-How long a row's chunks are follows from its own position (`tiling.py`), tiles of keys start at
-fixed distances from their chunk's start, and a key that a row may not see adds exactly nothing to
-it. So a row's bits depend on its position and its visible keys alone: not on the rows beside it,
-nor on which tile it is in, and not on where its tail lies or how long the cache is.
+The length of a row's chunks depends on its own position (`tiling.py`), tiles of keys start at fixed
+distances from the start of their chunk, and a masked key adds exactly 0 to a row. So a row's bits
+depend only on its position and its visible keys: not on the other rows, on its tile, on the slots
+of its tail, or on the length of the cache.
 """
 
 import math
@@ -24,13 +25,13 @@ from torch.library import wrap_triton
 from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel
 from eagle_aot.triton_kernels.sdpa_splitk.steps import (
     attend,
+    cache_lines,
     chunk_length,
-    fetch,
     first_chunk,
-    keep,
-    lines,
-    places_of,
+    prefetch,
     queries,
+    store_partial,
+    tile_items,
 )
 from eagle_aot.triton_kernels.sdpa_splitk.tail import attend_tails
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
@@ -43,14 +44,14 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
 LOG2_E = math.log2(math.e)
 
 COMBINE_D = {512: 256}
-"""Elements of a head per program of the second kernel, as measured on an H100."""
+"""Elements of a head per program of the second kernel, measured on an H100."""
 
 NARROW_COMBINE_D = 128
-"""Of other heads, if they have as many."""
+"""The same for other head dimensions, if they are that large."""
 
-COMBINE_HELD = 8192
-"""Elements that one of its warps holds. The fewer warps, the more of what is added lies in one
-thread's hands: mostly there is one."""
+COMBINE_ELEMENTS = 8192
+"""Elements per warp of the second kernel. With few warps a thread adds most elements itself;
+usually there is one warp."""
 
 
 @triton.jit(do_not_specialize=["batch", "rows", "caches", "slots"])
@@ -82,17 +83,17 @@ def sdpa_splitk_kernel(
     KEY_TILE: tl.constexpr,
     AHEAD: tl.constexpr,
 ) -> None:
-    """What one chunk of one key/value head contributes to each of ROWS rows of a sequence.
+    """Compute what one chunk of one key/value head adds to each of ROWS rows of a sequence.
 
     q [batch, rows, HEADS, D], k and v [HEADS / GROUP, caches, slots, D], int64 positions [batch,
     rows], sequences [batch] and tail [batch, rows, TAIL] -> partial [SPLITS + 1, batch, rows,
     HEADS, D], the weighted sum of values divided by its largest element, and stats float32 [3,
-    SPLITS + 1, batch, rows, HEADS]: the largest score (base 2), the sum of weights, that element.
+    SPLITS + 1, batch, rows, HEADS]: the maximum score (base 2), the sum of weights, that element.
 
-    Programs for tails come first. Of the others tiles of rows count fastest, then chunks: tiles
-    that read the same keys run side by side, and all but one find them in L2. Heads come last, in a
-    flat cache twice, for neighbours whose chunks differ in length: the second time serves those
-    with the longer chunks, and mostly there are none.
+    Programs for tails come first. In the others, tiles of rows vary fastest, then chunks: tiles
+    that read the same keys run at the same time, and all but one find them in L2. Heads vary last,
+    and in a flat cache twice, for neighbouring rows whose chunks differ in length: the second time
+    is for rows with the longer chunks, and usually there are none.
     """
     KV_HEADS: tl.constexpr = HEADS // GROUP
     program = tl.program_id(0)
@@ -111,9 +112,9 @@ def sdpa_splitk_kernel(
     split = program // (batch * row_tiles) % SPLITS
     head = program // (batch * row_tiles) // SPLITS
     kv_head = head % KV_HEADS
-    cache = tl.load(sequences_ptr + sequence)  # beside the positions, not behind them
-    row, item, used = places_of(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
-    # The last committed key: negative at the text's beginning, and of padding.
+    cache = tl.load(sequences_ptr + sequence)  # loaded together with the positions
+    row, item, used = tile_items(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
+    # The last committed key; negative at the start of a sequence and for padding.
     reach = tl.load(positions_ptr + row, mask=used, other=-1).to(tl.int32) - TAIL
     least = tl.min(tl.where(reach >= 0, reach, 1 << 30), 0)
     if WINDOW:
@@ -136,12 +137,12 @@ def sdpa_splitk_kernel(
     acc = tl.zeros((ROW_TILE, D), tl.float32)
     end = tl.minimum(start + length, bound + 1)
     if AHEAD:
-        line = lines(KEY_TILE, D, k_ptr.dtype.element_ty.primitive_bitwidth)
+        line = cache_lines(KEY_TILE, D, k_ptr.dtype.element_ty.primitive_bitwidth)
         zeros = tl.zeros_like(line)
     for tile in range(start, end, KEY_TILE):
         if AHEAD:
-            zeros |= fetch(k_ptr, tile + KEY_TILE, end, KEY_TILE, D)
-            zeros |= fetch(v_ptr, tile + KEY_TILE, end, KEY_TILE, D)
+            zeros |= prefetch(k_ptr, tile + KEY_TILE, end, KEY_TILE, D)
+            zeros |= prefetch(v_ptr, tile + KEY_TILE, end, KEY_TILE, D)
         key = tile + tl.arange(0, KEY_TILE)
         present = key <= bound
         visible = key[None, :] <= reach[:, None]
@@ -150,16 +151,16 @@ def sdpa_splitk_kernel(
             present = present & (key > least + TAIL - WINDOW)
             visible = visible & (key[None, :] > reach[:, None] + TAIL - WINDOW)
             slot = key % RING
-        place = slot[:, None] * D + d[None, :]
-        # What no row sees may be anything, NaN included: it is not read.
-        k = tl.load(k_ptr + place, mask=present[:, None], other=0.0)
-        v = tl.load(v_ptr + place, mask=present[:, None], other=0.0)
+        offset = slot[:, None] * D + d[None, :]
+        # Keys that no row sees may hold anything, including NaN; they are not read.
+        k = tl.load(k_ptr + offset, mask=present[:, None], other=0.0)
+        v = tl.load(v_ptr + offset, mask=present[:, None], other=0.0)
         m_i, l_i, acc = attend(q, k, v, visible, m_i, l_i, acc, SCALE)
     items = batch * rows * HEADS
     field = (SPLITS + 1) * items
-    keep(partial_ptr, stats_ptr, split * items + item, field, reach >= 0, m_i, l_i, acc, D)
+    store_partial(partial_ptr, stats_ptr, split * items + item, field, reach >= 0, m_i, l_i, acc, D)
     if AHEAD:
-        tl.store(stats_ptr + line, 0.0, mask=zeros != 0)  # never: see `fetch`
+        tl.store(stats_ptr + line, 0.0, mask=zeros != 0)  # never: see `prefetch`
 
 
 def launch(
@@ -174,24 +175,24 @@ def launch(
     ring: int,
     tiling: Tiling | None = None,
 ) -> Tensor:
-    """Attention as calls of the kernels: arguments and result as for `op.sdpa_splitk`.
+    """Launch both kernels; arguments and result are those of `op.sdpa_splitk`, [B, T, heads, D].
 
-    `tiling` is for comparisons: it replaces the one that the layer's shape is given.
+    `tiling` replaces the one that the layer's shape has, for comparisons.
     """
     batch, rows, heads, head_dim = q.shape
     kv_heads, caches, slots, _ = k.shape
     tiles = tiling or choose_tiling(heads, kv_heads, head_dim, window)
     group = heads // kv_heads
-    kept = torch.float32 if q.dtype == torch.float32 else torch.float16
+    partial_dtype = torch.float32 if q.dtype == torch.float32 else torch.float16
     items = batch * rows * heads
-    partial = q.new_empty((tiles.splits + 1, items, head_dim), dtype=kept)
+    partial = q.new_empty((tiles.splits + 1, items, head_dim), dtype=partial_dtype)
     stats = q.new_empty((3, tiles.splits + 1, items), dtype=torch.float32)
     out = q.new_empty(q.shape)
     layer = {"HEADS": heads, "D": head_dim, "TAIL": tail.shape[2], "WINDOW": window}
     layer |= {"CHUNK": tiles.chunk, "SPLITS": tiles.splits}
-    of_tile, of_tails = tile_rows(tiles, group), tail_rows(tiles, group)
-    chunks = triton.cdiv(rows, of_tile) * tiles.splits * (1 if window else 2)
-    tails = triton.cdiv(rows, of_tails)
+    rows_per_tile, rows_per_tail = tile_rows(tiles, group), tail_rows(tiles, group)
+    chunks = triton.cdiv(rows, rows_per_tile) * tiles.splits * (1 if window else 2)
+    tails = triton.cdiv(rows, rows_per_tail)
     wrap_triton(sdpa_splitk_kernel)[(batch * (tails + chunks) * kv_heads,)](
         q.contiguous(),
         k.contiguous(),
@@ -208,8 +209,8 @@ def launch(
         SCALE=scale * LOG2_E,
         GROUP=group,
         RING=ring,
-        ROWS=of_tile,
-        TAIL_ROWS=of_tails,
+        ROWS=rows_per_tile,
+        TAIL_ROWS=rows_per_tail,
         ROW_TILE=tiles.row_tile,
         KEY_TILE=tiles.key_tile,
         AHEAD=tiles.ahead and not triton.knobs.runtime.interpret,
@@ -233,6 +234,6 @@ def launch(
 
 
 def combine_tile(splits: int, head_dim: int) -> tuple[int, int]:
-    """Elements of a head per program of the second kernel, and its warps."""
+    """Return the elements of a head per program of the second kernel, and its number of warps."""
     width = COMBINE_D.get(head_dim, min(head_dim, NARROW_COMBINE_D))
-    return width, max(1, triton.next_power_of_2(splits) * width // COMBINE_HELD)
+    return width, max(1, triton.next_power_of_2(splits) * width // COMBINE_ELEMENTS)

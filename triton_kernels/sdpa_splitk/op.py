@@ -1,7 +1,7 @@
 """`eagle_aot::sdpa_splitk`, attention of the rows of several sequences as one operator.
 
-Traced by torch.export it is one node of the graph. Lowered for a GPU it becomes the kernels of
-`kernel.py`; on a CPU it is the reference. Neither importing this module nor tracing needs triton.
+It is one node of a graph traced by torch.export. Lowered for a GPU it becomes the kernels of
+`kernel.py`; on a CPU it runs the reference. Neither importing this module nor tracing needs triton.
 """
 
 from importlib.util import find_spec
@@ -14,10 +14,9 @@ from eagle_aot.triton_kernels.sdpa_splitk.reference import sdpa_reference
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import TAIL, is_tileable
 
 DTYPES = (torch.bfloat16, torch.float16)
-"""What the kernels are made for."""
+"""Dtypes that the kernels support."""
 
-# `triton_op` looks for the kernels behind the operator at once, and warns where triton is not
-# installed. There the operator is a plain one, without a kernel for GPUs.
+# `triton_op` warns if triton is not installed; the operator then has no kernel for GPUs.
 _operator = triton_op if find_spec("triton") else custom_op
 
 
@@ -33,26 +32,26 @@ def sdpa_splitk(
     window: int,
     ring: int,
 ) -> Tensor:
-    """`q` [B, T, heads, D] of `DTYPES`, T rows of each of B sequences -> the same, contiguous.
+    """Attend with `q` [B, T, heads, D], T rows of each of B sequences; same shape, contiguous.
 
-    `k`, `v` [kv_heads, S, slots, D] are the caches of S sequences, as in `reference.py`; they hold
-    the rows' own entries too. Head h reads key/value head h // (heads / kv_heads); scores are
-    multiplied by `scale`. `window` and `ring` are 0 for flat caches; the slots behind a ring's
-    first `ring` are never read. All that follows is int64, read on the device, and no shape depends
-    on it:
+    `q`, `k` and `v` have one of `DTYPES`. `k`, `v` [kv_heads, S, slots, D] are the caches of S
+    sequences, as in `reference.py`; the entries of the rows are already stored. Head h reads
+    key/value head h // (heads / kv_heads); scores are multiplied by `scale`. `window` and `ring`
+    are 0 for flat caches; slots after the first `ring` of a ring are never read. The other inputs
+    are int64 and read on the device; no shape depends on their values:
 
-    - `positions` [B, T], below 2^30: where a row stands in its text. -1 is padding, which comes out
-      as zeros. Those of one sequence count up by one, or lie within `TAIL` of each other;
-    - `sequences` [B]: which of the S caches is read. Of padding alone it may be any;
-    - `tail` [B, T, TAIL]: logical slots of the last `TAIL` tokens of the row's own path in the
-      order of their positions, its own last; -1 before the text's beginning. In a ring they are
-      taken modulo `ring`.
+    - `positions` [B, T], below 2^30: the position of each row in its sequence. -1 is padding, whose
+      output is 0. Positions of one sequence count up by one, or are within `TAIL` of each other;
+    - `sequences` [B]: the index of each sequence's cache; any value for padding only;
+    - `tail` [B, T, TAIL]: logical slots of the last `TAIL` tokens on the row's path in order of
+      position, its own last; -1 before the start of the sequence. In a ring they are taken modulo
+      `ring`.
 
     Softmax and sums are float32. A row's bits depend on its position and on the entries that it
-    sees, in the order of positions: not on where its tail lies, nor on the other rows, sequences
-    and slots, as long as the entries that these rows see are finite. Raises RuntimeError for
-    another length of tails, for a ring that does not fit its cache, and for more rows than it holds
-    all keys of.
+    sees, in order of position. They do not depend on the slots of its tail, or on other rows,
+    sequences and slots, as long as the entries that other rows see are finite. Raises RuntimeError
+    for another length of tails, for a ring that does not fit its cache, and for more rows than the
+    ring holds all keys of.
     """
     _check(q, k, tail, window, ring)
     from eagle_aot.triton_kernels.sdpa_splitk.kernel import launch
@@ -95,20 +94,20 @@ def _shape(
 def _check(q: Tensor, k: Tensor, tail: Tensor, window: int, ring: int) -> None:
     depth, rows, slots = tail.shape[2], q.shape[1], k.shape[2]
     torch._check(depth == TAIL, lambda: f"a tail has {TAIL} slots, not {depth}")
-    torch._check(bool(ring) == bool(window), lambda: "a window is of a ring, and a ring has one")
+    torch._check(bool(ring) == bool(window), lambda: "a window needs a ring, and a ring a window")
     if not window:
         return
     torch._check(
         window <= ring <= slots,
         lambda: f"a ring of {ring} slots for a window of {window} in a cache of {slots}",
     )
-    most = ring - window + 1
+    max_rows = ring - window + 1
     torch._check(
-        rows <= most,
-        lambda: f"a ring of {ring} slots for a window of {window} serves {most} rows",
+        rows <= max_rows,
+        lambda: f"a ring of {ring} slots for a window of {window} serves {max_rows} rows",
     )
 
 
 def is_servable(heads: int, k: Tensor) -> bool:
-    """Whether the operator has a kernel for `heads` of queries and keys `k` [kv_heads, ..., D]."""
+    """Whether the kernels support `heads` query heads and keys `k` [kv_heads, ..., D]."""
     return k.dtype in DTYPES and is_tileable(heads, k.shape[0], k.shape[-1])

@@ -1,10 +1,9 @@
-"""Attention of rows over caches in eager PyTorch, row by row: the oracle, and the CPU path.
+"""Attention of rows over caches in eager PyTorch, row by row: the reference and the CPU path.
 
-A row at position p reads the keys of its own path, in the order of their positions. The last of
-them, its tail, lie in the slots that are named for it. The ones before, which all rows of its
-sequence share, lie where their positions say: in a flat cache (`window` 0) in the slot of that
-number, in a ring in the slot of that number modulo `ring`. With a window W it sees positions
-p - W + 1 to p alone.
+A row at position p reads the keys of its own path, in order of position. The last keys, its tail,
+are in slots that are given for the row. The keys before, which all rows of the sequence share, are
+in the slots of their positions: slot = position in a flat cache (`window` 0), position modulo
+`ring` in a ring. With a window W the row sees only positions p - W + 1 to p.
 """
 
 from itertools import product
@@ -14,16 +13,16 @@ from torch import Tensor
 
 
 def visible_slots(position: int, tail: Tensor, window: int, ring: int) -> Tensor:
-    """Slots that a row reads, int64 [keys], in the order of their positions.
+    """Return the slots that a row reads, int64 [keys], in order of position.
 
-    `tail` int64 [TAIL] are the logical slots of the positions up to `position`, -1 for those before
-    the text's beginning.
+    `tail` int64 [TAIL] are the logical slots of the positions up to `position`, -1 before the start
+    of the sequence.
     """
-    behind = position - tail.shape[0] + 1
+    tail_start = position - tail.shape[0] + 1
     first = max(0, position - window + 1) if window else 0
-    committed = torch.arange(first, max(first, behind), device=tail.device)
-    stands_at = torch.arange(behind, position + 1, device=tail.device)
-    logical = torch.cat([committed, tail[(tail >= 0) & (stands_at >= first)]])
+    committed = torch.arange(first, max(first, tail_start), device=tail.device)
+    tail_positions = torch.arange(tail_start, position + 1, device=tail.device)
+    logical = torch.cat([committed, tail[(tail >= 0) & (tail_positions >= first)]])
     return torch.remainder(logical, ring) if ring else logical
 
 
@@ -38,9 +37,9 @@ def sdpa_reference(
     window: int,
     ring: int,
 ) -> Tensor:
-    """Arguments and result as for `op.sdpa_splitk`; sums in float32, float64 for float64.
+    """Compute `op.sdpa_splitk`, [B, T, heads, D]; sums are float32, or float64 for float64.
 
-    Slots that a row does not see are not looked at: they may hold NaN.
+    Slots that a row does not see are not read; they may hold NaN.
     """
     out = q.new_zeros(q.shape)
     for b, t in product(*map(range, positions.shape)):
@@ -53,7 +52,7 @@ def sdpa_reference(
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """One row `q` [heads, D] over all of `keys`, `values` [kv_heads, n, D] -> [heads, D]."""
+    """Attend with one row `q` [heads, D] to all `keys`, `values` [kv_heads, n, D]: [heads, D]."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     grouped = q.to(wide).unflatten(0, (keys.shape[0], -1))
     weights = torch.softmax(grouped @ keys.to(wide).mT * scale, dim=-1)

@@ -1,4 +1,4 @@
-"""Attention of rows on a GPU: the last chunk of each, its tail, whose slots are gathered.
+"""Attention of rows on a GPU: the last chunk of each row, its tail, whose slots are gathered.
 
 Importing this module needs triton.
 """
@@ -6,7 +6,7 @@ Importing this module needs triton.
 import triton
 import triton.language as tl
 
-from eagle_aot.triton_kernels.sdpa_splitk.steps import attend, keep, places_of, queries
+from eagle_aot.triton_kernels.sdpa_splitk.steps import attend, queries, store_partial, tile_items
 
 
 @triton.jit
@@ -36,10 +36,10 @@ def attend_tails(
     ROW_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
 ) -> None:
-    """What the tails of ROWS rows contribute to them: the last chunk of each.
+    """Compute what the tails of ROWS rows add to them: the last chunk of each row.
 
-    The keys of all these tails are one list, of which a row sees its own TAIL. These are whole
-    steps of the tensor cores, wherever in the list they are, so others add exactly nothing.
+    The keys of all these tails form one list, in which a row sees its own TAIL keys. These are
+    whole steps of the tensor cores at any place in the list, so other keys add exactly 0.
     """
     KV_HEADS: tl.constexpr = HEADS // GROUP
     kv_head = program % KV_HEADS
@@ -47,17 +47,17 @@ def attend_tails(
     sequence = program // KV_HEADS // row_tiles
     first_row = program // KV_HEADS % row_tiles * ROWS
     cache = tl.load(sequences_ptr + sequence)
-    row, item, used = places_of(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
+    row, item, used = tile_items(sequence, first_row, rows, kv_head, HEADS, GROUP, ROWS, ROW_TILE)
     q = queries(q_ptr, item, used, D)
-    real = tl.load(positions_ptr + row, mask=used, other=-1) >= 0
-    mine = tl.arange(0, ROW_TILE) // GROUP
+    is_row = tl.load(positions_ptr + row, mask=used, other=-1) >= 0
+    own = tl.arange(0, ROW_TILE) // GROUP
     d = tl.arange(0, D)
     k_ptr += (kv_head * caches + cache) * slots * D
     v_ptr += (kv_head * caches + cache) * slots * D
     positions_ptr += sequence * rows + first_row
     tail_ptr += (sequence * rows + first_row) * TAIL
     entries = tl.minimum(rows - first_row, ROWS) * TAIL
-    bound = entries if ROWS * TAIL > KEY_TILE else KEY_TILE  # which is no loop
+    bound = entries if ROWS * TAIL > KEY_TILE else KEY_TILE  # a single iteration
     m_i = tl.full((ROW_TILE,), float("-inf"), tl.float32)
     l_i = tl.zeros((ROW_TILE,), tl.float32)
     acc = tl.zeros((ROW_TILE, D), tl.float32)
@@ -70,11 +70,11 @@ def attend_tails(
         if WINDOW:
             present = present & (entry % TAIL >= TAIL - WINDOW)
             slot = slot % RING
-        place = slot[:, None] * D + d[None, :]
-        k = tl.load(k_ptr + place, mask=present[:, None], other=0.0)
-        v = tl.load(v_ptr + place, mask=present[:, None], other=0.0)
-        visible = present[None, :] & (owner[None, :] == mine[:, None])
+        offset = slot[:, None] * D + d[None, :]
+        k = tl.load(k_ptr + offset, mask=present[:, None], other=0.0)
+        v = tl.load(v_ptr + offset, mask=present[:, None], other=0.0)
+        visible = present[None, :] & (owner[None, :] == own[:, None])
         m_i, l_i, acc = attend(q, k, v, visible, m_i, l_i, acc, SCALE)
     items = batch * rows * HEADS
     field = (SPLITS + 1) * items
-    keep(partial_ptr, stats_ptr, SPLITS * items + item, field, real, m_i, l_i, acc, D)
+    store_partial(partial_ptr, stats_ptr, SPLITS * items + item, field, is_row, m_i, l_i, acc, D)

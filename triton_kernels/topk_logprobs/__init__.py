@@ -1,4 +1,4 @@
-"""The likeliest few of a vocabulary and their log probabilities."""
+"""The most likely tokens of a vocabulary and their log probabilities."""
 
 from eagle_aot.triton_kernels.topk_logprobs.op import topk_logprobs, topk_logprobs_reference
 

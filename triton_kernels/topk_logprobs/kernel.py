@@ -1,7 +1,7 @@
-"""The likeliest of a vocabulary on a GPU: each logit is read once.
+"""The most likely tokens of a vocabulary on a GPU; each logit is read once.
 
-A logit and its column are one integer, which is the larger the larger the logit is, and of equal
-ones the smaller the column: so sorting integers sorts both. Importing this module needs triton.
+A logit and its column are packed into one integer, which orders by logit and, for equal logits, by
+descending column, so sorting integers sorts both. Importing this module needs triton.
 """
 
 import torch
@@ -9,16 +9,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eagle_aot.triton_kernels.process_logits.numbers import ordered
+from eagle_aot.triton_kernels.process_logits.integers import ordered
 
 BLOCK = 512
 NONE = -(1 << 63)
-"""Less than any logit's integer."""
+"""Less than the integer of any logit."""
 
 
 @triton.jit
-def integers_of(logits: tl.tensor, column: tl.tensor) -> tl.tensor:
-    """int64: the logits' order above that of their columns."""
+def pack_logits(logits: tl.tensor, column: tl.tensor) -> tl.tensor:
+    """Pack logits and columns [BLOCK] as int64, the order of the logits in the high half."""
     return (ordered(logits).to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
 
 
@@ -32,8 +32,10 @@ def topk_blocks_kernel(
     TOPK: tl.constexpr,
     NONE: tl.constexpr,
 ) -> None:
-    """One block of one row: its largest as integers, and how much all of it weighs beside the
-    largest one."""
+    """Find the TOPK largest of a block of a row, and the block's softmax sum.
+
+    The sum is relative to the block's maximum.
+    """
     row, block, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < vocab
@@ -41,15 +43,15 @@ def topk_blocks_kernel(
     logits = tl.load(logits_ptr + at, mask=inside, other=float("-inf")).to(tl.float32)
     largest = tl.max(logits, axis=0)
     weights = tl.where(logits > float("-inf"), tl.exp(logits - largest), 0.0)
-    here = row * blocks + block
-    tl.store(sums_ptr + here, tl.sum(weights, axis=0))
-    best = tl.topk(tl.where(inside, integers_of(logits, column), NONE), TOPK)
-    tl.store(best_ptr + here * TOPK + tl.arange(0, TOPK), best)
+    index = row * blocks + block
+    tl.store(sums_ptr + index, tl.sum(weights, axis=0))
+    best = tl.topk(tl.where(inside, pack_logits(logits, column), NONE), TOPK)
+    tl.store(best_ptr + index * TOPK + tl.arange(0, TOPK), best)
 
 
 @triton.jit
-def logits_of(integers: tl.tensor) -> tl.tensor:
-    """float32: what `integers_of` took."""
+def unpack_logits(integers: tl.tensor) -> tl.tensor:
+    """Return the logits, float32, that `pack_logits` packed, in the same shape."""
     order = (integers >> 32).to(tl.int32)
     return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
@@ -66,30 +68,30 @@ def topk_merge_kernel(
     TOPK: tl.constexpr,
     NONE: tl.constexpr,
 ) -> None:
-    """One row: the largest of those of all its blocks."""
+    """Merge the results of all blocks of a row."""
     row = tl.program_id(0)
-    found = tl.arange(0, BLOCKS * TOPK)
-    there = row * blocks * TOPK + found
-    best = tl.topk(tl.load(best_ptr + there, mask=found < blocks * TOPK, other=NONE), TOPK)
-    place = tl.arange(0, TOPK)
-    logits = logits_of(best)
+    entry = tl.arange(0, BLOCKS * TOPK)
+    at = row * blocks * TOPK + entry
+    best = tl.topk(tl.load(best_ptr + at, mask=entry < blocks * TOPK, other=NONE), TOPK)
+    rank = tl.arange(0, TOPK)
+    logits = unpack_logits(best)
     block = tl.arange(0, BLOCKS)
     sums = tl.load(sums_ptr + row * blocks + block, mask=block < blocks, other=0.0)
     first = (row * blocks + block) * TOPK
-    largest = logits_of(tl.load(best_ptr + first, mask=block < blocks, other=NONE))
+    largest = unpack_logits(tl.load(best_ptr + first, mask=block < blocks, other=NONE))
     overall = tl.max(logits, axis=0)
     total = tl.sum(tl.where(sums > 0.0, sums * tl.exp(largest - overall), 0.0), axis=0)
     scores = logits - overall - tl.log(total)
-    tl.store(scores_ptr + row * k + place, scores, mask=place < k)
+    tl.store(scores_ptr + row * k + rank, scores, mask=rank < k)
     columns = 0x7FFFFFFF - (best & 0xFFFFFFFF)
-    tl.store(columns_ptr + row * k + place, columns, mask=place < k)
+    tl.store(columns_ptr + row * k + rank, columns, mask=rank < k)
 
 
 def launch(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """A call of both kernels: log probabilities and columns [R, k] of `logits` float [R, V]."""
+    """Launch both kernels: return log probabilities and columns [R, k] of `logits` float [R, V]."""
     rows, vocab = logits.shape
     assert 1 <= k <= min(vocab, BLOCK)
-    blocks, topk = triton.cdiv(vocab, BLOCK), triton.next_power_of_2(max(k, 2))  # it sorts no one
+    blocks, topk = triton.cdiv(vocab, BLOCK), triton.next_power_of_2(max(k, 2))  # topk needs 2
     best = torch.empty(rows, blocks, topk, dtype=torch.int64, device=logits.device)
     sums = torch.empty(rows, blocks, dtype=torch.float32, device=logits.device)
     scores = torch.empty(rows, k, dtype=torch.float32, device=logits.device)
@@ -99,7 +101,12 @@ def launch(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     )
     merged = triton.next_power_of_2(blocks)
     topk_merge_kernel[(rows,)](
-        *(best, sums, scores, columns, blocks, k),
+        best,
+        sums,
+        scores,
+        columns,
+        blocks,
+        k,
         BLOCKS=merged,
         TOPK=topk,
         NONE=NONE,

@@ -1,7 +1,7 @@
-"""The `k` columns of each row whose logits are largest, on any device.
+"""The `k` columns with the largest logits of each row, on any device.
 
-Importing this module needs no triton, and neither does running it: where kernels cannot be
-launched, PyTorch's own operators do the same, more slowly.
+Neither importing nor running this module needs triton: if kernels cannot be launched, PyTorch's own
+operators do the same, more slowly.
 """
 
 from torch import Tensor
@@ -10,8 +10,11 @@ from eagle_aot.triton_kernels.device import launches_kernels
 
 
 def topk_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Of `logits` float [..., V], the largest first: log probabilities float32 [..., k], and
-    columns int64 [..., k], of which the first of equals comes first on a GPU."""
+    """Return the largest of `logits` float [..., V], in descending order.
+
+    Returns log probabilities float32 [..., k] and columns int64 [..., k]. On a GPU equal logits are
+    in the order of their columns.
+    """
     if logits.device.type == "cpu" or not launches_kernels():
         return topk_logprobs_reference(logits, k)
     from eagle_aot.triton_kernels.topk_logprobs.kernel import launch
@@ -22,6 +25,6 @@ def topk_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def topk_logprobs_reference(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The same in eager PyTorch, with equals in any order."""
+    """Return what `topk_logprobs` returns, [..., k], with equal logits in any order."""
     scores, columns = logits.float().log_softmax(dim=-1).topk(k, dim=-1)
     return scores, columns

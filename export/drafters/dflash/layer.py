@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache, StepView
+from eagle_aot.targets.decoder.cache_views import StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.rope import apply_rotary
 from eagle_aot.targets.decoder.tap_decoder import Context
 from eagle_aot.targets.pre_norm.config import PreNormConfig
@@ -14,7 +15,7 @@ from eagle_aot.targets.step import Step
 class DFlashAttention(PreNormAttention):
     """Keys and values are projected without queries, so the three stay apart."""
 
-    def fuse(self, multiprocessors: int) -> None:
+    def fuse_linears(self, multiprocessors: int) -> None:
         """Nothing: of one packed weight, a text would have to pay for queries too."""
 
     def store(self, features: Tensor, context: Context) -> None:
@@ -62,9 +63,9 @@ class BlockView(StepView):
         self._rows = StepView(rows, cache)
 
     @property
-    def own(self) -> Tensor:
+    def row_slots(self) -> Tensor:
         """Where each row is stored, int64 [B * T]."""
-        return self._rows.own
+        return self._rows.row_slots
 
 
 def linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:

@@ -9,7 +9,7 @@ from eagle_aot.export.drafters.dflash.reading import EMBEDDING, LM_HEAD, MAPS, D
 from eagle_aot.export.drafters.draft_vocabulary import read_target_ids
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.decoder.weights import assign, check_shape, checked
+from eagle_aot.targets.decoder.weights import assign, check_shape, read_tensor
 
 TABLES = (EMBEDDING, LM_HEAD)
 """What a head may leave to its target, and usually does."""
@@ -53,7 +53,7 @@ def _tensor(
     """The head's tensor, or the target's where the head has none or the same: one is stored."""
     own = None
     if name in files.names:
-        own = checked(files.checkpoint, files.stored(name), shape, dtype)
+        own = read_tensor(files.checkpoint, files.stored(name), shape, dtype)
     if name not in TABLES:
         assert own is not None
         return own

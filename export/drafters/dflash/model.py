@@ -16,7 +16,8 @@ from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.dflash.config import DFlashConfig
 from eagle_aot.export.drafters.dflash.layer import BlockView, DFlashLayer, linear
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSpec, StepView
+from eagle_aot.targets.decoder.cache_views import StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.tap_decoder import Context
 from eagle_aot.targets.pre_norm.config import SLIDING

@@ -13,7 +13,7 @@ from eagle_aot.export.drafters.dflash.config import DFlashConfig
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.head_rope import read_head_rope
 from eagle_aot.export.drafters.taps import checked_tap_layers
-from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
+from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig
 from eagle_aot.targets.step import TAIL
 
@@ -201,7 +201,7 @@ def read_layers(layer: ConfigSection) -> PreNormConfig:
 
 def layer_types(layer: ConfigSection) -> tuple[str, ...]:
     """As listed, or all alike: sliding where `dflash_config.use_swa` says so."""
-    count = layer.count("num_hidden_layers", most=MOST_LAYERS)
+    count = layer.count("num_hidden_layers", most=MAX_LAYERS)
     if not layer.has("layer_types"):
         slides = layer.section("dflash_config").flag("use_swa")
         return (SLIDING if slides else FULL,) * count

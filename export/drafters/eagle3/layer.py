@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
-from eagle_aot.targets.decoder.gated_mlp import GatedMLP
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.targets.decoder.layer import GatedMLP, SharedInput
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.rope import apply_rotary
-from eagle_aot.targets.decoder.shared_input import SharedInput
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 """What checkpoints call an activation, and what `GatedMLP` does."""
@@ -22,7 +21,7 @@ ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 class DraftAttention(SharedInput):
     """Projections of a layer whose q, k and v read `width` values."""
 
-    sharers = ("q_proj", "k_proj", "v_proj")
+    shared_linears = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, config: DraftConfig, width: int, dtype: torch.dtype) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from eagle_aot.export.drafters.eagle3.reading.names import MAPS
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.decoder.weights import assign, checked
+from eagle_aot.targets.decoder.weights import assign, read_tensor
 
 EMBEDDING, OUTPUT_TABLE = "embed_tokens.weight", "lm_head.weight"
 MADE = ("target_ids", "mask_feature")
@@ -69,7 +69,7 @@ def build_draft(
     if isinstance(draft, ParallelDraft):
         stored = head.stored(MASK_HIDDEN)
         shape = head.checkpoint.shape(stored)
-        draft.set_mask(checked(head.checkpoint, stored, shape, dtype))
+        draft.set_mask(read_tensor(head.checkpoint, stored, shape, dtype))
     return draft.eval()
 
 
@@ -149,5 +149,5 @@ def _tensor(
     """The head's tensor, or the target's where the head has none or the same: one is stored."""
     if table is not None and name not in head.names:
         return table
-    own = checked(head.checkpoint, head.stored(name), shape, dtype)
+    own = read_tensor(head.checkpoint, head.stored(name), shape, dtype)
     return table if table is not None and torch.equal(own, table) else own

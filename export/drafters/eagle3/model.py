@@ -16,7 +16,8 @@ from eagle_aot.common.errors import PairingError, SettingError
 from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
 from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache, PromptView, StepView
+from eagle_aot.targets.decoder.cache_views import PromptView, StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
 from eagle_aot.targets.decoder.positions import PositionGuard
 from eagle_aot.targets.step import PromptChunk, Step, chain_step, one_row_of_rows, rows_of_sequences

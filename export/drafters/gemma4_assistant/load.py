@@ -14,7 +14,7 @@ from eagle_aot.export.drafters.gemma4_assistant.reading import (
 )
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.decoder.weights import assign, check_shape, checked
+from eagle_aot.targets.decoder.weights import assign, check_shape, read_tensor
 from eagle_aot.targets.gemma4 import Gemma4Target
 
 OF_TARGET = ("target_norm.weight",)
@@ -32,7 +32,7 @@ def build_assistant(
     draft.check_target(target)
     check_tensors(draft, files)
     for name, shape in own_shapes(draft).items():
-        assign(draft, name, checked(files.checkpoint, files.stored(name), shape, dtype))
+        assign(draft, name, read_tensor(files.checkpoint, files.stored(name), shape, dtype))
     if isinstance(masked := draft.masked_embedding, Centroids):
         masked.cluster_of = _clusters(files, masked)
     return beside(draft, target)
@@ -77,5 +77,5 @@ def own_shapes(draft: Gemma4Assistant) -> dict[str, torch.Size]:
 
 def _clusters(files: AssistantFiles, masked: Centroids) -> Tensor:
     shape = masked.cluster_of.shape
-    ordering = checked(files.checkpoint, ORDERING, shape, torch.int64)
+    ordering = read_tensor(files.checkpoint, ORDERING, shape, torch.int64)
     return clusters_of(ordering, masked.centroids.out_features, str(files.directory))

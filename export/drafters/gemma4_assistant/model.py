@@ -19,9 +19,10 @@ from eagle_aot.export.drafters.gemma4_assistant.centroids import Centroids
 from eagle_aot.export.drafters.gemma4_assistant.config import AssistantConfig, Wiring
 from eagle_aot.export.drafters.gemma4_assistant.layer import AssistantLayer, ReadContext, linear
 from eagle_aot.targets import TapTarget
-from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache, StepView
+from eagle_aot.targets.decoder.cache_views import StepView
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
+from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.norms import RMSNorm, cast
-from eagle_aot.targets.decoder.residual import ResidualLayer
 from eagle_aot.targets.decoder.rope import RotaryEmbedding
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.gemma4.config import FULL, SLIDING

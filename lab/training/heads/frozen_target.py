@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache, View
-from eagle_aot.targets.decoder.residual import ResidualLayer
+from eagle_aot.targets.decoder.cache_views import View
+from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
+from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.tap_decoder import Context, TapDecoder
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
@@ -39,7 +40,7 @@ class CausalView:
         """Keep `k`, `v` [B, T, kv_heads, D]; the cache itself stays as it is."""
         self.latest = k, v
 
-    def attends_at_once(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
+    def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Never: nothing is stored here for an operator to read."""
         return False
 

@@ -17,7 +17,7 @@ from eagle_aot.lab.training.heads.draft import HeadSizes
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
 from eagle_aot.lab.training.loop import Budget
 from eagle_aot.targets import model_type
-from eagle_aot.targets.checkpoint import Checkpoint, side_directory
+from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Run:
     @cached_property
     def tokenizer_dir(self) -> Path:
         """Where the target's tokenizer lies."""
-        return side_directory(self.target_dir)
+        return tokenizer_directory(self.target_dir)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -1,22 +1,21 @@
-"""Gemma 4's pictures: the tower that reads them, and what their rows mean to the text decoder."""
+"""Gemma 4's image input: the vision tower, and what image rows mean to the text decoder."""
 
 from eagle_aot.targets.gemma4.vision.config import (
-    GEMMA4_PICTURES,
+    GEMMA4_IMAGE_TOKENS,
     GEMMA4_VISION,
-    PictureTokens,
+    ImageTokens,
     VisionConfig,
-    sees_pictures_whole,
+    has_bidirectional_images,
 )
-from eagle_aot.targets.gemma4.vision.tower import Gemma4Vision
-from eagle_aot.targets.gemma4.vision.weights import dummy_vision, load_vision
+from eagle_aot.targets.gemma4.vision.tower import Gemma4Vision, dummy_vision, load_vision
 
 __all__ = [
-    "GEMMA4_PICTURES",
+    "GEMMA4_IMAGE_TOKENS",
     "GEMMA4_VISION",
     "Gemma4Vision",
-    "PictureTokens",
+    "ImageTokens",
     "VisionConfig",
     "dummy_vision",
+    "has_bidirectional_images",
     "load_vision",
-    "sees_pictures_whole",
 ]

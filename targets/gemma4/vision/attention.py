@@ -1,6 +1,6 @@
-"""Attention among all patches of one picture, by an operator that a backend has.
+"""Attention among all patches of one image, by an operator that a backend has.
 
-transformers' layers call it by its name in their config, with whatever mask they were handed.
+transformers' layers look it up by the name in their config and pass it the mask that they got.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ NAME = "eagle_aot_patches"
 
 
 @dataclass(frozen=True, slots=True)
-class Patches:
-    """Which of N patches are there: bool [N], those that are in front of those that are not.
+class ImagePatches:
+    """Which of N patches are present: bool [N], present ones first.
 
-    With `streams_keys` layers attend through the operator that is made for prompts.
+    With `streams_keys` layers attend through the operator for prompts.
     """
 
     present: Tensor
@@ -29,19 +29,19 @@ class Patches:
 
     @property
     def mask(self) -> Tensor:
-        """Additive, float32 [N]."""
+        """Additive mask of the patches, float32 [N]."""
         return torch.where(self.present, 0.0, MASKED)
 
     @property
     def last(self) -> Tensor:
-        """The last one that is there, for each, int64 [N]."""
+        """The index of the last present patch, repeated for each patch: int64 [N]."""
         count = self.present.sum(dim=0, keepdim=True)
         return (count - 1).expand(self.present.shape[0]).contiguous()
 
 
 @cache
-def registered() -> str:
-    """The name that transformers knows it by from now on."""
+def register_attention() -> str:
+    """Register `attend_patches` with transformers and return its name there."""
     from transformers import AttentionInterface  # slow to import
 
     AttentionInterface.register(NAME, attend_patches)
@@ -49,28 +49,36 @@ def registered() -> str:
 
 
 def attend_patches(
-    module: Any, q: Tensor, k: Tensor, v: Tensor, patches: Patches, scaling: float, **others: Any
+    module: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    patches: ImagePatches,
+    scaling: float,
+    **unused: Any,
 ) -> tuple[Tensor, None]:
-    """`q`, `k`, `v` [1, heads, N, D] -> [1, N, heads, D]; every patch sees all that are there."""
-    if patches.streams_keys and is_servable(q.shape[1], widened(k)[0]):
-        return _streamed(q, k, v, patches, scaling), None
+    """Attend with `q`, `k`, `v` [1, heads, N, D] to all present patches: [1, N, heads, D]."""
+    if patches.streams_keys and is_servable(q.shape[1], widen(k)[0]):
+        return _attend_with_operator(q, k, v, patches, scaling), None
     scores = torch.bmm(q[0], k[0].transpose(1, 2)).float() * scaling + patches.mask
     mixed = torch.bmm(torch.softmax(scores, dim=-1).to(v.dtype), v[0])
     return mixed.transpose(0, 1).unsqueeze(0), None
 
 
-def _streamed(q: Tensor, k: Tensor, v: Tensor, patches: Patches, scaling: float) -> Tensor:
-    """The same with keys of one sequence in the slots of their positions."""
-    rows = widened(q).transpose(1, 2)
-    keys, values = (widened(x).transpose(0, 1) for x in (k, v))
+def _attend_with_operator(
+    q: Tensor, k: Tensor, v: Tensor, patches: ImagePatches, scaling: float
+) -> Tensor:
+    """Attend as `attend_patches` does, with the patches as one sequence of a cache."""
+    rows = widen(q).transpose(1, 2)
+    keys, values = (widen(x).transpose(0, 1) for x in (k, v))
     positions = torch.arange(q.shape[2], device=q.device)
     first = torch.zeros(1, dtype=torch.int64, device=q.device)
-    found = sdpa_prompt(rows, keys, values, positions, first, scaling, 0, 0, patches.last)
-    return found[..., : q.shape[-1]]
+    attended = sdpa_prompt(rows, keys, values, positions, first, scaling, 0, 0, patches.last)
+    return attended[..., : q.shape[-1]]
 
 
-def widened(x: Tensor) -> Tensor:
-    """[..., D] -> [..., W], zeros behind: the next width of heads that the operator has."""
+def widen(x: Tensor) -> Tensor:
+    """Pad [..., D] with zeros to [..., W], the next head dimension that the operator has."""
     width = next((size for size in HEAD_DIMS if size >= x.shape[-1]), x.shape[-1])
     if width == x.shape[-1]:
         return x

@@ -1,21 +1,22 @@
-"""Geometry of a Gemma 4 vision tower and the ids around pictures, read from config.json."""
+"""The geometry of a Gemma 4 vision tower and the token ids of images, from config.json."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.targets.config_section import MOST_LAYERS, ConfigSection
+from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 
 SECTION = "vision_config"
 ROPE_TYPES = ("axial", "default")
-"""One kind by two names: published files and transformers' own do not agree."""
+"""Two names of one type: published files and transformers do not agree."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisionConfig:
-    """What the tower's math depends on; names and defaults are transformers'.
+    """The geometry of the tower; names and defaults are those of transformers.
 
-    A patch is `patch_size` pixels square, `pooling_kernel_size` squared patches are one soft token.
+    A patch is `patch_size` pixels square, and `pooling_kernel_size` squared patches make one soft
+    token.
     """
 
     hidden_size: int
@@ -32,23 +33,25 @@ class VisionConfig:
     use_clipped_linears: bool = False
 
     def patches(self, soft_tokens: int) -> int:
-        """How many a picture of at most so many soft tokens has."""
+        """Return the number of patches of an image of at most `soft_tokens` soft tokens."""
         return soft_tokens * self.pooling_kernel_size**2
 
     @property
     def patch_values(self) -> int:
-        """Numbers of a patch."""
+        """Values per patch: three colours of every pixel."""
         return 3 * self.patch_size**2
 
     def operations(self, soft_tokens: int) -> float:
-        """Multiplications and additions for such a picture: of linears, and of attention among all
-        patches; padding costs as much as pixels do."""
+        """Return the multiplications and additions for an image of `soft_tokens` soft tokens.
+
+        They are those of the linears and of attention among all patches, padding included.
+        """
         patches, heads = self.patches(soft_tokens), self.num_attention_heads * self.head_dim
         linears = 4 * self.hidden_size * heads + 3 * self.hidden_size * self.intermediate_size
         return self.num_hidden_layers * (2.0 * patches * linears + 4.0 * patches**2 * heads)
 
-    def library(self) -> Any:
-        """transformers' own config."""
+    def to_transformers(self) -> Any:
+        """Return transformers' config."""
         from transformers import Gemma4VisionConfig  # slow to import
 
         values = asdict(self)
@@ -58,21 +61,23 @@ class VisionConfig:
 
     @classmethod
     def from_hf(cls, config: ConfigSection) -> "VisionConfig":
-        """Of a config.json's `vision_config`.
+        """Read the `vision_config` of a config.json.
 
-        Raises UnsupportedError where there is none or it needs other math, CheckpointError for a
+        Raises UnsupportedError if there is none or if it needs other math, CheckpointError for a
         missing or odd value.
         """
         vision = config.section(SECTION)
-        _refuse_others(config, vision)
+        _refuse_other_math(config, vision)
         heads = vision.count("num_attention_heads")
         head_dim = vision.count("head_dim", vision.count("hidden_size") // heads)
         if head_dim % 4:
-            raise CheckpointError(f"{config.where}: {SECTION}.head_dim {head_dim} has no quarters")
+            raise CheckpointError(
+                f"{config.where}: {SECTION}.head_dim {head_dim} is not a multiple of 4"
+            )
         return cls(
             hidden_size=vision.count("hidden_size"),
             intermediate_size=vision.count("intermediate_size"),
-            num_hidden_layers=vision.count("num_hidden_layers", most=MOST_LAYERS),
+            num_hidden_layers=vision.count("num_hidden_layers", most=MAX_LAYERS),
             num_attention_heads=heads,
             head_dim=head_dim,
             patch_size=vision.count("patch_size", 16, most=256),
@@ -86,9 +91,11 @@ class VisionConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PictureTokens:
-    """Ids of the vocabulary: `image` stands in a prompt for a soft token, `begin` and `end` around
-    a picture's, and none of `never` is ever generated, since it would stand for something else."""
+class ImageTokens:
+    """Token ids: `image` stands for one soft token, `begin` and `end` enclose those of an image.
+
+    Ids in `never` are never generated, because in a prompt they stand for something else.
+    """
 
     image: int
     begin: int
@@ -96,9 +103,8 @@ class PictureTokens:
     never: tuple[int, ...]
 
     @classmethod
-    def from_hf(cls, config: ConfigSection, vocab_size: int) -> "PictureTokens":
-        """Of a config.json. Raises CheckpointError for a missing one or one outside of the
-        vocabulary."""
+    def from_hf(cls, config: ConfigSection, vocab_size: int) -> "ImageTokens":
+        """Read a config.json. Raises CheckpointError for a missing or unknown id."""
         keys = "image_token_id", "boi_token_id", "eoi_token_id"
         image, begin, end = (_token(config, key, vocab_size) for key in keys)
         others = [key for key in ("video_token_id", "audio_token_id") if config.has(key)]
@@ -108,22 +114,21 @@ class PictureTokens:
         return cls(image=image, begin=begin, end=end, never=tuple(sorted(set(never))))
 
 
-def sees_pictures_whole(config: ConfigSection) -> bool:
-    """Whether rows of a picture see one another both ways in sliding layers."""
+def has_bidirectional_images(config: ConfigSection) -> bool:
+    """Whether the rows of an image see each other in both directions in sliding layers."""
     return config.section("text_config").values.get("use_bidirectional_attention") == "vision"
 
 
-def _refuse_others(config: ConfigSection, vision: ConfigSection) -> None:
+def _refuse_other_math(config: ConfigSection, vision: ConfigSection) -> None:
     where = config.where
     if config.text("model_type", "").startswith("gemma4_unified"):
         raise UnsupportedError(
-            f"{where}: --inputs text,image: pictures without a tower (gemma4_unified) are not read"
+            f"{where}: --inputs text,image: images without a tower (gemma4_unified) are not read"
         )
     if not vision.values:
         raise UnsupportedError(f"{where}: --inputs text,image: there is no {SECTION}")
-    if vision.count("num_key_value_heads", vision.count("num_attention_heads")) != vision.count(
-        "num_attention_heads"
-    ):
+    heads = vision.count("num_attention_heads")
+    if vision.count("num_key_value_heads", heads) != heads:
         raise UnsupportedError(f"{where}: {SECTION} with fewer key heads than query heads")
     if vision.flag("attention_bias"):
         raise UnsupportedError(f"{where}: {SECTION} with attention biases")
@@ -140,10 +145,10 @@ def _rope_theta(vision: ConfigSection) -> float:
 
 
 def _token(config: ConfigSection, key: str, vocab_size: int) -> int:
-    found = config.count(key)
-    if found >= vocab_size:
-        raise CheckpointError(f"{config.where}: {key} {found} is outside of the vocabulary")
-    return found
+    token = config.count(key)
+    if token >= vocab_size:
+        raise CheckpointError(f"{config.where}: {key} {token} is outside the vocabulary")
+    return token
 
 
 GEMMA4_VISION = VisionConfig(
@@ -156,7 +161,7 @@ GEMMA4_VISION = VisionConfig(
 )
 """The tower of google/gemma-4-31B-it, for dummy weights."""
 
-GEMMA4_PICTURES = PictureTokens(
+GEMMA4_IMAGE_TOKENS = ImageTokens(
     image=258880, begin=255999, end=258882, never=(258880, 258881, 258884)
 )
-"""Of its vocabulary, likewise."""
+"""The token ids of google/gemma-4-31B-it, for dummy weights."""

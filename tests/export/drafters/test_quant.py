@@ -16,7 +16,7 @@ from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Biased, Int4Linear
-from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.int4.linear import PackedModule
 from eagle_aot.targets.int4.quantisers import QUANTS
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
 from support.heads.files import (

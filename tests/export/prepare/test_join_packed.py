@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets import TapTarget, load_target
-from eagle_aot.targets.decoder.residual import ResidualLayer
+from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from support.gemma_oracle import run_in_chunks
@@ -46,7 +46,7 @@ def test_packed_ends_come_in_parts_and_no_others(target: TapTarget) -> None:
     assert len([m for m in module.modules() if isinstance(m, ResidualLayer)]) == LAYERS
     module = pack_int4(module, 132)
     packed = {n: m for n, m in module.named_modules() if isinstance(m, PackedInt4Linear)}
-    in_parts = {name for name, linear in packed.items() if linear.in_parts}
+    in_parts = {name for name, linear in packed.items() if linear.returns_parts}
     ends = {n for n in packed if n.endswith(("self_attn.o_proj", "mlp.down_proj"))}
     assert in_parts == ends and len(ends) == 2 * LAYERS
 

@@ -19,7 +19,7 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
-from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.int4.linear import PackedModule
 from eagle_aot.targets.int4.weight import random_int4
 from support.gemma_oracle import run_in_chunks
 

@@ -12,7 +12,7 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.norms import RMSNorm
 from eagle_aot.targets.decoder.weights import fill_dummy
 from eagle_aot.targets.int4 import Int4Linear
-from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.int4.linear import PackedModule
 from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig
 from eagle_aot.targets.pre_norm.model import PreNormDecoder
 from support.gemma_oracle import run_in_chunks

@@ -1,4 +1,4 @@
-"""An artifact as far as its manifest goes."""
+"""An artifact of a manifest and a program that is no program."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ CONSTANTS = Constants(
 
 
 def write_artifact(directory: Path, **changes: Any) -> Manifest:
-    """A directory that verifies, whose program is no program; `changes` are of its manifest."""
+    """Write an artifact that verifies; `changes` replace fields of its manifest."""
     (directory / PROGRAM).write_bytes(b"program")
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,

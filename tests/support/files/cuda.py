@@ -1,7 +1,7 @@
 """`model.pte` and `model.ptd` of CUDA methods, whole and damaged.
 
-ExecuTorch's own serialisers write them, so what the tests read was written by somebody else. No
-GPU takes part: a library is any bytes.
+ExecuTorch's serialisers write them, independently of the readers under test. No GPU is needed: any
+bytes are a library.
 """
 
 import gc
@@ -35,7 +35,9 @@ from eagle_aot.common.errors import ArtifactError
 CPU, CUDA = 0, 1
 CUDA_BACKEND = "CudaBackend"
 TAG = "aoti_cuda_blob"
-MOST_SECONDS = 5.0  # of CPU time: what a reader that goes on for ever exceeds on any machine
+MAX_SECONDS = 5.0
+"""CPU time that an endless loop exceeds on any machine."""
+
 EXTREMES = tuple(
     (value % 2 ** (8 * width)).to_bytes(width, "little")
     for width in (1, 2, 4, 8)
@@ -44,7 +46,7 @@ EXTREMES = tuple(
 
 
 def entry(fqn: str, tensor: Tensor, device: int = CUDA, /, **changes: Any) -> CudaWeightEntry:
-    """A line of a weight table; `changes` replace what the tensor says."""
+    """Return an entry of a weight table; `changes` replace fields that the tensor gives."""
     fields = {
         "fqn": fqn,
         "storage_key": f"cuda_fqn_weight:{('cpu', 'cuda')[device]}:{fqn}",
@@ -80,7 +82,7 @@ class Method:
 
 @dataclass
 class Files:
-    """What goes into the two files. `edit` may damage the program before it is written."""
+    """The contents of the two files. `edit` may damage the program before it is written."""
 
     methods: Sequence[Method] = ()
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # by storage key
@@ -89,7 +91,7 @@ class Files:
     edit: Callable[[schema.Program], None] = lambda program: None
 
     def write(self, directory: Path) -> Path:
-        """Write both files; returns the directory."""
+        """Write both files and return the directory."""
         directory.mkdir(parents=True, exist_ok=True)
         (directory / PROGRAM).write_bytes(self.program())
         (directory / WEIGHTS).write_bytes(self.tensor_data())
@@ -121,11 +123,12 @@ class Files:
 
 
 def storage_bytes(tensor: Tensor) -> bytes:
+    """Return the bytes of the storage of a tensor of any shape."""
     return bytes(tensor.untyped_storage().tolist())
 
 
 def tensor_data(storages: Mapping[str, bytes]) -> bytes:
-    """A `.ptd` file of these blobs, equal ones once."""
+    """Return a `.ptd` file of these blobs; equal ones are stored once."""
     store = NamedDataStore()
     for key, data in storages.items():
         store.add_named_data(key, data, external_tag=TAG)
@@ -135,7 +138,7 @@ def tensor_data(storages: Mapping[str, bytes]) -> bytes:
 
 
 def cuda_plan(method: Method, payload: int) -> schema.ExecutionPlan:
-    """A method's plan, whose values are numbered unlike its inputs and outputs."""
+    """Return a method's plan; values are numbered unlike its inputs and outputs."""
     outputs = list(range(1, 1 + len(method.output_order)))
     inputs = [1 + len(outputs) + i for i in range(method.num_inputs)][::-1]
     arguments = [inputs[i] for i in method.input_order] + outputs
@@ -154,15 +157,15 @@ def cuda_plan(method: Method, payload: int) -> schema.ExecutionPlan:
 
 
 def constant_plan(name: str, values: Sequence[Any]) -> schema.ExecutionPlan:
-    """A method that returns values of the schema's kinds; a list holds indices of values."""
+    """Return a method that returns constants; a list holds indices of values."""
     kinds = {int: schema.Int, bool: schema.Bool, float: schema.Double, str: schema.String}
-    held = [v if type(v) not in kinds else kinds[type(v)](v) for v in values]
+    typed = [v if type(v) not in kinds else kinds[type(v)](v) for v in values]
     return schema.ExecutionPlan(
         name=name,
         container_meta_type=schema.ContainerMetadata("", ""),
-        values=[schema.EValue(value) for value in held],
+        values=[schema.EValue(value) for value in typed],
         inputs=[],
-        outputs=list(range(len(held))),
+        outputs=list(range(len(typed))),
         chains=[],
         operators=[],
         delegates=[],
@@ -171,8 +174,8 @@ def constant_plan(name: str, values: Sequence[Any]) -> schema.ExecutionPlan:
 
 
 def delegate(backend: str, payload: int) -> schema.BackendDelegate:
-    place = schema.BackendDelegateDataReference(schema.DataLocation.INLINE, payload)
-    return schema.BackendDelegate(id=backend, processed=place, compile_specs=[])
+    data = schema.BackendDelegateDataReference(schema.DataLocation.INLINE, payload)
+    return schema.BackendDelegate(id=backend, processed=data, compile_specs=[])
 
 
 def tensor_value() -> schema.EValue:
@@ -192,18 +195,18 @@ def tensor_value() -> schema.EValue:
 
 
 def replaced(data: bytes, old: bytes, new: bytes) -> bytes:
-    """`data` with its one `old` replaced."""
+    """Return `data` with its only `old` replaced."""
     assert data.count(old) == 1 and old != new, (data.count(old), old)
     return data.replace(old, new)
 
 
 def refusal(read: Callable[[], object], *paths: Path) -> str | None:
-    """What `read` is refused with, None if it succeeds.
+    """Return the message of the ArtifactError that `read` raises, None if it succeeds.
 
-    It may raise nothing else than an ArtifactError of one line that begins with one of the paths.
+    It may raise no other error, and the message is one line that begins with one of the paths.
     """
     line = None
-    with at_once():
+    with time_limit():
         try:
             read()
         except ArtifactError as error:
@@ -215,20 +218,20 @@ def refusal(read: Callable[[], object], *paths: Path) -> str | None:
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
-    """Fail when the block takes long, garbage collection aside: it depends on who ran before."""
+def time_limit() -> Iterator[None]:
+    """Fail when the block takes long; garbage collection would depend on earlier tests."""
     gc.disable()
     start = time.thread_time()
     try:
         yield
     finally:
-        took = time.thread_time() - start
+        seconds = time.thread_time() - start
         gc.enable()
-    assert took < MOST_SECONDS
+    assert seconds < MAX_SECONDS
 
 
 def sampled_lengths(whole: int) -> list[int]:
-    """Lengths to cut a file to: densely at its beginning, then spread."""
+    """Return lengths to cut a file to: all at its beginning, then some."""
     dense = min(512, whole)
     return sorted({*range(dense), *range(dense, whole, max(1, (whole - dense) // 200)), whole - 1})
 
@@ -237,18 +240,18 @@ Edit = tuple[str, int, bytes, int]
 
 
 def edits() -> st.SearchStrategy[list[Edit]]:
-    """Damage to do to a file whose length does not matter."""
-    place = st.integers(0, 2**16)
+    """Draw edits that damage a file of any length."""
+    offset = st.integers(0, 2**16)
     content = st.sampled_from(EXTREMES) | st.binary(min_size=1, max_size=12)
     kind = st.sampled_from(("overwrite", "insert", "delete", "flip", "splice"))
-    return st.lists(st.tuples(kind, place, content, place), min_size=1, max_size=4)
+    return st.lists(st.tuples(kind, offset, content, offset), min_size=1, max_size=4)
 
 
 def damaged(data: bytes, other: bytes, damage: Iterable[Edit]) -> bytes:
-    """`data` with some bytes changed, added, taken away or replaced by some of `other`."""
-    for kind, place, content, second in damage:
-        at = place % (len(data) + 1)
-        head, tail = data[:at], data[at:]
+    """Return `data` with bytes changed, inserted, deleted or replaced by some of `other`."""
+    for kind, offset, content, second in damage:
+        cut = offset % (len(data) + 1)
+        head, tail = data[:cut], data[cut:]
         if kind == "overwrite":
             data = head + content + tail[len(content) :]
         elif kind == "insert":
@@ -263,11 +266,12 @@ def damaged(data: bytes, other: bytes, damage: Iterable[Edit]) -> bytes:
 
 
 def orders(count: int) -> list[tuple[int, ...]]:
+    """Return all orders of `count` items."""
     return list(itertools.permutations(range(count)))
 
 
 def sample_files(inline: bool = False) -> Files:
-    """Two methods over shared weights, equal weights, equal caches and strided views."""
+    """Return two methods with shared weights, equal weights, equal caches and strided views."""
     base = torch.arange(24, dtype=torch.float32)
     tensors = {
         "target.w": base.view(4, 6),
@@ -277,16 +281,18 @@ def sample_files(inline: bool = False) -> Files:
         "target.kv_cache.v": torch.zeros(2, 4, dtype=torch.bfloat16),
         "draft.kv_cache.k": torch.zeros(2, 4, dtype=torch.bfloat16),
     }
-    made = {fqn: entry(fqn, tensor) for fqn, tensor in tensors.items()}
+    entries = {fqn: entry(fqn, tensor) for fqn, tensor in tensors.items()}
     on_cpu = entry("draft.scalar", torch.tensor(3), CPU)
     verify = Method(
-        "target_verify", [made[f] for f in made if f.startswith("target.")], (2, 0, 1), (1, 0)
+        "target_verify", [entries[f] for f in entries if f.startswith("target.")], (2, 0, 1), (1, 0)
     )
     draft_names = ("draft.kv_cache.k", "target.w", "target.kv_cache.k")
     draft = Method(
-        "draft_decode", [*(made[f] for f in draft_names), on_cpu], library=b"\x7fELF of the draft"
+        "draft_decode",
+        [*(entries[f] for f in draft_names), on_cpu],
+        library=b"\x7fELF of the draft",
     )
-    weights = {made[fqn].storage_key: tensor for fqn, tensor in tensors.items()}
+    weights = {entries[fqn].storage_key: tensor for fqn, tensor in tensors.items()}
     weights[on_cpu.storage_key] = torch.tensor(3)
     constants: dict[str, Sequence[Any]] = {
         "get_window": [8],

@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class GgufModel:
-    """A file under construction, of one architecture."""
+    """Writes a GGUF file of one architecture."""
 
     def __init__(self, path: Path, architecture: str = "gemma4", layers: int = 1) -> None:
         self.writer = GGUFWriter(path, architecture)
@@ -33,7 +33,7 @@ class GgufModel:
         self._names = get_tensor_name_map(arch, layers)
 
     def add(self, name: str, tensor: Tensor, kind: Type = Type.F32) -> None:
-        """A tensor under a Hugging Face name, in a type that the package can write."""
+        """Add a tensor under its Hugging Face name, in a type that the package can write."""
         stored = self._names.get_name(name, try_suffixes=(".weight",))
         if name.endswith("layer_scalar"):
             stored = f"{stored}.weight"
@@ -43,8 +43,8 @@ class GgufModel:
     def add_bytes(self, stored: str, data: npt.NDArray[np.generic], kind: Type) -> None:
         self.writer.add_tensor(stored, data, raw_dtype=kind)
 
-    def say_geometry(self, config: PretrainedConfig) -> None:
-        """The keys that llama.cpp's converter writes of a decoder."""
+    def write_geometry(self, config: PretrainedConfig) -> None:
+        """Write the keys that llama.cpp's converter writes for a decoder."""
         writer = self.writer
         writer.add_context_length(config.max_position_embeddings)
         writer.add_embedding_length(config.hidden_size)
@@ -57,10 +57,10 @@ class GgufModel:
         writer.add_rope_dimension_count(config.head_dim)
         writer.add_vocab_size(config.vocab_size)
 
-    def say_tokenizer(
+    def write_tokenizer(
         self, size: int, adds_bos: bool | None = False, template: str = TEMPLATE, pre: str = "gpt-2"
     ) -> None:
-        """A byte-level vocabulary of so many tokens, two of them special: <s> 0 and </s> 1."""
+        """Write a byte-level vocabulary of `size` tokens, with <s> 0 and </s> 1."""
         alphabet = sorted(bytes_to_unicode().values())
         words = ["<s>", "</s>", *alphabet, "th"][:size]
         words += [f"unused{i}" for i in range(size - len(words))]
@@ -84,12 +84,12 @@ class GgufModel:
 
 
 def write_bare_llama(path: Path, tokenizer: bool = True) -> Path:
-    """All of a small target: up and down in Q8_0, other linears in Q4_1, the table in F16."""
+    """Write a small target: up and down in Q8_0, other linears in Q4_1, the table in F16."""
     model = random_pre_norm("llama", vocab_size=SIZE, hidden_size=64, intermediate_size=96)
     file = GgufModel(path, "llama", layers=model.config.num_hidden_layers)
-    file.say_geometry(model.config)
+    file.write_geometry(model.config)
     if tokenizer:
-        file.say_tokenizer(SIZE)
+        file.write_tokenizer(SIZE)
     kinds = {"up_proj": Type.Q8_0, "down_proj": Type.Q8_0, "_proj": Type.Q4_1, "embed": Type.F16}
     for name, weight in model.state_dict().items():
         if name != "lm_head.weight":  # tied
@@ -100,7 +100,7 @@ def write_bare_llama(path: Path, tokenizer: bool = True) -> Path:
 
 
 def random_q4_k(rows: int, columns: int, seed: int = 0) -> Bytes:
-    """Blocks with random bytes in them, but finite scales: every bit has a meaning."""
+    """Return blocks uint8 [rows, columns / 256 * 144] of random bytes with finite scales."""
     generator = np.random.default_rng(seed)
     blocks = generator.integers(0, 256, (rows, columns // 256, 144), dtype=np.uint8)
     scales = generator.uniform(0.001, 0.02, (rows, columns // 256, 2)).astype(np.float16)

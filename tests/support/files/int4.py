@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from eagle_aot.targets import TapTarget
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.weight import Int4Weight
 from eagle_aot.triton_kernels.int4_gemm import dequantise_int4
 from support.gemma_oracle import write_config
@@ -29,7 +31,7 @@ class Rounded:
 
     @property
     def dense(self) -> Tensor:
-        """float32 [N, K], group by group."""
+        """The weight in float32 [N, K], group by group."""
         size = self.codes.shape[1] // self.scales.shape[1]
         columns = []
         for k in range(self.codes.shape[1]):
@@ -39,7 +41,7 @@ class Rounded:
 
 
 def rounded(weight: Tensor, group: int, symmetric: bool = False) -> Rounded:
-    """`weight` [N, K] to the nearest point of a min-max grid."""
+    """Round `weight` [N, K] to the nearest points of min-max grids."""
     blocks = weight.float().unflatten(1, (-1, group))
     low, high = blocks.amin(-1).clamp(max=0), blocks.amax(-1).clamp(min=0)
     span = 2 * blocks.abs().amax(-1) if symmetric else high - low
@@ -50,7 +52,7 @@ def rounded(weight: Tensor, group: int, symmetric: bool = False) -> Rounded:
 
 
 def words(codes: Tensor, order: tuple[int, ...]) -> Tensor:
-    """[R, C] -> int32 [R, C / 8]: nibble j of a word is its column `order[j]`."""
+    """Pack codes [R, C] into words int32 [R, C / 8]: nibble j of a word is column `order[j]`."""
     rows = []
     for row in codes.tolist():
         eights = [row[i : i + 8] for i in range(0, len(row), 8)]
@@ -60,6 +62,7 @@ def words(codes: Tensor, order: tuple[int, ...]) -> Tensor:
 
 
 def awq(weight: Rounded) -> Tensors:
+    """Return the tensors of an AWQ linear."""
     return {
         "qweight": words(weight.codes.t(), AWQ_ORDER),
         "qzeros": words(weight.zeros.t(), AWQ_ORDER),
@@ -68,6 +71,7 @@ def awq(weight: Rounded) -> Tensors:
 
 
 def gptq(weight: Rounded, version: int) -> Tensors:
+    """Return the tensors of a GPTQ linear; version 1 stores zeros minus one."""
     stored = (weight.zeros - 1) % 16 if version == 1 else weight.zeros
     size = weight.codes.shape[1] // weight.scales.shape[1]
     return {
@@ -79,7 +83,7 @@ def gptq(weight: Rounded, version: int) -> Tensors:
 
 
 def write_linear(directory: Path, tensors: Tensors, quantization: dict[str, Any]) -> Checkpoint:
-    """A checkpoint of one linear, `proj`."""
+    """Write a checkpoint of one linear, `proj`."""
     write_config(directory, {"quantization_config": quantization})
     named = {f"proj.{name}": tensor.contiguous() for name, tensor in tensors.items()}
     save_file(named, directory / "model.safetensors")
@@ -87,4 +91,10 @@ def write_linear(directory: Path, tensors: Tensors, quantization: dict[str, Any]
 
 
 def dense(weight: Int4Weight) -> Tensor:
+    """Return the weight [N, K] in its scales' dtype."""
     return dequantise_int4(weight.qdata, weight.scale, weight.zero_point)
+
+
+def count_int4_linears(target: TapTarget) -> int:
+    """Count the INT4 linears of a target."""
+    return sum(isinstance(m, Int4Linear) for m in cast(nn.Module, target).modules())

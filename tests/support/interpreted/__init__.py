@@ -16,8 +16,11 @@ SUITES = sorted({path.stem for path in HERE.glob("*.py")} - HELPERS)
 
 
 def run_interpreted(suites: Sequence[str], report: Path) -> dict[str, list[str]]:
-    """Run the tests of the modules of those names here; what each of their tests has to complain
-    of, nothing where it passed. `report` is a file that is written."""
+    """Run the test modules `suites` of this folder in one process.
+
+    Returns the failure of each test by suite, an empty string for a test that passed. `report` is
+    the path of a JUnit file to write.
+    """
     run = subprocess.run(
         [sys.executable, "-m", "pytest", f"--junitxml={report}"]
         + [str(HERE / f"{name}.py") for name in suites],
@@ -27,8 +30,8 @@ def run_interpreted(suites: Sequence[str], report: Path) -> dict[str, list[str]]
         text=True,
     )
     assert run.returncode in (0, 1), run.stdout + run.stderr  # 1: a test failed
-    complaints: dict[str, list[str]] = {name: [] for name in suites}
+    failures: dict[str, list[str]] = {name: [] for name in suites}
     for test in ElementTree.parse(report).iter("testcase"):
         suite = test.attrib["classname"].rpartition(".")[2]
-        complaints[suite].append("\n".join(element.text or element.tag for element in test))
-    return complaints
+        failures[suite].append("\n".join(element.text or element.tag for element in test))
+    return failures

@@ -1,74 +1,82 @@
-"""Triton's interpreter made to compute as a GPU does."""
+"""Makes Triton's interpreter compute like a GPU."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from torch import Tensor
 from triton.runtime import interpreter
 
 MMA_COLUMNS = 16
-"""Of bfloat16, that one instruction of a tensor core multiplies."""
+"""Columns of bfloat16 that one tensor core instruction multiplies."""
 
 
 def compute_as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter leaves three things to numpy in which it differs from every GPU.
+    """Replace three operations of the interpreter that differ from every GPU.
 
-    It multiplies the bit patterns of bfloat16, truncates to bfloat16 instead of rounding, and a
-    BLAS product sums a row in an order that depends on the row's place. What it computes for
-    nothing is left out.
+    By numpy, it multiplies the bit patterns of bfloat16, truncates to bfloat16 instead of rounding,
+    and sums a row of a product in an order that depends on the row. Checks without effect are left
+    out.
     """
     skip_overflow_checks(monkeypatch)
-    monkeypatch.setattr(interpreter, "_get_np_dtype", remembering(interpreter._get_np_dtype))
+    monkeypatch.setattr(interpreter, "_get_np_dtype", remember_dtypes(interpreter._get_np_dtype))
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", ordered_dot)
-    monkeypatch.setattr(interpreter, "_convert_float", rounding(interpreter._convert_float))
+    monkeypatch.setattr(
+        interpreter, "_convert_float", round_to_bfloat16(interpreter._convert_float)
+    )
     monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call_once_patched)
 
 
-def launched_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Iterator[None]:
-    """While it is suspended: arithmetic as there; the modules' kernels unwrapped, since torch 2.11
-    wraps compiled ones only; and what a kernel allocates and forgets to write is NaN."""
-    compute_as_a_gpu(monkeypatch)
-    for module in modules:
-        monkeypatch.setattr(module, "wrap_triton", lambda interpreted: interpreted)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+def allocate_output(
+    monkeypatch: pytest.MonkeyPatch, buffer: Tensor, *shapes: tuple[int, ...]
+) -> None:
+    """Let `new_empty` allocate outputs of these shapes at the start of `buffer` [n]."""
+    allocate = Tensor.new_empty
+
+    def from_buffer(x: Tensor, shape: Any, **options: Any) -> Tensor:
+        if shape not in shapes:
+            return allocate(x, shape, **options)
+        return buffer[: math.prod(shape)].view(shape)
+
+    monkeypatch.setattr(Tensor, "new_empty", from_buffer)
 
 
 def skip_overflow_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole numbers are added and multiplied in 64 bits as well, for an assertion that, without
-    `debug`, the interpreter drops: a third of its time."""
+    """Skip a second computation of integers in 64 bits, a third of the interpreter's time.
+
+    It is for an assertion that the interpreter drops without `debug`.
+    """
     builder = interpreter.interpreter_builder
     monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
 
 
-def remembering(original: Callable[[tl.dtype], np.dtype[Any]]) -> Callable[..., np.dtype[Any]]:
-    """Numpy's type of a tensor's elements: the interpreter makes a table of all for each answer."""
-    found: dict[str, np.dtype[Any]] = {}
+def remember_dtypes(original: Callable[[tl.dtype], np.dtype[Any]]) -> Callable[..., np.dtype[Any]]:
+    """Cache numpy's dtypes; the interpreter makes a table of all of them for each look-up."""
+    dtypes: dict[str, np.dtype[Any]] = {}
 
     def np_dtype(dtype: tl.dtype) -> np.dtype[Any]:
         scalar = dtype.scalar
-        if scalar.name not in found:
-            found[scalar.name] = original(scalar)
-        return found[scalar.name]
+        if scalar.name not in dtypes:
+            dtypes[scalar.name] = original(scalar)
+        return dtypes[scalar.name]
 
     return np_dtype
 
 
 PATCHED: set[str] = set()
-"""Modules whose functions see an interpreted language for good."""
+"""Modules whose triton.language has been patched."""
 
 
 def call_once_patched(function: interpreter.InterpretedFunction, *args: Any, **named: Any) -> Any:
-    """Call a function from within a kernel.
+    """Call a function from within a kernel, without patching triton.language again.
 
-    The interpreter would patch triton.language anew for each such call, which takes it longer than
-    most functions do, though it never undoes that, and a kernel's launch patches its own.
+    The interpreter patches it for each call, which takes longer than most functions, although it
+    never restores it, and the launch of a kernel patches it again.
     """
     if function.fn.__module__ not in PATCHED:
         interpreter._patch_lang(function.fn)
@@ -83,15 +91,15 @@ def ordered_dot(
     d: interpreter.TensorHandle,
     *__: object,
 ) -> interpreter.TensorHandle:
-    """A product whose sums run along k in one order, wherever in the tile a row lies.
+    """Multiply with sums that run along k in one order for every row of a tile.
 
-    As on tensor cores 16 columns are added up, and then to what there is: a long product is one of
-    short ones in turn.
+    As on tensor cores, 16 columns are added up and then added to the previous sum, so a long
+    product equals a sequence of short ones.
     """
     left, right, total = float32(a), float32(b), d.data
     for k in range(0, left.shape[1], MMA_COLUMNS):
-        some = slice(k, k + MMA_COLUMNS)
-        total = total + np.einsum("mk,kn->mn", left[:, some], right[some])
+        columns = slice(k, k + MMA_COLUMNS)
+        total = total + np.einsum("mk,kn->mn", left[:, columns], right[columns])
     return interpreter.TensorHandle(total, d.dtype.scalar)
 
 
@@ -101,7 +109,9 @@ def float32(handle: interpreter.TensorHandle) -> np.ndarray:
     return (handle.data.astype(np.uint32) << 16).view(np.float32)
 
 
-def rounding(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+def round_to_bfloat16(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Convert float32 to bfloat16 by rounding, and everything else as before."""
+
     def convert(data: np.ndarray, source: tl.dtype, target: tl.dtype, mode: object) -> np.ndarray:
         if (source, target) != (tl.float32, tl.bfloat16):
             return original(data, source, target, mode)

@@ -1,15 +1,36 @@
-"""For all tests that run kernels in Triton's interpreter."""
+"""What all tests of interpreted kernels share."""
 
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
+import torch
 
-from support.interpreted.remembered_types import remember_types
+LAUNCHERS = (
+    "copy_rows.kernel",
+    "dense_gemm.kernel",
+    "int4_gemm.large_m",
+    "int4_gemm.small_m",
+    "norm_rope_store.kernel",
+    "residual_norm.kernel",
+    "sdpa_prompt.kernel",
+    "sdpa_splitk.kernel",
+)
+"""Modules that wrap their kernels for torch, which wraps only compiled kernels since torch 2.11."""
 
 
 @pytest.fixture(autouse=True, scope="session")
-def quick_interpreter() -> Iterator[None]:
-    """It computes the same, with less around it."""
+def interpret_like_a_gpu() -> Iterator[None]:
+    """Let the interpreter compute like a GPU, and fast; fill new memory with NaN."""
+    from support.interpreted.as_a_gpu import compute_as_a_gpu  # they need triton
+    from support.interpreted.remembered_types import remember_types
+
     with pytest.MonkeyPatch.context() as patch:
         remember_types(patch)
+        compute_as_a_gpu(patch)
+        for name in LAUNCHERS:
+            module = import_module(f"eagle_aot.triton_kernels.{name}")
+            patch.setattr(module, "wrap_triton", lambda kernel: kernel)
+        torch.use_deterministic_algorithms(True)
         yield
+        torch.use_deterministic_algorithms(False)

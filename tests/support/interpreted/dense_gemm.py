@@ -1,20 +1,12 @@
 """The dense kernel in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from eagle_aot.triton_kernels.dense_gemm import kernel
-from support.interpreted.as_a_gpu import launched_as_on_a_gpu
 from support.kernels.dense_cases import assert_product, factors
 
 SHAPES = [(70, 320), (256, 1152), (5, 136)]
-
-
-@pytest.fixture(autouse=True)
-def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from launched_as_on_a_gpu(monkeypatch, kernel)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3])
@@ -28,7 +20,7 @@ def test_parts_add_up_to_the_product(features: int, columns: int, splits: int) -
 
 
 @pytest.mark.parametrize("splits", [1, 2])
-def test_a_row_has_its_bits_in_tiles_of_every_width(splits: int) -> None:
+def test_a_rows_bits_do_not_depend_on_the_tile_size(splits: int) -> None:
     x, weight = factors(130, 70, 320)
     together = kernel.launch(x, weight, splits)
     for rows in (1, 7, 8, 9, 16, 17, 64, 65):
@@ -38,7 +30,7 @@ def test_a_row_has_its_bits_in_tiles_of_every_width(splits: int) -> None:
         assert torch.equal(alone, together[:, :, row : row + 1])
 
 
-def test_rows_of_sequences_are_rows() -> None:
+def test_a_batch_of_rows_equals_its_rows() -> None:
     x, weight = factors(12, 70, 320)
     apart = kernel.launch(x.view(3, 4, 320), weight, 2)
     assert torch.equal(apart.view(2, 1, 12, 70), kernel.launch(x, weight, 2))

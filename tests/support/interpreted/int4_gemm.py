@@ -1,16 +1,13 @@
 """The INT4 kernels in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.int4_gemm import PackedInt4, large_m, small_m
-from eagle_aot.triton_kernels.int4_gemm.product_tiles import ProductTile
-from eagle_aot.triton_kernels.int4_gemm.row_tiles import ROW_TILES
-from eagle_aot.triton_kernels.tiles_of_rows import numbers_of_tiles
-from support.interpreted.as_a_gpu import launched_as_on_a_gpu
+from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES, LargeMTile
+from eagle_aot.triton_kernels.row_tiling import tile_counts
+from support.interpreted.as_a_gpu import allocate_output
 from support.kernels.int4_cases import (
     Case,
     assert_rounded_weight,
@@ -33,13 +30,8 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from launched_as_on_a_gpu(monkeypatch, small_m, large_m)
-
-
 def product(x: Tensor, weight: PackedInt4, splits: int = 1) -> Tensor:
-    """Parts of the product [splits, 1, M, N]."""
+    """Return the parts of the product, [splits, 1, M, N]."""
     return small_m.launch(x, *tensors(weight), splits, "")
 
 
@@ -49,13 +41,13 @@ def test_fresh_memory_holds_nan() -> None:
 
 @pytest.mark.parametrize("rows", WIDTHS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_rounded_weight_is_multiplied_in_float32(case: Case, rows: int) -> None:
+def test_the_small_m_product_is_that_of_the_rounded_weight(case: Case, rows: int) -> None:
     x = case.rows(rows)
     assert_rounded_weight(product(x, case.packed())[0], x, case.weight(), FLOAT32_SLACK)
 
 
 def test_a_product_of_large_rows_is_finite() -> None:
-    """Codes are centred before they are multiplied: nothing larger than the product is summed."""
+    """Codes are centred before they are multiplied, so no sum is larger than the product."""
     case = Case(37, 64, 32)
     x = case.rows(8) * 5e35
     assert product(x, case.packed()).isfinite().all()
@@ -75,8 +67,8 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours(case: Case) -> None:
 @pytest.mark.parametrize(
     "case", [Case(37, 512, 32), Case(37, 384, 64), Case(70, 768, 128, True)], ids=str
 )
-def test_a_row_has_its_bits_in_tiles_of_every_width(case: Case, splits: int) -> None:
-    """Bit for bit what each row is alone, also in further tiles."""
+def test_a_rows_bits_do_not_depend_on_the_tile_size(case: Case, splits: int) -> None:
+    """Rows have the same bits alone, and in any tile."""
     x, weight = case.rows(130), case.packed()
     together = product(x, weight, splits)
     for row in (0, 7, 8, 15, 16, 31, 32, 63, 64, 129):
@@ -88,16 +80,16 @@ def test_a_row_has_its_bits_in_tiles_of_every_width(case: Case, splits: int) -> 
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_rows_take_the_narrowest_tiles_that_hold_them(blocks: int) -> None:
+def test_tile_counts_use_the_smallest_tile_that_holds_all_rows(blocks: int) -> None:
     for rows in range(1, 200):
-        ((tile, number),) = numbers_of_tiles(rows, ROW_TILES[blocks])
+        ((tile, number),) = tile_counts(rows, SMALL_M_TILES[blocks])
         assert tile.rows == next((width for width in WIDTHS if rows <= width), WIDTHS[-1])
         assert number == -(-rows // tile.rows)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 4])
 @pytest.mark.parametrize("group", [32, 128])
-def test_every_split_of_k_sums_to_the_product(group: int, splits: int) -> None:
+def test_the_parts_of_every_split_add_up_to_the_product(group: int, splits: int) -> None:
     case = Case(37, 8 * 128, group)
     x = case.rows(3)
     parts = product(x, case.packed(), splits)
@@ -107,35 +99,27 @@ def test_every_split_of_k_sums_to_the_product(group: int, splits: int) -> None:
     assert_rounded_weight(total, x, case.weight(), FLOAT32_SLACK)
 
 
-def test_a_matrix_gives_a_matrix() -> None:
+def test_a_matrix_without_a_batch_dimension_is_multiplied() -> None:
     x, weight = CASES[0].rows(3), CASES[0].packed()
     assert torch.equal(product(x[0], weight), product(x, weight)[:, 0])
 
 
 @pytest.mark.parametrize("rows", [3, 11, 20, 40])
 @pytest.mark.parametrize("few", [True, False])
-def test_rows_and_columns_outside_the_output_are_not_touched(
+def test_memory_after_the_output_is_not_written(
     monkeypatch: pytest.MonkeyPatch, few: bool, rows: int
 ) -> None:
-    """Outputs at the start of a buffer: whatever follows keeps its NaN."""
     case = Case(37, 64, 64)
     weight, x = case.packed(), case.rows(rows)[0]
     buffer = torch.full((2048,), torch.nan, dtype=torch.bfloat16)
-    allocate = Tensor.new_empty
-
-    def from_buffer(x: Tensor, shape: int | tuple[int, ...], **options: object) -> Tensor:
-        if shape not in ((1, rows, 37), (rows, 37)):  # the interpreter's own
-            return allocate(x, shape, **options)
-        return buffer[: rows * 37].view(shape)
-
-    monkeypatch.setattr(Tensor, "new_empty", from_buffer)
+    allocate_output(monkeypatch, buffer, (1, rows, 37), (rows, 37))
     output = product(x, weight) if few else large_m.launch(x, *tensors(weight), "")
     assert output.data_ptr() == buffer.data_ptr()
     assert not buffer[: rows * 37].isnan().any() and buffer[rows * 37 :].isnan().all()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case) -> None:
+def test_the_large_m_product_is_that_of_the_rounded_weight(case: Case) -> None:
     for rows in (9, 150):
         x = case.rows(rows)
         output = large_m.launch(x, *tensors(case.packed()), "")
@@ -143,24 +127,22 @@ def test_many_rows_are_multiplied_with_the_weight_rounded(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_how_many_rows_are_taken_at_once_changes_no_bit(case: Case) -> None:
-    """Nor by what tiles, nor whether blocks of one group are taken one by one."""
+def test_the_chunk_and_the_tile_size_change_no_bit(case: Case) -> None:
+    """Processing blocks of a single group one by one changes no bit either."""
     x, weight = case.rows(150), tensors(case.packed())
     together = large_m.launch(x, *weight, "")
-    for first, behind in ((0, 65), (65, 66), (3, 140)):
-        cut = large_m.launch(x[:, first:behind], *weight, "")
-        assert torch.equal(cut, together[:, first:behind])
+    for first, end in ((0, 65), (65, 66), (3, 140)):
+        cut = large_m.launch(x[:, first:end], *weight, "")
+        assert torch.equal(cut, together[:, first:end])
     by_block = case.packed().group == 128
-    for tile in (ProductTile(2, 128, 8, 2), ProductTile(2, 64, 4, 3, by_block)):
+    for tile in (LargeMTile(2, 128, 8, 2), LargeMTile(2, 64, 4, 3, by_block)):
         assert torch.equal(large_m.launch(x, *weight, "", tile), together)
 
 
 @pytest.mark.parametrize("rows", [5, 11, 30, 70])
 @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
 @pytest.mark.parametrize("case", [Case(272, 128, 32), Case(80, 256, 128)], ids=str)
-def test_a_gated_unit_is_activated_where_it_is_summed(
-    case: Case, activation: str, rows: int
-) -> None:
+def test_gated_products_match_float64(case: Case, activation: str, rows: int) -> None:
     x, weight = case.rows(rows) / 8, tensors(case.packed())
     expected = float64_gated(x, case.weight(), activation)
     few = small_m.launch(x, *weight, 1, activation)[0]

@@ -1,6 +1,5 @@
 """Norms, rotation and storing in Triton's interpreter: run by `test_interpreted.py`."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,30 +7,25 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels.norm_rope_store import kernel, norm_rope_store_reference
-from support.interpreted.as_a_gpu import launched_as_on_a_gpu
 from support.kernels.norm_rope_cases import CASES, Case, assert_close, copied, row_alone
 
 
-@pytest.fixture(autouse=True)
-def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from launched_as_on_a_gpu(monkeypatch, kernel)
-
-
 def launch(arguments: list[Any]) -> Tensor:
-    parts, cos, sin, q_weight, k_weight, k, v, own, sources, targets, *rest = arguments
+    """Launch the kernel with the operator's arguments: rotated queries [1, R, heads, D]."""
+    parts, cos, sin, q_weight, k_weight, k, v, slots, sources, targets, *rest = arguments
     weights = q_weight, k_weight
-    return kernel.launch(parts, (cos, sin), weights, (k, v), own, (sources, targets), *rest)
+    return kernel.launch(parts, (cos, sin), weights, (k, v), slots, (sources, targets), *rest)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_normalises_rotates_and_stores(case: Case) -> None:
+def test_the_kernel_matches_float64(case: Case) -> None:
     before = case.arguments()
     after = copied(before)
     assert_close(case, launch(after), after, before)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_rounds_where_the_reference_does(case: Case) -> None:
+def test_the_kernel_rounds_where_the_reference_does(case: Case) -> None:
     """But for sums in another order: a few numbers, one step apart."""
     ours, theirs = case.arguments(), case.arguments()
     queries = launch(ours), norm_rope_store_reference(*theirs)

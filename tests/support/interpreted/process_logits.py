@@ -1,6 +1,6 @@
 """Processing logits in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,65 +11,59 @@ from torch import Tensor
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
 from eagle_aot.triton_kernels.process_logits import cut, penalise
+from eagle_aot.triton_kernels.process_logits.exact import exact_kernel
 from eagle_aot.triton_kernels.process_logits.search import COUNT
-from support.interpreted.as_a_gpu import launched_as_on_a_gpu
 from support.kernels.process_cases import CASES, Case
-from support.kernels.threshold_cases import askers, edges, processed
+from support.kernels.threshold_cases import edges, hard_samplings, processed
 
 VOCAB = 130
 SMALL = {"TILE": 64, "CAPACITY": 80, "FEW": 6}
-"""Of few tokens there are several tiles, several steps, and more candidates than are listed."""
-
-
-@pytest.fixture(autouse=True)
-def as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from launched_as_on_a_gpu(monkeypatch)
+"""Sizes with which few tokens need several tiles, several steps and more than all candidates."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_has_the_bits_of_its_twin(case: Case) -> None:
+def test_the_kernels_have_the_bits_of_the_cpu_processors(case: Case) -> None:
     expected = case.processed()
     assert torch.equal(interpreted(case.processed), expected)
 
 
 @pytest.mark.parametrize("name", edges(VOCAB))
-def test_a_threshold_is_the_twins_wherever_it_lies(
+def test_thresholds_of_edge_cases_equal_those_of_the_cpu_processors(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_small(monkeypatch)
-    samplings = askers(VOCAB)
+    samplings = hard_samplings(VOCAB)
     logits = edges(VOCAB)[name].repeat(len(samplings), 1)
     found = interpreted(processed, logits, samplings)
     wrong = (found != processed(logits, samplings)).any(dim=1)
     assert not wrong.any(), [s for s, is_wrong in zip(samplings, wrong, strict=True) if is_wrong]
 
 
-def test_a_row_is_narrowed_to_few_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flat one, with its thresholds among many that are nearly as likely."""
-    left: list[int] = []
+def test_narrowing_leaves_few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row is flat, with many logits close to its thresholds."""
+    candidates: list[int] = []
 
-    class Watched:
+    class RecordingKernel:
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
             def launch(*arguments: Tensor, **constants: object) -> None:
-                left.extend(arguments[6][:, COUNT.value].tolist())
+                candidates.extend(arguments[6][:, COUNT.value].tolist())
                 exact_kernel[grid](*arguments, **constants)
 
             return launch
 
-    exact_kernel = cut.exact_kernel
-    monkeypatch.setattr(cut, "exact_kernel", Watched())
+    monkeypatch.setattr(cut, "exact_kernel", RecordingKernel())
     monkeypatch.setattr(cut, "FEW", 64)
     logits = torch.randn(1, 5000, generator=torch.Generator().manual_seed(1)).expand(2, -1)
-    many = [
+    samplings = [
         SamplingParams(temperature=1.0, seed=1, top_k=1500),
         SamplingParams(temperature=1.0, seed=1, top_p=0.9),
     ]
-    assert torch.equal(interpreted(processed, logits, many), processed(logits, many))
-    assert len(left) == 2 and all(0 < number <= 64 for number in left)
+    assert torch.equal(interpreted(processed, logits, samplings), processed(logits, samplings))
+    assert len(candidates) == 2 and all(0 < count <= 64 for count in candidates)
 
 
 numbers = st.floats(-20, 20, width=32) | st.sampled_from([-1e30, -100.0, 0.0, 0.5, -torch.inf])
-asked = st.builds(
+drawn = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.01, 0.7, 1.0, 100.0]),
     top_k=st.integers(0, VOCAB),
@@ -80,23 +74,27 @@ asked = st.builds(
 
 
 @settings(max_examples=15, deadline=None, derandomize=True, database=None)
-@given(few=st.lists(numbers, min_size=1, max_size=40), sampling=asked, seed=st.integers(0, 99))
-def test_any_row_has_the_bits_of_its_twin(
+@given(
+    few=st.lists(numbers, min_size=1, max_size=40),
+    sampling=drawn,
+    seed=st.integers(0, 99),
+)
+def test_random_rows_have_the_bits_of_the_cpu_processors(
     few: list[float], sampling: SamplingParams, seed: int
 ) -> None:
-    """Of few different logits and so many equal ones, and of random ones beside them."""
+    """Rows have many equal logits and some random ones."""
     assume(max(few) > -torch.inf)
     generator = torch.Generator().manual_seed(seed)
     picked = torch.tensor(few)[torch.randint(0, len(few), (VOCAB,), generator=generator)]
     picked[seed:] = torch.randn(VOCAB - seed, generator=generator)
     with pytest.MonkeyPatch.context() as patch:
         make_small(patch)
-        found = interpreted(processed, picked.unsqueeze(0), [sampling])
-    assert torch.equal(found, processed(picked.unsqueeze(0), [sampling]))
+        row = interpreted(processed, picked.unsqueeze(0), [sampling])
+    assert torch.equal(row, processed(picked.unsqueeze(0), [sampling]))
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
-    """Blocks, tiles and lists, for rows of few tokens to have several of each."""
+    """Make blocks, tiles and lists so small that rows of few tokens have several of each."""
     for name, size in SMALL.items():
         patch.setattr(cut, name, size)
     for module in (cut, penalise):
@@ -104,23 +102,23 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
 
 
 def interpreted(make: Callable[..., Tensor], *arguments: object) -> Tensor:
-    """What is made of logits that `Processors` take for a GPU's."""
-    launched = []
+    """Call `make` while `Processors` take its logits [R, V] for those of a GPU."""
+    launched: list[bool] = []
     processed = Processors.processed
 
-    def elsewhere(self: Processors, logits: Tensor, scale: Tensor, rows: Rows) -> Tensor:
+    def on_gpu(self: Processors, logits: Tensor, scale: Tensor, rows: Rows) -> Tensor:
         launched.append(True)
-        return processed(self, Elsewhere(logits), scale, rows)  # type: ignore[arg-type]
+        return processed(self, GpuLogits(logits), scale, rows)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Processors, "processed", elsewhere)
-        found = make(*arguments)
+        patch.setattr(Processors, "processed", on_gpu)
+        result = make(*arguments)
     assert launched
-    return found
+    return result
 
 
-class Elsewhere:
-    """Logits that say they are a GPU's."""
+class GpuLogits:
+    """Logits that report a GPU as their device."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits

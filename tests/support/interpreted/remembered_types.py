@@ -1,4 +1,4 @@
-"""What Triton's interpreter makes of a type, remembered: otherwise made anew for every result."""
+"""Caches what Triton's interpreter computes from types for every result."""
 
 from typing import Any
 
@@ -9,24 +9,26 @@ from triton.language.semantic import TritonSemantic
 
 
 def remember_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block's type is told by its elements and shape, a tensor's shape by its type: half of the
-    interpreter's time goes into wrapping the same few numbers again."""
-    monkeypatch.setattr(core.block_type, "__init__", described_once(core.block_type.__init__))
-    monkeypatch.setattr(core.tensor, "__init__", shaped_by_type)
-    broadcast = unless_alike(TritonSemantic.broadcast_impl_value)
+    """Cache the fields of block types and the shapes of tensors.
+
+    Half of the interpreter's time is spent on wrapping the same few numbers again.
+    """
+    monkeypatch.setattr(core.block_type, "__init__", share_block_types(core.block_type.__init__))
+    monkeypatch.setattr(core.tensor, "__init__", init_with_cached_shape)
+    broadcast = skip_equal_shapes(TritonSemantic.broadcast_impl_value)
     monkeypatch.setattr(TritonSemantic, "broadcast_impl_value", broadcast)
 
 
-def described_once(original: Any) -> Any:
-    """The constructor of a block's type; types that are equal share their fields."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+def share_block_types(original: Any) -> Any:
+    """Return a constructor with which equal block types share their fields."""
+    fields: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def describe(block: core.block_type, element_ty: tl.dtype, shape: Any) -> None:
         key = element_ty.name, *map(core._unwrap_if_constexpr, shape)
-        if key not in found:
+        if key not in fields:
             original(block, element_ty, shape)
-            found[key] = block.__dict__
-        block.__dict__ = found[key]
+            fields[key] = block.__dict__
+        block.__dict__ = fields[key]
 
     return describe
 
@@ -34,8 +36,8 @@ def described_once(original: Any) -> Any:
 SHAPE = "shape_of_tensors"
 
 
-def shaped_by_type(tensor: tl.tensor, handle: Any, type: tl.dtype) -> None:
-    """The constructor of a tensor; those of one type share their shape."""
+def init_with_cached_shape(tensor: tl.tensor, handle: Any, type: tl.dtype) -> None:
+    """Initialise a tensor; tensors of one type share their shape."""
     if SHAPE not in type.__dict__:
         sizes = type.shape if type.is_block() else ()
         shape = core.tuple([core.constexpr(size) for size in sizes])
@@ -49,12 +51,12 @@ def shaped_by_type(tensor: tl.tensor, handle: Any, type: tl.dtype) -> None:
     tensor.shape, tensor.numel = type.__dict__[SHAPE]
 
 
-def unless_alike(broadcast: Any) -> Any:
-    """Broadcasting of two tensors, left out where they have one shape."""
+def skip_equal_shapes(broadcast: Any) -> Any:
+    """Return a broadcast that does nothing for two tensors of one shape."""
 
-    def broadcast_unalike(semantic: Any, left: tl.tensor, right: tl.tensor) -> Any:
+    def broadcast_different(semantic: Any, left: tl.tensor, right: tl.tensor) -> Any:
         if left.shape.values == right.shape.values:
             return left, right
         return broadcast(semantic, left, right)
 
-    return broadcast_unalike
+    return broadcast_different

@@ -1,8 +1,8 @@
 """The attention kernels in Triton's interpreter, on a CPU: run by `test_interpreted.py`."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from eagle_aot.triton_kernels.sdpa_splitk import kernel
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import Tiling, ring_splits, row_tile, tile_rows
-from support.interpreted.as_a_gpu import compute_as_a_gpu
+from support.interpreted.as_a_gpu import allocate_output
 from support.kernels.sdpa_cases import Forward, Layer, Text, chain, forward, relative_error, tree
 
 ERROR = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
 
 LAYERS = [
     Layer(4, 2, 64, 0, torch.float32),
-    Layer(3, 3, 16, 0, torch.float32),  # every head its own keys
-    Layer(7, 1, 32, 0, torch.float32),  # rows of a group that are no power of two
+    Layer(3, 3, 16, 0, torch.float32),  # every head has its own keys
+    Layer(7, 1, 32, 0, torch.float32),  # a group whose number of rows is not a power of two
     Layer(4, 1, 128, 0, torch.bfloat16),
     Layer(2, 1, 256, 0, torch.float16),
     Layer(2, 1, 512, 0, torch.bfloat16),
@@ -31,11 +31,11 @@ LAYERS = [
 ]
 FLAT, RING = LAYERS[0], LAYERS[6]
 TILED = [*LAYERS[1:4], RING, LAYERS[8]]
-"""Every number of heads that share keys, and windows: all that decides how rows are tiled."""
+"""Layers with every group size, with and without a window: what decides how rows are tiled."""
 
 KINDS = [LAYERS[2], LAYERS[3], RING, LAYERS[8], LAYERS[9]]
-"""Without a window and with one, of whole chunks and not, in float32 and in halves: all that
-decides which keys of which caches a row reads, and what they are multiplied in."""
+"""Layers without a window, with one of whole chunks and with others, in float32 and 16 bits: what
+decides which keys a row reads and in which precision."""
 
 HUGE = 6e4  # in half precision too
 SETTINGS = settings(max_examples=12, deadline=None, derandomize=True, database=None)
@@ -44,63 +44,47 @@ FEW = [-1, 0, 0, 1, 2, 2, -1, 6]
 """Parents of a tree's rows: branches of three lengths."""
 
 SCATTERED = [5, 9, 0, 60, 3, 2, 1, 7]
-"""Their slots behind the committed text."""
+"""Their slots, counted from the end of the committed tokens."""
 
-BEHIND = [0, 1, 15, 16, 17, 60, 79, 80, 511]
-"""Lengths of committed text: around a tail's, and around where chunks become longer."""
+CONTEXTS = [0, 1, 15, 16, 17, 60, 79, 80, 511]
+"""Numbers of committed tokens: around the length of a tail, and where chunks become longer."""
 
 FEWER = [0, 79]
-"""Of these: at the beginning, and across a longer chunk's beginning."""
+"""The start of a text, and the start of longer chunks."""
 
-PLACES = [
-    (layer, behind)
+CHAINS = [
+    (layer, context)
     for layer in LAYERS
-    for behind in (BEHIND if layer in (LAYERS[2], RING, LAYERS[8]) else FEWER)
+    for context in (CONTEXTS if layer in (LAYERS[2], RING, LAYERS[8]) else FEWER)
 ]
-"""Layers without a window meet a length alike, so one of them is enough for all lengths, and so do
-windows of whole chunks, and those that end in the tail."""
+"""Contexts act alike on all layers without a window, so one of them has all contexts; so has one
+layer with a window of whole chunks, and one whose window ends in the tail."""
 
-BRANCHED = [
-    (layer, behind)
+TREES = [
+    (layer, context)
     for layer in LAYERS
-    for behind in ([0, 15, 17, 79, 511] if layer in (LAYERS[2], RING, LAYERS[8]) else [79])
+    for context in ([0, 15, 17, 79, 511] if layer in (LAYERS[2], RING, LAYERS[8]) else [79])
 ]
-"""Fewer for trees: which keys lie before a tail, a chain's rows have asked everywhere."""
+"""Fewer contexts for trees: chains cover the keys before the tail."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def as_on_a_gpu() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        compute_as_a_gpu(patch)
-        # torch 2.11 wraps compiled kernels only
-        patch.setattr(kernel, "wrap_triton", lambda interpreted: interpreted)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="module")
-def fresh_memory_holds_nan() -> Iterator[None]:
-    """What a kernel allocates and forgets to write is seen."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def tiling(layer: Layer, **changes: int) -> Tiling:
-    """Small chunks: of 16 keys up to the committed key 63, then of 32, 48, ..."""
+def tiling(layer: Layer, **changes: Any) -> Tiling:
+    """Make a tiling with small chunks: 16 keys up to the committed key 63, then 32, 48, ..."""
     rows = row_tile(layer.heads // layer.kv_heads)
     tiles = replace(Tiling(rows, 16, 16, 4, 4, 2), **changes)
     if not layer.window:
         return tiles
-    held = tile_rows(tiles, layer.heads // layer.kv_heads)
-    return replace(tiles, splits=ring_splits(layer.window, tiles.chunk, held))
+    rows = tile_rows(tiles, layer.heads // layer.kv_heads)
+    return replace(tiles, splits=ring_splits(layer.window, tiles.chunk, rows))
 
 
 def attend(case: Forward, **changes: int) -> Tensor:
+    """Return the kernel's output [B, T, heads, D]."""
     return kernel.launch(*case.arguments, tiling(case.layer, **changes))
 
 
 def alone(layer: Layer, text: Text, row: int) -> Tensor:
-    """A row as plain decoding runs it, [heads, D]."""
+    """Return the output of a row as plain decoding runs it, [heads, D]."""
     return attend(forward(layer, text.only(row)))[0, 0]
 
 
@@ -108,10 +92,10 @@ def test_fresh_memory_holds_nan() -> None:
     assert torch.ones(2).new_empty(100, dtype=torch.bfloat16).isnan().all()
 
 
-@pytest.mark.parametrize(("layer", "behind"), PLACES, ids=str)
-def test_a_chain_is_attention_and_each_row_what_it_is_alone(layer: Layer, behind: int) -> None:
-    """Behind and around the ends of tails, of chunks and of rings."""
-    text = chain(behind, 8)
+@pytest.mark.parametrize(("layer", "context"), CHAINS, ids=str)
+def test_a_chain_matches_attention_and_each_row_alone(layer: Layer, context: int) -> None:
+    """Contexts have about the lengths of tails, chunks and rings."""
+    text = chain(context, 8)
     case = forward(layer, text)
     output = attend(case)
     assert output.shape == case.q.shape and output.dtype == case.q.dtype
@@ -121,10 +105,9 @@ def test_a_chain_is_attention_and_each_row_what_it_is_alone(layer: Layer, behind
     assert torch.equal(some, output[:, 2:7])
 
 
-@pytest.mark.parametrize(("layer", "behind"), BRANCHED, ids=str)
-def test_a_node_of_a_tree_is_what_it_is_alone(layer: Layer, behind: int) -> None:
-    """Wherever its path lies."""
-    text = tree(behind, FEW, SCATTERED)
+@pytest.mark.parametrize(("layer", "context"), TREES, ids=str)
+def test_a_node_of_a_tree_equals_itself_alone(layer: Layer, context: int) -> None:
+    text = tree(context, FEW, SCATTERED)
     case = forward(layer, text)
     output = attend(case)
     assert relative_error(output, case.expected()) < ERROR[layer.dtype]
@@ -132,8 +115,8 @@ def test_a_node_of_a_tree_is_what_it_is_alone(layer: Layer, behind: int) -> None
 
 
 @pytest.mark.parametrize("layer", KINDS, ids=str)
-def test_a_row_does_not_feel_other_sequences_nor_padding(layer: Layer) -> None:
-    """Texts of three lengths, in caches in another order, with rows that are missing."""
+def test_other_sequences_and_padding_change_no_bit(layer: Layer) -> None:
+    """Texts of different lengths are in caches of another order, and have missing rows."""
     texts = chain(70, 3), tree(130, FEW, SCATTERED, 300), chain(4, 1, 900), chain(0, 2, 1000)
     case = forward(layer, *texts, rows=10, caches=[3, 0, 4, 1], number_of_caches=6)
     output = attend(case)
@@ -145,18 +128,18 @@ def test_a_row_does_not_feel_other_sequences_nor_padding(layer: Layer) -> None:
 
 
 class Wider(Layer):
-    """Sees one key more than the layers that its ring was made for, as an assistant's layers do."""
+    """A layer that sees one key more than its ring was made for, like those of an assistant."""
 
     @property
     def ring(self) -> int:
         return self.window - 1 + max(self.window - 1, 96)
 
 
-@pytest.mark.parametrize("behind", [0, 24, 25, 150])
-def test_a_window_may_be_longer_than_what_a_ring_was_made_for(behind: int) -> None:
-    """For rows that stand at one place, of which there are as many as branches."""
+@pytest.mark.parametrize("context", [0, 24, 25, 150])
+def test_a_window_longer_than_the_minimum_ring(context: int) -> None:
+    """The rows all have one position: each is a branch."""
     layer = Wider(4, 2, 64, 25, torch.float32)
-    text = tree(behind, [-1] * 6)
+    text = tree(context, [-1] * 6)
     case = forward(layer, text)
     output = attend(case)
     assert relative_error(output, case.expected()) < ERROR[layer.dtype]
@@ -164,7 +147,7 @@ def test_a_window_may_be_longer_than_what_a_ring_was_made_for(behind: int) -> No
 
 
 @pytest.mark.parametrize("layer", [LAYERS[3], RING], ids=str)
-def test_a_long_text(layer: Layer) -> None:
+def test_a_long_context_matches_attention(layer: Layer) -> None:
     text = tree(4096, FEW, SCATTERED)
     case = forward(layer, text, slots=4200)
     output = attend(case)
@@ -174,20 +157,20 @@ def test_a_long_text(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("layer", TILED, ids=str)
-def test_rows_beyond_a_tile_are_further_tiles(layer: Layer) -> None:
-    """Bit for bit what each row is alone, on both sides of where chunks become longer."""
+def test_rows_beyond_one_tile_equal_each_row_alone(layer: Layer) -> None:
+    """The rows are on both sides of the position where chunks become longer."""
     text = chain(70, 24)
     case = forward(layer, text)
     together = attend(case)
     assert relative_error(together, case.expected()) < ERROR[layer.dtype]
-    for first, behind in ((0, 9), (3, 20), (9, 10), (23, 24)):
-        some = attend(forward(layer, text.some(first, behind)))
-        assert torch.equal(some, together[:, first:behind])
+    for first, end in ((0, 9), (3, 20), (9, 10), (23, 24)):
+        some = attend(forward(layer, text.some(first, end)))
+        assert torch.equal(some, together[:, first:end])
 
 
 @st.composite
-def trees(draw: st.DrawFn, behind: int) -> Text:
-    """Rows no deeper than a tail reaches, in slots that are all different."""
+def trees(draw: st.DrawFn, context: int) -> Text:
+    """Make rows no deeper than a tail, in slots that are all different."""
     parents: list[int] = []
     for row in range(draw(st.integers(1, 20))):
         parents.append(draw(st.integers(-1, row - 1)))
@@ -197,17 +180,19 @@ def trees(draw: st.DrawFn, behind: int) -> Text:
             parents[row] = -1
         depths[row] = depths[parents[row]] + 1 if parents[row] >= 0 else 0
     slots = draw(st.permutations(range(64)))[: len(parents)]
-    return tree(behind, parents, slots, draw(st.integers(0, 100)))
+    return tree(context, parents, slots, draw(st.integers(0, 100)))
 
 
 @SETTINGS
 @given(
     layer=st.sampled_from([FLAT, RING, LAYERS[7], LAYERS[8]]),
-    behind=st.lists(st.integers(0, 300), min_size=1, max_size=2),
+    contexts=st.lists(st.integers(0, 300), min_size=1, max_size=2),
     data=st.data(),
 )
-def test_any_row_is_what_it_is_alone(layer: Layer, behind: list[int], data: st.DataObject) -> None:
-    texts = [data.draw(trees(n)) for n in behind]
+def test_any_row_equals_itself_alone(
+    layer: Layer, contexts: list[int], data: st.DataObject
+) -> None:
+    texts = [data.draw(trees(context)) for context in contexts]
     case = forward(layer, *texts, rows=max(len(text.rows) for text in texts) + 1)
     output = attend(case)
     assert relative_error(output, case.expected()) < ERROR[layer.dtype]
@@ -217,8 +202,8 @@ def test_any_row_is_what_it_is_alone(layer: Layer, behind: list[int], data: st.D
 
 
 @pytest.mark.parametrize("layer", TILED, ids=str)
-def test_the_width_of_a_tile_changes_no_bit(layer: Layer) -> None:
-    """Nor do so few chunks that a tree's rows just have two lengths of them."""
+def test_the_tile_size_changes_no_bit(layer: Layer) -> None:
+    """A single split gives the chunks of a tree's rows two lengths."""
     case = forward(layer, tree(200, [*range(-1, 14), *FEW]))
     narrow = attend(case)
     assert torch.equal(attend(case, row_tile=64), narrow)
@@ -228,8 +213,8 @@ def test_the_width_of_a_tile_changes_no_bit(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("layer", [FLAT, LAYERS[3], RING, LAYERS[8]], ids=str)
-def test_tails_of_rows_in_one_program_are_what_each_is_alone(layer: Layer) -> None:
-    """Two of a tree's rows, or four of which the last program has one."""
+def test_the_number_of_tails_in_a_program_changes_no_bit(layer: Layer) -> None:
+    """A program has the tails of two rows, or of four; the last one has fewer."""
     text = tree(70, FEW[:7], SCATTERED)
     case = forward(layer, text, rows=9)
     for tails in ({"chunk": 32}, {"chunk": 64}, {"chunk": 64, "key_tile": 32}):
@@ -248,7 +233,7 @@ def test_the_buffers_length_changes_no_bit(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("layer", [*KINDS, LAYERS[4]], ids=str)
-def test_what_no_row_sees_changes_no_bit(layer: Layer) -> None:
+def test_hidden_slots_change_no_bit(layer: Layer) -> None:
     text = tree(150, FEW, SCATTERED)
     clean, huge, infinite = (
         attend(forward(layer, text, rows=9, hidden=hidden)) for hidden in (math.nan, HUGE, math.inf)
@@ -257,35 +242,25 @@ def test_what_no_row_sees_changes_no_bit(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 11])
-def test_rows_and_heads_outside_the_output_are_not_touched(
-    monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
-    """Outputs at the start of a buffer: whatever follows keeps its NaN."""
+def test_memory_after_the_output_is_not_written(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     layer = Layer(7, 1, 32, 0, torch.float32)
     case = forward(layer, chain(20, rows))
     buffer = torch.full((4096,), torch.nan)
-    allocate = Tensor.new_empty
-
-    def from_buffer(x: Tensor, shape: int | tuple[int, ...], **options: object) -> Tensor:
-        if shape != (1, rows, 7, 32):
-            return allocate(x, shape, **options)
-        return buffer[: rows * 7 * 32].view(shape)
-
-    monkeypatch.setattr(Tensor, "new_empty", from_buffer)
+    allocate_output(monkeypatch, buffer, (1, rows, 7, 32))
     output = attend(case)
     assert output.data_ptr() == buffer.data_ptr()
     assert not output.isnan().any() and buffer[rows * 7 * 32 :].isnan().all()
 
 
-def test_values_of_zero_add_up_to_zero() -> None:
-    """Partial sums are divided by their largest element, which is none."""
+def test_zero_values_give_zero() -> None:
+    """Partial sums are divided by their largest element, which is 0."""
     case = forward(Layer(4, 2, 64, 0, torch.bfloat16), chain(100, 2), hidden=0.0)
     output = attend(replace(case, v=torch.zeros_like(case.v)))
     assert not output.any() and not output.isnan().any()
 
 
 def test_sums_far_from_one_keep_their_precision() -> None:
-    """Between chunks they are kept in half precision, which reaches from 6e-8 to 65504."""
+    """Partial sums are stored in half precision, with a range from 6e-8 to 65504."""
     case = forward(Layer(2, 1, 32, 0, torch.bfloat16), chain(100, 1))
     for factor in (2.0**-30, 2.0**30):
         output = attend(replace(case, v=case.v * factor))

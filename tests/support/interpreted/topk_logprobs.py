@@ -9,6 +9,6 @@ CASES = [Case(1, 5, 4), Case(2, 32, 1), Case(2, 150, 3), Case(2, 129, 8, levels=
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_finds_what_a_sort_finds(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_topk_kernels_match_a_sort(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "BLOCK", 32)
     check(case, *kernel.launch(case.logits(), case.k))

@@ -1,1 +1,1 @@
-"""Inputs of kernels, and what must come out of them."""
+"""Inputs of kernels and their expected outputs."""

@@ -1,4 +1,4 @@
-"""Kernels as a launch would compile them for a GPU; none need be there."""
+"""Kernels as a launch compiles them for a GPU, on machines without one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,26 +26,26 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """A call of a kernel: its arguments by name, and what is said to the compiler."""
+    """A call of a kernel: its arguments by name and the compiler's options."""
 
     kernel: Any
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     constants: dict[str, Any]
     options: dict[str, Any]
 
     def compiled(self, capability: tuple[int, int]) -> Any:
-        """The program for a GPU of that compute capability."""
+        """Compile the kernel for a GPU of that compute capability."""
         import triton
 
         names = self.kernel.arg_names
-        kinds = {name: _kind(value) for name, value in self.given.items()}
+        kinds = {name: _kind(value) for name, value in self.arguments.items()}
         source = triton.compiler.ASTSource(
             fn=self.kernel,
             signature={name: kinds.get(name, "constexpr") for name in names},
             constexprs=self.constants,
             attrs={
-                (place,): [["tt.divisibility", 16]]
-                for place, name in enumerate(names)
+                (index,): [["tt.divisibility", 16]]
+                for index, name in enumerate(names)
                 if kinds.get(name, "").startswith("*")
             },
         )
@@ -60,8 +60,8 @@ def launches(
     launch: Callable[[], object],
     capability: tuple[int, int],
 ) -> list[Launch]:
-    """The calls of kernels that `launch`, of `module`, makes on a GPU of that capability."""
-    found: list[Launch] = []
+    """Return the kernel calls that `launch`, of `module`, makes on a GPU of that capability."""
+    calls: list[Launch] = []
 
     class Recorder:
         def __init__(self, kernel: Any) -> None:
@@ -72,8 +72,8 @@ def launches(
 
         def call(self, *arguments: Any, **constants: Any) -> None:
             options = {name: constants.pop(name) for name in OPTIONS if name in constants}
-            given = dict(zip(self.kernel.arg_names, arguments, strict=False))
-            found.append(Launch(self.kernel, given, constants, options))
+            named = dict(zip(self.kernel.arg_names, arguments, strict=False))
+            calls.append(Launch(self.kernel, named, constants, options))
 
     monkeypatch.setattr(device, "capability", lambda: capability)
     if hasattr(module, "capability"):
@@ -84,7 +84,7 @@ def launches(
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             monkeypatch.setattr(module, name, Recorder(getattr(module, name)))
     launch()
-    return found
+    return calls
 
 
 def _kind(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Logits, scales and keys for tests of the choice under noise."""
+"""Logits, scales and keys for tests of Gumbel noise."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Case:
-    """`levels` different logits, any where it is 0; the second row is greedy."""
+    """Logits with `levels` different values, 0 for any; the second row is greedy."""
 
     rows: int
     vocab: int
@@ -18,7 +18,7 @@ class Case:
     def arguments(
         self, device: str = "cpu", dtype: torch.dtype = torch.float32
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """As the operators take them."""
+        """Return logits [rows, vocab], scale [rows], keys [rows, 2] and ids [vocab] or None."""
         generator = torch.Generator().manual_seed(self.rows * 1000 + self.vocab)
         logits = torch.randn(self.rows, self.vocab, generator=generator) * 4
         if self.levels:
@@ -30,8 +30,8 @@ class Case:
             scale[1] = 0.0
         keys = torch.randint(-(2**31), 2**31, (self.rows, 2), generator=generator).int()
         ids = torch.randperm(4 * self.vocab, generator=generator)[: self.vocab].int()
-        found = logits.to(dtype), scale, keys, ids if self.mapped else None
-        return tuple(x if x is None else x.to(device) for x in found)  # type: ignore[return-value]
+        token_ids = ids.to(device) if self.mapped else None
+        return logits.to(dtype).to(device), scale.to(device), keys.to(device), token_ids
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.vocab}{'-mapped' * self.mapped}-{self.levels}"

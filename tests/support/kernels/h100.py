@@ -1,4 +1,4 @@
-"""An H100 as far as Triton asks for one to analyse or compile a kernel; no GPU need be there."""
+"""Analysing and compiling kernels for an H100 on machines without one."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 
 class H100Driver:
-    """What Triton asks of a driver."""
+    """The part of a driver that Triton needs to compile."""
 
     def get_current_target(self) -> object:
         from triton.backends.compiler import GPUTarget
@@ -19,7 +19,7 @@ class H100Driver:
 
 
 def analyse_for_h100(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Triton take this machine for one with an H100; skips where triton is not installed."""
+    """Let Triton take this machine for one with an H100; skip if triton is not installed."""
     triton = pytest.importorskip("triton", reason="triton is not installed")
     monkeypatch.setattr(triton.runtime.driver, "_active", H100Driver())
 
@@ -27,9 +27,9 @@ def analyse_for_h100(monkeypatch: pytest.MonkeyPatch) -> None:
 def ptx_for_h100(
     kernel: Any, kinds: Mapping[str, str], constants: Mapping[str, Any], options: dict[str, Any]
 ) -> str:
-    """What a kernel is compiled to whose arguments have these kinds; all others are constants.
+    """Compile a kernel to PTX; arguments have the types `kinds`, all others are constants.
 
-    Skips where triton is not installed.
+    Skips if triton is not installed.
     """
     triton = pytest.importorskip("triton", reason="triton is not installed")
     names = kernel.arg_names
@@ -43,12 +43,12 @@ def ptx_for_h100(
 
 
 def local_memory(cubin: bytes, directory: Path) -> int:
-    """Bytes per thread of what registers are spilled to."""
+    """Return the bytes per thread of local memory, to which registers are spilled."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     binary = directory / "kernel.cubin"
     binary.write_bytes(cubin)
-    command = [tool, "--dump-resource-usage", binary]
+    command = [str(tool), "--dump-resource-usage", str(binary)]
     usage = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     return sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))

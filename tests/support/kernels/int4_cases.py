@@ -1,4 +1,4 @@
-"""Random INT4 linears and what their product must be, in float64."""
+"""Random INT4 linears and their expected products in float64."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Case:
     symmetric: bool = False
 
     def weight(self, device: str = "cpu", integer_zeros: bool = True) -> Canonical:
-        """qdata [n, k / 2], scale and zero point [k / group, n]."""
+        """Return qdata [n, k / 2], scale and zero point [k / group, n]."""
         generator = torch.Generator(device).manual_seed(self.n + self.group)
         shape = self.k // self.group, self.n
         qdata = torch.randint(
@@ -38,19 +38,19 @@ class Case:
         return pack(*self.weight(device))
 
     def rows(self, m: int, device: str = "cpu") -> Tensor:
-        """Activations bfloat16 [1, m, k]."""
+        """Return activations bfloat16 [1, m, k]."""
         generator = torch.Generator(device).manual_seed(self.k)
         x = torch.randn(1, m, self.k, generator=generator, device=device)
         return x.bfloat16()
 
 
 def tensors(weight: PackedInt4) -> tuple[Tensor, Tensor, Tensor | None, int]:
-    """What the operators take of a packed weight."""
+    """Return codes, scales, zeros (or None) and the number of rows of a packed weight."""
     return weight.codes, weight.scales, weight.zeros, weight.rows
 
 
 def float64_product(x: Tensor, weight: Canonical, block: int = 1024) -> tuple[Tensor, Tensor]:
-    """x W^T and |x| |W|^T in float64, `block` rows of W at a time: they need not fit densely."""
+    """Return x W^T and |x| |W|^T in float64 [..., n], computed by `block` rows of W at a time."""
     qdata, scale, zero_point = weight
     products, magnitudes = [], []
     for first in range(0, qdata.shape[0], block):
@@ -63,9 +63,9 @@ def float64_product(x: Tensor, weight: Canonical, block: int = 1024) -> tuple[Te
 
 
 def assert_rounded_weight(output: Tensor, x: Tensor, weight: Canonical, slack: float) -> None:
-    """`output` is the product with the weight rounded to bfloat16, summed in float32.
+    """Check that `output` [..., n] is x times the weight rounded to bfloat16, summed in float32.
 
-    `slack` bounds the sums' error relative to the sum of magnitudes.
+    `slack` bounds the error of sums relative to the sum of magnitudes.
     """
     dense = dequantise_int4(*weight).t().double()
     expected = x.double() @ dense
@@ -76,7 +76,7 @@ def assert_rounded_weight(output: Tensor, x: Tensor, weight: Canonical, slack: f
 
 
 def float64_gated(x: Tensor, weight: Canonical, activation: str) -> Tensor:
-    """`act(gate) * up` in float64, of eight gate rows before eight up rows."""
+    """Return `act(gate) * up` in float64 [..., n / 2], for eight gate rows before eight up rows."""
     product, _ = float64_product(x, weight)
     pairs = product.unflatten(-1, (-1, 2, 8))
     gate, up = pairs[..., 0, :], pairs[..., 1, :]

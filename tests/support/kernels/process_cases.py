@@ -1,4 +1,4 @@
-"""Parameters, texts and logits for tests of what is done to logits before a choice."""
+"""Sampling parameters, texts and logits for tests of logits processing."""
 
 from dataclasses import dataclass
 
@@ -21,12 +21,12 @@ MANY = [
     SamplingParams(temperature=1.0, allowed_ids=(2, 3, 4), top_k=1, seed=1),
     SamplingParams(),
 ]
-"""Of a sequence each."""
+"""Parameters of one sequence each."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """`levels` different logits, any where it is 0; rows of all of `MANY` in turn."""
+    """Logits with `levels` different values, 0 for any; rows use all of `MANY` in turn."""
 
     rows: int
     vocab: int
@@ -34,7 +34,7 @@ class Case:
     drafts: int = 3
 
     def processed(self, device: str = "cpu") -> Tensor:
-        """What `Processors` make of them, [R, V]."""
+        """Return the logits after `Processors`, [R, V]."""
         generator = torch.Generator().manual_seed(self.vocab + self.rows)
         logits = torch.randn(self.rows, self.vocab, generator=generator) * 4
         if self.levels:
@@ -44,16 +44,20 @@ class Case:
         texts = torch.randint(6, self.vocab, (len(MANY), 30), generator=generator)
         for sequence, sampling in enumerate(MANY):
             processors.set(sequence, sampling, texts[sequence, :20].tolist(), STOPS)
-        of_all = torch.arange(len(MANY), device=device)
+        every = torch.arange(len(MANY), device=device)
         decided = texts[:, 20:].to(device)
-        processors.count(of_all, decided, torch.ones_like(decided, dtype=torch.bool))
-        at = torch.arange(self.rows) % len(MANY)
+        processors.count(every, decided, torch.ones_like(decided, dtype=torch.bool))
+        sequences = torch.arange(self.rows) % len(MANY)
         paths = torch.randint(-1, self.vocab, (self.rows, self.drafts), generator=generator)
         if self.drafts:
-            paths[:, 0] = texts[at, 0]  # a draft that the text has
+            paths[:, 0] = texts[sequences, 0]  # a draft token that the text contains
         scale = torch.tensor([1 / s.temperature if s.temperature else 0.0 for s in MANY])
-        rows = Rows(at.to(device), (at + 31).to(device), paths.to(device) if self.drafts else None)
-        return processors.processed(logits.to(device), scale[at].to(device), rows)
+        rows = Rows(
+            sequences.to(device),
+            (sequences + 31).to(device),
+            paths.to(device) if self.drafts else None,
+        )
+        return processors.processed(logits.to(device), scale[sequences].to(device), rows)
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.vocab}-{self.levels}-{self.drafts}"

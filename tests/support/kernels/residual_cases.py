@@ -1,4 +1,4 @@
-"""Random residual sums and what they must be, in float64."""
+"""Random residual sums and their expected values in float64."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ Arguments = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor, float, f
 
 @dataclass(frozen=True)
 class Case:
-    """Parts [splits, 1, rows, hidden] that join a stream."""
+    """Parts [splits, 1, rows, hidden] that are added to a stream."""
 
     splits: int
     rows: int
@@ -21,7 +21,10 @@ class Case:
     branch: float = 1.0
 
     def arguments(self, device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> Arguments:
-        """What the operator takes. A single part is of the stream's dtype, several are float32."""
+        """Return the arguments of the operator.
+
+        A single part has the stream's dtype, several parts are float32.
+        """
         generator = torch.Generator(device).manual_seed(self.hidden + self.splits)
 
         def normal(*shape: int) -> Tensor:
@@ -58,7 +61,7 @@ def float64(
     post_eps: float,
     next_eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Nothing rounded."""
+    """Compute the operator in float64, without rounding: both outputs [1, rows, hidden]."""
 
     def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return x / ((x**2).sum(-1, keepdim=True) / x.shape[-1] + eps) ** 0.5 * weight.double()
@@ -72,19 +75,28 @@ def float64(
     return total, norm(total, next_weight, next_eps)
 
 
+def select_rows(arguments: Arguments, rows: slice) -> Arguments:
+    """Return the arguments for some of the rows."""
+    parts, stream, post_weight, scale, next_weight, post_eps, next_eps = arguments
+    few = parts[:, :, rows], stream[:, rows]
+    return *few, post_weight, scale, next_weight, post_eps, next_eps
+
+
 def assert_rounded_alike(
-    found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], most: float
+    outputs: tuple[Tensor, Tensor], references: tuple[Tensor, Tensor], share: float
 ) -> None:
-    """Equal but for sums in another order, which may round an element of bfloat16 the other way:
-    of `most` of all elements, by one bit."""
-    for output, other in zip(found, expected, strict=True):
-        bits = [x.view(torch.int16).int() for x in (output, other)]
-        apart = (bits[0] - bits[1]).abs()
-        assert int(apart.max()) <= 1 and float((apart > 0).float().mean()) <= most
+    """Check bfloat16 outputs of any shape bit for bit; a `share` of elements may differ by one bit.
+
+    Sums in another order may round an element the other way.
+    """
+    for output, reference in zip(outputs, references, strict=True):
+        bits = [x.view(torch.int16).int() for x in (output, reference)]
+        difference = (bits[0] - bits[1]).abs()
+        assert int(difference.max()) <= 1 and float((difference > 0).float().mean()) <= share
 
 
-def assert_close(found: tuple[Tensor, Tensor], arguments: Arguments, tolerance: float) -> None:
-    """Both results, relative to the largest element."""
-    for output, expected in zip(found, float64(*arguments), strict=True):
+def assert_close(outputs: tuple[Tensor, Tensor], arguments: Arguments, tolerance: float) -> None:
+    """Check both outputs [1, rows, hidden] against float64, relative to the largest element."""
+    for output, expected in zip(outputs, float64(*arguments), strict=True):
         assert output.shape == expected.shape and output.dtype == arguments[1].dtype
         assert (output.double() - expected).abs().max() <= tolerance * expected.abs().max()

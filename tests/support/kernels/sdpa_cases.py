@@ -1,7 +1,7 @@
-"""Random attention layers, texts that grow as chains and trees, and what their rows must compute.
+"""Random attention layers, texts that grow as chains and trees, and the expected output of rows.
 
-Every token has its own query, key and value, whatever slot, row or forward it is met in. So what a
-row must compute follows from the tokens of its path alone.
+Every token has its own query, key and value, in any slot, row or forward. So the expected output of
+a row depends only on the tokens of its path.
 """
 
 import math
@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 TAIL = 16
 QUERIES = 1024
-"""So many tokens in a row have different queries."""
+"""Number of consecutive tokens with different queries."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Attention of `heads` query heads over `kv_heads`; ring if `window` is not 0."""
+    """Attention of `heads` over `kv_heads`; the cache is a ring if `window` is not 0."""
 
     heads: int
     kv_heads: int
@@ -39,7 +39,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Row:
-    """A token that is run: the row it follows, -1 for the committed text, and its logical slot."""
+    """A token of a forward, the row it follows (-1: the committed tokens) and its logical slot."""
 
     token: int
     parent: int
@@ -48,68 +48,68 @@ class Row:
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens that are committed, in slots 0 and on, and the rows of one forward behind them."""
+    """Committed tokens, in slots from 0 on, and the rows of one forward that follow them."""
 
     committed: Sequence[int]
     rows: tuple[Row, ...]
 
     def branch(self, row: int) -> list[Row]:
-        """The rows of a row's path, its own last."""
-        found: list[Row] = []
+        """Return the rows of a row's path, its own last."""
+        path: list[Row] = []
         while row >= 0:
-            found.append(self.rows[row])
+            path.append(self.rows[row])
             row = self.rows[row].parent
-        return found[::-1]
+        return path[::-1]
 
     def path(self, row: int) -> list[int]:
-        """All tokens up to a row's own."""
+        """Return all tokens up to a row's own."""
         return [*self.committed, *(run.token for run in self.branch(row))]
 
     def position(self, row: int) -> int:
         return len(self.committed) + len(self.branch(row)) - 1
 
     def tail(self, row: int) -> list[int]:
-        """Logical slots of a row's last tokens, -1 before the text's beginning."""
-        own = [run.slot for run in self.branch(row)][-TAIL:]
-        behind = range(len(self.committed) - TAIL + len(own), len(self.committed))
-        return [*(max(slot, -1) for slot in behind), *own]
+        """Return the logical slots of a row's last tokens, -1 before the start of the text."""
+        branch = [node.slot for node in self.branch(row)][-TAIL:]
+        committed = range(len(self.committed) - TAIL + len(branch), len(self.committed))
+        return [*(max(slot, -1) for slot in committed), *branch]
 
     def only(self, row: int) -> "Text":
-        """A row as plain decoding runs it: all tokens before its own are committed."""
+        """Return a row as plain decoding runs it, with all tokens before its own committed."""
         *committed, own = self.path(row)
         return Text(committed, (Row(own, -1, len(committed)),))
 
-    def some(self, first: int, behind: int) -> "Text":
-        """A stretch of a chain's rows."""
+    def some(self, first: int, end: int) -> "Text":
+        """Return the rows first .. end - 1 of a chain."""
         path = self.path(first)
-        return chain(len(path) - 1, behind - first, path[0])
+        return chain(len(path) - 1, end - first, path[0])
 
 
-def chain(behind: int, rows: int, first_token: int = 0) -> Text:
-    """Rows that count up behind `behind` tokens, each in the slot of its position."""
-    committed = range(first_token, first_token + behind)
-    run = (Row(first_token + behind + row, row - 1, behind + row) for row in range(rows))
-    return Text(committed, tuple(run))
+def chain(context: int, rows: int, first_token: int = 0) -> Text:
+    """Make consecutive rows after `context` tokens, each in the slot of its position."""
+    committed = range(first_token, first_token + context)
+    nodes = (Row(first_token + context + row, row - 1, context + row) for row in range(rows))
+    return Text(committed, tuple(nodes))
 
 
 def tree(
-    behind: int, parents: Sequence[int], slots: Sequence[int] | None = None, first_token: int = 0
+    context: int, parents: Sequence[int], slots: Sequence[int] | None = None, first_token: int = 0
 ) -> Text:
-    """Rows that follow `parents`, in `slots` counted from the committed text's end."""
-    committed = range(first_token, first_token + behind)
+    """Make rows that follow `parents`, in `slots` counted from the end of the committed tokens."""
+    committed = range(first_token, first_token + context)
     slots = range(len(parents)) if slots is None else slots
-    run = (
-        Row(first_token + behind + row, parent, behind + slots[row])
+    nodes = (
+        Row(first_token + context + row, parent, context + slots[row])
         for row, parent in enumerate(parents)
     )
-    return Text(committed, tuple(run))
+    return Text(committed, tuple(nodes))
 
 
 @lru_cache(maxsize=4)
 def entries(layer: Layer, tokens: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [QUERIES, heads, D], keys and values [tokens, kv_heads, D] of all tokens.
+    """Make queries [QUERIES, heads, D], keys and values [tokens, kv_heads, D] of all tokens.
 
-    Scores are spread enough for a few keys to matter most.
+    The spread of the scores lets a few keys dominate.
     """
     sizes = (QUERIES, layer.heads), (tokens, layer.kv_heads), (tokens, layer.kv_heads)
     generator = torch.Generator(device).manual_seed(1)
@@ -121,7 +121,7 @@ def entries(layer: Layer, tokens: int, device: str) -> tuple[Tensor, Tensor, Ten
 
 @dataclass(frozen=True)
 class Forward:
-    """The tensors that an attention gets, for texts of one forward."""
+    """The inputs of an attention operator, for the texts of one forward."""
 
     layer: Layer
     texts: tuple[Text, ...]
@@ -135,13 +135,13 @@ class Forward:
 
     @property
     def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float, int, int]:
+        """The arguments of the operator; q is [B, T, heads, D]."""
         layer = self.layer
         tensors = self.q, self.k, self.v, self.positions, self.sequences, self.tail
         return *tensors, layer.scale, layer.window, layer.ring
 
     def expected(self, every: int = 1) -> Tensor:
-        """PyTorch's attention in float64 over the keys of `every` so many rows' paths, [B, T,
-        heads, D]."""
+        """Compute PyTorch's attention in float64 for each `every`th row, [B, T, heads, D]."""
         out = torch.zeros_like(self.q, dtype=torch.float64)
         _, k, v = entries(self.layer, self.tokens, str(self.q.device))
         group = self.layer.heads // self.layer.kv_heads
@@ -166,9 +166,9 @@ def forward(
     tokens: int = 8192,
     device: str = "cpu",
 ) -> Forward:
-    """One forward of all texts, in `rows` rows each or as many as the longest has.
+    """Make one forward of all texts, with `rows` rows each, or as many as the longest text has.
 
-    A text's entries lie in its one of `caches`, in the order of texts where none are given. `slots`
+    The entries of each text are in its cache of `caches`, by default in the order of texts. `slots`
     is the length of a flat cache. Slots that no row sees, and the queries of padding, hold
     `hidden`.
     """
@@ -179,31 +179,31 @@ def forward(
     positions = torch.full((len(texts), rows), -1)
     tail = torch.full((len(texts), rows, TAIL), -1)
     slots = layer.ring + 8 if layer.window else slots
-    held = max(number_of_caches, *(c + 1 for c in caches), 1)
-    shape = layer.kv_heads, held, slots, layer.head_dim
+    cache_count = max(number_of_caches, *(c + 1 for c in caches), 1)
+    shape = layer.kv_heads, cache_count, slots, layer.head_dim
     k, v = (queries.new_full(shape, hidden) for _ in kv)
     for b, text in enumerate(texts):
-        for row, run in enumerate(text.rows):
-            q[b, row] = queries[run.token % QUERIES]
+        for row, node in enumerate(text.rows):
+            q[b, row] = queries[node.token % QUERIES]
             positions[b, row] = text.position(row)
             tail[b, row] = torch.tensor(text.tail(row))
-        places, held_tokens = stored(layer, text)
+        stored_slots, stored_tokens = stored(layer, text)
         for cache, table in zip((k, v), kv, strict=True):
-            cache[:, caches[b], places] = table[held_tokens].transpose(0, 1)
-    numbers = (x.to(device) for x in (positions, torch.tensor(caches), tail))
-    return Forward(layer, texts, q, k, v, *numbers, tokens)
+            cache[:, caches[b], stored_slots] = table[stored_tokens].transpose(0, 1)
+    sequences = torch.tensor(caches).to(device)
+    return Forward(layer, texts, q, k, v, positions.to(device), sequences, tail.to(device), tokens)
 
 
 def stored(layer: Layer, text: Text) -> tuple[Tensor, Tensor]:
-    """Physical slots and their tokens, of those that a row of the text sees."""
-    behind = len(text.committed)
-    first = max(0, behind - layer.window + 1) if layer.window else 0
-    places = torch.tensor([*range(first, behind), *(row.slot for row in text.rows)])
-    held = torch.tensor([*text.committed[first:], *(row.token for row in text.rows)])
-    return (torch.remainder(places, layer.ring) if layer.window else places), held
+    """Return the physical slots int64 [n] that rows of the text see, and their tokens int64 [n]."""
+    context = len(text.committed)
+    first = max(0, context - layer.window + 1) if layer.window else 0
+    slots = torch.tensor([*range(first, context), *(row.slot for row in text.rows)])
+    tokens = torch.tensor([*text.committed[first:], *(row.token for row in text.rows)])
+    return (torch.remainder(slots, layer.ring) if layer.window else slots), tokens
 
 
 def relative_error(output: Tensor, expected: Tensor) -> float:
-    """The worst row's root-mean-square error, relative to that of what is expected."""
+    """Return the largest RMS error of a row [..., D], relative to its expected RMS."""
     error = (output.double() - expected).square().mean(dim=-1).sqrt()
     return float((error / expected.square().mean(dim=-1).sqrt().clamp(min=1e-300)).max())

@@ -1,7 +1,10 @@
-"""Logits and parameters whose thresholds are hard to find: among equals, far from all else, or in
-none of the places where most are."""
+"""Logits and sampling parameters with thresholds that are hard to find.
+
+They are among equal logits, far from all others, or where the search does not expect them.
+"""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +16,7 @@ LOWEST = torch.finfo(torch.float32).min
 
 
 def edges(vocab: int) -> dict[str, Tensor]:
-    """Rows of logits, float32 [vocab], from 100 tokens on."""
+    """Return rows of logits, float32 [vocab] with at least 100 tokens, by name."""
     generator = torch.Generator().manual_seed(vocab)
     normal = torch.randn(10, vocab, generator=generator) * 4
     few, far, high, low, wide, masked = normal[2:8]
@@ -25,7 +28,7 @@ def edges(vocab: int) -> dict[str, Tensor]:
     alone = torch.full((vocab,), -torch.inf)
     alone[vocab // 3] = -7.0
     zeros = torch.zeros(vocab)
-    zeros[::3], zeros[::7], zeros[::11] = -0.0, 1e-40, -1e-42  # and what is not normal
+    zeros[::3], zeros[::7], zeros[::11] = -0.0, 1e-40, -1e-42  # and subnormal numbers
     levels = torch.randint(0, 40, (2, vocab), generator=generator)
     return {
         "flat": normal[0] / 4,
@@ -45,9 +48,9 @@ def edges(vocab: int) -> dict[str, Tensor]:
     }
 
 
-def askers(vocab: int) -> list[SamplingParams]:
-    """Of rows of so many tokens."""
-    asked: list[dict[str, float]] = [
+def hard_samplings(vocab: int) -> list[SamplingParams]:
+    """Return sampling parameters for rows of `vocab` tokens."""
+    changes: list[dict[str, Any]] = [
         {"top_k": 1},
         {"top_k": vocab - 1},
         {"top_k": 5, "top_p": 0.9},
@@ -60,15 +63,15 @@ def askers(vocab: int) -> list[SamplingParams]:
         {"top_p": 0.95, "temperature": 100.0, "min_p": 0.1},
         {"min_p": 0.1},
     ]
-    return [SamplingParams(**{"temperature": 1.0, "seed": 1, **one}) for one in asked]  # type: ignore[arg-type]
+    return [SamplingParams(**{"temperature": 1.0, "seed": 1, **change}) for change in changes]
 
 
 def processed(logits: Tensor, samplings: Sequence[SamplingParams], device: str = "cpu") -> Tensor:
-    """What `Processors` make of rows [R, V], each of a sequence of its own."""
+    """Return rows [R, V] after `Processors`; each row is a sequence of its own."""
     count, vocab = logits.shape
     processors = Processors(count, vocab, torch.device(device))
     for sequence, sampling in enumerate(samplings):
         processors.set(sequence, sampling, [0], [])
-    at = torch.arange(count, device=device)
+    rows = torch.arange(count, device=device)
     scale = torch.tensor([1 / s.temperature if s.temperature else 0.0 for s in samplings])
-    return processors.processed(logits.to(device), scale.to(device), Rows(at, at + 1))
+    return processors.processed(logits.to(device), scale.to(device), Rows(rows, rows + 1))

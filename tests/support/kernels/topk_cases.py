@@ -1,4 +1,4 @@
-"""Logits for tests of the likeliest of a vocabulary."""
+"""Logits for tests of top-k log probabilities."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Case:
-    """`levels` different logits, any where it is 0; every seventh column is impossible."""
+    """Logits with `levels` different values, 0 for any; every seventh column is minus infinity."""
 
     rows: int
     vocab: int
@@ -16,6 +16,7 @@ class Case:
     levels: int = 0
 
     def logits(self) -> Tensor:
+        """Return float32 [rows, vocab]."""
         generator = torch.Generator().manual_seed(self.rows * 1000 + self.vocab)
         shape = self.rows, self.vocab
         logits = torch.randn(shape, generator=generator) * 6
@@ -38,7 +39,7 @@ CASES = [
 
 
 def check(case: Case, scores: Tensor, columns: Tensor) -> None:
-    """Against a sort in float64 that keeps equals in their order."""
+    """Check scores and columns [R, k] against a stable sort in float64."""
     logits = case.logits().double()
     expected, order = logits.log_softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     assert torch.equal(columns.cpu(), order[:, : case.k])

@@ -64,7 +64,7 @@ class SlotView:
         for buffer, new in zip(self._store[cache], (k, v), strict=True):
             buffer[self._slots, :, self._positions] = new[:, 0]
 
-    def attends_at_once(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
+    def uses_operator(self, heads: int, dtype: torch.dtype, cache: KVCache) -> bool:
         """Never: slots here are not where an operator would read them."""
         return False
 

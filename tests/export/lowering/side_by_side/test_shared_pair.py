@@ -15,7 +15,7 @@ from eagle_aot.export.lowering.side_by_side.shared_pair import SharedPair
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.int4.linear import PackedModule
 
 POSITIONS = 2**18
 """Of two sequences: caches of 269 MB, which nobody may touch."""

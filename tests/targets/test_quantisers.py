@@ -15,7 +15,7 @@ from eagle_aot.targets.int4 import (
     PackedInt4Linear,
     PackedProjections,
 )
-from eagle_aot.targets.int4.int8_digits import quantise_int8
+from eagle_aot.targets.int4.quantisers import quantise_int8
 
 SHAPES = {
     "rows": st.integers(1, 70),
@@ -27,69 +27,74 @@ SHAPES = {
 
 
 def random_weight(rows: int, groups: int, scale: float, seed: int) -> Tensor:
+    """Return a float32 weight [rows, 32 * groups]."""
     generator = torch.Generator().manual_seed(seed)
     return scale * torch.randn(rows, 32 * groups, generator=generator)
 
 
 def digits(weight: Int4Weight) -> tuple[np.ndarray, np.ndarray]:
-    """High and low digits, int64 [N, K], from the bytes as they lie."""
+    """Unpack the high and low digits, int64 [N, K] each."""
     pairs = weight.qdata.numpy().astype(np.int64)
     codes = np.stack((pairs & 0xF, pairs >> 4), axis=-1).reshape(len(pairs), -1) - 8
     return codes[:, : codes.shape[1] // 2], codes[:, codes.shape[1] // 2 :]
 
 
 def scales(weight: Int4Weight) -> tuple[np.ndarray, np.ndarray]:
-    """Of the high and of the low digits, float64 [N, K]."""
+    """Return the scales of the high and of the low digits, float64 [N, K] each."""
     columns = weight.scale.double().t().repeat_interleave(32, dim=1).numpy()
     return columns[:, : columns.shape[1] // 2], columns[:, columns.shape[1] // 2 :]
 
 
 @settings(max_examples=40, deadline=None)
 @given(**SHAPES)
-def test_the_digits_are_those_of_the_nearest_code(
+def test_digits_encode_the_nearest_code(
     rows: int, groups: int, scale: float, dtype: torch.dtype, seed: int
 ) -> None:
     weight = random_weight(rows, groups, scale, seed)
-    found = quantise_int8(weight, dtype)
-    (high, low), (high_scale, low_scale) = digits(found), scales(found)
-    assert found.shape == (rows, 64 * groups) and found.digits == 2 and found.group_size == 32
-    assert bool((found.zero_point == 8).all())
+    quantised = quantise_int8(weight, dtype)
+    (high, low), (high_scale, low_scale) = digits(quantised), scales(quantised)
+    assert (
+        quantised.shape == (rows, 64 * groups)
+        and quantised.digits == 2
+        and quantised.group_size == 32
+    )
+    assert bool((quantised.zero_point == 8).all())
     assert np.array_equal(high_scale, 16 * low_scale)
-    assert torch.equal(found.scale, found.scale.to(dtype).float())
+    assert torch.equal(quantised.scale, quantised.scale.to(dtype).float())
     steps = weight.double().numpy() / low_scale
-    assert np.abs(16 * high + low - steps).max() <= 0.5 + 1e-4  # the division was in float32
+    assert np.abs(16 * high + low - steps).max() <= 0.5 + 1e-4  # the division is in float32
     assert np.abs(16 * high + low).max() <= 119
 
 
 @settings(max_examples=40, deadline=None)
 @given(**SHAPES)
-def test_no_weight_is_off_by_more_than_half_a_step(
+def test_the_int8_error_is_at_most_half_a_step(
     rows: int, groups: int, scale: float, dtype: torch.dtype, seed: int
 ) -> None:
     weight = random_weight(rows, groups, scale, seed)
-    found = quantise_int8(weight, dtype)
-    step = torch.from_numpy(scales(found)[1].copy())
-    error = (found.dense().double() - weight.double()).abs()
+    quantised = quantise_int8(weight, dtype)
+    step = torch.from_numpy(scales(quantised)[1].copy())
+    error = (quantised.dense().double() - weight.double()).abs()
     assert bool((error <= 0.5001 * step).all())
     assert bool((step <= weight.abs().max() / 119 * 1.004).all())  # bfloat16 rounds by 1 / 256
 
 
 @pytest.mark.parametrize("code", range(-119, 120))
-def test_every_code_is_found_again(code: int) -> None:
+def test_every_code_is_restored(code: int) -> None:
     weight = torch.full((1, 32), 0.5 * code)
     weight[0, 0] = 0.5 * 119
-    found = quantise_int8(weight, torch.bfloat16)
-    high, low = digits(found)
+    quantised = quantise_int8(weight, torch.bfloat16)
+    high, low = digits(quantised)
     assert (high[0, 1], low[0, 1]) == ((code + 8) // 16, (code + 8) % 16 - 8)
-    assert torch.equal(found.dense(), weight)
+    assert torch.equal(quantised.dense(), weight)
 
 
-def test_zeros_stay_zeros() -> None:
+def test_zero_weights_stay_zero() -> None:
     assert not quantise_int8(torch.zeros(3, 64), torch.bfloat16).dense().any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_linear_reads_its_input_once_for_each_digit(dtype: torch.dtype) -> None:
+def test_an_int8_linear_repeats_its_input_per_digit(dtype: torch.dtype) -> None:
     weight, x = random_weight(40, 5, 0.05, 1), torch.randn(1, 7, 160)
     linear = Int4Linear(quantise_int8(weight, dtype), dtype)
     assert (linear.in_features, linear.out_features) == (160, 40)
@@ -103,8 +108,8 @@ def test_a_linear_reads_its_input_once_for_each_digit(dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("multiprocessors", [1, 132])
 @pytest.mark.parametrize("rows", [1, 8, 40])
-def test_packed_it_is_the_same(rows: int, multiprocessors: int) -> None:
-    """Alone, as projections of one input, and as a gated pair."""
+def test_a_packed_int8_linear_computes_the_same(rows: int, multiprocessors: int) -> None:
+    """A single linear, projections of one input, and a gated pair."""
     weights = [random_weight(48, 16, 0.05, seed) for seed in range(3)]
     linears = [
         Int4Linear(quantise_int8(weight, torch.bfloat16), torch.bfloat16) for weight in weights

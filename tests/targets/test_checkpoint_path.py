@@ -1,4 +1,4 @@
-"""What is said of a path that is no checkpoint."""
+"""The errors for paths that are not checkpoints."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from eagle_aot.common.errors import CheckpointNotFoundError
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.place import is_checkpoint
+from eagle_aot.targets.checkpoint_path import is_checkpoint
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,15 @@ from eagle_aot.targets.place import is_checkpoint
         ("thesis.tex", "neither a checkpoint directory nor a .gguf file"),
     ],
 )
-def test_a_file_of_another_kind_is_called_by_it(tmp_path: Path, name: str, message: str) -> None:
+def test_the_error_for_another_file_says_what_it_is(
+    tmp_path: Path, name: str, message: str
+) -> None:
     (tmp_path / name).write_bytes(b"{}")
     with pytest.raises(CheckpointNotFoundError, match=f"{name}: {message}"):
         Checkpoint(tmp_path / name)
 
 
-def test_a_gguf_of_another_name_is_known_by_how_it_begins(tmp_path: Path) -> None:
+def test_a_gguf_with_another_suffix_is_recognised_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "model.Q4_1").write_bytes(b"GGUF and more")
     with pytest.raises(CheckpointNotFoundError, match=r"a GGUF file: give its name the suffix"):
         Checkpoint(tmp_path / "model.Q4_1")
@@ -42,7 +44,7 @@ def test_a_gguf_of_another_name_is_known_by_how_it_begins(tmp_path: Path) -> Non
         (["manifest.json", "model.pte"], "an artifact that an export wrote: eagle-run runs it"),
     ],
 )
-def test_a_directory_without_a_model_says_what_it_holds(
+def test_the_error_for_a_directory_without_a_model_lists_its_content(
     tmp_path: Path, names: list[str], message: str
 ) -> None:
     for name in names:

@@ -1,4 +1,4 @@
-"""What is told of a checkpoint's matrices before they are read, against what reading makes."""
+"""What is reported about a checkpoint's matrices before reading, compared with what is read."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ from torch import nn
 
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
-from eagle_aot.targets.held import DENSE, INT4, counted, held_matrices
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.stored_matrix import DENSE, INT4, count_by_format, stored_matrices
 from support.files.gguf import GgufModel
 from support.gemma_oracle import random_gemma, save_text_layout
 from support.pre_norm_oracle import random_pre_norm, save
 
 
 def gguf(directory: Path) -> Path:
-    """A Qwen3 with one format in each kind of linear."""
+    """Write a Qwen3 checkpoint with another format in each kind of linear."""
     model = random_pre_norm(
         "qwen3", hidden_size=256, intermediate_size=256, head_dim=64, tie_word_embeddings=False
     )
@@ -51,7 +51,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_linears_are_held_as_they_are_told(tmp_path: Path, name: str) -> None:
+def test_linears_are_loaded_as_reported(tmp_path: Path, name: str) -> None:
     directory = MAKERS[name](tmp_path)
     target = load_target(directory, 32)
     assert isinstance(target, nn.Module)
@@ -60,29 +60,29 @@ def test_linears_are_held_as_they_are_told(tmp_path: Path, name: str) -> None:
         for name, module in target.named_modules()
         if isinstance(module, nn.Linear | Int4Linear)
     }
-    matrices = held_matrices(Checkpoint(directory))
+    matrices = stored_matrices(Checkpoint(directory))
     tables = {matrix.name for matrix in matrices if not matrix.is_linear}
-    told = {matrix.name: matrix.held for matrix in matrices}
-    assert told.pop("embed_tokens.weight") == DENSE and "embed_tokens.weight" in tables
-    assert told == loaded
+    reported = {matrix.name: matrix.loaded_as for matrix in matrices}
+    assert reported.pop("embed_tokens.weight") == DENSE and "embed_tokens.weight" in tables
+    assert reported == loaded
 
 
-def test_sizes_are_those_of_the_file(tmp_path: Path) -> None:
-    matrices = {matrix.name: matrix for matrix in held_matrices(Checkpoint(gguf(tmp_path)))}
+def test_reported_sizes_are_those_of_the_file(tmp_path: Path) -> None:
+    matrices = {matrix.name: matrix for matrix in stored_matrices(Checkpoint(gguf(tmp_path)))}
     value = matrices["layers.0.self_attn.v_proj.weight"]
-    assert (value.kind, value.held, value.elements) == ("Q8_0", DENSE, 128 * 256)
-    assert value.bytes == value.elements // 32 * 34 and value.was_quantised
+    assert (value.file_format, value.loaded_as, value.elements) == ("Q8_0", DENSE, 128 * 256)
+    assert value.bytes == value.elements // 32 * 34 and value.is_quantised
     up = matrices["layers.0.mlp.up_proj.weight"]
-    assert (up.kind, up.bytes) == ("F32", 4 * up.elements) and not up.was_quantised
-    assert counted(m for m in matrices.values() if m.is_linear) == {
+    assert (up.file_format, up.bytes) == ("F32", 4 * up.elements) and not up.is_quantised
+    assert count_by_format(m for m in matrices.values() if m.is_linear) == {
         "int4": 8,
         "int8": 0,
         "dense": 20,
     }
 
 
-def test_a_linear_in_parts_counts_them_all() -> None:
-    matrices = held_matrices(Checkpoint(TINY_DIR / "target"))
+def test_the_size_of_a_linear_includes_all_its_tensors() -> None:
+    matrices = stored_matrices(Checkpoint(TINY_DIR / "target"))
     (up,) = (m for m in matrices if m.name == "layers.0.mlp.up_proj.weight")
-    assert (up.kind, up.held, up.elements) == ("compressed-tensors", INT4, 1024 * 256)
+    assert (up.file_format, up.loaded_as, up.elements) == ("compressed-tensors", INT4, 1024 * 256)
     assert up.elements // 2 < up.bytes < up.elements

@@ -1,0 +1,98 @@
+"""Files of dense tensors: safetensors, and pickled `pytorch_model.bin`."""
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from eagle_aot.common.errors import CheckpointError
+from eagle_aot.targets.int4.weight import Int4Weight
+from eagle_aot.targets.weight_files.protocol import TensorStorage
+
+
+class SafetensorsFile:
+    """A safetensors file; it is opened for each tensor, so nothing stays mapped in between."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._open() as file:
+            self._names: list[str] = list(file.keys())
+            self.metadata: dict[str, str] = file.metadata() or {}
+
+    def names(self) -> list[str]:
+        return self._names
+
+    def shape(self, name: str) -> torch.Size:
+        with self._open() as file, self._errors_of(name):
+            return torch.Size(file.get_slice(name).get_shape())
+
+    def storage(self, name: str) -> TensorStorage:
+        with self._open() as file, self._errors_of(name):
+            tensor = file.get_slice(name)
+            dtype, elements = str(tensor.get_dtype()), math.prod(tensor.get_shape())
+        bits = re.search(r"\d+", dtype)  # BF16, F8_E4M3; a BOOL is a byte
+        return TensorStorage(dtype, elements * int(bits[0] if bits else 8) // 8)
+
+    def tensor(self, name: str) -> Tensor:
+        with self._open() as file, self._errors_of(name):
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def int4(self, name: str) -> Int4Weight | None:
+        return None
+
+    @contextmanager
+    def _errors_of(self, name: str) -> Iterator[None]:
+        """Raise CheckpointError for a tensor that cannot be read, such as one of unknown dtype."""
+        try:
+            yield
+        except (SafetensorError, ValueError, TypeError, OverflowError) as error:
+            raise CheckpointError(f"{self.path}: {name} cannot be read ({error})") from error
+
+    def _open(self) -> Any:
+        try:
+            return safe_open(self.path, framework="pt", device="cpu")
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{self.path}: cannot be read as safetensors ({error})"
+            ) from error
+
+
+class PickledFile:
+    """A pickled table of tensors, loaded as a whole with weights only: no code is executed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tensors = _load_pickled(path)
+
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def shape(self, name: str) -> torch.Size:
+        return self._tensors[name].shape
+
+    def storage(self, name: str) -> TensorStorage:
+        tensor = self._tensors[name]
+        return TensorStorage(str(tensor.dtype).removeprefix("torch."), tensor.nbytes)
+
+    def tensor(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def int4(self, name: str) -> Int4Weight | None:
+        return None
+
+
+def _load_pickled(path: Path) -> dict[str, Tensor]:
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch.load raises another type for every kind of damage
+        raise CheckpointError(f"{path}: cannot be loaded as plain weights ({error})") from error
+    if not isinstance(loaded, dict) or not all(isinstance(t, Tensor) for t in loaded.values()):
+        raise CheckpointError(f"{path}: holds something other than a table of tensors")
+    return loaded
