@@ -8,31 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eagle_aot.export.drafters.registry import load_draft
+    from eagle_aot.export.loading.checkpoints import resolve_checkpoints
     from eagle_aot.export.loading.load import LoadedPair, load_pair
-    from eagle_aot.export.loading.source import Source
-    from eagle_aot.export.options import ExportOptions
     from eagle_aot.export.pair import Pair
-    from eagle_aot.export.pipeline import export_pair, run_check, run_export
+    from eagle_aot.export.pipeline import export_pair, run_check, run_export, run_self_test
+    from eagle_aot.export.resolution import resolve
+    from eagle_aot.export.spec import ExportSpec
 
 __all__ = [
-    "ExportOptions",
+    "ExportSpec",
     "LoadedPair",
     "Pair",
-    "Source",
     "export_pair",
     "load_draft",
     "load_pair",
+    "resolve",
+    "resolve_checkpoints",
     "run_check",
     "run_export",
+    "run_self_test",
 ]
 
 _HOME = {
-    "ExportOptions": "options",
+    "ExportSpec": "spec",
     "LoadedPair": "loading.load",
     "Pair": "pair",
-    "Source": "loading.source",
     "load_draft": "drafters.registry",
     "load_pair": "loading.load",
+    "resolve": "resolution",
+    "resolve_checkpoints": "loading.checkpoints",
 }
 
 

@@ -1,4 +1,4 @@
-"""Two exports by their manifests: which files are the same, and what was decided otherwise."""
+"""Compare two exports by their manifests: which files and which decisions are the same."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -14,18 +14,18 @@ COMPARED = (
     *("backend", "device", "drafter", "options", "decisions"),
     *("constants", "methods", "shapes", "caches"),
 )
-"""Fields of two manifests that must agree for the artifacts to be one another's equal."""
+"""Fields of two manifests that agree where the artifacts are equal."""
 
 Differences = dict[str, tuple[Any, Any]]
-"""What differs: its name, then what is recorded and what is found."""
+"""The recorded and the present value of everything that differs, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reproduction:
-    """What an export gave when it was repeated.
+    """The result of a repeated export.
 
-    `files` says of each file of both artifacts whether it is bit for bit the same; `environment`
-    holds versions and the device, `decisions` all else.
+    `files` says for each file of both artifacts whether it is the same bit for bit; `environment`
+    has differences of versions and the device, `decisions` all others.
     """
 
     files: dict[str, str]
@@ -38,24 +38,24 @@ class Reproduction:
         return set(self.files.values()) == {SAME}
 
     def to_json(self) -> dict[str, Any]:
-        """As one object."""
+        """Return the result as one JSON object."""
         return {"identical": self.identical, **asdict(self)}
 
     def report(self) -> Iterator[str]:
-        """As lines for a reader."""
+        """Yield the result as lines of text."""
         for name, state in self.files.items():
             yield f"{name:<24} {state}"
-        yield from told(self.environment | self.decisions)
+        yield from difference_lines(self.environment | self.decisions)
 
 
 def environment(manifest: Manifest) -> Differences:
-    """Versions that are not the recorded ones."""
+    """Return the installed versions that are not the recorded ones."""
     recorded = {"eagle-aot": manifest.eagle_aot_version, **manifest.versions}
     return differences(recorded, {"eagle-aot": __version__, **installed_versions()})
 
 
 def compare_artifacts(recorded: Manifest, made: Manifest) -> Reproduction:
-    """Two exports by their manifests."""
+    """Compare the manifests of two exports."""
     decided = differences(compared(recorded), compared(made))
     device = {name: pair for name, pair in decided.items() if name.startswith("device")}
     return Reproduction(
@@ -66,13 +66,13 @@ def compare_artifacts(recorded: Manifest, made: Manifest) -> Reproduction:
 
 
 def compared(manifest: Manifest) -> dict[str, Any]:
-    """What must agree."""
+    """Return the fields that must agree."""
     stored = manifest.to_json()
     return {name: stored[name] for name in COMPARED if name in stored}
 
 
 def compare(recorded: Mapping[str, FileRecord], found: Mapping[str, FileRecord]) -> dict[str, str]:
-    """Of every file in either, whether it is the same in both."""
+    """Say for every file of either whether it is the same in both."""
 
     def state(name: str) -> str:
         if name not in recorded:
@@ -85,17 +85,17 @@ def compare(recorded: Mapping[str, FileRecord], found: Mapping[str, FileRecord])
 
 
 def differences(recorded: Any, found: Any, *, name: str = "") -> Differences:
-    """Where two values of JSON differ, by dotted names; what is missing is None."""
+    """Return where two JSON values differ, by dotted names; a missing value is None."""
     if not isinstance(recorded, dict) or not isinstance(found, dict):
         return {} if recorded == found else {name: (recorded, found)}
     below = [
         differences(recorded.get(key), found.get(key), name=f"{name}.{key}" if name else key)
         for key in dict.fromkeys((*recorded, *found))
     ]
-    return {inner: pair for one in below for inner, pair in one.items()}
+    return {inner: pair for nested in below for inner, pair in nested.items()}
 
 
-def told(found: Differences) -> Iterator[str]:
-    """Differences as lines for a reader."""
-    for name, (recorded, here) in found.items():
+def difference_lines(differing: Differences) -> Iterator[str]:
+    """Yield differences as lines of text."""
+    for name, (recorded, here) in differing.items():
         yield printable(f"{name:<24} recorded {recorded}, here {here}")

@@ -36,10 +36,10 @@ def check_chain_len(chain_len: int) -> None:
         raise SettingError(f"--chain-len {chain_len}: must be in [1, {MAX_CHAIN_LEN}]")
 
 
-def drafts_of_a_round(asked: int | None, proposed: int | None) -> int:
+def drafts_of_a_round(requested: int | None, proposed: int | None) -> int:
     """Those asked for, else what a drafter's checkpoint proposes, else a default. Raises as
     `check_chain_len` does."""
-    chosen = asked or proposed or DEFAULT_CHAIN_LEN
+    chosen = requested or proposed or DEFAULT_CHAIN_LEN
     check_chain_len(chosen)
     return chosen
 

@@ -1,9 +1,10 @@
 """`eagle-export --reproduce`: the same export once more."""
 
 from pathlib import Path
-from typing import Any
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from eagle_aot.artifact import (
     PROCESSOR_FILES,
@@ -12,18 +13,19 @@ from eagle_aot.artifact import (
     file_records,
 )
 from eagle_aot.common.errors import ArtifactError, CheckpointError, SettingError
+from eagle_aot.common.spec import spec_fields
 from eagle_aot.export.differences import (
     SAME,
     Reproduction,
     compare,
     compare_artifacts,
+    difference_lines,
     environment,
-    told,
 )
-from eagle_aot.export.drafters.taps import parse_tap_layers
-from eagle_aot.export.loading.source import Source
-from eagle_aot.export.options import EXPORT_OPTIONS, SOURCE_OPTIONS, ExportOptions, command_line
-from eagle_aot.export.pipeline import run_export
+from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints
+from eagle_aot.export.pipeline import export
+from eagle_aot.export.resolution import resolve
+from eagle_aot.export.spec import ExportSpec
 
 
 def read_recorded(path: Path) -> Manifest:
@@ -33,64 +35,56 @@ def read_recorded(path: Path) -> Manifest:
     return Manifest.read(path) if path.is_dir() else Manifest.read_file(path)
 
 
-def reproduce(
-    path: Path,
-    command: click.Command,
-    target_dir: Path | None,
-    draft_dir: Path | None,
-    output_dir: Path | None,
-) -> tuple[Path, Reproduction]:
-    """Repeat the export that a manifest records; where it was written, and what differs.
+def reproduce(spec: ExportSpec) -> tuple[Path, Reproduction]:
+    """Repeat the export that the manifest `spec.reproduce` records; return its directory and what
+    differs.
 
-    `command` is `eagle-export`, which knows what options may be. Directories are None for a shipped
-    target, and for the default place. Versions that differ are reported on stderr before the work.
-    Raises CheckpointError for a checkpoint that is not the recorded one, and what an export raises.
+    `spec` has the directories, None for a shipped target and for the default output directory.
+    Versions that differ are printed on stderr before the work. Raises CheckpointError for a
+    checkpoint that is not the recorded one, and what an export raises.
     """
-    manifest = read_recorded(path)
-    asked = recorded_arguments(manifest, command, path)
-    options = ExportOptions(**{name: asked[name] for name in asked if name not in SOURCE_OPTIONS})
-    told_to_source = {name: asked[name] for name in asked if name in SOURCE_OPTIONS}
-    told_to_source |= {"target_dir": target_dir, "draft_dir": draft_dir}
-    source = Source.find(**told_to_source)
-    place = output_dir or Path(f"{source.target_model}-{options.backend}-reproduced")
-    check_place(path, place)
-    with options.progress.stage("compare checkpoints"):
-        check_checkpoints(manifest, source)
-    for line in told(environment(manifest)):
+    assert spec.reproduce is not None
+    manifest = read_recorded(spec.reproduce)
+    again = recorded_spec(manifest, spec.reproduce)
+    output_dir = spec.output_dir or Path(f"{again.target_model}-{again.backend}-reproduced")
+    check_output_dir(spec.reproduce, output_dir)
+    directories = {"target_dir": spec.target_dir, "draft_dir": spec.draft_dir}
+    resolved = resolve(replace(again, output_dir=output_dir, **directories))
+    with resolved.progress.stage("compare checkpoints"):
+        check_checkpoints(manifest, resolved.checkpoints)
+    for line in difference_lines(environment(manifest)):
         click.echo(line, err=True)
-    made = run_export(source, place, options)
-    return place, compare_artifacts(manifest, made)
+    return output_dir, compare_artifacts(manifest, export(resolved))
 
 
-def recorded_arguments(manifest: Manifest, command: click.Command, where: Path) -> dict[str, Any]:
-    """Fields of `Source` and `ExportOptions` as they were recorded.
+def recorded_spec(manifest: Manifest, path: Path) -> ExportSpec:
+    """Return the options as they were recorded, without directories.
 
-    Read as a command line is, so that a manifest can ask for nothing that a user could not. Raises
-    ArtifactError for options that are missing, unknown or out of range.
+    Raises ArtifactError for options that are missing, unknown or out of range.
     """
-    if set(manifest.options) != set(SOURCE_OPTIONS) | set(EXPORT_OPTIONS):
-        raise ArtifactError(f"{where}: its options are not those of this version's exports")
+    names = {field.name for field in spec_fields(ExportSpec) if field.option.recorded}
+    if set(manifest.options) != names:
+        raise ArtifactError(f"{path}: its options are not those of this version's exports")
     try:
-        context = command.make_context("eagle-export", command_line(manifest.options))
-    except click.UsageError as error:
-        raise ArtifactError(f"{where}: recorded options: {error.format_message()}") from error
-    found = {name: context.params[name] for name in manifest.options}
-    return found | {"tap_layers": parse_tap_layers(found["tap_layers"])}
+        return msgspec.convert(manifest.options, ExportSpec)
+    except (msgspec.ValidationError, SettingError) as error:
+        raise ArtifactError(f"{path}: recorded options: {error}") from error
 
 
-def check_checkpoints(manifest: Manifest, source: Source) -> None:
+def check_checkpoints(manifest: Manifest, checkpoints: ResolvedCheckpoints) -> None:
     """Raise CheckpointError unless target, drafter, tokenizer and image processor are the recorded
     ones, by hash."""
-    if source.is_dummy:
+    spec, provenance = checkpoints.spec, checkpoints.provenance
+    if spec.is_dummy:
         return
-    provenance, kept = source.provenance, manifest.files
-    beside = {name: kept[name] for name in (*TOKENIZER_FILES, *PROCESSOR_FILES) if name in kept}
+    names = [name for name in (*TOKENIZER_FILES, *PROCESSOR_FILES) if name in manifest.files]
+    side_files = {name: manifest.files[name] for name in names}
     processor = provenance.processor_file if manifest.images is not None else None
-    found_beside = [*provenance.tokenizer_files, *([processor] if processor else [])]
+    side_paths = [*provenance.tokenizer_files, *([processor] if processor else [])]
     for flag, directory, recorded, found in (
-        ("--target-dir", source.target_dir, manifest.target.files, provenance.target.files),
-        ("--draft-dir", source.draft_dir, manifest.draft.files, provenance.draft.files),
-        ("--target-dir", source.target_dir, beside, file_records(found_beside)),
+        ("--target-dir", spec.target_dir, manifest.target.files, provenance.target.files),
+        ("--draft-dir", spec.draft_dir, manifest.draft.files, provenance.draft.files),
+        ("--target-dir", spec.target_dir, side_files, file_records(side_paths)),
     ):
         states = compare(recorded, found)
         changed = [f"{name} is {state}" for name, state in states.items() if state != SAME]
@@ -101,8 +95,8 @@ def check_checkpoints(manifest: Manifest, source: Source) -> None:
             )
 
 
-def check_place(recorded: Path, output_dir: Path) -> None:
-    """Raise SettingError where the repeated export would replace the one that it repeats."""
+def check_output_dir(recorded: Path, output_dir: Path) -> None:
+    """Raise SettingError where the repeated export would replace the recorded one."""
     directory = recorded if recorded.is_dir() else recorded.parent
     if output_dir.resolve() == directory.resolve():
         raise SettingError(f"--output-dir {output_dir}: holds what is reproduced: name another")

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from torch.export import ExportedProgram
 
-from eagle_aot.export.lowering.backend import CUDA, multiprocessors
+from eagle_aot.export.lowering.backend import multiprocessors
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.methods import export_methods
 from eagle_aot.export.prepare.dense_rows import read_dense_weights_once
+from eagle_aot.export.spec import CUDA
 
 
 def traced(

@@ -207,4 +207,4 @@ _ALL = (
 )
 
 TARGETS: dict[str, TargetSpec] = {spec.name: spec for spec in _ALL}
-"""All supported targets by name."""
+"""All supported targets by name, which `eagle-inspect targets` lists."""

@@ -68,7 +68,7 @@ def check_attention_route(
                 f"{expected.removeprefix('eagle_aot::')}, which serves "
                 f"bfloat16 or float16, heads of {HEAD_DIMS[0]} to {HEAD_DIMS[-1]}, a "
                 f"power of two, and {MAX_TILE // TILE_ROWS} elements of queries to a key head "
-                "(--attention stock takes any)"
+                '(attention="stock" of ExportSpec takes any)'
             )
 
 

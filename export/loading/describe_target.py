@@ -1,4 +1,4 @@
-"""What a target's checkpoint holds: for `--describe-target`, and in one line at an export."""
+"""What a target's checkpoint holds: for `eagle-inspect target`, and in one line at an export."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -10,12 +10,11 @@ import torch
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.common.text import one_line, printable
 from eagle_aot.export.loading.provenance import read_eos_ids
-from eagle_aot.export.loading.source import Source
 from eagle_aot.export.loading.tokenizer import convert_tokenizer
+from eagle_aot.export.spec import NONE, ExportSpec
 from eagle_aot.targets import model_type
 from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
 from eagle_aot.targets.decoder.weights import LM_HEAD
-from eagle_aot.targets.int4.quantisers import NONE
 from eagle_aot.targets.stored_matrix import (
     DENSE,
     INT4,
@@ -112,23 +111,23 @@ def report(found: Description) -> list[str]:
     return [printable(f"{topic:<22}{fact}") for topic, fact in lines.items()]
 
 
-def tell_dense(source: Source, dtype: torch.dtype) -> None:
-    """Say on stderr what reading a pair's target makes dense, if anything."""
-    if source.is_dummy or source.target_dir is None:
+def report_dense(spec: ExportSpec, dtype: torch.dtype) -> None:
+    """Print on stderr which quantised matrices of a target's files the export holds dense."""
+    if spec.is_dummy or spec.target_dir is None:
         return
-    if line := dense_line(source, source.target_dir, dtype):
+    if line := dense_line(spec, spec.target_dir, dtype):
         click.echo(one_line(line), err=True)
 
 
-def dense_line(source: Source, path: Path, dtype: torch.dtype) -> str:
+def dense_line(spec: ExportSpec, path: Path, dtype: torch.dtype) -> str:
     """What of a checkpoint has fewer bits in its file than it is held in, and what that costs.
 
-    Empty where there is nothing of the kind, or `source` says to quantise it.
+    Empty where there is nothing of the kind, or `spec` quantises it.
     """
     dense = [
         matrix
         for matrix in stored_matrices(Checkpoint(path))
-        if matrix.loaded_as == DENSE and matrix.is_quantised and not _is_quantised(matrix, source)
+        if matrix.loaded_as == DENSE and matrix.is_quantised and not _is_quantised(matrix, spec)
     ]
     if not dense:
         return ""
@@ -139,11 +138,11 @@ def dense_line(source: Source, path: Path, dtype: torch.dtype) -> str:
     return f"held dense: {groups}: {stored:.1f} MB in the file, {held:.1f} MB in {name}"
 
 
-def _is_quantised(matrix: StoredMatrix, source: Source) -> bool:
+def _is_quantised(matrix: StoredMatrix, spec: ExportSpec) -> bool:
     """Whether a matrix that is stored dense, or is made so, is not held so."""
     if matrix.is_linear:
-        return source.quantize is not None
-    return matrix.name == LM_HEAD and source.table_quant != NONE
+        return spec.quantize is not None
+    return matrix.name == LM_HEAD and spec.table_quant != NONE
 
 
 def _format(group: dict[str, Any]) -> str:

@@ -14,11 +14,12 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Drafter, Facts
 from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of_checkpoint
-from eagle_aot.export.loading.source import AUTO, Source
+from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
 from eagle_aot.export.loading.table_quant import quantise_table
-from eagle_aot.export.lowering.backend import CUDA, DTYPES
+from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.quantized_modules import DynamicLinear
+from eagle_aot.export.spec import AUTO, CUDA, ExportSpec
 from eagle_aot.targets import TapTarget, get_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -37,90 +38,103 @@ class LoadedPair:
     """A pair as its checkpoints hold it, and what they say.
 
     `reading` is how the drafter's files were understood; `linears` how many linears of each name
-    are held in which format. `source` knows all else, in its `provenance`.
+    are held in which format. `checkpoints` has the options and
+    everything else that is read.
     """
 
     pair: Pair
-    source: Source
+    checkpoints: ResolvedCheckpoints
     reading: Facts
     linears: Formats
 
 
 def load_pair(
-    source: Source, dtype: torch.dtype, caches: CacheSpec, *, pictures: bool = False
+    checkpoints: ResolvedCheckpoints,
+    dtype: torch.dtype,
+    caches: CacheSpec,
+    *,
+    pictures: bool = False,
 ) -> LoadedPair:
     """Load target and drafter on the host and check them against each other.
 
     Weights and activations have `dtype`; KV caches are made by `caches`, which has a dtype of its
     own. With `pictures` the target's image encoder is loaded, too.
     """
-    load_target = _dummy_target if source.is_dummy else _target
+    spec = checkpoints.spec
+    load_target = _dummy_target if spec.is_dummy else _target
     try:
-        target = load_target(source, dtype, caches)
-        draft, reading = _load_draft(source, target, dtype, caches)
-        loaded_pictures = _load_pictures(source, target, dtype) if pictures else None
+        target = load_target(spec, dtype, caches)
+        draft, reading = _load_draft(spec, target, dtype, caches)
+        loaded_pictures = _load_pictures(checkpoints, target, dtype) if pictures else None
         draft_module = cast(nn.Module, draft)
-        quantise_table(target, draft_module, source.table_quant)
-        quantise_draft(draft_module, target, source.draft_quant)
+        quantise_table(target, draft_module, spec.table_quant)
+        quantise_draft(draft_module, target, spec.draft_quant)
     except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error
     pair = Pair(target, draft, loaded_pictures)
-    return LoadedPair(pair, source, reading, linear_formats(pair))
+    return LoadedPair(pair, checkpoints, reading, linear_formats(pair))
 
 
 def load_by_gpu(
-    source: Source, dtype: torch.dtype, caches: CacheSpec, *, pictures: bool = False
+    checkpoints: ResolvedCheckpoints,
+    dtype: torch.dtype,
+    caches: CacheSpec,
+    *,
+    pictures: bool = False,
 ) -> LoadedPair:
-    """The same for an export, which hardly writes to caches: for a GPU they take no memory before.
+    """Load the pair for an export: on a GPU its caches take no memory until methods are lowered.
 
     A GPU draws a dummy's numbers: a host takes minutes for 30 billion.
     """
     if dtype != DTYPES[CUDA]:
-        return load_pair(source, dtype, caches, pictures=pictures)
+        return load_pair(checkpoints, dtype, caches, pictures=pictures)
     caches = replace(caches, on_host=True)
-    if not source.is_dummy:
-        return load_pair(source, dtype, caches, pictures=pictures)
+    if not checkpoints.spec.is_dummy:
+        return load_pair(checkpoints, dtype, caches, pictures=pictures)
     with torch.device(CUDA):
-        loaded = load_pair(source, dtype, caches, pictures=pictures)
+        loaded = load_pair(checkpoints, dtype, caches, pictures=pictures)
     loaded.pair.cpu()
-    torch.cuda.empty_cache()  # compilers may take room in processes of their own
+    torch.cuda.empty_cache()  # compilers may need the memory in processes of their own
     return loaded
 
 
-def _dummy_target(source: Source, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
-    spec = get_target(source.target_model)
-    assert spec.dummy is not None
+def _dummy_target(spec: ExportSpec, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
+    line = get_target(target_name(spec))
+    assert line.dummy is not None
     torch.manual_seed(DUMMY_SEED)
-    return spec.dummy(dtype, caches, source.dummy_layers)
+    return line.dummy(dtype, caches, spec.dummy_layers)
 
 
-def _target(source: Source, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
-    assert source.target_dir is not None
-    scheme = None if source.quantize is None else SCHEMES[source.quantize]
-    checkpoint = Checkpoint(source.target_dir, scheme)
-    return get_target(source.target_model).load(checkpoint, dtype, caches)
+def _target(spec: ExportSpec, dtype: torch.dtype, caches: CacheSpec) -> TapTarget:
+    assert spec.target_dir is not None
+    scheme = None if spec.quantize is None else SCHEMES[spec.quantize]
+    checkpoint = Checkpoint(spec.target_dir, scheme)
+    return get_target(target_name(spec)).load(checkpoint, dtype, caches)
 
 
-def _load_pictures(source: Source, target: TapTarget, dtype: torch.dtype) -> ImageSupport:
-    if source.is_dummy:
-        return dummy_images(source.target_model, target, dtype)
-    assert source.target_dir is not None
-    pictures = load_images(Checkpoint(source.target_dir), target, dtype)
-    sizes = pictures.encoder.config.patch_size, pictures.encoder.config.pooling_kernel_size
-    source.provenance.check_processor(*sizes)
+def _load_pictures(
+    checkpoints: ResolvedCheckpoints, target: TapTarget, dtype: torch.dtype
+) -> ImageSupport:
+    spec = checkpoints.spec
+    if spec.is_dummy:
+        return dummy_images(target_name(spec), target, dtype)
+    assert spec.target_dir is not None
+    pictures = load_images(Checkpoint(spec.target_dir), target, dtype)
+    config = pictures.encoder.config
+    checkpoints.provenance.check_processor(config.patch_size, config.pooling_kernel_size)
     return pictures
 
 
 def _load_draft(
-    source: Source, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
+    spec: ExportSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
 ) -> tuple[Drafter, Facts]:
-    if source.draft_dir is None:
-        spec = get_target(source.target_model)
-        return KINDS[source.drafter].without_checkpoint(spec, target, dtype, caches)
-    files = HeadCheckpoint(source.draft_dir)
-    kind = kind_of_checkpoint(files) if source.drafter == AUTO else HEADS[source.drafter]
-    return kind.load(files, target, dtype, caches, source.tap_layers)
+    if spec.draft_dir is None:
+        line = get_target(target_name(spec))
+        return KINDS[spec.drafter].without_checkpoint(line, target, dtype, caches)
+    files = HeadCheckpoint(spec.draft_dir)
+    kind = kind_of_checkpoint(files) if spec.drafter == AUTO else HEADS[spec.drafter]
+    return kind.load(files, target, dtype, caches, spec.tap_layers)
 
 
 def linear_formats(pair: Pair) -> Formats:

@@ -12,9 +12,9 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Device
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.spec import AUTO, CUDA, XNNPACK, Backend
 from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability
 
-AUTO, CUDA, XNNPACK = "auto", "cuda", "xnnpack"
 DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
 """What a backend computes in."""
 
@@ -60,13 +60,13 @@ def lowering(backend: str) -> Lowering:
     return xnnpack
 
 
-def choose_backend(asked: str) -> str:
-    """`asked`, or for "auto" the GPU's where there is a GPU.
+def choose_backend(requested: Backend) -> Backend:
+    """Return `requested`, or for "auto" CUDA where there is a GPU, else XNNPACK.
 
-    Raises UnsupportedError when the backend asked for cannot compile on this machine.
+    Raises UnsupportedError when the requested backend cannot compile on this machine.
     """
-    available = CUDA if torch.cuda.is_available() else XNNPACK
-    chosen = available if asked == AUTO else asked
+    available: Backend = "cuda" if torch.cuda.is_available() else "xnnpack"
+    chosen = available if requested == AUTO else requested
     if chosen == CUDA:
         check_cuda()
     return chosen
@@ -85,7 +85,7 @@ def untried(backend: str) -> str:
         return ""
     return (
         f"compute capability {spelt(capability())}: the kernels compile for it, "
-        f"but have been run on {spelt(H100)} alone: eagle-run --self-test checks an artifact there"
+        f"but have been run on {spelt(H100)} alone: eagle-check --self-test checks an artifact"
     )
 
 

@@ -2,8 +2,6 @@
 
 from torch import Tensor, nn
 
-from eagle_aot.common.errors import SettingError
-from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.prepare.modules import Model, clone_modules
 from eagle_aot.export.prepare.quantized_modules import (
     GROUP,
@@ -18,20 +16,9 @@ from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
 
 FLOAT32, INT8, INT4 = "float32", "int8", "int4"
-CPU_WEIGHTS = (FLOAT32, INT8, INT4)
 """The values of `--cpu-weights`."""
 OUTPUT_TABLE = "lm_head"
 VISION = "vision."
-
-
-def check_cpu_weights(kind: str, backend: str) -> None:
-    """Raise SettingError for an unknown kind, and for any but float32 on a GPU."""
-    if kind not in CPU_WEIGHTS:
-        raise SettingError(f"--cpu-weights {kind}: must be one of {', '.join(CPU_WEIGHTS)}")
-    if kind != FLOAT32 and backend == CUDA:
-        raise SettingError(
-            f"--cpu-weights {kind}: is for XNNPACK; leave it out for cuda, whose weights are INT4"
-        )
 
 
 def quantize_for_cpu(model: Model, kind: str) -> Model:

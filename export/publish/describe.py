@@ -25,9 +25,8 @@ from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export.drafters.protocol import Drafter
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.loading.source import Source
+from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
 from eagle_aot.export.method_spec import IS_IMAGE, MethodSpec
-from eagle_aot.export.options import ExportOptions, record_options
 from eagle_aot.export.pair import Pair
 from eagle_aot.targets.step import TAIL, flat_slots
 
@@ -60,32 +59,34 @@ def publish(
 
 
 def describe(
-    source: Source,
+    checkpoints: ResolvedCheckpoints,
     drafter: str,
     methods: Mapping[str, MethodSpec],
     constants: Constants,
     files: dict[str, FileRecord],
     *,
-    options: ExportOptions,
+    options: dict[str, Any],
     decisions: dict[str, Any],
     device: Device | None,
     stages: list[Stage],
     self_test: dict[str, Any] | None = None,
     images: ImageInputs | None = None,
 ) -> Manifest:
-    """The manifest of an artifact of these files; `options` as they were chosen, and `drafter` is
-    the kind of the one that was loaded."""
-    provenance = source.provenance
+    """Return the manifest of an artifact of these files.
+
+    `options` are recorded as they are; `drafter` is the kind of the drafter that was loaded.
+    """
+    spec, provenance = checkpoints.spec, checkpoints.provenance
     return Manifest(
         schema_version=SCHEMA_VERSION,
         eagle_aot_version=__version__,
         versions=installed_versions(),
-        backend=options.backend,
+        backend=spec.backend,
         device=device,
         drafter=drafter,
-        target=TargetIdentity(name=source.target_model, **asdict(provenance.target)),
+        target=TargetIdentity(name=target_name(spec), **asdict(provenance.target)),
         draft=provenance.draft,
-        options=record_options(source, options) | {"drafter": drafter},
+        options=options,
         decisions=decisions,
         constants=constants.methods(),
         methods=list(methods),

@@ -14,15 +14,14 @@ from eagle_aot.common.prompts import is_ids
 from eagle_aot.common.self_test import identity, self_test_prompts
 from eagle_aot.common.threads import torch_threads
 from eagle_aot.export.drafters.registry import HEADS
+from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints
 from eagle_aot.export.loading.load import LoadedPair
-from eagle_aot.export.loading.source import Source
-from eagle_aot.export.lowering.backend import CUDA
-from eagle_aot.export.options import ExportOptions
 from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager
 from eagle_aot.export.prepare.int4 import dequantize_int4
 from eagle_aot.export.prepare.quantized_modules import DynamicLinear
 from eagle_aot.export.self_test.text import target_texts
 from eagle_aot.export.self_test.verdict import RANDOM, Verdict, rank, unknown
+from eagle_aot.export.spec import CUDA, ExportSpec
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.int4 import Int4Linear
 
@@ -32,23 +31,23 @@ SMALL = 10**8
 """Parameters of a target whose operators are shorter than waking a second thread."""
 
 
-def self_test(loaded: LoadedPair, backend: str, options: ExportOptions) -> Verdict:
+def self_test(loaded: LoadedPair, spec: ExportSpec, progress: Progress) -> Verdict:
     """Test the drafter of a loaded pair where its backend computes: on the GPU or the host.
 
     Caches are emptied. Raises PromptError for a user's prompts that cannot be read or are outside
     the vocabulary, ExportError where computing fails.
     """
-    if loaded.source.is_dummy:
+    if loaded.checkpoints.spec.is_dummy:
         return unknown(RANDOM)
-    prompts = self_test_prompts(options.self_test_prompts)
+    prompts = self_test_prompts(spec.self_test_prompts)
     try:
-        tokenizer = loaded.source.provenance.tokenizer
+        tokenizer = loaded.checkpoints.provenance.tokenizer
         encoded = [p if is_ids(p) else tokenizer.encode(p) for p in prompts]
-        verdict = rank_readings(loaded, encoded, backend, options.progress)
+        verdict = rank_readings(loaded, encoded, spec.backend, progress)
     except ArtifactError as error:
         return unknown(str(error))
     except PromptError:
-        if options.self_test_prompts is not None:
+        if spec.self_test_prompts is not None:
             raise
         return unknown("its tokenizer gives no ids, or such as lie outside its vocabulary")
     except (MemoryError, RuntimeError) as error:  # torch reports a lack of memory as either
@@ -70,7 +69,7 @@ def rank_readings(
     pair = dequantize_for_eager(dequantize_int4(loaded.pair)) if backend != CUDA else loaded.pair
     target, draft, stage = pair.target, pair.draft, progress.stage("self-test: text")
     with stage as begin, moved(pair, device), torch_threads(threads_for(target)):
-        eos_ids = loaded.source.provenance.eos_ids
+        eos_ids = loaded.checkpoints.provenance.eos_ids
         texts = target_texts(target, draft.tap_layers, prompts, eos_ids, device)
         begin("self-test: drafts")
         try:
@@ -79,32 +78,32 @@ def rank_readings(
             pair.reset_cache()
 
 
-def check_head(source: Source) -> None:
+def check_head(checkpoints: ResolvedCheckpoints) -> None:
     """Raise SettingError where there is no head to test."""
-    if not source.has_head:
+    if not checkpoints.spec.has_head:
         raise SettingError(
-            f"--self-test asks how a head reads its target, and {source.target_model} has none "
-            "here: eagle-run --self-test checks what an artifact drafts"
+            f"the self-test ranks readings of a head, and {checkpoints.spec.target_model} has none "
+            "here: eagle-check --self-test checks what an artifact drafts"
         )
 
 
 def pairing_record(
-    loaded: LoadedPair, backend: str, options: ExportOptions
+    loaded: LoadedPair, spec: ExportSpec, progress: Progress
 ) -> dict[str, Any] | None:
     """Return the manifest's record of an export's self-test; None where the test is left out, or
     there is no head to test.
 
     A warning is printed to stderr, anything else only to a terminal: the text is right either way.
     """
-    if options.no_self_test or not loaded.source.has_head:
+    if spec.no_self_test or not loaded.checkpoints.spec.has_head:
         return None
-    if is_costly(loaded.pair.target, backend) and options.self_test_prompts is None:
-        verdict = unknown("on this host that takes minutes, which eagle-export --self-test spends")
+    if is_costly(loaded.pair.target, spec.backend) and spec.self_test_prompts is None:
+        verdict = unknown("it takes minutes without a GPU: eagle-inspect draft --self-test runs it")
     else:
-        verdict = self_test(loaded, backend, options)
-    if backend == CUDA:
+        verdict = self_test(loaded, spec, progress)
+    if spec.backend == CUDA:
         torch.cuda.empty_cache()  # compilers may need the memory in processes of their own
-    console = options.progress.console
+    console = progress.console
     if verdict.is_warning or console.is_terminal:
         verdict.announce(console)
     return verdict.to_json()

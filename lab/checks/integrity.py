@@ -7,15 +7,13 @@ from typing import Any
 
 from eagle_aot import __version__
 from eagle_aot.artifact import Manifest
+from eagle_aot.artifact.outline import outline_fields, outline_origin, row
 from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, EagleError, UnsupportedError
-from eagle_aot.common.text import printable
 
 OK = "ok"
 PORTABLE = "xnnpack"
 """The backend whose artifacts hold no native code."""
-SHOWN = ("target", "draft", "options", "decisions", "images", "self_test")
-"""Fields of a manifest that are shown as they are, where they exist."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,12 +100,8 @@ def must_match(manifest: Manifest) -> list[str]:
 
 def report(integrity: Integrity) -> Iterator[str]:
     """Yield the same as lines of text."""
-    manifest, stored = integrity.manifest, integrity.manifest.to_json()
-    yield row("made by", f"eagle-aot {manifest.eagle_aot_version}, this is {__version__}")
-    yield row("schema version", str(manifest.schema_version))
-    yield row("backend", manifest.backend)
-    yield row("compiled for", plain(stored["device"] or "any machine"))
-    yield row("drafter", plain(manifest.drafter))
+    manifest = integrity.manifest
+    yield from outline_origin(manifest)
     yield "files"
     for name, status in integrity.statuses().items():
         size = manifest.files[name].bytes if name in manifest.files else ""
@@ -115,9 +109,7 @@ def report(integrity: Integrity) -> Iterator[str]:
     yield row("versions", f"{'recorded':<16}{'here':<16}")
     for name, recorded in manifest.versions.items():
         yield row(f"  {name}", version_row(name, recorded, integrity))
-    for field in SHOWN:
-        if field in stored:
-            yield from outline(field, stored[field])
+    yield from outline_fields(manifest)
 
 
 def version_row(name: str, recorded: str, integrity: Integrity) -> str:
@@ -129,46 +121,3 @@ def version_row(name: str, recorded: str, integrity: Integrity) -> str:
     return (
         f"{recorded:<16}{here:<16}{'differs: must be of one minor version' if bound else 'differs'}"
     )
-
-
-def outline(name: str, value: Any, indent: int = 0) -> Iterator[str]:
-    """Yield a value of a manifest: one line where it is flat, else indented under its name."""
-    left = " " * indent + name
-    if not isinstance(value, dict) or is_flat(value):
-        yield row(left, plain(value))
-        return
-    yield plain(left)
-    for key, inner in value.items():
-        yield from outline(key, inner, indent + 2)
-
-
-def is_flat(value: dict[str, Any]) -> bool:
-    """Return whether it fits a line: plain values, or a value with its source."""
-    return set(value) == {"value", "source"} or not any(
-        isinstance(item, dict | list) for item in value.values()
-    )
-
-
-def plain(value: Any) -> str:
-    """Return a value as text without brackets and without control characters."""
-    match value:
-        case None:
-            text = "-"
-        case bool():
-            text = "on" if value else "off"
-        case {"value": inner, "source": source} if len(value) == 2:
-            text = f"{plain(inner)} ({source})"
-        case dict():
-            text = ", ".join(f"{key} {plain(item)}" for key, item in value.items()) or "-"
-        case list() if any(isinstance(item, dict | list) for item in value):
-            text = "; ".join(map(plain, value))
-        case list():
-            text = ",".join(map(plain, value))
-        case _:
-            text = str(value)
-    return printable(text)
-
-
-def row(name: str, text: str) -> str:
-    """Return a line of two columns."""
-    return f"{plain(name):<36} {plain(text)}".rstrip()

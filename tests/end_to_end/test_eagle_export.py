@@ -4,18 +4,16 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
-import eagle_aot.export
 from eagle_aot.artifact import DRAFT_IDS, TOKENIZER_FILES, Manifest, RowRange
 from eagle_aot.export import pipeline
 from eagle_aot.export.cli import main
 from eagle_aot.export.publish.output_dir import appearing
-from eagle_aot.targets import TARGETS
+from eagle_aot.export.resolution import ResolvedExport
 from support.refusals import refuses
 
 OPTIONS = {
@@ -25,7 +23,6 @@ OPTIONS = {
     "--drafter",
     "--output-dir",
     "--backend",
-    "--attention",
     "--chain-len",
     "--max-seq-len",
     "--max-prefill",
@@ -40,17 +37,11 @@ OPTIONS = {
     "--cpu-weights",
     "--check-only",
     "--tap-layers",
-    "--describe-draft",
-    "--describe-target",
     "--jobs",
-    "--gpu-memory",
     "--reproduce",
-    "--self-test",
     "--no-self-test",
-    "--self-test-prompts",
     "--json",
     "--version",
-    "--list-targets",
 }
 
 
@@ -58,17 +49,9 @@ def export(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def test_the_options_are_frozen() -> None:
+def test_options_are_listed() -> None:
     named = {opt for param in main.params for opt in param.opts}
     assert named == OPTIONS
-
-
-def test_targets_are_listed() -> None:
-    result = export("--list-targets")
-    assert result.exit_code == 0
-    assert [line.split()[0] for line in result.output.splitlines()] == list(TARGETS)
-    told = json.loads(export("--list-targets", "--json").output)
-    assert list(told) == list(TARGETS) and told["qwen3-8b"] in result.output
 
 
 @pytest.mark.parametrize(
@@ -80,23 +63,15 @@ def test_targets_are_listed() -> None:
         (["--target-model", "gemma4-26b-a4b"], "gemma4-26b-a4b is not supported: each token"),
         (["--target-model", "gemma4-31b", "--target-dir", "/"], "--target-dir /config.json: no"),
         (["--target-model", "gemma4-tiny", "--target-dir", "/none"], "/none: no such checkpoint"),
-        (
-            ["--target-model", "gemma4-tiny", "--drafter", "ngram", "--self-test"],
-            "--self-test asks how a head reads its target, and gemma4-tiny has none here",
-        ),
-        (
-            ["--target-model", "gemma4-tiny", "--drafter", "ngram", "--self-test-prompts", "x"],
-            "--self-test asks how a head reads its target, and gemma4-tiny has none here",
-        ),
         (["--target-model", "gemma4-tiny", "--draft-dir", "/none"], "/none: no such directory"),
-        (["--target-model", "gemma4-tiny", "--chain-len", "0"], "must be in [1, 15]"),
-        (["--target-model", "gemma4-tiny", "--chain-len", "16"], "must be in [1, 15]"),
-        (["--target-model", "gemma4-tiny", "--max-batch-size", "0"], "must be in [1, 64]"),
-        (["--target-model", "gemma4-tiny", "--max-batch-size", "65"], "must be in [1, 64]"),
         (["--target-model", "gemma4-tiny", "--max-prefill", "9"], "raise --max-prefill"),
         (
-            ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--attention", "splitk"],
-            "--attention splitk: its kernels run on CUDA",
+            [
+                *("--target-model", "gemma4-tiny"),
+                *("--cpu-weights", "int8"),
+                *("--backend", "cuda"),
+            ],
+            "--cpu-weights int8: is for XNNPACK; leave it out for cuda",
         ),
         (
             ["--target-model", "gemma4-tiny", "--load-format", "dummy", "--draft-dir", "/"],
@@ -130,8 +105,12 @@ def test_without_a_gpu_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.Mon
         ["--drafter", "telepathy"],
         ["--max-seq-len", "3"],
         ["--max-seq-len", "1000000000000"],
-        ["--target-model", "gemma4-tiny", "--gpu-memory", "20"],
-        ["--target-model", "gemma4-tiny", "--jobs", "4", "--gpu-memory", "0"],
+        ["--chain-len", "0"],
+        ["--chain-len", "16"],
+        ["--max-batch-size", "0"],
+        ["--max-batch-size", "65"],
+        ["--jobs", "0"],
+        ["--target-model", "gemma4-tiny", "--json"],
         ["--unknown"],
     ],
 )
@@ -218,15 +197,13 @@ def test_weights_are_stored_once_for_both_target_methods(tiny_artifact: Path) ->
     assert sum(path.stat().st_size for path in files) < 35e6
 
 
-def test_told_to_end_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By SIGTERM, as whoever supervises processes sends it."""
-
-    def run_export(source: Any, output_dir: Path, options: Any) -> None:
-        with appearing(output_dir) as partial:
+def test_sigterm_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def export_until_sigterm(resolved: ResolvedExport) -> None:
+        with appearing(resolved.output_dir) as partial:
             (partial / "model.pte").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(eagle_aot.export, "run_export", run_export)
+    monkeypatch.setattr(pipeline, "export", export_until_sigterm)
     refuses(export("--target-model", "gemma4-tiny", "--output-dir", tmp_path / "a"), "interrupted")
     assert not list(tmp_path.iterdir()) and signal.getsignal(signal.SIGTERM) == before

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import user
-from eagle_aot.export import Source, load_pair
+from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
 from eagle_aot.runtime_runner import Conversation, Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.prefill import Prefill
@@ -140,9 +140,11 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
     while run.left:
         bonus = run.run_chunk()
     found = runner.drafter.logits(where)
-    source = Source.find("auto", *picture_pair, "auto")
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1])
+    )
     pair = load_pair(
-        source, torch.float32, CacheSpec(320, torch.float32, chunk=96), pictures=True
+        checkpoints, torch.float32, CacheSpec(320, torch.float32, chunk=96), pictures=True
     ).pair
     given = runner.target.given_rows(Chunk(0, len(read.tokens), False), read.images)
     tokens, places = torch.tensor([read.tokens]), torch.arange(len(read.tokens))

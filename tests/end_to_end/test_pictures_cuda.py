@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle_aot.export import Source, load_pair
+from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -38,9 +38,11 @@ def runner(picture_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFac
 def test_the_tower_is_the_one_of_its_modules(
     runner: Runner, picture_pair: tuple[Path, Path]
 ) -> None:
-    source = Source.find("auto", *picture_pair, "auto")
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1])
+    )
     pair = load_pair(
-        source, torch.float32, CacheSpec(96, torch.float32, chunk=ROWS), pictures=True
+        checkpoints, torch.float32, CacheSpec(96, torch.float32, chunk=ROWS), pictures=True
     ).pair
     for image in IMAGES:
         picture = runner.reader.read_image(image, None)

@@ -33,6 +33,7 @@ MODULES = {
     "eagle-bench": "eagle_aot.lab.bench.cli",
     "eagle-check": "eagle_aot.lab.checks.cli",
     "eagle-export": "eagle_aot.export.cli",
+    "eagle-inspect": "eagle_aot.export.inspect_cli",
     "eagle-run": "eagle_aot.runtime_runner.cli",
     "eagle-serve": "eagle_aot.runtime_runner.serve.cli",
 }
@@ -146,4 +147,8 @@ def test_commands_are_accepted_by_their_programs(
         if program.startswith("scripts/")
         else importlib.import_module(program).main
     )
+    while isinstance(command, click.Group) and arguments:
+        subcommand = command.get_command(click.Context(command), arguments[0])
+        assert subcommand is not None, line
+        command, arguments = subcommand, arguments[1:]
     command.make_context(program, arguments)  # raises click's error for an unknown option or value

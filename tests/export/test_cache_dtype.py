@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.loading.source import Source
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.pair import Pair
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
@@ -28,9 +28,11 @@ def directories(request: pytest.FixtureRequest) -> tuple[Path, Path]:
 
 def load(directories: tuple[Path, Path], cache_dtype: torch.dtype) -> Pair:
     """Load a pair in float32 with caches of `cache_dtype` for two sequences."""
-    source = Source.find("auto", *directories, "auto")
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="auto", target_dir=directories[0], draft_dir=directories[1])
+    )
     caches = CacheSpec(POSITIONS, cache_dtype, sequences=SEQUENCES)
-    return load_pair(source, torch.float32, caches).pair
+    return load_pair(checkpoints, torch.float32, caches).pair
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 import pytest
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.export import ExportOptions
+from eagle_aot.export import ExportSpec
 from eagle_aot.export.lengths import (
     MethodLengths,
     check_chain_len,
@@ -17,14 +17,14 @@ from eagle_aot.targets.step import ring_slots
 def test_a_chain_that_no_tail_holds_is_refused(chain_len: int) -> None:
     with pytest.raises(SettingError, match=r"--chain-len -?\d+: must be in \[1, 15\]"):
         check_chain_len(chain_len)
-    with pytest.raises(SettingError, match="--chain-len"):
-        ExportOptions(chain_len=chain_len)
+    with pytest.raises(SettingError, match=r"--chain-len .* at least 1 and at most 15$"):
+        ExportSpec(chain_len=chain_len)
 
 
 def test_every_allowed_chain_passes() -> None:
     for chain_len in range(1, 16):
         check_chain_len(chain_len)
-        assert ExportOptions(chain_len=chain_len).chain_len == chain_len
+        assert ExportSpec(chain_len=chain_len).chain_len == chain_len
 
 
 @pytest.mark.parametrize("sequences", [-1, 0, 65])
@@ -32,8 +32,8 @@ def test_more_sequences_than_a_forward_has_rows_are_refused(sequences: int) -> N
     message = r"--max-batch-size -?\d+: must be in \[1, 64\]"
     with pytest.raises(SettingError, match=message):
         check_max_batch_size(sequences)
-    with pytest.raises(SettingError, match=message):
-        ExportOptions(max_batch_size=sequences)
+    with pytest.raises(SettingError, match=r"--max-batch-size .* at least 1 and at most 64$"):
+        ExportSpec(max_batch_size=sequences)
     with pytest.raises(SettingError, match=message):
         method_lengths(512, 4096, 0, sequences)
 

@@ -4,17 +4,19 @@ import pytest
 import torch
 from torch import nn
 
+from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.loading.source import Source
 from eagle_aot.export.method_spec import caches_of
 from eagle_aot.export.methods import method_specs
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache
 
 
 def test_a_pairs_methods_take_steps_and_write_their_owners_caches() -> None:
-    source = Source.find("gemma4-tiny", None, None, "dummy", 3)
-    pair = load_pair(source, torch.float32, CacheSpec(128, torch.float32, sequences=2)).pair
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=3)
+    )
+    pair = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32, sequences=2)).pair
     methods = method_specs(pair, method_lengths(72, 128, 64, 2))
     prefill, verify, draft, copy = methods.values()
     assert [method.takes_batches for method in methods.values()] == [False, True, True, False]

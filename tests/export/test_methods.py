@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.loading.source import Source
 from eagle_aot.export.methods import export_methods, matvec_max_m_raised, method_specs
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
@@ -47,8 +47,10 @@ def immense(like: Tensor, dim: int) -> Tensor:
 @pytest.mark.skipif(not is_refused(), reason="this machine lends memory that it does not have")
 def test_a_pair_that_memory_could_not_hold_is_traced() -> None:
     """With a table and caches of 8 TiB each, of which every copy is refused."""
-    source = Source.find("gemma4-tiny", None, None, "dummy", dummy_layers=6)
-    pair = load_pair(source, torch.bfloat16, CacheSpec(128, torch.bfloat16)).pair
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=6)
+    )
+    pair = load_pair(checkpoints, torch.bfloat16, CacheSpec(128, torch.bfloat16)).pair
     target = pair.target
     assert isinstance(target, Gemma4Target)
     table = nn.Parameter(immense(target.embed_weight, 0), requires_grad=False)

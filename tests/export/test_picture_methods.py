@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import CheckpointError, EagleError, SettingError, UnsupportedError
-from eagle_aot.export import ExportOptions, Source, pipeline, run_check
+from eagle_aot.export import ExportSpec, pipeline, resolve, resolve_checkpoints, run_check
 from eagle_aot.export.encode_image import DECOMPOSITIONS
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.publish.decisions import describe_decisions, tower
@@ -41,9 +41,15 @@ def programs() -> Iterator[dict[str, ExportedProgram]]:
     with pytest.MonkeyPatch.context() as patch:
         tokens = images.DUMMIES["gemma4-31b"][1]
         patch.setitem(images.DUMMIES, "gemma4-31b", (short, tokens))
-        source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=LAYERS)
-        options = ExportOptions(inputs=BOTH, image_tokens=(280, 1120))
-        yield run_check(source, options)
+        yield run_check(
+            ExportSpec(
+                target_model="gemma4-31b",
+                load_format="dummy",
+                dummy_layers=LAYERS,
+                inputs=BOTH,
+                image_tokens=(280, 1120),
+            )
+        )
 
 
 def operators(program: ExportedProgram) -> Counter[str]:
@@ -117,16 +123,26 @@ def test_what_reaches_the_compiler_for_a_gpu(
     ],
 )
 def test_options_that_say_nothing_together(options: dict[str, Any], words: str) -> None:
-    source = Source.find("gemma4-31b", None, None, "dummy", dummy_layers=3)
     with pytest.raises(SettingError, match=words):
-        run_check(source, ExportOptions(max_seq_len=512, **options))
+        run_check(
+            ExportSpec(
+                target_model="gemma4-31b",
+                load_format="dummy",
+                dummy_layers=3,
+                max_seq_len=512,
+                **options,
+            )
+        )
 
 
 @pytest.mark.parametrize("name", ["gemma4-12b", "qwen3-0.6b"])
 def test_a_target_without_a_tower_is_refused(name: str) -> None:
-    source = Source.find(name, None, None, "dummy", dummy_layers=3)
-    with pytest.raises(UnsupportedError, match=f"no vision tower is known for {name}"):
-        run_check(source, ExportOptions(inputs=BOTH, max_seq_len=512))
+    with pytest.raises(UnsupportedError, match=f"no tower of {name} is known"):
+        run_check(
+            ExportSpec(
+                target_model=name, load_format="dummy", dummy_layers=3, inputs=BOTH, max_seq_len=512
+            )
+        )
 
 
 def changed(directory: Path, **changes: Any) -> Path:
@@ -205,34 +221,51 @@ def test_an_export_for_a_gpu_tells_of_the_tower_that_it_took_over(
 
     monkeypatch.setattr(pipeline, "describe_decisions", decisions)
     monkeypatch.setattr(pipeline, "pairing_record", lambda *given: None)
-    monkeypatch.setattr(pipeline, "choose_backend", lambda asked: asked)
-    source = Source.find("auto", *picture_pair, "auto")
-    loaded = load_pair(
-        source, torch.bfloat16, CacheSpec(96, torch.bfloat16, chunk=70), pictures=True
+    resolved = resolve(
+        ExportSpec(
+            target_model="auto",
+            target_dir=picture_pair[0],
+            draft_dir=picture_pair[1],
+            backend="cuda",
+            inputs=BOTH,
+            max_seq_len=96,
+            output_dir=tmp_path / "artifact",
+            check_only=True,  # any machine can trace for CUDA
+        )
     )
+    caches = CacheSpec(96, torch.bfloat16, chunk=70)
+    loaded = load_pair(resolved.checkpoints, torch.bfloat16, caches, pictures=True)
     parameters = sum(p.numel() for p in loaded.pair.vision.parameters())
-    options = ExportOptions(backend="cuda", inputs=BOTH, max_seq_len=96)
     with pytest.raises(Reached):
-        pipeline.export_pair(loaded, tmp_path / "artifact", options=options)
+        pipeline.export_pair(loaded, resolved)
     assert found["tower"]["parameters"] == parameters
 
 
 def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]) -> None:
     target_dir, head_dir = picture_pair
     settings = target_dir / "processor_config.json"
-    source = Source.find("auto", target_dir, head_dir, "auto")
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="auto", target_dir=target_dir, draft_dir=head_dir)
+    )
     caches = CacheSpec(96, torch.float32, chunk=70)
-    pair = load_pair(source, torch.float32, caches, pictures=True).pair
+    pair = load_pair(checkpoints, torch.float32, caches, pictures=True).pair
     told = tower(pair)["tower"]
     assert told["parameters"] == sum(p.numel() for p in pair.vision.parameters())
-    assert tower(load_pair(source, torch.float32, caches).pair) == {}
+    assert tower(load_pair(checkpoints, torch.float32, caches).pair) == {}
     before = settings.read_text()
     try:
         wrong = {**PROCESSOR["image_processor"], "patch_size": 16}
         settings.write_text(json.dumps({"image_processor": wrong}))
         with pytest.raises(CheckpointError, match="patches of 16 pixels"):
             load_pair(
-                Source.find("auto", *picture_pair, "auto"), torch.float32, caches, pictures=True
+                resolve_checkpoints(
+                    ExportSpec(
+                        target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1]
+                    )
+                ),
+                torch.float32,
+                caches,
+                pictures=True,
             )
     finally:
         settings.write_text(before)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export import ExportOptions, Source, pipeline, run_check
+from eagle_aot.export import ExportSpec, pipeline, resolve, resolve_checkpoints, run_check
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading import load
@@ -19,11 +19,12 @@ def test_a_dummy_that_a_device_drew_lies_on_the_host(monkeypatch: pytest.MonkeyP
     """Here the device is the host itself, so that the numbers must be the host's, too."""
     monkeypatch.setattr(load, "CUDA", "cpu")
     monkeypatch.setitem(DTYPES, "cpu", torch.bfloat16)
-    source, caches = Source.find("gemma4-tiny", None, None, "dummy"), CacheSpec(64, torch.bfloat16)
-    pair = load.load_by_gpu(source, torch.bfloat16, caches).pair
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", load_format="dummy"))
+    caches = CacheSpec(64, torch.bfloat16)
+    pair = load.load_by_gpu(checkpoints, torch.bfloat16, caches).pair
     found, expected = (
         pair.state_dict(),
-        load.load_pair(source, torch.bfloat16, caches).pair.state_dict(),
+        load.load_pair(checkpoints, torch.bfloat16, caches).pair.state_dict(),
     )
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -36,26 +37,38 @@ def out_of_memory(*arguments: object) -> None:
 
 def test_a_gpu_too_small_to_draw_a_dummy_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eagle3, "dummy_draft", out_of_memory)
-    source = Source.find("gemma4-tiny", None, None, "dummy")
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", load_format="dummy"))
     with pytest.raises(ExportError, match=r"^loading failed: out of memory on the GPU, 2\.62 G"):
-        load.load_pair(source, torch.bfloat16, CacheSpec(64, torch.bfloat16))
+        load.load_pair(checkpoints, torch.bfloat16, CacheSpec(64, torch.bfloat16))
 
 
 def test_a_gpu_too_small_to_pack_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "pack_int4", out_of_memory)
-    source = Source.find("gemma4-tiny", None, None, "dummy")
     with pytest.raises(ExportError, match=r"^packing failed: out of memory on the GPU, 2\.62 G"):
-        run_check(source, ExportOptions(backend="cuda", max_seq_len=128))
+        run_check(
+            ExportSpec(
+                target_model="gemma4-tiny", load_format="dummy", backend="cuda", max_seq_len=128
+            )
+        )
 
 
 @pytest.mark.parametrize(("backend", "jobs"), [("cuda", 1), ("xnnpack", 4)])
 def test_one_job_and_xnnpack_lower_here(tmp_path: Path, backend: str, jobs: int) -> None:
     """Nothing is moved, made or spawned."""
-    source = Source.find("gemma4-tiny", None, None, "dummy", 1, drafter="ngram")
-    pair = load.load_pair(source, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
+    resolved = resolve(
+        ExportSpec(
+            target_model="gemma4-tiny",
+            load_format="dummy",
+            dummy_layers=1,
+            drafter="ngram",
+            backend=backend,
+            jobs=jobs,
+            check_only=True,  # any machine can trace for CUDA
+        )
+    )
+    pair = load.load_pair(resolved.checkpoints, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
     before = {name: tensor.data_ptr() for name, tensor in pair.named_parameters()}
-    options = ExportOptions(backend=backend, jobs=jobs)
     lengths = method_lengths(128, 256, 64)
-    with pipeline.beside(["prefill", "target_verify"], pair, lengths, tmp_path / "new", options):
+    with pipeline.beside(["prefill", "target_verify"], pair, lengths, tmp_path / "new", resolved):
         assert not list(tmp_path.iterdir()) and not multiprocessing.active_children()
     assert {name: tensor.data_ptr() for name, tensor in pair.named_parameters()} == before

@@ -1,6 +1,5 @@
 """`eagle-export --reproduce`: what it refuses before any work, and what it finds afterwards."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -19,23 +18,25 @@ from eagle_aot.artifact import (
 )
 from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.export import ExportOptions, Source
+from eagle_aot.export import ExportSpec, resolve
 from eagle_aot.export import reproduce as module
 from eagle_aot.export.cli import main
 from eagle_aot.export.differences import compare_artifacts, differences
 from eagle_aot.export.loading.provenance import identity
-from eagle_aot.export.options import record_options
 from eagle_aot.export.reproduce import (
     check_checkpoints,
     read_recorded,
-    recorded_arguments,
+    recorded_spec,
 )
+from eagle_aot.export.resolution import ResolvedExport
 from eagle_aot.targets import TARGETS
 from support.files.artifact import write_artifact
 from support.refusals import refuses
 
 TINY = TARGETS["gemma4-tiny"]
-OPTIONS = ExportOptions(backend="xnnpack", attention="stock", chain_len=4, max_seq_len=64)
+SPEC = ExportSpec(
+    target_model="gemma4-tiny", backend="xnnpack", drafter="eagle3", chain_len=4, max_seq_len=64
+)
 
 
 def again(*arguments: str | Path) -> Result:
@@ -43,18 +44,18 @@ def again(*arguments: str | Path) -> Result:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Source:
+def pair(tmp_path: Path) -> ResolvedExport:
     """The shipped pair, in directories to change."""
     assert TINY.target_dir is not None and TINY.draft_dir is not None
     target_dir = shutil.copytree(TINY.target_dir, tmp_path / "target")
     draft_dir = shutil.copytree(TINY.draft_dir, tmp_path / "head")
-    return Source.find("gemma4-tiny", Path(target_dir), Path(draft_dir), "auto")
+    return resolve(replace(SPEC, target_dir=Path(target_dir), draft_dir=Path(draft_dir)))
 
 
 @pytest.fixture
-def recorded(pair: Source, tmp_path: Path) -> Manifest:
+def recorded(pair: ResolvedExport, tmp_path: Path) -> Manifest:
     """What an export of the pair would record, in `artifact`."""
-    assert pair.target_dir is not None
+    assert pair.spec.target_dir is not None
     (tmp_path / "artifact").mkdir()
     names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
              "generation_config.json")  # fmt: skip
@@ -62,31 +63,32 @@ def recorded(pair: Source, tmp_path: Path) -> Manifest:
         tmp_path / "artifact",
         eagle_aot_version="0.0.1",
         versions=installed_versions() | {"torch": "2.0.0"},
-        target=TargetIdentity(name="gemma4-tiny", **asdict(identity(pair.target_dir))),
-        draft=identity(pair.draft_dir),
-        options=record_options(pair, OPTIONS),
-        files={name: file_record(pair.target_dir / name) for name in names},
+        target=TargetIdentity(name="gemma4-tiny", **asdict(identity(pair.spec.target_dir))),
+        draft=identity(pair.spec.draft_dir),
+        options=pair.recorded("eagle3", 4, 64),
+        files={name: file_record(pair.spec.target_dir / name) for name in names},
     )
     return read_recorded(tmp_path / "artifact")
 
 
-def test_recorded_options_are_asked_for_again(recorded: Manifest, pair: Source) -> None:
-    asked = recorded_arguments(recorded, main, Path("manifest.json"))
-    assert asked == record_options(pair, OPTIONS)
+def test_recorded_options_are_read_back(recorded: Manifest, pair: ResolvedExport) -> None:
+    spec = recorded_spec(recorded, Path("manifest.json"))
+    directories = {"target_dir": None, "draft_dir": None}
+    assert spec == replace(pair.spec, **directories, max_prefill=512)
     taps = replace(recorded, options=recorded.options | {"tap_layers": [1, 2, 3]})
-    assert recorded_arguments(taps, main, Path("m"))["tap_layers"] == (1, 2, 3)
+    assert recorded_spec(taps, Path("m")).tap_layers == (1, 2, 3)
     alone = replace(recorded, options=recorded.options | {"drafter": "ngram"})
-    assert recorded_arguments(alone, main, Path("m"))["drafter"] == "ngram"
+    assert recorded_spec(alone, Path("m")).drafter == "ngram"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_seq_len": 10**12}, "recorded options: Invalid value for '--max-seq-len'"),
-        ({"max_seq_len": "all"}, "recorded options: Invalid value for '--max-seq-len'"),
-        ({"backend": "--output-dir=/etc"}, "recorded options: Invalid value for '--backend'"),
+        ({"max_seq_len": 10**12}, "recorded options: --max-seq-len 1000000000000: must be"),
+        ({"max_seq_len": "all"}, "got `str` - at `$.max_seq_len`"),
+        ({"backend": "--output-dir=/etc"}, "recorded options: Invalid enum value"),
         ({"tap_layers": [3, 2]}, "expected distinct, ascending boundaries"),
-        ({"chain_len": 99}, "--chain-len 99: must be in [1, 15]"),
+        ({"chain_len": 99}, "recorded options: --chain-len 99: must be"),
         ({"target_model": "gpt-5"}, "known targets"),
         ({"output_dir": "/etc"}, "its options are not those of this version's exports"),
         ({"help": True}, "its options are not those of this version's exports"),
@@ -100,9 +102,11 @@ def test_options_that_no_user_could_give_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_same_checkpoints_go_on_wherever_they_lie(recorded: Manifest, pair: Source) -> None:
-    check_checkpoints(recorded, pair)
-    check_checkpoints(recorded, Source.find("gemma4-tiny", None, None, "auto"))
+def test_same_checkpoints_in_other_directories_are_accepted(
+    recorded: Manifest, pair: ResolvedExport
+) -> None:
+    check_checkpoints(recorded, pair.checkpoints)
+    check_checkpoints(recorded, resolve(SPEC).checkpoints)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ def test_the_same_checkpoints_go_on_wherever_they_lie(recorded: Manifest, pair: 
     ],
 )
 def test_a_checkpoint_that_changed_is_refused_by_file_name(
-    recorded: Manifest, pair: Source, tmp_path: Path, name: str, flag: str
+    recorded: Manifest, pair: ResolvedExport, tmp_path: Path, name: str, flag: str
 ) -> None:
     content = bytearray((tmp_path / name).read_bytes())
     if name.endswith(".safetensors"):
@@ -128,16 +132,18 @@ def test_a_checkpoint_that_changed_is_refused_by_file_name(
     file = Path(name).name
     message = f"^{flag} .*: not the recorded checkpoint: {file} is different: name the directory"
     with pytest.raises(CheckpointError, match=message):
-        check_checkpoints(recorded, pair)
+        check_checkpoints(recorded, pair.checkpoints)
 
 
-def test_files_more_or_less_are_a_change(recorded: Manifest, pair: Source, tmp_path: Path) -> None:
+def test_files_more_or_less_are_a_change(
+    recorded: Manifest, pair: ResolvedExport, tmp_path: Path
+) -> None:
     (tmp_path / "target" / "generation_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"generation_config\.json is missing"):
-        check_checkpoints(recorded, pair)
+        check_checkpoints(recorded, pair.checkpoints)
     (tmp_path / "head" / "quantize_config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"quantize_config\.json is new"):
-        check_checkpoints(recorded, dataclasses.replace(pair))
+        check_checkpoints(recorded, resolve(pair.spec).checkpoints)
 
 
 @pytest.mark.parametrize("files", [None, [], {"config.json": "0"}, {"config.json": {"bytes": 1}}])
@@ -163,12 +169,14 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:
     refuses(again(tmp_path / "m.json"), "damaged")
 
 
-def test_options_beside_recorded_ones_are_wrong_usage(recorded: Manifest, tmp_path: Path) -> None:
+def test_options_in_addition_to_recorded_ones_are_wrong_usage(
+    recorded: Manifest, tmp_path: Path
+) -> None:
     result = again(tmp_path / "artifact", "--chain-len", "3")
     assert result.exit_code == 2 and "leave out --chain-len" in result.output
 
 
-def test_what_differs_is_told_by_name(recorded: Manifest) -> None:
+def test_differences_are_listed_by_name(recorded: Manifest) -> None:
     made = replace(
         recorded,
         eagle_aot_version="9",
@@ -200,22 +208,22 @@ def test_differences_have_dotted_names(one: Any, other: Any, expected: Any) -> N
     assert differences(one, other) == expected
 
 
-def test_versions_that_differ_are_told_before_the_work(
-    recorded: Manifest, pair: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_different_versions_are_printed_before_the_work(
+    recorded: Manifest, pair: ResolvedExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`run_export` stands for the minutes of work, which end_to_end/test_reproduce.py spends."""
-    asked: list[Any] = []
+    """`export` is replaced: it takes minutes, which end_to_end/test_reproduction.py spends."""
+    exported: list[ResolvedExport] = []
 
-    def export(source: Source, output_dir: Path, options: ExportOptions) -> Manifest:
-        asked.extend((source, output_dir, dataclasses.replace(options, progress=OPTIONS.progress)))
+    def export(resolved: ResolvedExport) -> Manifest:
+        exported.append(resolved)
         return recorded
 
-    monkeypatch.setattr(module, "run_export", export)
+    monkeypatch.setattr(module, "export", export)
     directories = ("--target-dir", tmp_path / "target", "--draft-dir", tmp_path / "head")
     out = tmp_path / "out"
     result = again(tmp_path / "artifact", *directories, "--output-dir", out, "--json")
     assert result.exit_code == 0, result.output
-    assert asked == [pair, out, OPTIONS]
+    assert exported == [resolve(replace(pair.spec, output_dir=out, max_prefill=512))]
     here = installed_versions()["torch"]
     assert f"recorded 2.0.0, here {here}" in result.stderr
     found = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Show what `eagle-export --self-test` says of a shipped head, and of heads with every fault.
+"""Show what `eagle-inspect draft --self-test` reports of a shipped head and of faulty heads.
 
 \b
     PYTHONPATH=tests python -m faults.head_table
@@ -31,23 +31,22 @@ SOUND = Fault(name="the shipped head", edit=no_fault, found=None)
 @click.option("--prompts-jsonl", type=click.Path(path_type=Path),
               help="For what the built-in ones miss.  [default: 32 problems]")  # fmt: skip
 def main(target_model: str, target_dir: Path | None, prompts_jsonl: Path | None) -> None:
-    command = ["eagle-export", "--target-model", target_model, "--backend", "xnnpack"]
-    command += ["--self-test", *(["--target-dir", str(target_dir)] if target_dir else [])]
+    options = ["--target-model", target_model, "--backend", "xnnpack", "--self-test"]
+    options += ["--target", str(target_dir)] if target_dir else []
     versions = ", ".join(f"{name} {version(name)}" for name in ("eagle-aot", "torch"))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         prompts = prompts_jsonl or write_problems(place / f"{PROBLEMS}-problems.jsonl")
-        click.echo(f"{versions}\n{' '.join(command)} --draft-dir HEAD")
+        click.echo(f"{versions}\neagle-inspect draft HEAD {' '.join(options)}")
         click.echo(f"and with --self-test-prompts {prompts.name} where that is said")
         head, boundaries = dense_head(target_model, target_dir, place / "dense")
         for number, fault in enumerate((SOUND, *faults_of(*boundaries))):
-            faulty = [*command, "--draft-dir"]
-            faulty += [str(write_faulty_head(fault, place / str(number), head))]
-            show(fault.name, faulty)
+            directory = write_faulty_head(fault, place / str(number), head)
+            command = ["eagle-inspect", "draft", str(directory), *options]
+            show(fault.name, command)
             if fault.slight or fault is SOUND:
-                show(
-                    f"{fault.name}, {prompts.name}", [*faulty, "--self-test-prompts", str(prompts)]
-                )
+                with_prompts = [*command, "--self-test-prompts", str(prompts)]
+                show(f"{fault.name}, {prompts.name}", with_prompts)
 
 
 def write_problems(place: Path) -> Path:

@@ -1,6 +1,5 @@
 """Exports that are interrupted or killed, at every stage; and what the next one finds."""
 
-import json
 import re
 import signal
 import subprocess
@@ -28,7 +27,6 @@ STAGES = {
 """When within each the signal is sent: at once where the shipped pair takes a few milliseconds."""
 WRITING = ("trace", "check graphs", "import the compiler", "lower", "assemble", "write")
 """Those in which an unfinished artifact lies on the disk."""
-TEXTS = 40  # short prompts, which keep the self-test busy for a second or more
 POLL = 0.001  # s
 
 
@@ -56,7 +54,7 @@ def interrupted(stage: str) -> Fault:
     return Fault(
         name=f"SIGINT: eagle-export while it is at '{stage}'",
         command="eagle-export",
-        arrange=lambda scene: arguments(scene, stage),
+        arrange=lambda scene: arguments(scene),
         drive=lambda child, scene: send(child, scene, stage, signal.SIGINT),
         says="interrupted" if stage != "write" else "",
         also=(0,) if stage == "write" else (),
@@ -75,7 +73,7 @@ def killed(stage: str) -> Fault:
     return Fault(
         name=f"SIGKILL: eagle-export while it is at '{stage}'",
         command="eagle-export",
-        arrange=lambda scene: arguments(scene, stage),
+        arrange=lambda scene: arguments(scene),
         drive=lambda child, scene: send(child, scene, stage, signal.SIGKILL),
         code=-signal.SIGKILL,
         also=(0,) if stage == "write" else (),
@@ -84,13 +82,9 @@ def killed(stage: str) -> Fault:
     )
 
 
-def arguments(scene: Scene, stage: str) -> Arguments:
-    """The shipped pair; for the self-test texts of its own, which are long in all."""
-    options = exporting(scene, new_place(scene) / "out")
-    if not stage.startswith("self-test"):
-        return options
-    lines = [json.dumps({"token_ids": [3 + i % 20, 5, 3 + i % 7]}) for i in range(TEXTS)]
-    return [*options, "--self-test-prompts", scene.prompts(*lines)]
+def arguments(scene: Scene) -> Arguments:
+    """Return the arguments of an export of the shipped pair."""
+    return exporting(scene, new_place(scene) / "out")
 
 
 def rest(scene: Scene, stage: str) -> str | None:

@@ -8,12 +8,11 @@ import torch
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.common.tokenizer import read_tokenizer as read_artifact_tokenizer
-from eagle_aot.export.cli import main as eagle_export
 from eagle_aot.export.drafters.eagle3.describe import describe_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.loading.provenance import read_eos_ids
-from eagle_aot.export.reproduce import recorded_arguments
+from eagle_aot.export.reproduce import recorded_spec
 from eagle_aot.lab.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.images.reader import ImageReader
 from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
@@ -100,7 +99,7 @@ def read_manifest(directory: Path) -> None:
     found = check_integrity(directory)
     json.dumps(found.to_json())
     "\n".join(report(found))
-    recorded_arguments(found.manifest, eagle_export, directory)
+    recorded_spec(found.manifest, directory)
     found.manifest.verify(directory)
 
 

@@ -6,7 +6,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
 from eagle_aot.artifact import MANIFEST, PROGRAM, WEIGHTS, file_record
+from eagle_aot.export import ExportSpec, run_export
 from support.files.cuda import Files, sample_files
 from support.files.gguf import GgufModel, random_q4_k
 from support.files.int4 import awq, gptq, rounded, write_linear
@@ -182,10 +182,17 @@ def write_artifact(root: Path) -> None:
     shutil.copytree(root / "tokenizer", target, dirs_exist_ok=True)
     prompts = root / "prompts.jsonl"
     prompts.write_text("\n".join(f'{{"token_ids": [3, {4 + i}]}}' for i in range(20)))
-    options = ["--target-model", "auto", "--backend", "xnnpack", "--max-seq-len", "32"]
-    places = ["--target-dir", target, "--draft-dir", root / "head_speculators"]
-    asked = ["--self-test-prompts", prompts, "--output-dir", root / "artifact"]
-    subprocess.run(["eagle-export", *options, *places, *asked], check=True)
+    run_export(
+        ExportSpec(
+            target_model="auto",
+            target_dir=target,
+            draft_dir=root / "head_speculators",
+            output_dir=root / "artifact",
+            backend="xnnpack",
+            max_seq_len=32,
+            self_test_prompts=prompts,
+        )
+    )
     shutil.rmtree(target)
     prompts.unlink()
     program, manifest = root / "artifact" / PROGRAM, root / "artifact" / MANIFEST

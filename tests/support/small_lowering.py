@@ -17,14 +17,14 @@ from tqdm import tqdm
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
 from eagle_aot.common.progress import Progress
-from eagle_aot.export import Source
+from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.lowering.side_by_side import processes
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.int4 import pack_int4
+from eagle_aot.export.spec import CUDA
 from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
@@ -36,9 +36,11 @@ PID = "pid"
 
 def small_pair() -> Pair:
     """One random layer, without a head."""
-    source = Source.find("gemma4-tiny", None, None, "dummy", 1, drafter="ngram")
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=1, drafter="ngram")
+    )
     sizes = CacheSpec(256, torch.bfloat16, SEQUENCES, on_host=True)
-    return pack_int4(load_pair(source, torch.bfloat16, sizes).pair, 132)
+    return pack_int4(load_pair(checkpoints, torch.bfloat16, sizes).pair, 132)
 
 
 def small_programs(pair: Pair) -> dict[str, ExportedProgram]:

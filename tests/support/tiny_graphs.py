@@ -6,7 +6,7 @@ from functools import cache
 from torch.export import ExportedProgram
 
 from eagle_aot.common.progress import Progress
-from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export import ExportSpec, run_check
 from eagle_aot.export.prepare.attention import choose_attention
 
 
@@ -22,13 +22,14 @@ def tiny_check(
     backend: str, attention: str, sequences: int
 ) -> tuple[Mapping[str, ExportedProgram], Progress]:
     """The same, with caches for so many sequences, and the stages that it took."""
-    source, progress = Source.find("gemma4-tiny", None, None, "dummy"), Progress()
-    options = ExportOptions(
+    progress = Progress()
+    spec = ExportSpec(
+        target_model="gemma4-tiny",
+        load_format="dummy",
         backend=backend,
         attention=attention,
         max_seq_len=128,
         max_prefill=72,
         max_batch_size=sequences,
-        progress=progress,
     )
-    return run_check(source, options), progress
+    return run_check(spec, progress), progress

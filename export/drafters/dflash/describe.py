@@ -1,4 +1,4 @@
-"""How a DFlash head was understood, and by what: for `--describe-draft`, and for manifests."""
+"""How a DFlash head was understood, and by what: for `eagle-inspect draft`, and for manifests."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""How an assistant was understood, and by what: for `--describe-draft`, and for manifests."""
+"""How an assistant was understood, and by what: for `eagle-inspect draft`, and for manifests."""
 
 from dataclasses import asdict
 

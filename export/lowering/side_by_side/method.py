@@ -17,10 +17,10 @@ from tqdm import tqdm
 from eagle_aot.artifact import Stage
 from eagle_aot.common.memory import host_own_peak_bytes
 from eagle_aot.export.lengths import MethodLengths
-from eagle_aot.export.lowering.backend import CUDA
 from eagle_aot.export.lowering.side_by_side.shared_gpu import SharedGpu
 from eagle_aot.export.lowering.side_by_side.shared_pair import SharedPair
 from eagle_aot.export.methods import method_specs
+from eagle_aot.export.spec import CUDA
 from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
-from eagle_aot.export import ExportOptions, Pair, Source, load_pair, run_check
+from eagle_aot.export import ExportSpec, Pair, load_pair, resolve_checkpoints, run_check
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
@@ -42,7 +42,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(target: Path, head: Path, kind: str, dtype: torch.dtype = torch.float32) -> Pair:
     return load_pair(
-        Source.find("auto", target, head, "auto", draft_quant=kind), dtype, CacheSpec(64, dtype)
+        resolve_checkpoints(
+            ExportSpec(target_model="auto", target_dir=target, draft_dir=head, draft_quant=kind)
+        ),
+        dtype,
+        CacheSpec(64, dtype),
     ).pair
 
 
@@ -63,12 +67,13 @@ def drafts(pair: Pair, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def test_the_command_takes_the_kinds_there_are(target: Path, tmp_path: Path) -> None:
-    assert list(QUANTS) == export_cli.QUANTS
     wrong = CliRunner().invoke(export_cli.main, ["--target-model", "x", "--draft-quant", "int2"])
     assert wrong.exit_code == 2 and "int8" in wrong.output
     head = write_speculators(tmp_path / "head", SHAPE, [0, 1, 3])
-    with pytest.raises(SettingError, match="--draft-quant int2: known are none, int8, int4"):
-        Source.find("auto", target, head, "auto", draft_quant="int2")
+    with pytest.raises(SettingError, match="--draft-quant int2: must be one of none, int8, int4"):
+        resolve_checkpoints(
+            ExportSpec(target_model="auto", target_dir=target, draft_dir=head, draft_quant="int2")
+        )
 
 
 @pytest.mark.parametrize("kind", QUANTS)
@@ -167,8 +172,16 @@ def test_the_graphs_of_a_checkpoint_keep_the_contract(
 ) -> None:
     shape = HeadShape(vocab=VOCAB, target_hidden=64, inner=64, biases=biases)
     head = write_speculators(tmp_path / "head", shape, [0, 1, 3])
-    source = Source.find("auto", target, head, "auto", draft_quant=kind)
-    programs = run_check(source, ExportOptions(max_seq_len=128, max_prefill=72))
+    programs = run_check(
+        ExportSpec(
+            target_model="auto",
+            target_dir=target,
+            draft_dir=head,
+            draft_quant=kind,
+            max_seq_len=128,
+            max_prefill=72,
+        )
+    )
     inside = 8 if biases else 5
     assert [int4_calls(p) for p in programs.values()] == [(0, 1), (1, 0), (inside, 0)]
 
@@ -176,21 +189,33 @@ def test_the_graphs_of_a_checkpoint_keep_the_contract(
 @pytest.mark.parametrize(
     ("name", "layers", "options", "kind"),
     [
-        ("gemma4-tiny", None, ExportOptions(max_seq_len=128, max_prefill=72), "int8"),
-        ("gemma4-31b", 6, ExportOptions(), "int4"),
+        ("gemma4-tiny", None, {"max_seq_len": 128, "max_prefill": 72}, "int8"),
+        ("gemma4-31b", 6, {}, "int4"),
     ],
 )
 def test_the_graphs_of_dummies_keep_the_contract(
-    name: str, layers: int | None, options: ExportOptions, kind: str
+    name: str, layers: int | None, options: dict[str, int], kind: str
 ) -> None:
     """`fc` goes with the target's products; of the head's layer four, and its output table. Of a
     prompt its keys and values are one product."""
-    source = Source.find(name, None, None, "dummy", layers, draft_quant=kind)
-    calls = [int4_calls(program) for program in run_check(source, options).values()]
+    spec = ExportSpec(
+        target_model=name, load_format="dummy", dummy_layers=layers, draft_quant=kind, **options
+    )
+    calls = [int4_calls(program) for program in run_check(spec).values()]
     assert calls == [(0, 25), (25, 0), (5, 0), (0, 1)]
 
 
 def test_a_backend_without_int4_folds_the_head_too() -> None:
-    source = Source.find("gemma4-tiny", None, None, "dummy", draft_quant="int8")
-    options = ExportOptions(backend="xnnpack", max_seq_len=128, max_prefill=72)
-    assert {int4_calls(program) for program in run_check(source, options).values()} == {(0, 0)}
+    assert {
+        int4_calls(program)
+        for program in run_check(
+            ExportSpec(
+                target_model="gemma4-tiny",
+                load_format="dummy",
+                draft_quant="int8",
+                backend="xnnpack",
+                max_seq_len=128,
+                max_prefill=72,
+            )
+        ).values()
+    } == {(0, 0)}

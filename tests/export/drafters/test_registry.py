@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export import Source, load_pair
+from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import DrafterKind, HeadKind
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of, kind_of_checkpoint
@@ -19,7 +19,11 @@ def test_a_checkpoint_has_a_kind_and_so_has_what_it_loads_as(
 ) -> None:
     kind = kind_of_checkpoint(HeadCheckpoint(random_pair[1]))
     pair = load_pair(
-        Source.find("auto", *random_pair, "auto"), torch.float32, CacheSpec(32, torch.float32)
+        resolve_checkpoints(
+            ExportSpec(target_model="auto", target_dir=random_pair[0], draft_dir=random_pair[1])
+        ),
+        torch.float32,
+        CacheSpec(32, torch.float32),
     ).pair
     assert kind_of(pair.draft) is kind is KINDS["eagle3"] is HEADS["eagle3"]
     assert pair.draft.kind == "eagle3"
@@ -27,8 +31,8 @@ def test_a_checkpoint_has_a_kind_and_so_has_what_it_loads_as(
 
 
 def test_a_target_alone_is_tapped_nowhere(random_pair: tuple[Path, Path]) -> None:
-    source = Source.find("auto", random_pair[0], None, "auto")
-    loaded = load_pair(source, torch.float32, CacheSpec(32, torch.float32))
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="auto", target_dir=random_pair[0]))
+    loaded = load_pair(checkpoints, torch.float32, CacheSpec(32, torch.float32))
     pair = loaded.pair
     assert kind_of(pair.draft) is KINDS["ngram"] and "ngram" not in HEADS
     assert pair.target.tap_layers == pair.draft.tap_layers == ()

@@ -6,7 +6,7 @@ import pytest
 from torch._subclasses import FakeTensor
 
 from eagle_aot.artifact import COPY_ROWS, DRAFT_PREFILL, METHODS, TARGET_METHODS
-from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export import ExportSpec, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.prepare.attention import choose_attention
 from eagle_aot.targets import TARGETS
@@ -54,9 +54,10 @@ def test_every_published_geometry_keeps_the_contract(name: str) -> None:
     kernel takes.
     """
     layers = 6 if name.startswith("gemma4") else 3
-    source = Source.find(name, None, None, "dummy", dummy_layers=layers)
     attention = "stock" if name == "gemma4-12b" else None
-    programs = run_check(source, ExportOptions(attention=attention))
+    programs = run_check(
+        ExportSpec(target_model=name, load_format="dummy", dummy_layers=layers, attention=attention)
+    )
     calls = {name: int4_calls(program) for name, program in programs.items()}
     expected = {"prefill": (0, 4 * layers), "target_verify": (4 * layers, 0)}
     assert calls == dict.fromkeys(programs, (0, 0)) | expected
@@ -64,8 +65,16 @@ def test_every_published_geometry_keeps_the_contract(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["cuda", "xnnpack"])
 def test_the_methods_of_a_target_alone_return_logits_and_nothing_else(backend: str) -> None:
-    source = Source.find("qwen3-0.6b", None, None, "dummy", dummy_layers=1, drafter="ngram")
-    programs = run_check(source, ExportOptions(backend=backend, max_seq_len=128))
+    programs = run_check(
+        ExportSpec(
+            target_model="qwen3-0.6b",
+            load_format="dummy",
+            dummy_layers=1,
+            drafter="ngram",
+            backend=backend,
+            max_seq_len=128,
+        )
+    )
     assert tuple(programs) == TARGET_METHODS
     for program in programs.values():
         assert len(program.graph_signature.user_outputs) == 1
@@ -86,6 +95,9 @@ def test_heads_of_every_kind_keep_the_contract(
     """Over a target of dense weights."""
     shape = HeadShape(hidden=64, target_hidden=64, vocab=1024, draft_vocab=256, **options)
     head = write_speculators(tmp_path / "head", shape)
-    source = Source.find("gemma4-31b", random_pair[0], head, "auto")
-    programs = run_check(source, ExportOptions(max_seq_len=128))
+    programs = run_check(
+        ExportSpec(
+            target_model="gemma4-31b", target_dir=random_pair[0], draft_dir=head, max_seq_len=128
+        )
+    )
     assert tuple(programs) == METHODS and set(map(int4_calls, programs.values())) == {(0, 0)}

@@ -1,4 +1,4 @@
-"""`eagle-export --describe-target`, and the line on what an export holds dense."""
+"""`eagle-inspect target`, and the line on what an export holds dense."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from eagle_aot.export import Source
-from eagle_aot.export.cli import main
-from eagle_aot.export.loading.describe_target import dense_line, tell_dense
+from eagle_aot.export import ExportSpec
+from eagle_aot.export.inspect_cli import main
+from eagle_aot.export.loading.describe_target import dense_line, report_dense
 from eagle_aot.targets.registry import TINY_DIR
 from support.files.gguf import SIZE, write_bare_llama
 from support.refusals import refuses
@@ -22,7 +22,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def describe(path: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(main, ["--describe-target", str(path), *arguments])
+    return CliRunner().invoke(main, ["target", str(path), *arguments])
 
 
 def described(path: Path) -> dict[str, Any]:
@@ -87,31 +87,30 @@ def test_what_is_no_target_is_refused_in_one_line(tmp_path: Path) -> None:
     refuses(describe(TINY_DIR / "head"), "model_type")
 
 
-def test_what_becomes_dense_is_told_with_its_bytes(
+def test_dense_matrices_are_reported_with_their_bytes(
     bare: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     elements = 8 * 64 * 96
     stored, held = elements * 34 / 32 / 1e6, elements * 4 / 1e6
-    tell_dense(Source(target_model="llama", target_dir=bare), torch.float32)
-    told = capsys.readouterr().err
-    assert told == (
+    report_dense(ExportSpec(target_model="llama", target_dir=bare), torch.float32)
+    assert capsys.readouterr().err == (
         f"held dense: 8 linears in Q8_0: {stored:.1f} MB in the file, {held:.1f} MB in float32\n"
     )
 
 
-@pytest.mark.parametrize("source", ["quantised", "tiny", "dummy"])
-def test_nothing_is_told_where_nothing_becomes_dense(
-    bare: Path, source: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["quantised", "tiny", "dummy"])
+def test_no_line_where_no_matrix_becomes_dense(
+    bare: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sources = {
-        "quantised": Source(target_model="llama", target_dir=bare, quantize="int4-g32"),
-        "tiny": Source(target_model="gemma4-tiny", target_dir=TINY_DIR / "target"),
-        "dummy": Source(target_model="gemma4-31b", load_format="dummy"),
+    specs = {
+        "quantised": ExportSpec(target_model="llama", target_dir=bare, quantize="int4-g32"),
+        "tiny": ExportSpec(target_model="gemma4-tiny", target_dir=TINY_DIR / "target"),
+        "dummy": ExportSpec(target_model="gemma4-31b", load_format="dummy"),
     }
-    tell_dense(sources[source], torch.bfloat16)
+    report_dense(specs[name], torch.bfloat16)
     assert capsys.readouterr().err == ""
 
 
 def test_bfloat16_costs_half_as_much(bare: Path) -> None:
-    source = Source(target_model="llama", target_dir=bare)
-    assert dense_line(source, bare, torch.bfloat16).endswith("0.1 MB in bfloat16")
+    spec = ExportSpec(target_model="llama", target_dir=bare)
+    assert dense_line(spec, bare, torch.bfloat16).endswith("0.1 MB in bfloat16")

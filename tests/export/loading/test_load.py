@@ -7,7 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.common.errors import CheckpointNotFoundError, SettingError, UnsupportedError
-from eagle_aot.export import Source, load_pair
+from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout, write_config
 from support.heads.files import HeadShape, write_speculators
@@ -25,9 +25,11 @@ def test_auto_is_the_model_type_of_the_config(tmp_path: Path, head: Path, model_
         directory = save_text_layout(random_gemma(), tmp_path / "target")
     else:
         directory = save(random_pre_norm(model_type), tmp_path / "target")
-    source = Source.find("auto", directory, head, "auto")
-    assert source.target_model == model_type
-    pair = load_pair(source, torch.float32, CacheSpec(32, torch.float32)).pair
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="auto", target_dir=directory, draft_dir=head)
+    )
+    assert checkpoints.spec.target_model == model_type
+    pair = load_pair(checkpoints, torch.float32, CacheSpec(32, torch.float32)).pair
     assert pair.target.num_hidden_layers == 4
 
 
@@ -35,16 +37,18 @@ def test_auto_names_the_families_it_knows(tmp_path: Path, head: Path) -> None:
     directory = save(random_pre_norm("llama"), tmp_path / "target")
     write_config(directory, {"model_type": "mamba"})
     with pytest.raises(UnsupportedError, match=r"'mamba'; known: gemma4, .*, qwen3, llama"):
-        Source.find("auto", directory, head, "auto")
+        resolve_checkpoints(ExportSpec(target_model="auto", target_dir=directory, draft_dir=head))
 
 
 def test_auto_needs_a_checkpoint(tmp_path: Path, head: Path) -> None:
     with pytest.raises(SettingError, match="--target-dir is needed: auto is read from a directory"):
-        Source.find("auto", None, head, "auto")
+        resolve_checkpoints(ExportSpec(target_model="auto", draft_dir=head))
     with pytest.raises(CheckpointNotFoundError, match="no such checkpoint directory"):
-        Source.find("auto", tmp_path / "none", head, "auto")
+        resolve_checkpoints(
+            ExportSpec(target_model="auto", target_dir=tmp_path / "none", draft_dir=head)
+        )
     with pytest.raises(SettingError, match="auto has no geometry of its own, name a target"):
-        Source.find("auto", None, None, "dummy")
+        resolve_checkpoints(ExportSpec(target_model="auto", load_format="dummy"))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,9 @@ def test_a_dummy_head_repeats_its_targets_layer(
 ) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         pair = load_pair(
-            Source.find(name, None, None, "dummy", layers),
+            resolve_checkpoints(
+                ExportSpec(target_model=name, load_format="dummy", dummy_layers=layers)
+            ),
             torch.bfloat16,
             CacheSpec(32, torch.bfloat16),
         ).pair
@@ -73,9 +79,11 @@ def test_a_dummy_head_repeats_its_targets_layer(
 
 
 def test_a_dummy_too_short_for_three_taps_is_refused() -> None:
-    source = Source.find("qwen3-0.6b", None, None, "dummy", 2)
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="qwen3-0.6b", load_format="dummy", dummy_layers=2)
+    )
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
         pytest.raises(SettingError, match="taps 3 layers, so at least 3"),
     ):
-        load_pair(source, torch.bfloat16, CacheSpec(32, torch.bfloat16))
+        load_pair(checkpoints, torch.bfloat16, CacheSpec(32, torch.bfloat16))

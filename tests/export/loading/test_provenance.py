@@ -10,7 +10,8 @@ import pytest
 from eagle_aot.artifact import TOKENIZER_FILES, CheckpointIdentity
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.common.tokenizer import read_tokenizer
-from eagle_aot.export import Source
+from eagle_aot.export import ExportSpec
+from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints
 from eagle_aot.export.loading.provenance import Provenance, identity, read_eos_ids
 from eagle_aot.targets import TARGETS
 from support.files.gguf import write_bare_llama
@@ -60,7 +61,9 @@ def test_stop_ids_of_another_kind_are_refused(tmp_path: Path, value: Any) -> Non
 def test_the_tokenizer_is_copied_and_nothing_else(tmp_path: Path) -> None:
     target_dir = TARGETS["gemma4-tiny"].target_dir
     assert target_dir is not None
-    Source(target_model="gemma4-tiny", target_dir=target_dir).provenance.copy_tokenizer(tmp_path)
+    ResolvedCheckpoints(
+        ExportSpec(target_model="gemma4-tiny", target_dir=target_dir)
+    ).provenance.copy_tokenizer(tmp_path)
     copied = {path.name for path in tmp_path.iterdir()}
     assert {"tokenizer.json", "chat_template.jinja", "generation_config.json"} <= copied
     assert copied <= set(TOKENIZER_FILES)
@@ -73,7 +76,9 @@ def test_a_bare_gguf_brings_its_tokenizer_and_stop_ids(tmp_path: Path) -> None:
     write_bare_llama(file)
     write_configs(tmp_path, {"eos_token_id": 7}, None)  # beside it, and not read
     for named in (file, tmp_path):
-        provenance = Source(target_model="llama", target_dir=named).provenance
+        provenance = ResolvedCheckpoints(
+            ExportSpec(target_model="llama", target_dir=named)
+        ).provenance
         assert provenance.eos_ids == (1,)
         assert list(provenance.target.files) == ["model.gguf"]
         provenance.check_tokenizer()
@@ -88,11 +93,13 @@ def test_a_target_without_a_tokenizer_is_refused(tmp_path: Path, present: list[s
     (tmp_path / "artifact").mkdir()
     for name in present:
         (tmp_path / name).write_text("{}")
-    source = Source(target_model="gemma4-tiny", target_dir=tmp_path)
+    checkpoints = ResolvedCheckpoints(ExportSpec(target_model="gemma4-tiny", target_dir=tmp_path))
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json or tokenizer\.model"):
-        source.provenance.copy_tokenizer(tmp_path / "artifact")
+        checkpoints.provenance.copy_tokenizer(tmp_path / "artifact")
     assert not list((tmp_path / "artifact").iterdir())
-    Source(target_model="gemma4-31b").provenance.copy_tokenizer(tmp_path / "artifact")
+    ResolvedCheckpoints(ExportSpec(target_model="gemma4-31b")).provenance.copy_tokenizer(
+        tmp_path / "artifact"
+    )
 
 
 def test_a_checkpoints_identity_follows_its_bytes_not_its_place(tmp_path: Path) -> None:
@@ -110,7 +117,9 @@ def test_a_checkpoints_identity_follows_its_bytes_not_its_place(tmp_path: Path) 
 
 def test_what_was_read_once_is_not_read_again(tmp_path: Path) -> None:
     head = write_speculators(tmp_path / "head", HeadShape())
-    provenance = Source(target_model="qwen3", target_dir=head, draft_dir=head).provenance
+    provenance = ResolvedCheckpoints(
+        ExportSpec(target_model="qwen3", target_dir=head, draft_dir=head)
+    ).provenance
     write_configs(head, {"eos_token_id": 3}, None)
     found = provenance.eos_ids, provenance.draft
     shutil.rmtree(head)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
-from eagle_aot.export import ExportOptions, Pair, Source, load_pair, run_check
+from eagle_aot.export import ExportSpec, Pair, load_pair, resolve_checkpoints, run_check
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.loading.load import linear_formats
 from eagle_aot.export.loading.table_quant import quantise_table
@@ -65,8 +65,16 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def load(files: Files, kind: str, dtype: torch.dtype = torch.float32, **options: Any) -> Pair:
-    source = Source.find("auto", *files[1:], "auto", table_quant=kind, **options)
-    return load_pair(source, dtype, CacheSpec(64, dtype)).pair
+    checkpoints = resolve_checkpoints(
+        ExportSpec(
+            target_model="auto",
+            target_dir=files[1],
+            draft_dir=files[2],
+            table_quant=kind,
+            **options,
+        )
+    )
+    return load_pair(checkpoints, dtype, CacheSpec(64, dtype)).pair
 
 
 def rounded(weight: Tensor, kind: str) -> Tensor:
@@ -142,8 +150,18 @@ def test_the_graphs_keep_the_contract(
     name, form, *found = (
         ("auto", "auto", *places) if shared else ("gemma4-31b", "dummy", None, None)
     )
-    source = Source.find(name, *found, form, layers, table_quant=kind)
-    programs = run_check(source, ExportOptions(max_seq_len=128, max_prefill=72))
+    programs = run_check(
+        ExportSpec(
+            target_model=name,
+            target_dir=found[0],
+            draft_dir=found[1],
+            load_format=form,
+            dummy_layers=layers,
+            table_quant=kind,
+            max_seq_len=128,
+            max_prefill=72,
+        )
+    )
     assert [int4_calls(program) for program in programs.values()] == expected
 
 
@@ -155,14 +173,18 @@ def test_what_it_cannot_mean_is_refused(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "--cpu-weights int8 makes the output table INT8 already" in refused.output
     target = save(model_of("llama", hidden=40), tmp_path / "target")
-    with pytest.raises(SettingError, match="--table-quant int2: known are none, int8, int4"):
-        Source.find("auto", target, None, "auto", table_quant="int2")
-    source = Source.find("auto", target, None, "auto", table_quant="int8")
+    with pytest.raises(SettingError, match="--table-quant int2: must be one of none, int8, int4"):
+        resolve_checkpoints(ExportSpec(target_model="auto", target_dir=target, table_quant="int2"))
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="auto", target_dir=target, table_quant="int8")
+    )
     pair = load_pair(
-        Source.find("gemma4-tiny", None, None, "auto"), torch.float32, CacheSpec(64, torch.float32)
+        resolve_checkpoints(ExportSpec(target_model="gemma4-tiny")),
+        torch.float32,
+        CacheSpec(64, torch.float32),
     )
     quantise_table(pair.pair.target, nn.Module(), "int8")
     with pytest.raises(UnsupportedError, match="--table-quant int4: the checkpoint's output table"):
         quantise_table(pair.pair.target, nn.Module(), "int4")
     with pytest.raises(UnsupportedError, match=r"output table has 40 columns, no multiple of 32"):
-        load_pair(source, torch.float32, CacheSpec(64, torch.float32))
+        load_pair(checkpoints, torch.float32, CacheSpec(64, torch.float32))

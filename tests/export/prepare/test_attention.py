@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import ExportError, SettingError
-from eagle_aot.export import ExportOptions, Source, load_draft, load_pair, run_check
+from eagle_aot.export import ExportSpec, load_draft, load_pair, resolve_checkpoints, run_check
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.graph_checks.routes import check_attention_route
@@ -34,9 +34,18 @@ ATTEND = torch.ops.eagle_aot.sdpa_splitk.default
 PROMPT = torch.ops.eagle_aot.sdpa_prompt.default
 
 
-def graphs(source: Source, attention: str) -> dict[str, ExportedProgram]:
-    options = ExportOptions(backend="cuda", attention=attention, max_seq_len=128, max_prefill=72)
-    return run_check(source, options)
+def graphs(target: Path, head: Path, attention: str) -> dict[str, ExportedProgram]:
+    return run_check(
+        ExportSpec(
+            target_model="gemma4-31b",
+            target_dir=target,
+            draft_dir=head,
+            backend="cuda",
+            attention=attention,
+            max_seq_len=128,
+            max_prefill=72,
+        )
+    )
 
 
 def count(program: ExportedProgram, target: object) -> int:
@@ -70,21 +79,24 @@ def shape(head_dim: int = 16, **options: int) -> HeadShape:
     return HeadShape(**widths, head_dim=head_dim, **options)
 
 
-def paired(target: Path, head: Path) -> Source:
-    return Source.find("gemma4-31b", target, head, "auto")
-
-
 def test_every_layer_of_a_head_attends_by_the_operator(
     random_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     head = write_speculators(tmp_path / "head", shape(num_layers=3))
-    drafting = graphs(paired(random_pair[0], head), SPLITK)[DRAFT_DECODE]
+    drafting = graphs(random_pair[0], head, SPLITK)[DRAFT_DECODE]
     assert count(drafting, ATTEND) == 3 and count(drafting, ATEN.softmax.int) == 0
 
 
 def test_one_program_is_for_a_rounds_rows_and_a_prompts() -> None:
-    source = Source.find("qwen3-0.6b", None, None, "dummy", dummy_layers=3)
-    drafting = run_check(source, ExportOptions(backend="cuda", max_seq_len=1024))[DRAFT_DECODE]
+    drafting = run_check(
+        ExportSpec(
+            target_model="qwen3-0.6b",
+            load_format="dummy",
+            dummy_layers=3,
+            backend="cuda",
+            max_seq_len=1024,
+        )
+    )[DRAFT_DECODE]
     (rows,) = drafting.range_constraints.values()
     assert (int(rows.lower), int(rows.upper)) == (1, 1023) and count(drafting, ATTEND) == 1
 
@@ -95,7 +107,7 @@ def test_a_prompt_is_stored_and_nothing_else_is_computed(
 ) -> None:
     """Layers before the last attend to it; the output table is not touched."""
     head = write_speculators(tmp_path / "head", shape(num_layers=layers))
-    programs = graphs(paired(random_pair[0], head), SPLITK)
+    programs = graphs(random_pair[0], head, SPLITK)
     storing = programs[DRAFT_PREFILL].run_decompositions({})
     assert count(storing, PROMPT) == reads
     tables = [
@@ -112,7 +124,7 @@ def test_a_head_without_a_kernel_keeps_the_stock_attention(
     random_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     head = write_speculators(tmp_path / "head", shape(head_dim=24))
-    programs = graphs(paired(random_pair[0], head), SPLITK)
+    programs = graphs(random_pair[0], head, SPLITK)
     assert count(programs[TARGET_VERIFY], ATTEND) > 0
     assert count(programs[DRAFT_DECODE], ATTEND) == 0
 
@@ -135,7 +147,8 @@ def test_which_methods_are_held_to_the_operators(
     methods: set[str],
 ) -> None:
     head = write_speculators(tmp_path, shape(head_dim))
-    pair = load_pair(paired(random_pair[0], head), dtype, CacheSpec(128, dtype)).pair
+    spec = ExportSpec(target_model="gemma4-31b", target_dir=random_pair[0], draft_dir=head)
+    pair = load_pair(resolve_checkpoints(spec), dtype, CacheSpec(128, dtype)).pair
     specs = method_specs(pair, method_lengths(72, 128, 16), attention == SPLITK)
     assert {name for name, spec in specs.items() if spec.splits_keys} == methods
 
@@ -219,10 +232,10 @@ def test_which_attention_is_chosen(asked: str | None, backend: str, chosen: str)
 
 
 def test_an_unknown_attention_is_refused() -> None:
-    with pytest.raises(SettingError, match="--attention paged: must be splitk or stock"):
-        choose_attention("paged", "cuda")
+    with pytest.raises(SettingError, match="--attention paged: must be one of splitk, stock"):
+        ExportSpec(attention="paged")
 
 
 def test_kernels_for_cuda_are_refused_elsewhere() -> None:
-    with pytest.raises(SettingError, match="--attention splitk: its kernels run on CUDA"):
+    with pytest.raises(SettingError, match=r"^attention splitk: its kernels run on CUDA"):
         tiny_graphs("xnnpack", SPLITK)

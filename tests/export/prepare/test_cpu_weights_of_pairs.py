@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.export import ExportOptions, Pair, Source, load_draft, run_check
+from eagle_aot.export import ExportSpec, Pair, load_draft, run_check
 from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager, quantize_for_cpu
 from eagle_aot.export.prepare.quantized_modules import (
     DynamicLinear,
@@ -94,15 +94,22 @@ def test_a_table_gives_rows() -> None:
 
 def test_cuda_takes_none() -> None:
     with pytest.raises(SettingError, match=r"^--cpu-weights int8: is for XNNPACK; leave it out"):
-        ExportOptions(backend="cuda", cpu_weights="int8")
+        ExportSpec(backend="cuda", cpu_weights="int8")
     with pytest.raises(SettingError, match=r"^--cpu-weights int3: must be one of"):
-        ExportOptions(cpu_weights="int3")
+        ExportSpec(cpu_weights="int3")
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_graphs_of_a_dummy_keep_the_contract(kind: str) -> None:
     """Without a weight ever being materialised."""
-    source = Source.find("smollm2-135m", None, None, "dummy", 4)
-    options = ExportOptions(backend="xnnpack", cpu_weights=kind, max_seq_len=128)
-    programs = run_check(source, options)
+    programs = run_check(
+        ExportSpec(
+            target_model="smollm2-135m",
+            load_format="dummy",
+            dummy_layers=4,
+            backend="xnnpack",
+            cpu_weights=kind,
+            max_seq_len=128,
+        )
+    )
     assert set(programs) == {"prefill", "target_verify", "draft_decode"}

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.loading.source import Source
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -130,9 +130,9 @@ def test_an_output_table_can_be_packed_and_read(target: TapTarget) -> None:
 
 
 def test_weights_without_values_are_packed_without_values() -> None:
-    source = Source.find("gemma4-tiny", None, None, "dummy")
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", load_format="dummy"))
     with FakeTensorMode(allow_non_fake_inputs=True):
-        pair = load_pair(source, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
+        pair = load_pair(checkpoints, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
         pair = pack_int4(pair, 132)
     packed = [m for m in pair.modules() if isinstance(m, PackedModule)]
     assert len(packed) == 4 * 6

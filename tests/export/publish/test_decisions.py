@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.artifact import METHODS
-from eagle_aot.export import ExportOptions, Source, load_pair, run_check
+from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints, run_check
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.publish.decisions import cache_bytes, describe_decisions
@@ -21,11 +21,25 @@ LAYERS = 3  # of a dummy, all sliding
 @pytest.fixture(scope="module")
 def cuda() -> dict[str, Any]:
     """Of a dummy for CUDA, on whatever machine."""
-    source = Source.find("gemma4-tiny", None, None, "dummy", LAYERS, draft_quant="int8")
-    options = ExportOptions(backend="cuda", attention="splitk", max_seq_len=128, max_prefill=72)
-    programs = run_check(source, options)
+    checkpoints = resolve_checkpoints(
+        ExportSpec(
+            target_model="gemma4-tiny", load_format="dummy", dummy_layers=LAYERS, draft_quant="int8"
+        )
+    )
+    programs = run_check(
+        ExportSpec(
+            target_model="gemma4-tiny",
+            load_format="dummy",
+            dummy_layers=LAYERS,
+            draft_quant="int8",
+            backend="cuda",
+            attention="splitk",
+            max_seq_len=128,
+            max_prefill=72,
+        )
+    )
     with FakeTensorMode():
-        loaded = load_pair(source, torch.bfloat16, CacheSpec(128, torch.bfloat16))
+        loaded = load_pair(checkpoints, torch.bfloat16, CacheSpec(128, torch.bfloat16))
         methods = method_specs(loaded.pair, method_lengths(72, 128, 64), splits_keys=True)
     found = describe_decisions(loaded, "cuda", methods, programs, loaded.pair.target.sequences)
     stored: dict[str, Any] = json.loads(json.dumps(found))
@@ -33,8 +47,8 @@ def cuda() -> dict[str, Any]:
 
 
 def test_taps_and_options_come_with_their_reasons() -> None:
-    source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, torch.float32, CacheSpec(64, torch.float32))
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
+    loaded = load_pair(checkpoints, torch.float32, CacheSpec(64, torch.float32))
     found = loaded.reading
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
@@ -46,8 +60,8 @@ def test_taps_and_options_come_with_their_reasons() -> None:
 
 
 def test_taps_of_the_command_line_are_told_as_such() -> None:
-    source = Source.find("gemma4-tiny", None, None, "auto", tap_layers=(1, 2, 3))
-    taps = load_pair(source, torch.float32, CacheSpec(64, torch.float32)).reading["taps"]
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", tap_layers=(1, 2, 3)))
+    taps = load_pair(checkpoints, torch.float32, CacheSpec(64, torch.float32)).reading["taps"]
     assert taps == {"value": [1, 2, 3], "source": "named by --tap-layers"}
 
 
@@ -60,8 +74,8 @@ def test_quantised_linears_are_told_from_dense_ones(cuda: dict[str, Any]) -> Non
     linears = cuda["linears"]
     assert linears["target.layers.*.mlp.gate_proj"] == {"int4-g32": LAYERS}
     assert linears["draft.fc"] == linears["draft.layers.*.mlp.down_proj"] == {"int8-g32": 1}
-    source = Source.find("gemma4-tiny", None, None, "auto", draft_quant="none")
-    plain = load_pair(source, torch.float32, CacheSpec(64, torch.float32)).linears
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", draft_quant="none"))
+    plain = load_pair(checkpoints, torch.float32, CacheSpec(64, torch.float32)).linears
     assert plain["draft.fc"] == plain["draft.lm_head"] == {"dense": 1}
 
 
@@ -86,9 +100,11 @@ def test_kernels_are_those_of_the_graphs(cuda: dict[str, Any]) -> None:
 def test_caches_are_told_by_sequence_and_owner() -> None:
     """Of two sequences; keys and values of two heads of 64 in bfloat16, a ring in the target's
     layers, all 128 positions and room for a step in the head's."""
-    source = Source.find("gemma4-tiny", None, None, "dummy", LAYERS)
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=LAYERS)
+    )
     with FakeTensorMode():
-        pair = load_pair(source, torch.bfloat16, CacheSpec(128, torch.bfloat16, 2)).pair
+        pair = load_pair(checkpoints, torch.bfloat16, CacheSpec(128, torch.bfloat16, 2)).pair
         methods = method_specs(pair, method_lengths(72, 128, 64, 2))
     slot = 2 * 2 * 64 * 2
     found = cache_bytes(methods, 2)

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from torch import nn
 
 from eagle_aot.artifact import Manifest
-from eagle_aot.common.errors import ExportError, PromptError
-from eagle_aot.export import ExportOptions, Source, load_pair
-from eagle_aot.export.cli import main
+from eagle_aot.common.errors import ExportError, PromptError, SettingError
+from eagle_aot.common.progress import Progress
+from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
+from eagle_aot.export.inspect_cli import main
 from eagle_aot.export.loading import provenance
 from eagle_aot.export.pipeline import run_self_test
 from eagle_aot.export.self_test import run as module
@@ -23,12 +24,12 @@ from faults.heads import FAULTS, write_faulty_head
 from support.files.artifact import write_artifact
 from support.refusals import refuses
 
-TINY = ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--max-seq-len", "128"]
+TINY = ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--self-test"]
 
 
-def test_a_warning_is_what_was_asked_for(tmp_path: Path) -> None:
+def test_inspect_fails_with_a_warning(tmp_path: Path) -> None:
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
-    result = CliRunner().invoke(main, [*TINY, "--self-test", "--json", "--draft-dir", str(head)])
+    result = CliRunner().invoke(main, ["draft", str(head), *TINY, "--json"])
     assert result.exit_code == 1
     error = result.stderr.splitlines()[-1]  # on a slow machine behind how long a stage took
     assert error.startswith("Error: self-test: another reading") and "--tap-layers 2,4,5" in error
@@ -37,13 +38,18 @@ def test_a_warning_is_what_was_asked_for(tmp_path: Path) -> None:
 
 def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
-    source = Source.find("gemma4-tiny", None, head, "auto")
-    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
-    found = pairing_record(loaded, "xnnpack", ExportOptions())
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", draft_dir=head))
+    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
+    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
     assert found is not None and found["verdict"] == "other reading"
     assert "WARNING: self-test: another reading" in capsys.readouterr().err
     assert loaded.pair.target.tap_layers == (1, 3, 4)
-    assert pairing_record(loaded, "xnnpack", ExportOptions(no_self_test=True)) is None
+    assert (
+        pairing_record(
+            loaded, ExportSpec(backend=ExportSpec(backend="xnnpack", no_self_test=True)), Progress()
+        )
+        is None
+    )
 
 
 def test_the_manifest_holds_what_was_found(tiny_artifact: Path, int4_head_artifact: Path) -> None:
@@ -54,19 +60,20 @@ def test_the_manifest_holds_what_was_found(tiny_artifact: Path, int4_head_artifa
 
 
 def test_random_weights_tell_nothing() -> None:
-    source = Source.find("gemma4-31b", None, None, "dummy")
-    verdict = run_self_test(source, ExportOptions(backend="xnnpack"))
+    verdict = run_self_test(
+        ExportSpec(target_model="gemma4-31b", load_format="dummy", backend="xnnpack")
+    )
     assert (verdict.kind, verdict.is_warning) == ("unknown", False)
     assert "its weights are random" in verdict.to_json()["message"]
 
 
 def test_a_large_target_is_left_to_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
+    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
     weights = module.count_weights(loaded.pair.target)
     assert 5e6 < weights < 6.3e6  # of 6.3 M parameters, norms and the like left out
     monkeypatch.setattr(module, "LARGE", weights - 1)
-    found = pairing_record(loaded, "xnnpack", ExportOptions())
+    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
     assert found and found["verdict"] == "unknown" and "--self-test" in found["message"]
 
 
@@ -81,16 +88,18 @@ def test_a_large_target_is_left_to_whoever_asks(monkeypatch: pytest.MonkeyPatch)
 def test_unfit_prompts_are_refused(lines: list[object], message: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    asked = [*TINY, "--self-test", "--self-test-prompts", str(path)]
-    refuses(CliRunner().invoke(main, asked), message)
+    arguments = ["draft", "gemma4-tiny", *TINY, "--self-test-prompts", str(path)]
+    refuses(CliRunner().invoke(main, arguments), message)
 
 
 def test_few_tokens_are_too_few_to_tell(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"token_ids": [2, 3, 4, 5]}) + "\n")
-    source = Source.find("gemma4-tiny", None, None, "auto")
-    options = ExportOptions(backend="xnnpack", max_seq_len=128, self_test_prompts=path)
-    verdict = run_self_test(source, options)
+    verdict = run_self_test(
+        ExportSpec(
+            target_model="gemma4-tiny", backend="xnnpack", max_seq_len=128, self_test_prompts=path
+        )
+    )
     assert verdict.kind == "unknown" and "too few to tell" in verdict.message
 
 
@@ -98,19 +107,19 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
     tmp_path: Path,
 ) -> None:
     """One block of positions has no standard error: NaN is no JSON."""
-    source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, torch.float32, CacheSpec(42, torch.float32))
-    found = pairing_record(loaded, "xnnpack", ExportOptions())
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
+    loaded = load_pair(checkpoints, torch.float32, CacheSpec(42, torch.float32))
+    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
     assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
     write_artifact(tmp_path, self_test=found)
     assert Manifest.read(tmp_path).self_test == found
 
 
 def test_a_head_that_overflows_is_worth_nothing() -> None:
-    source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
+    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
     loaded.pair.draft.norm.weight.data.fill_(float("inf"))
-    found = pairing_record(loaded, "xnnpack", ExportOptions())
+    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
     assert found and found["verdict"] == "chance"
     json.dumps(found, allow_nan=False)
 
@@ -126,15 +135,20 @@ def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
 
     tokenizer = SimpleNamespace(encode=encode)
     monkeypatch.setattr(provenance, "convert_tokenizer", lambda directory: tokenizer)
-    source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
-    found = pairing_record(loaded, "xnnpack", ExportOptions())
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
+    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
+    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
     assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
 
 
-@pytest.mark.parametrize("flags", [["--self-test"], ["--self-test-prompts", "x.jsonl"]])
-def test_it_is_left_out_or_asked_for(flags: list[str]) -> None:
-    assert CliRunner().invoke(main, [*TINY, "--no-self-test", *flags]).exit_code == 2
+def test_prompts_without_the_self_test_are_wrong_usage() -> None:
+    arguments = ["draft", "gemma4-tiny", "--self-test-prompts", "x.jsonl"]
+    assert CliRunner().invoke(main, arguments).exit_code == 2
+
+
+def test_target_without_a_head_is_refused() -> None:
+    with pytest.raises(SettingError, match="gemma4-tiny has none here: eagle-check --self-test"):
+        run_self_test(ExportSpec(target_model="gemma4-tiny", drafter="ngram"))
 
 
 def test_a_model_comes_back_with_the_tensors_it_had() -> None:
@@ -169,14 +183,21 @@ def self_test_failing_with(
     def fail(*inputs: object, **told: object) -> None:
         raise error
 
-    source = Source.find("gemma4-tiny", None, None, "auto")
-    loaded = load_pair(source, torch.float32, CacheSpec(128, torch.float32))
+    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
+    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
     monkeypatch.setattr(type(loaded.pair.target), "forward_logits_taps", fail)
-    return pairing_record(loaded, "xnnpack", ExportOptions())
+    return pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
 
 
 def test_a_random_pair_of_another_family_does_not_match(qwen3_pair: tuple[Path, Path]) -> None:
     """With a window of 16, shorter than every prompt."""
-    source = Source.find("auto", *qwen3_pair, "auto")
-    verdict = run_self_test(source, ExportOptions(backend="xnnpack", max_seq_len=192))
+    verdict = run_self_test(
+        ExportSpec(
+            target_model="auto",
+            target_dir=qwen3_pair[0],
+            draft_dir=qwen3_pair[1],
+            backend="xnnpack",
+            max_seq_len=192,
+        )
+    )
     assert verdict.kind == "chance" and verdict.chosen

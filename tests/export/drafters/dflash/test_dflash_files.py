@@ -10,13 +10,13 @@ import torch
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import EagleError
-from eagle_aot.export import ExportOptions, Source, run_check
-from eagle_aot.export.cli import main
+from eagle_aot.export import ExportSpec, run_check
 from eagle_aot.export.drafters.dflash import kind
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.graph_checks.nodes import calls, operator_name
+from eagle_aot.export.inspect_cli import main
 from support.checkpoint_edits import Tensors, edit_tensors
 from support.heads.dflash import CASE, as_speculators, copied_head, dflash_pair
 
@@ -34,7 +34,7 @@ def test_both_layouts_are_known(tmp_path: Path, random_pair: tuple[Path, Path]) 
 
 
 def test_it_is_described_with_what_decided() -> None:
-    arguments = ["--describe-draft", str(CASE / "draft"), "--target-dir", str(CASE / "target")]
+    arguments = ["draft", str(CASE / "draft"), "--target", str(CASE / "target")]
     found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
     assert found["layout"] == {"value": "z-lab", "source": "architectures DFlashDraftModel"}
     assert found["taps"]["value"] == [2, 4, 5] and "outputs are tapped" in found["taps"]["source"]
@@ -98,9 +98,17 @@ def test_so_are_tensors(change: Callable[[Tensors], Any], message: str, tmp_path
 
 
 def test_its_graphs_keep_the_contract_on_a_gpu() -> None:
-    source = Source.find("gemma4-tiny", None, None, "dummy", drafter="dflash", draft_quant="int4")
-    options = ExportOptions(max_seq_len=128, max_prefill=72, max_batch_size=2)
-    programs = run_check(source, options)
+    programs = run_check(
+        ExportSpec(
+            target_model="gemma4-tiny",
+            load_format="dummy",
+            drafter="dflash",
+            draft_quant="int4",
+            max_seq_len=128,
+            max_prefill=72,
+            max_batch_size=2,
+        )
+    )
     assert list(programs) == [
         "prefill", "target_verify", "dflash_context", "dflash_block", "copy_rows",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`eagle-export --describe-draft`: what was understood, and by what."""
+"""`eagle-inspect draft`: what was understood, and by what."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from eagle_aot.export.cli import main
+from eagle_aot.export import cli
+from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets.registry import TINY_DIR
 from support.gemma_oracle import random_gemma, save_text_layout
 from support.heads.files import (
@@ -25,7 +26,7 @@ TINY_HEAD = TINY_DIR / "head"
 
 
 def describe(directory: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(main, ["--describe-draft", str(directory), *arguments])
+    return CliRunner().invoke(main, ["draft", str(directory), *arguments])
 
 
 def described(directory: Path, *arguments: str) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def test_a_head_that_shares_and_has_a_flag_of_another_meaning(tmp_path: Path) ->
 
 def test_taps_may_be_overruled(tmp_path: Path, gemma: Path) -> None:
     directory = write_speculators(tmp_path, SHAPE, taps=[0, 1, 3])
-    found = described(directory, "--target-dir", str(gemma), "--tap-layers", "1,2,4")
+    found = described(directory, "--target", str(gemma), "--tap-layers", "1,2,4")
     assert found["taps"] == {"value": [1, 2, 4], "source": "named by --tap-layers"}
 
 
@@ -151,7 +152,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(
 
 def test_taps_beyond_the_target_are_refused(tmp_path: Path, gemma: Path) -> None:
     directory = write_speculators(tmp_path, SHAPE)
-    arguments = ("--target-dir", str(gemma), "--tap-layers", "1,2,5")
+    arguments = ("--target", str(gemma), "--tap-layers", "1,2,5")
     refuses(describe(directory, *arguments), "tap layers [1, 2, 5] must lie in [0, 4]")
 
 
@@ -162,16 +163,11 @@ def test_a_missing_tensor_is_found_without_reading_any(tmp_path: Path) -> None:
     refuses(describe(directory), "'layers.0.mlp.up_proj.weight' is missing")
 
 
-def test_json_is_for_descriptions() -> None:
-    result = CliRunner().invoke(main, ["--json", "--target-model", "gemma4-tiny"])
-    assert result.exit_code == 2 and "--json goes with --describe-draft" in result.output
-
-
 def test_an_export_takes_the_taps_that_are_named(tmp_path: Path, gemma: Path) -> None:
     """Refused where the target has no such boundary, so they arrived."""
     directory = write_speculators(tmp_path, SHAPE)
     pair = ["--target-model", "gemma4-31b", "--target-dir", str(gemma), "--draft-dir"]
     arguments = [*pair, str(directory), "--check-only", "--tap-layers", "1,2,9"]
-    refuses(CliRunner().invoke(main, arguments), "tap layers [1, 2, 9] must lie in [0, 4]")
+    refuses(CliRunner().invoke(cli.main, arguments), "tap layers [1, 2, 9] must lie in [0, 4]")
     dummy = ["--target-model", "gemma4-tiny", "--load-format", "dummy", "--tap-layers", "1,2,3"]
-    refuses(CliRunner().invoke(main, dummy), "--tap-layers: a dummy taps where public heads do")
+    refuses(CliRunner().invoke(cli.main, dummy), "--tap-layers: a dummy taps where public heads do")

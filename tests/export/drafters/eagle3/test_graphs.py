@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from eagle_aot.artifact import DRAFT_DECODE
-from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export import ExportSpec, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
 from support.gemma_oracle import random_gemma, save_text_layout
 from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
@@ -26,8 +26,21 @@ def test_a_head_of_several_layers_with_scaled_rope_keeps_the_contract(
     target = save_text_layout(random_gemma(), tmp_path / "target")
     config = safeailab_config(shape, rope_parameters=rope, max_position_embeddings=32)
     head = write_head(tmp_path / "head", head_tensors(shape), config)
-    source = Source.find("gemma4-31b", target, head, "auto", tap_layers=(1, 2, 3))
-    options = ExportOptions(backend="xnnpack", max_seq_len=128, max_prefill=72)
     caches = {"draft.kv_cache.k", "draft.kv_cache.v"}
     caches |= {f"draft.layers.{i}.kv_cache.{n}" for i in range(1, shape.num_layers) for n in "kv"}
-    assert mutated_buffers(run_check(source, options)[DRAFT_DECODE]) == caches
+    assert (
+        mutated_buffers(
+            run_check(
+                ExportSpec(
+                    target_model="gemma4-31b",
+                    target_dir=target,
+                    draft_dir=head,
+                    tap_layers=(1, 2, 3),
+                    backend="xnnpack",
+                    max_seq_len=128,
+                    max_prefill=72,
+                )
+            )[DRAFT_DECODE]
+        )
+        == caches
+    )

@@ -11,13 +11,13 @@ import torch
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import EagleError, PairingError, SettingError, UnsupportedError
-from eagle_aot.export import Source, load_pair
-from eagle_aot.export.cli import main
+from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind
 from eagle_aot.export.drafters.gemma4_assistant.centroids import clusters_of
 from eagle_aot.export.drafters.gemma4_assistant.reading import read_files
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
+from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.checkpoint_edits import Tensors, edit_config, edit_tensors
@@ -69,7 +69,7 @@ def test_neither_is_taken_for_the_other(random_pair: tuple[Path, Path]) -> None:
 def test_it_is_described_with_what_decided(assistant: Path) -> None:
     (assistant / "generation_config.json").write_text('{"num_assistant_tokens": 6}')
     edit_config(assistant, draft_reading={"window_offset": 0})
-    arguments = ["--describe-draft", str(assistant), "--target-dir", str(CASE / "target")]
+    arguments = ["draft", str(assistant), "--target", str(CASE / "target")]
     result = CliRunner().invoke(main, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -178,12 +178,21 @@ def test_layers_of_another_kind_are_refused(
 
 def test_another_family_and_named_taps_are_refused(qwen3_pair: tuple[Path, Path]) -> None:
     caches = CacheSpec(32, torch.float32)
-    source = Source.find("auto", qwen3_pair[0], CASE / "assistant", "auto")
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="auto", target_dir=qwen3_pair[0], draft_dir=CASE / "assistant")
+    )
     with pytest.raises(PairingError, match="of a Gemma 4 target, and of no other"):
-        load_pair(source, torch.float32, caches)
-    source = Source.find("auto", CASE / "target", CASE / "assistant", "auto", tap_layers=(1, 2))
+        load_pair(checkpoints, torch.float32, caches)
+    checkpoints = resolve_checkpoints(
+        ExportSpec(
+            target_model="auto",
+            target_dir=CASE / "target",
+            draft_dir=CASE / "assistant",
+            tap_layers=(1, 2),
+        )
+    )
     with pytest.raises(SettingError, match="--tap-layers: an assistant reads"):
-        load_pair(source, torch.float32, caches)
+        load_pair(checkpoints, torch.float32, caches)
 
 
 def test_every_token_must_be_in_one_cluster() -> None:

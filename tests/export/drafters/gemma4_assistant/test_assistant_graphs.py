@@ -2,7 +2,7 @@
 
 from torch.export import ExportedProgram
 
-from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export import ExportSpec, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.graph_checks.nodes import calls, operator_name, used_weights
 
@@ -12,10 +12,17 @@ READ = {f"target.layers.{layer}.self_attn.kv_cache.{part}" for layer in (4, 5) f
 
 
 def checked(draft_quant: str) -> dict[str, ExportedProgram]:
-    source = Source.find(
-        "gemma4-tiny", None, None, "dummy", drafter="gemma4-assistant", draft_quant=draft_quant
+    return run_check(
+        ExportSpec(
+            target_model="gemma4-tiny",
+            load_format="dummy",
+            drafter="gemma4-assistant",
+            draft_quant=draft_quant,
+            max_seq_len=128,
+            max_prefill=72,
+            max_batch_size=2,
+        )
     )
-    return run_check(source, ExportOptions(max_seq_len=128, max_prefill=72, max_batch_size=2))
 
 
 def test_on_a_gpu_it_reads_two_caches_of_the_targets_and_in_few_bits() -> None:

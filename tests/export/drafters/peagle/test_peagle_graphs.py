@@ -1,13 +1,22 @@
 """A P-EAGLE head's methods keep the contract of the exported graphs."""
 
-from eagle_aot.export import ExportOptions, Source, run_check
+from eagle_aot.export import ExportSpec, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.graph_checks.nodes import calls, operator_name, used_weights
 
 
 def test_on_a_gpu_it_reads_its_caches_and_in_few_bits_and_has_its_mask() -> None:
-    source = Source.find("gemma4-tiny", None, None, "dummy", drafter="p-eagle", draft_quant="int4")
-    programs = run_check(source, ExportOptions(max_seq_len=128, max_prefill=72, max_batch_size=2))
+    programs = run_check(
+        ExportSpec(
+            target_model="gemma4-tiny",
+            load_format="dummy",
+            drafter="p-eagle",
+            draft_quant="int4",
+            max_seq_len=128,
+            max_prefill=72,
+            max_batch_size=2,
+        )
+    )
     assert set(programs) == {
         "prefill", "target_verify", "peagle_decode", "draft_prefill", "copy_rows"
     }  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_aot.export import Source
+from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.lowering.side_by_side.shared_pair import SharedPair
 from eagle_aot.export.pair import Pair
@@ -24,9 +24,11 @@ POSITIONS = 2**18
 @pytest.fixture
 def pair() -> Pair:
     """As methods are traced from it: random, packed, of one layer for each that the head taps."""
-    source = Source.find("gemma4-tiny", None, None, "dummy", 3)
+    checkpoints = resolve_checkpoints(
+        ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=3)
+    )
     sizes = CacheSpec(POSITIONS, torch.bfloat16, sequences=2, on_host=True)
-    return pack_int4(load_pair(source, torch.bfloat16, sizes).pair, 132)
+    return pack_int4(load_pair(checkpoints, torch.bfloat16, sizes).pair, 132)
 
 
 def tensors(pair: Pair) -> dict[str, Tensor]:

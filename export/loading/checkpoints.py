@@ -1,0 +1,143 @@
+"""Which checkpoints an export reads: the options completed from the table of targets."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from eagle_aot.artifact import NGRAM
+from eagle_aot.common.errors import CheckpointNotFoundError, SettingError
+from eagle_aot.export.drafters.registry import OF_DUMMIES
+from eagle_aot.export.loading.provenance import Provenance
+from eagle_aot.export.spec import AUTO, NONE, ExportSpec
+from eagle_aot.targets import get_target, model_type
+from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.checkpoint_path import CONFIG, is_checkpoint, why_no_checkpoint
+from eagle_aot.targets.registry import AUTO as AUTO_TARGET
+
+
+@dataclass(frozen=True)
+class ResolvedCheckpoints:
+    """The checkpoints of an export.
+
+    `spec` names the target, its directory, the head's directory and the drafter. A directory is
+    None where nothing is read, and `spec.drafter` is "auto" where the head's files decide.
+    """
+
+    spec: ExportSpec
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """Everything but weights that is read of the directories, each file once."""
+        return Provenance(self.spec.target_dir, self.spec.draft_dir, self.spec.is_dummy)
+
+
+def resolve_checkpoints(spec: ExportSpec) -> ResolvedCheckpoints:
+    """Complete the target's name, directories and drafter, before anything is loaded.
+
+    `target_model` "auto" becomes the `model_type` in the directory's config.json. Without a
+    `draft_dir` the table's head is taken; without any head, `drafter` "auto" becomes ngram.
+    Raises SettingError for an unknown target, for options that contradict each other and for a
+    directory that is required, CheckpointNotFoundError for one that does not exist,
+    UnsupportedError for a target that is known and refused.
+    """
+    if spec.target_model is None:
+        raise SettingError("--target-model is required (see eagle-inspect targets)")
+    resolved = _of_dummy(spec) if spec.is_dummy else _of_directories(spec)
+    if not resolved.has_head:
+        check_no_head(resolved)
+    return ResolvedCheckpoints(resolved)
+
+
+def refuse(*cases: tuple[object, str]) -> None:
+    """Raise SettingError with the message of the first case whose condition holds."""
+    for condition, message in cases:
+        if condition:
+            raise SettingError(message)
+
+
+def _of_dummy(spec: ExportSpec) -> ExportSpec:
+    """Complete an export of random weights. Raises SettingError for options of checkpoints."""
+    name = target_name(spec)
+    refuse(
+        (
+            get_target(name).dummy is None,
+            f"--load-format dummy: {name} has no geometry of its own, "
+            "name a target that eagle-inspect targets lists",
+        ),
+        (
+            spec.target_dir or spec.draft_dir,
+            f"--load-format dummy builds the geometry of {name}: "
+            "leave out --target-dir and --draft-dir",
+        ),
+        (spec.tap_layers is not None, "--tap-layers: a dummy taps where public heads do"),
+        (spec.quantize is not None, "--quantize: a dummy is INT4 already"),
+    )
+    return replace(spec, drafter=OF_DUMMIES) if spec.drafter == AUTO else spec
+
+
+def _of_directories(spec: ExportSpec) -> ExportSpec:
+    """Complete an export of checkpoints. Raises as `resolve_checkpoints` does."""
+    if spec.dummy_layers is not None:
+        raise SettingError("--dummy-layers: a checkpoint has its own; use --load-format dummy")
+    resolved = _with_directories(_with_name(spec))
+    check_target_dir(resolved)
+    if resolved.drafter == AUTO and resolved.draft_dir is None:
+        resolved = replace(resolved, drafter=NGRAM)
+    if resolved.has_head:
+        check_draft_dir(resolved)
+    return resolved
+
+
+def _with_name(spec: ExportSpec) -> ExportSpec:
+    """Replace the target's name "auto" by the one in its config.json."""
+    if spec.target_model != AUTO_TARGET or spec.target_dir is None:
+        return spec
+    return replace(spec, target_model=model_type(Checkpoint(spec.target_dir)))
+
+
+def _with_directories(spec: ExportSpec) -> ExportSpec:
+    """Add the table's directories: a head that ships with its target is for that target only."""
+    line = get_target(target_name(spec))
+    if spec.target_dir is not None and line.target_dir is not None:
+        return spec
+    head = spec.draft_dir or (line.draft_dir if spec.has_head else None)
+    return replace(spec, target_dir=spec.target_dir or line.target_dir, draft_dir=head)
+
+
+def target_name(spec: ExportSpec) -> str:
+    """Return the target's name of a spec that has one."""
+    assert spec.target_model is not None
+    return spec.target_model
+
+
+def check_target_dir(spec: ExportSpec) -> None:
+    """Raise SettingError without a target directory, CheckpointNotFoundError for a wrong one."""
+    if spec.target_dir is None:
+        raise SettingError(f"--target-dir is needed: {spec.target_model} is read from a directory")
+    if not is_checkpoint(spec.target_dir):
+        raise CheckpointNotFoundError(f"--target-dir {why_no_checkpoint(spec.target_dir)}")
+
+
+def check_draft_dir(spec: ExportSpec) -> None:
+    """Raise SettingError without a head's directory, CheckpointNotFoundError for a wrong one."""
+    if spec.draft_dir is None:
+        raise SettingError(f"--draft-dir is needed: {spec.drafter} is read from a directory")
+    if not spec.draft_dir.is_dir():
+        raise CheckpointNotFoundError(f"--draft-dir {spec.draft_dir}: no such directory")
+    if not (spec.draft_dir / CONFIG).is_file():
+        raise CheckpointNotFoundError(
+            f"--draft-dir {spec.draft_dir}: holds no {CONFIG}, so it is no draft head"
+        )
+
+
+def check_no_head(spec: ExportSpec) -> None:
+    """Raise SettingError for options of a head where there is none."""
+    refuse(
+        (spec.draft_dir, f"--drafter {spec.drafter} reads no head: leave out --draft-dir"),
+        (spec.tap_layers, "--tap-layers: there is no head, name one with --draft-dir"),
+        (
+            spec.draft_quant != NONE,
+            "--draft-quant: there is no head, name one with --draft-dir",
+        ),
+    )

@@ -1,0 +1,122 @@
+"""Every choice of an export that needs no weights, made once."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from eagle_aot.common.progress import Progress
+from eagle_aot.common.spec import recorded
+from eagle_aot.export.lengths import check_image_tokens
+from eagle_aot.export.loading.checkpoints import (
+    ResolvedCheckpoints,
+    resolve_checkpoints,
+    target_name,
+)
+from eagle_aot.export.lowering.backend import DTYPES, choose_backend
+from eagle_aot.export.prepare.attention import SPLITK, choose_attention
+from eagle_aot.export.spec import AUTO, CUDA, FLOAT32, XNNPACK, Backend, ExportSpec
+from eagle_aot.targets import get_target
+from eagle_aot.targets.decoder.kv_cache import CacheSpec
+
+DEFAULT_MAX_PREFILL = {CUDA: 1536, XNNPACK: 512}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedExport:
+    """An export whose backend, target, drafter, attention and lengths are chosen.
+
+    `image_tokens` are the rows that an image may take, the default first; None for text alone.
+    """
+
+    checkpoints: ResolvedCheckpoints
+    image_tokens: tuple[int, ...] | None
+    max_prefill: int
+    cache_sizes: CacheSpec
+    progress: Progress = field(compare=False)
+
+    @property
+    def spec(self) -> ExportSpec:
+        """The options, with every choice that they left open but lengths."""
+        return self.checkpoints.spec
+
+    @property
+    def backend(self) -> str:
+        """The backend's name, never "auto"."""
+        return self.spec.backend
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of weights and activations."""
+        return DTYPES[self.backend]
+
+    @property
+    def splits_keys(self) -> bool:
+        """Whether methods attend with the project's operators."""
+        return self.spec.attention == SPLITK
+
+    @property
+    def output_dir(self) -> Path:
+        """Where the artifact is written."""
+        return self.spec.output_dir or Path(f"{self.spec.target_model}-{self.backend}")
+
+    def recorded(self, drafter: str, chain_len: int, max_seq_len: int) -> dict[str, Any]:
+        """Return a manifest's options; the loaded pair decides those that are passed."""
+        return recorded(self.spec) | {
+            "drafter": drafter,
+            "chain_len": chain_len,
+            "max_seq_len": max_seq_len,
+            "max_prefill": self.max_prefill,
+            "image_tokens": self.image_tokens,
+        }
+
+
+def resolve(spec: ExportSpec, progress: Progress | None = None) -> ResolvedExport:
+    """Choose what a spec leaves open, and check it, before anything is loaded.
+
+    An export chooses a backend that can compile on this machine. With `check_only` the backend is
+    CUDA unless `spec` names one, on any machine. Raises EagleError.
+    """
+    progress = progress or Progress()
+    backend = _backend(spec)
+    attention = choose_attention(spec.attention, backend)
+    checkpoints = resolve_checkpoints(replace(spec, backend=backend, attention=attention))
+    image_tokens = _image_tokens(checkpoints)
+    max_prefill = spec.max_prefill or max(DEFAULT_MAX_PREFILL[backend], *image_tokens or (0,))
+    return ResolvedExport(
+        checkpoints=checkpoints,
+        image_tokens=image_tokens,
+        max_prefill=max_prefill,
+        cache_sizes=_cache_sizes(checkpoints.spec, max_prefill, image_tokens),
+        progress=progress,
+    )
+
+
+def _backend(spec: ExportSpec) -> Backend:
+    if spec.backend == AUTO and spec.cpu_weights != FLOAT32:
+        return "xnnpack"
+    if spec.check_only:
+        return "cuda" if spec.backend == AUTO else spec.backend
+    return choose_backend(spec.backend)
+
+
+def _image_tokens(checkpoints: ResolvedCheckpoints) -> tuple[int, ...] | None:
+    spec = checkpoints.spec
+    if not spec.reads_images:
+        return None
+    if spec.image_tokens is not None:
+        check_image_tokens(spec.image_tokens)
+        return spec.image_tokens
+    return (checkpoints.provenance.image_tokens,)
+
+
+def _cache_sizes(
+    spec: ExportSpec, max_prefill: int, image_tokens: tuple[int, ...] | None
+) -> CacheSpec:
+    max_seq_len = spec.max_seq_len or get_target(target_name(spec)).default_max_seq_len
+    # On a CPU a row is reduced over all of a ring, and long chunks are no faster.
+    chunk = min(max_prefill, max_seq_len) if spec.backend == CUDA else 0
+    chunk = max(chunk, *image_tokens or (0,))  # an image is in one chunk
+    return CacheSpec(max_seq_len, DTYPES[spec.backend], spec.max_batch_size, chunk)

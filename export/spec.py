@@ -1,0 +1,174 @@
+"""The options of an export, for the command line, Python and manifests. Imports no torch."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from eagle_aot.artifact import NGRAM
+from eagle_aot.common.errors import SettingError
+from eagle_aot.common.spec import Option, check_fields
+from eagle_aot.export.drafters.taps import checked_tap_layers
+
+AUTO, DUMMY, NONE, FLOAT32 = "auto", "dummy", "none", "float32"
+CUDA, XNNPACK = "cuda", "xnnpack"
+TEXT, TEXT_AND_IMAGES = "text", "text,image"
+
+DrafterName = Literal["auto", "eagle3", "p-eagle", "dflash", "gemma4-assistant", "ngram"]
+Scheme = Literal[
+    "int4-g32", "int4-g64", "int4-g128", "int4-g32-hqq", "int4-g64-hqq", "int4-g128-hqq"
+]
+Quant = Literal["none", "int8", "int4"]
+Backend = Literal["auto", "cuda", "xnnpack"]
+Attention = Literal["splitk", "stock"]
+
+CHECKPOINTS, PROGRAM, WEIGHTS = "Checkpoints", "Program", "Weights"
+IMAGES, RUN = "Images", "Run"
+
+
+class ExportSpec(msgspec.Struct, kw_only=True, frozen=True):
+    """What to export, and how. None stands for the default of the head, target or backend."""
+
+    target_model: Annotated[
+        str | None,
+        Option("A name that eagle-inspect targets lists, or auto: the model_type in config.json.",
+               CHECKPOINTS, "NAME"),
+    ] = None  # fmt: skip
+    target_dir: Annotated[
+        Path | None,
+        Option("The target's checkpoint.", CHECKPOINTS, "DIR|FILE.gguf", recorded=False),
+    ] = None
+    draft_dir: Annotated[
+        Path | None, Option("The draft head's checkpoint.", CHECKPOINTS, "DIR", recorded=False)
+    ] = None
+    drafter: Annotated[
+        DrafterName,
+        Option("The drafter's kind. auto: the kind of the head, or ngram without a head.",
+               CHECKPOINTS),
+    ] = "auto"  # fmt: skip
+    tap_layers: Annotated[
+        tuple[int, ...] | None,
+        Option("Boundaries that the head taps, in place of those in its config.json.",
+               CHECKPOINTS, "A,B,C", commas=True),
+    ] = None  # fmt: skip
+    load_format: Annotated[
+        Literal["auto", "dummy"],
+        Option("dummy: the whole geometry with random weights.", CHECKPOINTS),
+    ] = "auto"
+    dummy_layers: Annotated[
+        int | None, Option("Only the first N layers of a dummy.", CHECKPOINTS, "N", least=1)
+    ] = None
+    output_dir: Annotated[
+        Path | None, Option("Default: ./NAME-BACKEND.", PROGRAM, "DIR", recorded=False)
+    ] = None
+    backend: Annotated[
+        Backend,
+        Option("auto: cuda where there is a GPU, else xnnpack.", PROGRAM),
+    ] = "auto"
+    attention: Annotated[
+        Attention | None,
+        Option("The operators that read KV caches: the project's for CUDA, or PyTorch's.",
+               PROGRAM, shown=False),
+    ] = None  # fmt: skip
+    chain_len: Annotated[
+        int | None,
+        Option("Default number of draft tokens per round.", PROGRAM, "K", least=1, most=15),
+    ] = None
+    max_seq_len: Annotated[
+        int | None,
+        Option("Context of a sequence, in tokens.", PROGRAM, "N", least=16, most=2**20),
+    ] = None
+    max_prefill: Annotated[
+        int | None,
+        Option("Longest prefill chunk, in tokens. Default: 1536 for cuda, 512 for xnnpack.",
+               PROGRAM, "N", least=1, most=65536),
+    ] = None  # fmt: skip
+    max_batch_size: Annotated[
+        int, Option("Sequences that the KV caches hold.", PROGRAM, "B", least=1, most=64)
+    ] = 1
+    cpu_weights: Annotated[
+        Literal["float32", "int8", "int4"],
+        Option("Weights of xnnpack's linears. int8 and int4 quantize activations to INT8, too.",
+               WEIGHTS),
+    ] = "float32"  # fmt: skip
+    quantize: Annotated[
+        Scheme | None,
+        Option("Quantize the target's dense linears to INT4.", WEIGHTS),
+    ] = None
+    draft_quant: Annotated[Quant, Option("Quantize the head's linears.", WEIGHTS)] = "none"
+    table_quant: Annotated[Quant, Option("Quantize the target's output table.", WEIGHTS)] = "none"
+    inputs: Annotated[
+        Literal["text", "text,image"], Option("What prompts may contain.", IMAGES)
+    ] = "text"
+    image_tokens: Annotated[
+        tuple[int, ...] | None,
+        Option("Most rows of a prompt for an image: 70, 140, 280, 560 or 1120, or several of "
+               "them, the default first. Default: the checkpoint's.", IMAGES, "N,...", commas=True),
+    ] = None  # fmt: skip
+    check_only: Annotated[
+        bool,
+        Option("Trace the methods and check their graphs, cuda's unless --backend is given. "
+               "Lower and write nothing.", RUN, recorded=False),
+    ] = False  # fmt: skip
+    no_self_test: Annotated[
+        bool, Option("Skip the self-test, which ranks readings of the head.", RUN)
+    ] = False
+    self_test_prompts: Annotated[
+        Path | None,
+        Option("Prompts of the self-test, a JSON Lines file.", RUN, recorded=False, shown=False),
+    ] = None
+    jobs: Annotated[
+        int,
+        Option("Processes that lower methods for cuda in parallel. xnnpack uses one.", RUN, "N",
+               least=1, recorded=False),
+    ] = 1  # fmt: skip
+    reproduce: Annotated[
+        Path | None,
+        Option("Repeat a recorded export and report what differs.", RUN, "manifest.json",
+               recorded=False),
+    ] = None  # fmt: skip
+    as_json: Annotated[
+        bool,
+        Option("Print the result of --reproduce as JSON.", RUN, flag="--json", recorded=False),
+    ] = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.tap_layers is not None:
+            checked_tap_layers(self.tap_layers)
+        check_weights(self)
+        if self.image_tokens is not None and not self.reads_images:
+            raise SettingError(f"--image-tokens goes with --inputs {TEXT_AND_IMAGES}")
+        if self.no_self_test and self.self_test_prompts is not None:
+            raise SettingError("self_test_prompts: --no-self-test skips the self-test")
+
+    @property
+    def is_dummy(self) -> bool:
+        """Whether weights are random."""
+        return self.load_format == DUMMY
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the drafter is a draft head."""
+        return self.drafter != NGRAM
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether prompts may contain images."""
+        return self.inputs == TEXT_AND_IMAGES
+
+
+def check_weights(spec: ExportSpec) -> None:
+    """Raise SettingError where formats of weights contradict the backend or each other."""
+    if spec.cpu_weights == FLOAT32:
+        return
+    if spec.backend == CUDA:
+        raise SettingError(
+            f"--cpu-weights {spec.cpu_weights}: is for XNNPACK; leave it out for cuda, whose "
+            "weights are INT4"
+        )
+    if spec.table_quant != NONE:
+        raise SettingError(
+            f"--table-quant {spec.table_quant}: --cpu-weights {spec.cpu_weights} makes the output "
+            "table INT8 already: leave one of them out"
+        )
