@@ -58,9 +58,9 @@ class DraftSpec(msgspec.Struct, kw_only=True, frozen=True):
     """Which draft head to describe or test, and with which target."""
 
     directory: Path
-    target: Annotated[Path | None, Option("The target's checkpoint.", metavar="DIR|FILE.gguf")] = (
-        None
-    )
+    target_dir: Annotated[
+        Path | None, Option("The target's checkpoint.", metavar="DIR|FILE.gguf")
+    ] = None
     target_model: Annotated[
         str | None, Option("A target that eagle-inspect targets lists.", metavar="NAME")
     ] = None
@@ -126,7 +126,7 @@ def describe_draft(spec: DraftSpec) -> None:
     from eagle_aot.export.drafters.target_facts import TargetFacts
 
     taps = None if spec.tap_layers is None else checked_tap_layers(spec.tap_layers)
-    facts = TargetFacts.find(spec.target, spec.target_model)
+    facts = TargetFacts.find(spec.target_dir, spec.target_model)
     checkpoint = HeadCheckpoint(spec.directory)
     name = name_of_kind(checkpoint)
     description = HEADS[name].describe(checkpoint, facts, taps)
@@ -143,7 +143,7 @@ def rank_readings(spec: DraftSpec) -> None:
     verdict = run_self_test(
         ExportSpec(
             target_model=spec.target_model or AUTO,
-            target_dir=spec.target,
+            target_dir=spec.target_dir,
             draft_dir=spec.directory,
             backend=spec.backend,
             tap_layers=spec.tap_layers,

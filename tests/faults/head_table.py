@@ -32,7 +32,7 @@ SOUND = Fault(name="the shipped head", edit=no_fault, found=None)
               help="For what the built-in ones miss.  [default: 32 problems]")  # fmt: skip
 def main(target_model: str, target_dir: Path | None, prompts_jsonl: Path | None) -> None:
     options = ["--target-model", target_model, "--backend", "xnnpack", "--self-test"]
-    options += ["--target", str(target_dir)] if target_dir else []
+    options += ["--target-dir", str(target_dir)] if target_dir else []
     versions = ", ".join(f"{name} {version(name)}" for name in ("eagle-aot", "torch"))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -40,15 +40,12 @@ def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", draft_dir=head))
     loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
-    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
+    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
     assert found is not None and found["verdict"] == "other reading"
     assert "WARNING: self-test: another reading" in capsys.readouterr().err
     assert loaded.pair.target.tap_layers == (1, 3, 4)
     assert (
-        pairing_record(
-            loaded, ExportSpec(backend=ExportSpec(backend="xnnpack", no_self_test=True)), Progress()
-        )
-        is None
+        pairing_record(loaded, ExportSpec(backend="xnnpack", no_self_test=True), Progress()) is None
     )
 
 
@@ -73,7 +70,7 @@ def test_a_large_target_is_left_to_whoever_asks(monkeypatch: pytest.MonkeyPatch)
     weights = module.count_weights(loaded.pair.target)
     assert 5e6 < weights < 6.3e6  # of 6.3 M parameters, norms and the like left out
     monkeypatch.setattr(module, "LARGE", weights - 1)
-    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
+    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
     assert found and found["verdict"] == "unknown" and "--self-test" in found["message"]
 
 
@@ -109,7 +106,7 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
     """One block of positions has no standard error: NaN is no JSON."""
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
     loaded = load_pair(checkpoints, torch.float32, CacheSpec(42, torch.float32))
-    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
+    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
     assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
     write_artifact(tmp_path, self_test=found)
     assert Manifest.read(tmp_path).self_test == found
@@ -119,7 +116,7 @@ def test_a_head_that_overflows_is_worth_nothing() -> None:
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
     loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
     loaded.pair.draft.norm.weight.data.fill_(float("inf"))
-    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
+    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
     assert found and found["verdict"] == "chance"
     json.dumps(found, allow_nan=False)
 
@@ -137,7 +134,7 @@ def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
     monkeypatch.setattr(provenance, "convert_tokenizer", lambda directory: tokenizer)
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
     loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
-    found = pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
+    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
     assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
 
 
@@ -186,7 +183,7 @@ def self_test_failing_with(
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
     loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
     monkeypatch.setattr(type(loaded.pair.target), "forward_logits_taps", fail)
-    return pairing_record(loaded, ExportSpec(backend=ExportSpec(backend="xnnpack")), Progress())
+    return pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
 
 
 def test_a_random_pair_of_another_family_does_not_match(qwen3_pair: tuple[Path, Path]) -> None:

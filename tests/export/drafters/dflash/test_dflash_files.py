@@ -34,7 +34,7 @@ def test_both_layouts_are_known(tmp_path: Path, random_pair: tuple[Path, Path]) 
 
 
 def test_it_is_described_with_what_decided() -> None:
-    arguments = ["draft", str(CASE / "draft"), "--target", str(CASE / "target")]
+    arguments = ["draft", str(CASE / "draft"), "--target-dir", str(CASE / "target")]
     found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
     assert found["layout"] == {"value": "z-lab", "source": "architectures DFlashDraftModel"}
     assert found["taps"]["value"] == [2, 4, 5] and "outputs are tapped" in found["taps"]["source"]

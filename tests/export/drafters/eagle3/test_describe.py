@@ -98,7 +98,7 @@ def test_a_head_that_shares_and_has_a_flag_of_another_meaning(tmp_path: Path) ->
 
 def test_taps_may_be_overruled(tmp_path: Path, gemma: Path) -> None:
     directory = write_speculators(tmp_path, SHAPE, taps=[0, 1, 3])
-    found = described(directory, "--target", str(gemma), "--tap-layers", "1,2,4")
+    found = described(directory, "--target-dir", str(gemma), "--tap-layers", "1,2,4")
     assert found["taps"] == {"value": [1, 2, 4], "source": "named by --tap-layers"}
 
 
@@ -128,7 +128,6 @@ def test_default_taps_say_where_they_come_from(tmp_path: Path, gemma: Path) -> N
         ({IDS: [2, 4, 9], "eagle_config": {IDS: [2, 5, 9]}}, (), "with --tap-layers a,b,c"),
         ({IDS: [2, 4]}, (), "2 tap layers, but fc takes 3 taps: name the boundaries with --tap"),
         ({}, ("--tap-layers", "2,1,3"), "--tap-layers [2, 1, 3]: expected distinct, ascending"),
-        ({}, ("--tap-layers", "one"), "--tap-layers 'one': expected whole numbers"),
         ({}, ("--tap-layers", "1,2"), "2 tap layers, but fc takes 3 taps"),
         ({"vocab_size": 97}, (), "embed_tokens.weight is [96, 32], config.json says [97, 32]"),
         ({}, ("--target-model", "nothing"), "unknown target 'nothing'"),
@@ -152,7 +151,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(
 
 def test_taps_beyond_the_target_are_refused(tmp_path: Path, gemma: Path) -> None:
     directory = write_speculators(tmp_path, SHAPE)
-    arguments = ("--target", str(gemma), "--tap-layers", "1,2,5")
+    arguments = ("--target-dir", str(gemma), "--tap-layers", "1,2,5")
     refuses(describe(directory, *arguments), "tap layers [1, 2, 5] must lie in [0, 4]")
 
 
@@ -161,6 +160,11 @@ def test_a_missing_tensor_is_found_without_reading_any(tmp_path: Path) -> None:
     del tensors["layers.0.mlp.up_proj.weight"]
     directory = write_head(tmp_path, tensors, safeailab_config(SHAPE))
     refuses(describe(directory), "'layers.0.mlp.up_proj.weight' is missing")
+
+
+def test_tap_layers_that_are_no_numbers_are_wrong_usage(tmp_path: Path) -> None:
+    result = describe(tmp_path, "--tap-layers", "one")
+    assert result.exit_code == 2 and "'--tap-layers': 'one'" in result.output
 
 
 def test_an_export_takes_the_taps_that_are_named(tmp_path: Path, gemma: Path) -> None:

@@ -69,7 +69,7 @@ def test_neither_is_taken_for_the_other(random_pair: tuple[Path, Path]) -> None:
 def test_it_is_described_with_what_decided(assistant: Path) -> None:
     (assistant / "generation_config.json").write_text('{"num_assistant_tokens": 6}')
     edit_config(assistant, draft_reading={"window_offset": 0})
-    arguments = ["draft", str(assistant), "--target", str(CASE / "target")]
+    arguments = ["draft", str(assistant), "--target-dir", str(CASE / "target")]
     result = CliRunner().invoke(main, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
