@@ -137,7 +137,7 @@ def test_options_that_say_nothing_together(options: dict[str, Any], words: str) 
 
 @pytest.mark.parametrize("name", ["gemma4-12b", "qwen3-0.6b"])
 def test_a_target_without_a_tower_is_refused(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"no tower of {name} is known"):
+    with pytest.raises(UnsupportedError, match=f"no vision tower is known for {name}"):
         run_check(
             ExportSpec(
                 target_model=name, load_format="dummy", dummy_layers=3, inputs=BOTH, max_seq_len=512
