@@ -2,13 +2,16 @@
 
 import math
 import os
+import platform
 import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import click
 import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
@@ -190,9 +193,41 @@ def train(
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds Python and torch, on every device."""
+    """Seed Python and torch, on every device."""
     random.seed(seed)
     torch.manual_seed(seed)
+
+
+def chosen_device(name: str) -> str:
+    """Return "cpu" or "cuda". Raises SettingError where there is no GPU."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SettingError("--device cuda: this machine has no GPU that torch can use")
+    return name
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Return what a training ran on."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+
+def smoke_option(defaults: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return a decorator that adds --smoke, which replaces the defaults of sizes by tiny ones."""
+
+    def use_defaults(context: click.Context, _: click.Parameter, smoke: bool) -> None:
+        if smoke:
+            context.default_map = defaults
+
+    return click.option(
+        "--smoke", is_flag=True, is_eager=True, expose_value=False, callback=use_defaults,
+        help="Tiny sizes, to see that everything runs.",
+    )  # fmt: skip
 
 
 def place(model: nn.Module, device: torch.device) -> None:

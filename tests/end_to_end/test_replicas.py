@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from eagle_aot.lab.checks.server.replicas import replicas
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from support.replicas import replicas
 from support.server import Server, served
 
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")

@@ -8,8 +8,7 @@
 
 Texts are first made one by one in this process. Clients then request them again and again, whole
 and streamed, some with log probabilities. With --chaos some clients leave in mid-stream,
-some read slowly, and some send half a request. With --kill-every, replicas of a server on this
-machine are killed one after the other.
+some read slowly, and some send half a request.
 """
 
 import json
@@ -26,11 +25,9 @@ import httpx
 import msgspec
 from rich.console import Console
 
-from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option, check_fields, spec_command
 from eagle_aot.lab.bench.server.measure import percentiles
 from eagle_aot.lab.checks.server.clients import TIMEOUT, Client, RequestCounts, expected_answers
-from eagle_aot.lab.checks.server.replicas import Killer, replicas, resident_bytes
 from eagle_aot.lab.header import header, title_lines
 
 RESIDENT = "process_resident_memory_bytes"
@@ -48,9 +45,6 @@ class SoakSpec(msgspec.Struct, kw_only=True, frozen=True):
     count: Annotated[int, Option("Different requests.", least=1)] = 120
     max_new_tokens: Annotated[int, Option("Output tokens of a request.", least=2)] = 48
     chaos: Annotated[bool, Option("Clients misbehave.")] = False
-    kill_every: Annotated[
-        float | None, Option("Seconds between kills of a replica, by SIGKILL.", metavar="S")
-    ] = None
     commit: Annotated[
         str | None, Option("The version that the results name; default: git's.", metavar="TEXT")
     ] = None
@@ -60,74 +54,50 @@ class SoakSpec(msgspec.Struct, kw_only=True, frozen=True):
         check_fields(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Resident bytes of the server's process and of each replica."""
-
-    server: int
-    replicas: Sequence[int] = ()
-
-    def __str__(self) -> str:
-        return " + ".join(f"{size / 1e6:,.0f}" for size in (self.server, *self.replicas))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SoakResult:
-    """What happened in `seconds`; `memory` is of before, after a tenth of the time, and the end."""
+    """What happened in `seconds`.
+
+    `memory` is the server's resident bytes before, after a tenth of the time, and at the end.
+    """
 
     seconds: float
     counts: RequestCounts
-    memory: Sequence[Memory]
-    killed: int | None = None
+    memory: Sequence[int]
 
 
 @click.argument("prompts_jsonl", type=click.Path(path_type=Path))
 @click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(SoakSpec)
 def main(spec: SoakSpec) -> None:
-    """Send requests to a server of ARTIFACT. Exits with 1 where an answer differs, a request is
-    lost, or a replica is not replaced."""
-    if spec.kill_every is not None and not replicas():
-        raise SettingError("--kill-every: no replicas on this machine: eagle-serve --replicas 2")
-    killer = Killer(spec.kill_every) if spec.kill_every is not None else None
+    """Send requests to a server of ARTIFACT. Exits with 1 where an answer is lost or differs."""
     requests = expected_answers(spec.artifact, spec.prompts_jsonl, spec.count, spec.max_new_tokens)
     counts = RequestCounts()
     clients = [Client(spec.url, requests, counts, spec.chaos, seed) for seed in range(spec.clients)]
-    result = soak(spec.url, clients, counts, killer, 60 * spec.minutes)
+    result = soak(spec.url, clients, counts, 60 * spec.minutes)
     show(spec.artifact, result, spec.commit, spec.as_json)
     sys.exit(1 if counts.problems else 0)
 
 
-def soak(
-    url: str,
-    clients: Sequence[Client],
-    counts: RequestCounts,
-    killer: Killer | None,
-    seconds: float,
-) -> SoakResult:
+def soak(url: str, clients: Sequence[Client], counts: RequestCounts, seconds: float) -> SoakResult:
     """Let all clients send requests for so long."""
     memory = [memory_of(url)]
     end = time.monotonic() + seconds
-    with ThreadPoolExecutor(len(clients) + 1) as pool:
+    with ThreadPoolExecutor(len(clients)) as pool:
         futures = [pool.submit(client.send_until, end) for client in clients]
-        if killer is not None:
-            futures.append(pool.submit(killer.kill_until, end))
         time.sleep(seconds / 10)  # until caches of all kinds are warm
         memory.append(memory_of(url))
         for future in futures:
             future.result()
-    if killer is not None and not killer.all_replaced():
-        counts.note("failed", "replicas that were killed were not replaced")
     memory.append(memory_of(url))
-    killed = None if killer is None else killer.killed
-    return SoakResult(seconds=seconds, counts=counts, memory=memory, killed=killed)
+    return SoakResult(seconds=seconds, counts=counts, memory=memory)
 
 
-def memory_of(url: str) -> Memory:
-    """Return the server's memory by its own metrics, and the replicas' by the system."""
+def memory_of(url: str) -> int:
+    """Return the server's resident bytes, by its own metrics."""
     lines = httpx.get(f"{url}/metrics", timeout=TIMEOUT).text.splitlines()
     (line,) = (line for line in lines if line.startswith(f"{RESIDENT} "))
-    return Memory(int(float(line.split()[1])), [resident_bytes(process) for process in replicas()])
+    return int(float(line.split()[1]))
 
 
 def show(artifact: Path, result: SoakResult, commit: str | None, as_json: bool) -> None:
@@ -136,13 +106,12 @@ def show(artifact: Path, result: SoakResult, commit: str | None, as_json: bool) 
     speed = counts.tokens / result.seconds
     waits = {"first_token_s": percentiles(counts.first), "answer_s": percentiles(counts.whole)}
     if as_json:
-        memory = zip(("before", "early", "late"), map(asdict, result.memory), strict=True)
+        memory = zip(("before", "early", "late"), result.memory, strict=True)
         figures = {
             "requests": dict(counts.ends),
             "tokens_per_second": speed,
             **waits,
             "memory": dict(memory),
-            "killed": result.killed,
             "problems": counts.problems[:SHOWN],
         }
         click.echo(json.dumps({**asdict(head), **figures}))
@@ -150,14 +119,12 @@ def show(artifact: Path, result: SoakResult, commit: str | None, as_json: bool) 
     console = Console(highlight=False, soft_wrap=True)
     console.print(*title_lines(head), "", sep="\n")
     console.print(", ".join(f"{number:,} {end}" for end, number in counts.ends.most_common()))
-    if result.killed is not None:
-        console.print(f"{result.killed} replicas killed, and replaced")
     console.print(f"{speed:,.0f} tokens/s")
     for name, values in waits.items():
         shown = ", ".join(f"{key} {value:.2f}" for key, value in values.items())
         console.print(f"{name}: {shown}")
-    memory_line = ", ".join(map(str, result.memory))
-    console.print(f"memory, MB: {memory_line} (before, after a tenth of the time, at the end)")
+    memory_mb = ", ".join(f"{size / 1e6:,.0f}" for size in result.memory)
+    console.print(f"memory, MB: {memory_mb} (before, after a tenth of the time, at the end)")
     for problem in counts.problems[:SHOWN]:
         console.print(problem, markup=False)
 

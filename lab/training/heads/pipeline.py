@@ -1,11 +1,9 @@
-"""From a target to a head on disk, in parts that each go on where they were stopped."""
+"""From a target to a head on disk, in parts that can each be continued."""
 
 import json
 import math
-import platform
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +23,21 @@ from eagle_aot.lab.training.heads.head_checkpoint import Verifier, read_head, sa
 from eagle_aot.lab.training.heads.learned_mask import rarest_token
 from eagle_aot.lab.training.heads.prompts.collect import collect_prompts
 from eagle_aot.lab.training.heads.prompts.tokens import PromptSet
-from eagle_aot.lab.training.heads.settings import Run
+from eagle_aot.lab.training.heads.run import Run
 from eagle_aot.lab.training.heads.token_files import read_tensors, small, write_tensors
 from eagle_aot.lab.training.heads.train import train_head
-from eagle_aot.lab.training.loop import StateFile, seed_everything
+from eagle_aot.lab.training.loop import StateFile, environment, seed_everything
 
 TEXTS_PER_SHARD = 8192
 SAMPLE = 32  # held-out texts of a line of the report
 
 
 def run_prompts(run: Run) -> PromptSet:
-    """The prompts, in an order that mixes their kinds; made unless they are there."""
-    path = run.output_dir / "prompts.safetensors"
+    """Return the prompts, in an order that mixes their kinds; make them where none exist."""
+    path = run.spec.output_dir / "prompts.safetensors"
     if not path.exists():
         rows = collect_prompts(run)
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(run.seed))
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(run.spec.seed))
         rows = [rows[i] for i in order.tolist()]
         flat = torch.tensor([i for row in rows for i in row])
         tensors = {
@@ -52,23 +50,23 @@ def run_prompts(run: Run) -> PromptSet:
 
 
 def run_answers(run: Run) -> AnswerShards:
-    """The target's answers to them, until there are enough."""
-    if run.compiled:
+    """Let the target answer prompts until there are enough answers."""
+    if run.compile:
         run.target.compile()
-    prompts, asked = run_prompts(run), run.answering
+    prompts, spec = run_prompts(run), run.spec
     shards = answer_shards(run)
     answered = shards.numbers
     writer = AnswerWriter(
         run.target,
-        slots=min(asked.slots, len(prompts)),
-        longest_prompt=run.prompting.longest,
-        max_new_tokens=asked.max_new_tokens,
+        slots=min(spec.slots, len(prompts)),
+        longest_prompt=spec.longest_prompt,
+        max_new_tokens=spec.max_new_tokens,
         stop_ids=run.stop_ids,
-        seed=run.seed + len(answered),
+        seed=run.spec.seed + len(answered),
     )
     greedy = is_greedy(torch.arange(len(prompts))).tolist()
     left = (
-        Asked(number, prompts.ids(number), 0.0 if greedy[number] else asked.temperature)
+        Asked(number, prompts.ids(number), 0.0 if greedy[number] else spec.temperature)
         for number in range(len(prompts))
         if number not in answered
     )
@@ -77,8 +75,8 @@ def run_answers(run: Run) -> AnswerShards:
 
 
 def answer_shards(run: Run) -> AnswerShards:
-    """Those that are there."""
-    directory = run.output_dir / "answers"
+    """Return the answers that exist."""
+    directory = run.spec.output_dir / "answers"
     return AnswerShards(directory, run.target.facts.vocab_size, run.answers_identity)
 
 
@@ -90,7 +88,7 @@ def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Written
     console, started = Console(), time.monotonic()
     before = tokens = shards.answer_tokens
     waiting: list[Written] = []
-    while tokens < run.answering.tokens and _minutes(started) < run.answering.minutes:
+    while tokens < run.spec.answer_tokens and _minutes(started) < run.spec.answer_minutes:
         some = next(written, None)
         waiting += some or []
         tokens += sum(len(one.answer) for one in some or [])
@@ -99,7 +97,7 @@ def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Written
             waiting = []
             seconds = time.monotonic() - started
             console.print(
-                f"answers {tokens:>12,}/{run.answering.tokens:,} tokens  "
+                f"answers {tokens:>12,}/{run.spec.answer_tokens:,} tokens  "
                 f"{(tokens - before) / seconds:>9,.0f} tok/s  {seconds:6.1f} s",
                 highlight=console.is_terminal,
                 soft_wrap=True,
@@ -111,28 +109,28 @@ def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Written
 
 
 def run_head(run: Run) -> None:
-    """Trains a head on the answers, writes it, and measures what was written."""
+    """Train a head on the answers, write it, and measure what was written."""
     shards, started = answer_shards(run), time.monotonic()
     corpus, held_out = _corpora(run, shards)
-    seed_everything(run.seed)
+    seed_everything(run.spec.seed)
     draft = fresh_draft(run, corpus)
-    _save(run, draft)  # what cannot be written is told before hours of training
+    _save(run, draft)  # so that an unwritable directory fails before hours of training
     sample = Corpus.of_rows(_rows(held_out, SAMPLE), run.device)
 
     def accuracy() -> str:
-        found = evaluate_head(draft, run.target, sample).accuracy_by_step
-        return "  right " + " ".join(f"{share:.2f}" for share in found)
+        shares = evaluate_head(draft, run.target, sample).accuracy_by_step
+        return "  right " + " ".join(f"{share:.2f}" for share in shares)
 
     progress = train_head(
         draft,
         run.target,
         corpus,
         run.budget,
-        run.seed,
-        compiled=run.compiled,
+        run.spec.seed,
+        compiled=run.compile,
         state_file=StateFile(
-            path=run.output_dir / "head.state",
-            every=run.save_every,
+            path=run.spec.output_dir / "head.state",
+            every=run.spec.save_every,
             identity=run.head_identity(len(corpus.lengths)),
         ),
         on_report=accuracy,
@@ -143,22 +141,22 @@ def run_head(run: Run) -> None:
         "written": evaluate_head(written_draft(run), run.target, held_out).summary(),
     }
     record(
-        run.output_dir / "training.json",
+        run.spec.output_dir / "training.json",
         {
-            "target": {"name": run.target_model, "sha256": run.target_sha256},
+            "target": {"name": run.spec.target_model, "sha256": run.target_sha256},
             **progress.summary(),
             "seconds_in_all": round(time.monotonic() - started, 1),
             "texts": len(corpus.lengths),
             "answer_tokens": shards.answer_tokens,
             "held_out": scores,
-            "head": {"drafter": run.drafter}
-            | sizes(draft.config)
-            | {
+            "head": {
+                "drafter": run.spec.drafter,
+                **sizes(draft.config),
                 "tap_layers": draft.tap_layers,
-                "format": run.head_format,
+                "format": run.spec.head_format,
             },
             "bytes": sum(path.stat().st_size for path in run.head_dir.iterdir()),
-            "seed": run.seed,
+            "seed": run.spec.seed,
             "batch_tokens": run.budget.tokens,
             "learning_rate": run.budget.learning_rate,
             "minutes": None if math.isinf(run.budget.minutes) else run.budget.minutes,
@@ -168,7 +166,7 @@ def run_head(run: Run) -> None:
 
 
 def _corpora(run: Run, shards: AnswerShards) -> tuple[Corpus, Corpus]:
-    corpus, held_out = shards.corpora(run.held_out, run.device)
+    corpus, held_out = shards.corpora(run.spec.held_out, run.device)
     if not len(corpus.lengths) or not len(held_out.lengths):
         raise SettingError(
             f"{shards.directory}: {len(corpus.lengths)} texts to train on and "
@@ -178,28 +176,28 @@ def _corpora(run: Run, shards: AnswerShards) -> tuple[Corpus, Corpus]:
 
 
 def fresh_draft(run: Run, corpus: Corpus) -> Eagle3Draft:
-    """A head whose vocabulary is that of the answers, and whose mask token is in no text."""
+    """Return a head with the answers' vocabulary, and a mask token that is in no text."""
     size = run.target.facts.vocab_size
-    mask = rarest_token(corpus.token_counts(size)) if run.drafter == P_EAGLE else None
+    mask = rarest_token(corpus.token_counts(size)) if run.spec.drafter == P_EAGLE else None
     config = draft_config(run.target, run.sizes, mask)
     target_ids = draft_vocabulary(corpus.answer_counts(size), config.draft_vocab_size, run.stop_ids)
     return build_draft(run.target, config, target_ids)
 
 
 def written_draft(run: Run) -> Eagle3Draft:
-    """The head as it lies on disk."""
-    target = None if run.with_embedding else run.target.facts
+    """Return the head as it is on disk."""
+    target = None if run.spec.with_embedding else run.target.facts
     return read_head(run.head_dir, target).to(run.device)
 
 
 def _save(run: Run, draft: Eagle3Draft) -> None:
     save_head(
         draft,
-        Verifier.read(run.target_dir, run.target_model),
-        run.chain_len,
+        Verifier.read(run.target_dir, run.spec.target_model),
+        run.spec.chain_len,
         run.head_dir,
-        head_format=run.head_format,
-        with_embedding=run.with_embedding,
+        head_format=run.spec.head_format,
+        with_embedding=run.spec.with_embedding,
     )
 
 
@@ -210,19 +208,8 @@ def _rows(corpus: Corpus, count: int) -> list[tuple[list[int], int]]:
     return [(row[: lengths[i]], starts[i]) for i, row in enumerate(rows)]
 
 
-def environment(device: torch.device) -> dict[str, str]:
-    """What a run ran on."""
-    cuda = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-    }
-
-
 def record(path: Path, facts: dict[str, Any]) -> None:
-    """Writes and prints them."""
+    """Write facts as JSON, and print them."""
     text = json.dumps(facts, indent=2)
     path.write_text(text + "\n")
     print(text)

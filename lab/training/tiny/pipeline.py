@@ -2,17 +2,16 @@
 
 import json
 import math
-import platform
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
-import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from eagle_aot.common.spec import Option
 from eagle_aot.lab.training.heads.head_checkpoint import Verifier, save_head
-from eagle_aot.lab.training.loop import Budget, seed_everything
+from eagle_aot.lab.training.loop import Budget, chosen_device, environment, seed_everything
 from eagle_aot.lab.training.tiny.corpus import build_corpus, first_stories
 from eagle_aot.lab.training.tiny.head import CHAIN_LEN, train_head
 from eagle_aot.lab.training.tiny.target import save_target, train_target
@@ -22,70 +21,86 @@ from eagle_aot.lab.training.tiny.tokenizer import save_tokenizer, train_tokenize
 TOKENIZER_STORIES = 10_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """One run: where to write, on which device, and how many stories, held-out problems, steps."""
+class TinySpec(msgspec.Struct, kw_only=True, frozen=True):
+    """A run's options. `part` is what to train."""
 
-    output_dir: Path
-    device: torch.device
-    seed: int
-    stories: int
-    problems: int
-    target: Budget
-    head: Budget
+    part: Literal["all", "target", "head"] = "all"
+    output_dir: Annotated[Path, Option("Where everything is written.")]
+    device: Annotated[Literal["auto", "cpu", "cuda"], Option("Where to train.")] = "auto"
+    seed: Annotated[int, Option("Random seed.")] = 0
+    stories: Annotated[int, Option("Stories to train on.", least=1)] = 600_000
+    problems: Annotated[int, Option("Held-out problems to measure on.", least=1)] = 512
+    target_steps: Annotated[int, Option("Steps of the target.", least=1)] = 5300
+    target_batch_tokens: Annotated[int, Option("Tokens of a batch with padding.")] = 32_768
+    target_learning_rate: Annotated[float, Option("The highest of the target.")] = 2e-3
+    target_minutes: Annotated[float, Option("Time after which it ends early.")] = math.inf
+    head_steps: Annotated[int, Option("Steps of the head.", least=1)] = 3300
+    head_batch_tokens: Annotated[int, Option("Tokens of a batch with padding.")] = 32_768
+    head_learning_rate: Annotated[float, Option("The highest of the head.")] = 1.5e-3
+    head_minutes: Annotated[float, Option("Time after which it ends early.")] = math.inf
 
     @property
     def target_dir(self) -> Path:
+        """Where the target is written."""
         return self.output_dir / "target"
 
+    @property
+    def torch_device(self) -> torch.device:
+        """The device. Raises SettingError where it does not exist."""
+        return torch.device(chosen_device(self.device))
 
-def run_target(run: Run) -> None:
-    """Trains tokenizer and target and writes them to `run.target_dir`."""
-    seed_everything(run.seed)
+    def budget(self, part: str) -> Budget:
+        """Return the budget of "target" or "head"."""
+        return Budget(
+            steps=getattr(self, f"{part}_steps"),
+            tokens=getattr(self, f"{part}_batch_tokens"),
+            learning_rate=getattr(self, f"{part}_learning_rate"),
+            minutes=getattr(self, f"{part}_minutes"),
+        )
+
+
+def run_target(spec: TinySpec) -> None:
+    """Train tokenizer and target, and write them to `spec.target_dir`."""
+    seed_everything(spec.seed)
     texts = (f"{s.question}\n{s.answer}" for s in first_stories(TOKENIZER_STORIES, 0, "train"))
     tokenizer = train_tokenizer(texts)
     # Saved before its first use: encoding a padded batch would leave its mark on the file.
-    save_tokenizer(tokenizer, run.target_dir)
-    corpus = build_corpus(tokenizer, run.stories, run.seed, run.device)
-    result = train_target(corpus, tokenizer, run.target, run.seed, run.problems)
-    save_target(result, run.target_dir)
-    _record(run, "target", result.summary())
+    save_tokenizer(tokenizer, spec.target_dir)
+    corpus = build_corpus(tokenizer, spec.stories, spec.seed, spec.torch_device)
+    result = train_target(corpus, tokenizer, spec.budget("target"), spec.seed, spec.problems)
+    save_target(result, spec.target_dir)
+    _record(spec, "target", result.summary())
 
 
-def run_head(run: Run) -> None:
-    """Trains a head for the target in `run.target_dir` and writes it beside it."""
-    seed_everything(run.seed)
-    tokenizer = AutoTokenizer.from_pretrained(run.target_dir)
+def run_head(spec: TinySpec) -> None:
+    """Train a head for the target in `spec.target_dir`, and write it to `head`."""
+    seed_everything(spec.seed)
+    tokenizer = AutoTokenizer.from_pretrained(spec.target_dir)
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     # The target solves nearly all of its training problems, so its own answers would be this text.
-    corpus = build_corpus(tokenizer, run.stories, run.seed + 1, run.device)
-    result = train_head(run.target_dir, corpus, tokenizer, run.head, run.seed, run.problems)
-    verifier = Verifier.read(run.target_dir, "gemma4-tiny")
-    save_head(result.draft, verifier, CHAIN_LEN, run.output_dir / "head")
-    _record(run, "head", result.summary())
+    corpus = build_corpus(tokenizer, spec.stories, spec.seed + 1, spec.torch_device)
+    result = train_head(
+        spec.target_dir, corpus, tokenizer, spec.budget("head"), spec.seed, spec.problems
+    )
+    verifier = Verifier.read(spec.target_dir, "gemma4-tiny")
+    save_head(result.draft, verifier, CHAIN_LEN, spec.output_dir / "head")
+    _record(spec, "head", result.summary())
 
 
-def _record(run: Run, part: str, result: dict[str, Any]) -> None:
-    """Adds one part to training.json and prints it."""
-    path = run.output_dir / "training.json"
+def _record(spec: TinySpec, part: str, result: dict[str, Any]) -> None:
+    """Add one part to training.json, and print it."""
+    path = spec.output_dir / "training.json"
     record = json.loads(path.read_text()) if path.exists() else {}
-    budget = run.target if part == "target" else run.head
+    budget = spec.budget(part)
     record[part] = {
         **result,
-        "seed": run.seed,
-        "stories": run.stories,
-        "problems": run.problems,
+        "seed": spec.seed,
+        "stories": spec.stories,
+        "problems": spec.problems,
         "batch_tokens": budget.tokens,
         "learning_rate": budget.learning_rate,
         "minutes": None if math.isinf(budget.minutes) else budget.minutes,
-        "device": _device_name(run.device),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        **environment(spec.torch_device),
     }
     path.write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps({part: result}, indent=2))
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -2,44 +2,27 @@
 
 A story is a question in plain English and an answer that shows every step as an equation and ends
 with a line ``#### N``. Names, things, numbers and the paraphrase of the question vary; given the
-question, the answer is a function of it. That makes the text learnable by a very small model, and
-its correctness can be counted: see `final_answer`.
+question, the answer is a function of it. So a very small model can learn the text, and right
+answers can be counted: see `final_answer`. `stories.toml` has names, things and situations.
 """
 
 import hashlib
 import operator
 import random
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
-
-from eagle_aot.lab.training.tiny.story_templates import TEMPLATES, Template
+from pathlib import Path
+from typing import Any, Literal
 
 Split = Literal["train", "test"]
 
-# name, "she" or "he", "her" or "his"
+DATA: dict[str, Any] = tomllib.loads(Path(__file__).with_name("stories.toml").read_text("utf-8"))
 PEOPLE = [
-    *((name, "she", "her") for name in (
-        "Maya", "Lena", "Olga", "Ruth", "Nina", "Ada", "Emma", "Clara", "Zoe", "Ines", "Tara",
-        "Hana", "Lily", "Vera", "Rosa", "Elif", "Aisha", "Greta", "Paula", "Mei", "Sofia", "Anna",
-        "Bianca", "Dora", "Freya", "Jasmin", "Katrin", "Leila",
-    )),
-    *((name, "he", "his") for name in (
-        "Omar", "Tom", "Ravi", "Leo", "Hugo", "Ben", "Karl", "Ivan", "Noah", "Jonas", "Felix",
-        "Sam", "Max", "Pablo", "Kenji", "Amir", "Oskar", "Luca", "Nils", "Dev", "Marco", "Yusuf",
-        "Anton", "Boris", "Emil", "Goran", "Henrik", "Tariq",
-    )),
-]  # fmt: skip
-
-THINGS = [
-    "apples", "pears", "lemons", "oranges", "plums", "peaches", "cookies", "muffins", "candies",
-    "pencils", "crayons", "markers", "notebooks", "stickers", "stamps", "coins", "marbles", "beads",
-    "buttons", "shells", "stones", "cards", "balloons", "toys", "books", "postcards", "ribbons",
-    "candles", "cups", "plates", "bottles", "seeds", "tulips", "roses", "bricks", "tiles", "nails",
-    "cherries", "melons", "carrots", "onions", "erasers", "badges", "magnets", "feathers", "acorns",
-]  # fmt: skip
-
+    *((name, "she", "her") for name in DATA["women"]),
+    *((name, "he", "his") for name in DATA["men"]),
+]
 # One question in 64 is held out.
 HELD_OUT_BUCKETS = 64
 # Nothing is singular ("1 apples") and nothing has more than three digits.
@@ -55,6 +38,36 @@ _FINAL = re.compile(r"^#### (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a solution: `result` is the name that the expression's value gets."""
+
+    result: str
+    expression: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One situation: the numbers to draw, paraphrases of its question, and its solution."""
+
+    numbers: dict[str, range]
+    questions: list[str]
+    steps: list[Step]
+
+
+def _template(table: dict[str, Any]) -> Template:
+    spans = {
+        name: DATA["ranges"][span] if isinstance(span, str) else span
+        for name, span in table["numbers"].items()
+    }
+    numbers = {name: range(first, end) for name, (first, end) in spans.items()}
+    return Template(numbers, table["questions"], [Step(*step) for step in table["steps"]])
+
+
+TEMPLATES = [_template(table) for table in DATA["templates"]]
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """A word problem, its worked solution, and the number the solution ends with."""
 
@@ -64,31 +77,31 @@ class Story:
 
 
 def stories(seed: int, split: Split | None = None) -> Iterator[Story]:
-    """Yields stories without end; the same seed yields the same stories.
+    """Yield stories without end; the same seed yields the same stories.
 
-    `split` keeps only the training or only the held-out questions. Which of the two a question is
-    depends on its text alone, so the splits stay disjoint whatever the seeds are.
+    `split` selects the training or the held-out questions. A question's split depends on its text
+    alone, so the splits are disjoint for all seeds.
     """
     rng = random.Random(seed)
     while True:
-        story = _tell(rng.choice(TEMPLATES), rng)
+        story = _write(rng.choice(TEMPLATES), rng)
         if split is None or is_held_out(story.question) == (split == "test"):
             yield story
 
 
 def is_held_out(question: str) -> bool:
-    """Whether a question belongs to the test split, by a stable hash of its text."""
+    """Return whether a question is in the test split, by a stable hash of its text."""
     digest = hashlib.sha256(question.encode()).digest()
     return int.from_bytes(digest[:8], "big") % HELD_OUT_BUCKETS == 0
 
 
 def final_answer(text: str) -> int | None:
-    """Reads N from the last line ``#### N`` of an answer, None if there is no such line."""
-    found = _FINAL.findall(text)
-    return int(found[-1]) if found else None
+    """Return N of the last line ``#### N`` of an answer, None if there is no such line."""
+    numbers = _FINAL.findall(text)
+    return int(numbers[-1]) if numbers else None
 
 
-def _tell(template: Template, rng: random.Random) -> Story:
+def _write(template: Template, rng: random.Random) -> Story:
     words: dict[str, object] = {**_cast(rng), **_draw_numbers(template, rng)}
     question = rng.choice(template.questions).format_map(words)
     sentences = []
@@ -102,9 +115,9 @@ def _tell(template: Template, rng: random.Random) -> Story:
 
 
 def _cast(rng: random.Random) -> dict[str, str]:
-    """Draws two people and two kinds of things."""
+    """Draw two people and two kinds of things."""
     (name, she, her), (friend, _, _) = rng.sample(PEOPLE, 2)
-    things, others = rng.sample(THINGS, 2)
+    things, others = rng.sample(DATA["things"], 2)
     return {
         "name": name, "she": she, "She": she.capitalize(), "her": her,
         "friend": friend, "things": things, "others": others,
@@ -112,7 +125,7 @@ def _cast(rng: random.Random) -> dict[str, str]:
 
 
 def _draw_numbers(template: Template, rng: random.Random) -> dict[str, int]:
-    """Draws the numbers of a template until every step comes out exact and within `RESULTS`."""
+    """Draw the numbers of a template until every step comes out exact and within `RESULTS`."""
     while True:
         numbers = {name: rng.choice(span) for name, span in template.numbers.items()}
         if all(_take(step.result, step.expression, numbers) for step in template.steps):
@@ -120,7 +133,7 @@ def _draw_numbers(template: Template, rng: random.Random) -> dict[str, int]:
 
 
 def _take(result: str, expression: str, numbers: dict[str, int]) -> bool:
-    """Works out one step into `numbers`; False if the step is not a sound one."""
+    """Evaluate one step into `numbers`; return whether it is exact and in range."""
     left_name, sign, right_name = expression.split()
     left, right = _value(left_name, numbers), _value(right_name, numbers)
     numbers[result] = _OPERATORS[sign](left, right)
@@ -129,5 +142,5 @@ def _take(result: str, expression: str, numbers: dict[str, int]) -> bool:
 
 
 def _value(operand: str, words: dict[str, object] | dict[str, int]) -> int:
-    """An operand is the name of a number or a literal."""
+    """Return the value of an operand: a number's name, or a literal."""
     return int(operand) if operand.isdigit() else int(str(words[operand]))

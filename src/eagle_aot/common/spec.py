@@ -170,7 +170,10 @@ def _click_option(field: Field) -> click.Option:
     words.setdefault("type", _click_type(field))
     is_word = field.choices or field.type in (int, float, str)
     words["show_default"] = bool(is_word and field.default not in (None, msgspec.NODEFAULT))
-    words.setdefault("default", None if field.default is msgspec.NODEFAULT else field.default)
+    if field.default is msgspec.NODEFAULT:
+        words["required"] = True
+    else:
+        words.setdefault("default", field.default)
     return _grouped(option, [field.flag, field.name], words)
 
 
