@@ -16,8 +16,7 @@ import torch
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import spec_command
-from eagle_aot.lab.training.heads.judge import run_evaluate
-from eagle_aot.lab.training.heads.pipeline import run_answers, run_head, run_prompts
+from eagle_aot.lab.training.heads.pipeline import run_answers, run_evaluate, run_head, run_prompts
 from eagle_aot.lab.training.heads.run import Run, TrainSpec
 from eagle_aot.lab.training.loop import smoke_option
 

@@ -13,7 +13,7 @@ from rich.progress import track
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import given_options
 from eagle_aot.common.errors import SettingError
-from eagle_aot.common.prompts import read_prompts
+from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.common.spec import Option, spec_command
 from eagle_aot.lab.options import ArtifactSpec, parse_chain_lens
@@ -186,20 +186,27 @@ def check_rows(spec: CheckSpec, runner: "Runner") -> None:
     check_range("--contexts", spec.contexts, limit)
     trees, chain_lens = shapes_of(spec), spec.chain_lens or range(1, 8)
     compared = rows.check_rows(runner, spec.contexts)
-    outputs = lossless.compare_random_prompts(
-        runner, spec.contexts, spec.count or 10, list(chain_lens), trees, spec.max_new_tokens
+    prompts: list[Prompt] = [
+        lossless.random_prompt(runner, context, seed)
+        for context in spec.contexts
+        for seed in range(spec.count or 10)
+    ]
+    report = lossless.check_lossless(
+        runner,
+        shown(prompts),
+        list(chain_lens),
+        spec.max_new_tokens,
+        trees=trees,
+        decoders=lossless.OWN_AND_SCRIPT,
     )
-    same_rows = not any(comparison.different for _, comparison in compared)
-    same = same_rows and all(one.identical for group in outputs.values() for one in group)
+    different = sum(comparison.different for _, comparison in compared)
     if spec.as_json:
-        click.echo(json.dumps({"identical": same, "rows": sum(row.rows for _, row in compared)}))
+        counts = {"rows": sum(row.rows for _, row in compared), "different_rows": different}
+        click.echo(json.dumps(counts | report.to_json()))
     else:
-        console = Console(width=100)
-        console.print("Rows alone and elsewhere, bit for bit (logits and features)")
-        console.print(rows.rows_table(compared))
-        console.print(f"Speculative and plain outputs, {runner.executor.name}")
-        console.print(lossless.comparison_table(outputs))
-    exit_unless(same)
+        Console(width=100).print("Rows alone and elsewhere", rows.rows_table(compared), sep="\n")
+        click.echo("\n".join(report.lines()))
+    exit_unless(not different and not report.differences)
 
 
 def check_outputs(spec: CheckSpec, runner: "Runner") -> None:

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from eagle_aot.artifact import tokenizer_files
@@ -188,6 +187,7 @@ def check_lossless(
     max_new_tokens: int,
     *,
     trees: Sequence[Shape] = (),
+    decoders: Mapping[str, Decode] = OWN,
     raw_prompt: bool = False,
     target_logits: TargetLogits | None = None,
 ) -> LosslessReport:
@@ -199,7 +199,7 @@ def check_lossless(
     for prompt in prompts:
         ids = runner.encode(prompt, raw=raw_prompt)
         report.prompts += 1
-        for comparison in compare(runner, ids, chain_lens, max_new_tokens, trees=trees):
+        for comparison in compare(runner, ids, chain_lens, max_new_tokens, decoders, trees):
             report.compared += 1
             report.tokens += len(comparison.plain)
             if not comparison.identical:
@@ -268,35 +268,3 @@ def random_prompt(runner: Runner, tokens: int, seed: int) -> list[int]:
     """Return random token ids; the same ones for the same seed."""
     rng = random.Random(seed)
     return [rng.randrange(runner.constants.vocab_size) for _ in range(tokens)]
-
-
-def compare_random_prompts(
-    runner: Runner,
-    contexts: Sequence[int],
-    count: int,
-    chain_lens: Sequence[ChainLen],
-    trees: Sequence[Shape],
-    max_new_tokens: int,
-) -> dict[tuple[int, str, str], list[Comparison]]:
-    """Compare `count` random prompts of each length, with the runner's own and scripted drafts.
-
-    The keys are the prompt's length, the chain length or tree, and whose drafts they were.
-    """
-    comparisons: dict[tuple[int, str, str], list[Comparison]] = {}
-    for context, seed in itertools.product(contexts, range(count)):
-        prompt = random_prompt(runner, context, seed)
-        for one in compare(runner, prompt, chain_lens, max_new_tokens, OWN_AND_SCRIPT, trees):
-            shape = str(one.chain_len if one.tree is None else one.tree)
-            comparisons.setdefault((context, shape, one.drafts), []).append(one)
-    return comparisons
-
-
-def comparison_table(comparisons: Mapping[tuple[int, str, str], list[Comparison]]) -> Table:
-    """Return how many outputs are identical, for each length, shape and drafter."""
-    table = Table("context", "chain or tree", "drafts", "prompts", "identical", "tokens per round")
-    for (context, shape, drafts), group in comparisons.items():
-        identical = sum(one.identical for one in group)
-        stats = Stats.total(one.stats for one in group)
-        counts = str(len(group)), str(identical), f"{stats.emitted / max(stats.rounds, 1):.2f}"
-        table.add_row(str(context), shape, drafts, *counts)
-    return table

@@ -1,4 +1,4 @@
-"""What all trainings share: schedule, optimiser, seed, progress, and going on after a stop."""
+"""What all trainings share: options, schedule, optimiser, progress, and continuing after a stop."""
 
 import math
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import click
 import torch
@@ -19,14 +19,15 @@ from torch import Tensor, nn
 
 from eagle_aot.common.errors import CheckpointError, SettingError
 
-WARMUP = 0.03
-FINAL_LEARNING_RATE = 0.02
-LINES = 40
+WARMUP = 0.03  # the share of a training
+FINAL_LEARNING_RATE = 0.02  # of the highest
+REPORTS = 40  # lines of a training
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """How long a training lasts: `steps` of `tokens` each, cut short after `minutes`."""
+    """A training's length: `steps` of `tokens` each, or less where `minutes` end it."""
 
     steps: int
     tokens: int
@@ -36,10 +37,10 @@ class Budget:
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """Where a training stands; `fraction` grows from 0 to 1 and drives every schedule.
+    """How far a training is; `fraction` grows from 0 to 1 and drives every schedule.
 
-    Being the larger of the share of steps and the share of time, it ends a training within its
-    time on a slow machine too, with the learning rate all the way down.
+    It is the larger of the shares of steps and of time, so that a training also ends in time on a
+    slow machine, with the lowest learning rate.
     """
 
     budget: Budget
@@ -60,7 +61,7 @@ class TrainingProgress:
         return max(self.steps / self.budget.steps, self.seconds / 60 / self.budget.minutes)
 
     def summary(self) -> dict[str, int | float]:
-        """What training.json says about any training."""
+        """Return what training.json has of every training."""
         return {
             "steps": self.steps,
             "tokens": self.tokens,
@@ -69,11 +70,10 @@ class TrainingProgress:
         }
 
     def report(self, detail: str) -> None:
-        """One line: step, loss, tokens a second, time."""
-        speed = self.tokens / self.seconds
+        """Print step, loss, tokens a second and time in one line."""
         self.console.print(
             f"{self.name} step {self.steps:>5}/{self.budget.steps}  {detail}  "
-            f"{speed:>9,.0f} tok/s  {self.seconds:6.1f} s",
+            f"{self.tokens / self.seconds:>9,.0f} tok/s  {self.seconds:6.1f} s",
             highlight=self.console.is_terminal,
             soft_wrap=True,
         )
@@ -81,64 +81,51 @@ class TrainingProgress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateFile:
-    """Where a training is kept every so many steps; `identity` says what it is a training of."""
+    """A file that a training is saved to, `every` so many steps.
+
+    `identity` is a hash of everything that the training depends on.
+    """
 
     path: Path
     every: int
     identity: str
 
-    def restore(self, state: "State") -> None:
-        """Take up what is kept, if anything. Raises CheckpointError for another training's."""
+    def restore(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, progress: TrainingProgress
+    ) -> None:
+        """Load the state, if there is one. Raises CheckpointError for another training's."""
         if not self.path.exists():
             return
-        kept: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
-        if kept["identity"] != self.identity:
+        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        if state["identity"] != self.identity:
             raise CheckpointError(
                 f"{self.path}: of a training with other options: remove it or name a new "
                 "--output-dir"
             )
         with torch.no_grad():
-            for name, parameter in _trainable(state.model).items():
-                parameter.copy_(kept["parameters"][name])
-        state.optimiser.load_state_dict(kept["optimiser"])
-        progress = state.progress
-        progress.steps, progress.tokens = kept["steps"], kept["tokens"]
-        progress.loss = kept["loss"]
-        progress.started -= kept["seconds"]
+            for name, parameter in trainable(model).items():
+                parameter.copy_(state["parameters"][name])
+        optimiser.load_state_dict(state["optimiser"])
+        progress.steps, progress.tokens = state["steps"], state["tokens"]
+        progress.loss = state["loss"]
+        progress.started -= state["seconds"]
 
-    def keep(self, state: "State") -> None:
-        """Write where the training stands, whole or not at all."""
-        progress = state.progress
-        kept = {
+    def save(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, progress: TrainingProgress
+    ) -> None:
+        """Write the state, whole or not at all."""
+        state = {
             "identity": self.identity,
-            "parameters": {name: p.detach() for name, p in _trainable(state.model).items()},
-            "optimiser": state.optimiser.state_dict(),
+            "parameters": {name: p.detach() for name, p in trainable(model).items()},
+            "optimiser": optimiser.state_dict(),
             "steps": progress.steps,
             "tokens": progress.tokens,
             "loss": progress.loss,
             "seconds": progress.seconds,
         }
-        unfinished = self.path.with_suffix(".part")
-        torch.save(kept, unfinished)
-        os.replace(unfinished, self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What changes while a model is trained."""
-
-    model: nn.Module
-    optimiser: torch.optim.Optimizer
-    progress: TrainingProgress
-
-
-Batch = TypeVar("Batch", contravariant=True)
-
-
-class LossOf(Protocol[Batch]):
-    """A scalar loss of a batch, and the number of tokens that it read."""
-
-    def __call__(self, batch: Batch, /) -> tuple[Tensor, int]: ...
+        partial = self.path.with_suffix(".part")
+        torch.save(state, partial)
+        os.replace(partial, self.path)
 
 
 def train(
@@ -146,24 +133,24 @@ def train(
     name: str,
     budget: Budget,
     batches_from: Callable[[int], Iterator[Batch]],
-    loss_of: LossOf[Batch],
+    loss_of: Callable[[Batch], tuple[Tensor, int]],
     *,
     on_fraction: Callable[[float], None] = lambda fraction: None,
     on_report: Callable[[], str] = lambda: "",
     state_file: StateFile | None = None,
 ) -> TrainingProgress:
-    """Minimises the loss over the budget; master weights and optimiser state are float32.
+    """Minimise the loss over the budget; master weights and optimiser state are float32.
 
-    `batches_from` gives the batches of that step and all later ones; `on_fraction` is called before
-    every step with the fraction of the training that is done, `on_report` adds to a line of the
-    report. With a `state_file` a training that was stopped goes on, on the same batches.
+    `batches_from` yields the batches of a step and all later ones. `loss_of` returns a batch's
+    scalar loss and its number of tokens. `on_fraction` is called before every step, `on_report`
+    adds to a line of the report. With a `state_file` a stopped training continues on the same
+    batches.
     """
-    parameters = list(_trainable(model).values())
+    parameters = list(trainable(model).values())
     optimiser = _optimiser(parameters, budget.learning_rate)
     progress = TrainingProgress(budget, name)
-    state = State(model, optimiser, progress)
     if state_file is not None:
-        state_file.restore(state)
+        state_file.restore(model, optimiser, progress)
     batches = batches_from(progress.steps)
     for _ in _with_bar(progress):
         on_fraction(progress.fraction)
@@ -176,20 +163,22 @@ def train(
         optimiser.step()
         progress.steps += 1
         progress.tokens += tokens
-        if progress.steps % max(1, budget.steps // LINES) == 0:
-            # The only point that waits for the device.
-            progress.loss = loss.item()
+        if progress.steps % max(1, budget.steps // REPORTS) == 0:
+            progress.loss = loss.item()  # the only point that waits for the device
             if not math.isfinite(progress.loss):
-                raise SettingError(
-                    f"{name}: the loss is {progress.loss}: ask for a smaller learning rate"
-                )
+                raise SettingError(f"{name}: the loss is {progress.loss}: lower the learning rate")
             progress.report(f"loss {progress.loss:.4f}{on_report()}")
         if state_file is not None and progress.steps % state_file.every == 0:
-            state_file.keep(state)
+            state_file.save(model, optimiser, progress)
     progress.finished = time.monotonic()
     if state_file is not None:
-        state_file.keep(state)
+        state_file.save(model, optimiser, progress)
     return progress
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def seed_everything(seed: int) -> None:
@@ -230,18 +219,13 @@ def smoke_option(defaults: dict[str, Any]) -> Callable[[Any], Any]:
     )  # fmt: skip
 
 
-def place(model: nn.Module, device: torch.device) -> None:
-    """Moves a model to the device, in evaluation mode."""
-    model.to(device).train(False)
-
-
 def autocast(device: torch.device) -> torch.autocast:
-    """bf16 matrix products on a GPU; plain float32 on a CPU."""
+    """Return a context of bf16 matrix products on a GPU, of float32 on a CPU."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
 def _with_bar(progress: TrainingProgress) -> Iterator[None]:
-    """Counts until the budget is spent, under a progress bar where there is a terminal."""
+    """Count until the budget is spent, under a progress bar where there is a terminal."""
     console = progress.console
     with Bar(console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(progress.name, total=1.0)
@@ -251,7 +235,7 @@ def _with_bar(progress: TrainingProgress) -> Iterator[None]:
 
 
 def _schedule(fraction: float) -> float:
-    """Linear warm-up, then half a cosine down to `FINAL_LEARNING_RATE`."""
+    """Return a linear warm-up, then half a cosine down to `FINAL_LEARNING_RATE`."""
     if fraction < WARMUP:
         return (fraction + 1e-3) / (WARMUP + 1e-3)
     done = (fraction - WARMUP) / (1 - WARMUP)
@@ -259,15 +243,12 @@ def _schedule(fraction: float) -> float:
     return FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * cosine
 
 
-def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
 def _optimiser(parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
-    """Weight decay for matrices only: not for norms, not for a layer's scalar."""
+    """Return an optimiser with weight decay for matrices, not for norms or a layer's scalar."""
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    fused = parameters[0].is_cuda
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=fused)
+    return torch.optim.AdamW(
+        groups, lr=learning_rate, betas=(0.9, 0.95), fused=parameters[0].is_cuda
+    )

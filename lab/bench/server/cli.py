@@ -182,24 +182,15 @@ def client_table(lines: Sequence[ServerTimes], single: EngineTimes | None) -> Ta
 
 
 def host_table(lines: Sequence[ServerTimes]) -> Table:
-    """Return where the engine's thread spent its time, and the answering thread's CPU time."""
-    table = table_of(
-        "clients", "requests\na round", "tokens a request\nand round", "round ms", "alone",
-        "host ms", "alone", "host\nshare", "alone", "answering,\nms a round", "us a token",
-        "clients' CPU",
-    )  # fmt: skip
+    """Return where the engine's thread spent its time, with a server and alone."""
+    table = table_of("clients", "round ms", "alone", "host ms", "alone", "host\nshare", "alone")
     for line in lines:
         times = line.served, line.alone or EngineTimes(seconds=1.0, tokens=0)
         table.add_row(
             str(line.clients),
-            number(line.requests_per_round, 1, 2),
-            number(line.tau, 1, 2),
             *(number(one.round_ms, 1, 3) for one in times),
             *(number(one.host_ms, 1, 3) for one in times),
-            *(percent(one.host_share) for one in times),
-            number(line.cpu_of_round, 1, 3),
-            number(line.cpu_of_token, 1e6, 0),
-            percent(line.clients_cpu),
+            *(UNKNOWN if one.host_share is None else f"{one.host_share:.1%}" for one in times),
         )
     return table
 
@@ -207,8 +198,3 @@ def host_table(lines: Sequence[ServerTimes]) -> Table:
 def number(value: float | None, unit: float, digits: int) -> str:
     """Format a number in a unit."""
     return UNKNOWN if value is None else f"{unit * value:,.{digits}f}"
-
-
-def percent(value: float | None) -> str:
-    """Format a share."""
-    return UNKNOWN if value is None else f"{value:.1%}"

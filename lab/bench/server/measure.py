@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 WARM_UP_TOKENS = 16
 METRICS_TIMEOUT = 120.0  # seconds
 ENGINE = "eagle_engine_seconds_total"
-CPU = "eagle_answering_cpu_seconds_total"
 PARTS = "rounds", "prompts", "host"
 
 
@@ -70,10 +69,8 @@ class ServerTimes:
     """A server under `clients` clients, each with one request at a time.
 
     Percentiles in seconds: until the `first_token`, `per_token` after it (a request's mean), and
-    `between` two events with text. `text_rounds` counts a round once for each of its requests.
-    `cpu_seconds` is the CPU time of the thread that answers clients, `clients_cpu` the share of a
-    core that each process of clients took. `alone` is the engine with as many requests in parallel,
-    or as many as it has caches. `different` counts texts that are not those of before.
+    `between` two events with text. `alone` is the engine with as many requests in parallel, or as
+    many as it has caches. `different` counts texts that are not those of before.
     """
 
     clients: int
@@ -82,30 +79,7 @@ class ServerTimes:
     first_token: dict[str, float]
     per_token: dict[str, float]
     between: dict[str, float]
-    text_rounds: int
-    cpu_seconds: float | None
-    clients_cpu: float
     different: int
-
-    @property
-    def requests_per_round(self) -> float | None:
-        """The mean number of requests in a round."""
-        return per(self.text_rounds, self.served.rounds)
-
-    @property
-    def tau(self) -> float | None:
-        """The tokens per request and round, first tokens included."""
-        return per(self.served.tokens, self.text_rounds)
-
-    @property
-    def cpu_of_round(self) -> float | None:
-        """The answering thread's milliseconds per round."""
-        return per(self.cpu_seconds, self.served.rounds, 1e3)
-
-    @property
-    def cpu_of_token(self) -> float | None:
-        """The answering thread's seconds per token."""
-        return per(self.cpu_seconds, self.served.tokens)
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it, with ratios."""
@@ -116,7 +90,7 @@ class ServerTimes:
             if times is not None
             for name in names
         }
-        return {**asdict(self), **ratios, "cpu_of_token": self.cpu_of_token}
+        return {**asdict(self), **ratios}
 
 
 def per(value: float | None, count: int | None, unit: float = 1.0) -> float | None:
@@ -176,18 +150,14 @@ def measure_server(
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         send_all(pool, processes, url, [one[:1] for one in requests], short)
         before = read_metrics(url)
-        parts = send_all(pool, processes, url, requests, options)
+        answers = send_all(pool, processes, url, requests, options)
         after = read_metrics(url)
     spent = {name: value - before.get(name, 0.0) for name, value in after.items()}
-    answers = [answer for part, _ in parts for answer in part]
-    seconds = wall_seconds(answers)
+    tokens = sum(answer["tokens"] for answer in answers)
     return ServerTimes(
         clients=clients,
-        served=engine_times(spent, seconds, sum(answer["tokens"] for answer in answers)),
+        served=engine_times(spent, wall_seconds(answers), tokens),
         alone=alone,
-        text_rounds=int(spent.get("eagle_rounds_total", 0)),
-        cpu_seconds=spent.get(CPU),
-        clients_cpu=sum(cpu for _, cpu in parts) / seconds / len(parts),
         different=known.count_different({a["number"]: a["text"] for a in answers}),
         **waiting_times(answers),
     )
@@ -199,11 +169,11 @@ def send_all(
     url: str,
     requests: Sequence[Sequence[dict[str, Any]]],
     options: dict[str, Any],
-) -> list[tuple[list[dict[str, Any]], float]]:
-    """Send each client's requests; return answers and CPU seconds of each process."""
+) -> list[dict[str, Any]]:
+    """Send each client's requests, and return all answers."""
     parts = [requests[i::processes] for i in range(processes)]
     futures = [pool.submit(send_requests, url, part, options) for part in parts]
-    return [future.result() for future in futures]
+    return [answer for future in futures for answer in future.result()]
 
 
 def engine_times(spent: dict[str, float], seconds: float, tokens: int) -> EngineTimes:

@@ -87,16 +87,14 @@ def client_of(url: str) -> tuple[OpenAI, str]:
 
 def send_requests(
     url: str, clients: Sequence[Sequence[dict[str, Any]]], options: dict[str, Any]
-) -> tuple[list[dict[str, Any]], float]:
-    """Send each client's requests, one after the other; return answers and CPU seconds.
+) -> list[dict[str, Any]]:
+    """Send each client's requests, one after the other, and return all answers.
 
     A request is a `number`, which is its seed, and a `prompt`.
     """
-    started = time.process_time()
     with ThreadPoolExecutor(len(clients)) as pool:
         parts = pool.map(lambda requests: [send(url, options, **r) for r in requests], clients)
-        answers = [answer for part in parts for answer in part]
-    return answers, time.process_time() - started
+        return [answer for part in parts for answer in part]
 
 
 def send(url: str, options: dict[str, Any], number: int, prompt: str) -> dict[str, Any]:

@@ -10,15 +10,35 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from eagle_aot.common.spec import Option
+from eagle_aot.export.loading.provenance import read_eos_ids
+from eagle_aot.lab.training.heads.answers.writer import answer_greedily
+from eagle_aot.lab.training.heads.corpus import Corpus
+from eagle_aot.lab.training.heads.draft import (
+    HeadSizes,
+    build_draft,
+    draft_config,
+    draft_vocabulary,
+)
+from eagle_aot.lab.training.heads.evaluation import evaluate_head
+from eagle_aot.lab.training.heads.frozen_target import read_target
 from eagle_aot.lab.training.heads.head_checkpoint import Verifier, save_head
+from eagle_aot.lab.training.heads.train import train_head
 from eagle_aot.lab.training.loop import Budget, chosen_device, environment, seed_everything
 from eagle_aot.lab.training.tiny.corpus import build_corpus, first_stories
-from eagle_aot.lab.training.tiny.head import CHAIN_LEN, train_head
-from eagle_aot.lab.training.tiny.target import save_target, train_target
-from eagle_aot.lab.training.tiny.tokenizer import save_tokenizer, train_tokenizer
+from eagle_aot.lab.training.tiny.target import ANSWER_TOKENS, save_target, train_target
+from eagle_aot.lab.training.tiny.tokenizer import chat_frame, save_tokenizer, train_tokenizer
 
 # Enough to see every word; the vocabulary does not change beyond.
 TOKENIZER_STORIES = 10_000
+CHAIN_LEN = 4
+SIZES = HeadSizes(
+    draft_vocab_size=512,
+    intermediate_size=768,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    tap_layers=(2, 4, 5),  # of the target's six decoder layers
+)
 
 
 class TinySpec(msgspec.Struct, kw_only=True, frozen=True):
@@ -73,18 +93,30 @@ def run_target(spec: TinySpec) -> None:
 
 
 def run_head(spec: TinySpec) -> None:
-    """Train a head for the target in `spec.target_dir`, and write it to `head`."""
+    """Train a head for the target in `spec.target_dir`, measure it on the target's own held-out
+    answers, and write it to `head`."""
     seed_everything(spec.seed)
     tokenizer = AutoTokenizer.from_pretrained(spec.target_dir)
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     # The target solves nearly all of its training problems, so its own answers would be this text.
     corpus = build_corpus(tokenizer, spec.stories, spec.seed + 1, spec.torch_device)
-    result = train_head(
-        spec.target_dir, corpus, tokenizer, spec.budget("head"), spec.seed, spec.problems
-    )
+    target = read_target("auto", spec.target_dir, spec.torch_device)
+    stop_ids = read_eos_ids(spec.target_dir)
+    always = [*stop_ids, *tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)])]
+    counts = corpus.answer_counts(target.facts.vocab_size)
+    target_ids = draft_vocabulary(counts, SIZES.draft_vocab_size, always)
+    draft = build_draft(target, draft_config(target, SIZES), target_ids)
+    progress = train_head(draft, target, corpus, spec.budget("head"), spec.seed)
+    before, after = chat_frame(tokenizer)
+    problems = first_stories(spec.problems, spec.seed, "test")
+    questions = [before + story.question + after for story in problems]
+    prompts = tokenizer(questions, add_special_tokens=False).input_ids
+    answers = answer_greedily(target, prompts, stop_ids, ANSWER_TOKENS)
+    score = evaluate_head(draft, target, Corpus.of_rows(answers, target.device))
     verifier = Verifier.read(spec.target_dir, "gemma4-tiny")
-    save_head(result.draft, verifier, CHAIN_LEN, spec.output_dir / "head")
-    _record(spec, "head", result.summary())
+    save_head(draft, verifier, CHAIN_LEN, spec.output_dir / "head")
+    summary = {**progress.summary(), **score.summary(), "chain_len": CHAIN_LEN}
+    _record(spec, "head", summary)
 
 
 def _record(spec: TinySpec, part: str, result: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
 from eagle_aot.lab.training.heads.corpus import Batch, Corpus
-from eagle_aot.lab.training.loop import Budget, TrainingProgress, autocast, place, train
+from eagle_aot.lab.training.loop import Budget, TrainingProgress, autocast, train
 from eagle_aot.lab.training.tiny import quantise
 from eagle_aot.lab.training.tiny.corpus import first_stories
 from eagle_aot.lab.training.tiny.stories import Story, final_answer
@@ -101,7 +101,7 @@ def train_target(
     """Trains a target on the corpus, quantises it and counts right answers before and after."""
     device = corpus.flat.device
     model = build_target()
-    place(model, device)
+    model.to(device).eval()
     model.generation_config = generation_config(tokenizer)
     quantising = False
 

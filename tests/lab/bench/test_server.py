@@ -65,14 +65,12 @@ def test_host_time_is_between_forwards() -> None:
     unreported = engine_times({}, 12.5, 2000)
     assert unreported.host_share is None and unreported.rounds is None
     waits = {key: {"median": 0.25} for key in ("first_token", "per_token", "between")}
-    line = ServerTimes(clients=4, served=reported, alone=EngineTimes(seconds=10.0, tokens=2000),
-                       text_rounds=1000, cpu_seconds=0.5, clients_cpu=0.1, different=0,
-                       **waits)  # fmt: skip
-    assert (line.requests_per_round, line.tau, line.cpu_of_round) == (2.0, 2.0, 1.0)
+    alone = EngineTimes(seconds=10.0, tokens=2000)
+    line = ServerTimes(clients=4, served=reported, alone=alone, different=0, **waits)
     assert line.to_json()["served_host_share"] == 0.1
     clients, host = tables([line], None)
     assert isinstance(clients, Table) and isinstance(host, Table)
-    assert list(clients.columns[3].cells) == ["0.80"] and list(host.columns[7].cells) == ["10.0%"]
+    assert list(clients.columns[3].cells) == ["0.80"] and list(host.columns[5].cells) == ["10.0%"]
 
 
 @pytest.mark.artifact
@@ -92,8 +90,8 @@ def test_served_texts_are_those_of_the_engine_alone(
     assert results["texts"] == 3 and results["texts_sha256"] == known.sha256
     one, three = results["lines"]
     assert one["clients"] == 1 and three["served"]["tokens"] == alone.tokens
-    assert 0 < one["served"]["rounds"] <= one["text_rounds"] < 12
-    assert 0 < one["served_host_share"] < 1 and one["cpu_of_token"] > 0
+    assert 0 < one["served"]["rounds"] < 12
+    assert 0 < one["served_host_share"] < 1
     assert len(alone.first_token) == 3 and 0 < alone.rounds_seconds < alone.seconds
 
 

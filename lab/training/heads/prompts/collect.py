@@ -1,10 +1,25 @@
 """All prompts of a run, from a file and from templates."""
 
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import is_ids, read_prompts
+from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.export.loading.tokenizer import convert_tokenizer
 from eagle_aot.lab.training.heads.prompts.made import Conversation, made_conversations
-from eagle_aot.lab.training.heads.prompts.tokens import encode_conversations
 from eagle_aot.lab.training.heads.run import Run
+
+AT_ONCE = 20_000  # conversations that one process encodes at a time
 
 
 def collect_prompts(run: Run) -> list[list[int]]:
@@ -34,3 +49,66 @@ def collect_prompts(run: Run) -> list[list[int]]:
             f"{spec.held_out} out: use more --prompts or fewer --held-out"
         )
     return [list(row) for row in distinct]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """Prompts as rows of `flat`, integers [sum of lengths]; `offsets` int64 [prompts + 1]."""
+
+    flat: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of_lengths(cls, flat: Tensor, lengths: Tensor) -> "PromptSet":
+        """Rows one after the other."""
+        return cls(flat, torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0))))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def ids(self, number: int) -> list[int]:
+        """One prompt."""
+        first, end = self.offsets[number : number + 2].tolist()
+        return self.flat[first:end].to(torch.int64).tolist()
+
+
+def encode_conversations(
+    conversations: Iterable[Conversation], directory: Path, longest: int
+) -> list[list[int]]:
+    """Token ids of every conversation that has at most `longest`, on all CPU cores.
+
+    `directory` is where the tokenizer lies.
+    """
+    parts = list(_parts(conversations))
+    encode = partial(_encode, directory, longest)
+    if len(parts) < 2:
+        found = map(encode, parts)
+        return list(itertools.chain.from_iterable(found))
+    # spawn: a forked child must not inherit the state of CUDA or of the tokenizer's threads.
+    workers = min(len(parts), os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return list(itertools.chain.from_iterable(pool.map(encode, parts)))
+
+
+def _parts(conversations: Iterable[Conversation]) -> Iterator[list[Conversation]]:
+    rest = iter(conversations)
+    while part := list(itertools.islice(rest, AT_ONCE)):
+        yield part
+
+
+def _encode(
+    directory: Path, longest: int, conversations: Sequence[Conversation]
+) -> list[list[int]]:
+    tokenizer = convert_tokenizer(directory)
+    rows = (encode_conversation(tokenizer, conversation) for conversation in conversations)
+    return [ids for ids in rows if len(ids) <= longest]
+
+
+def encode_conversation(tokenizer: Tokenizer, conversation: Conversation) -> list[int]:
+    """A conversation up to where the model's turn begins; without a template its last turn.
+
+    Raises ArtifactError where the template refuses it.
+    """
+    if not tokenizer.has_template or len(conversation) == 1:
+        return tokenizer.encode(conversation[-1]["content"])
+    return tokenizer.ids(tokenizer.render(conversation), add_special_tokens=False)
