@@ -24,7 +24,7 @@ from eagle_aot.lab.training.heads.learned_mask import LAYERS
 from eagle_aot.lab.training.loop import Budget, chosen_device
 from eagle_aot.targets import get_target, model_type
 from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
-from eagle_aot.targets.place import is_checkpoint, no_checkpoint
+from eagle_aot.targets.checkpoint_path import is_checkpoint, why_no_checkpoint
 
 PROMPTS, ANSWERS, HEAD = "Prompts", "Answers", "Head"
 
@@ -183,7 +183,7 @@ def target_directory(spec: TrainSpec) -> Path:
     if directory is None:
         raise SettingError(f"--target-dir is needed: {spec.target_model} is read from a directory")
     if not is_checkpoint(directory):
-        raise SettingError(f"--target-dir {no_checkpoint(directory)}")
+        raise SettingError(f"--target-dir {why_no_checkpoint(directory)}")
     return directory
 
 
