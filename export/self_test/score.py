@@ -165,8 +165,8 @@ def score_text(reading: Reading, text: Text, vocab_size: int) -> Score:
 
 
 def replay(hits: Tensor, new_tokens: int) -> Rounds:
-    """Count the rounds that decode `new_tokens`, the first of which prefill gives, with chains of
-    which `hits` bool [A, K] says which drafts are right."""
+    """Count the rounds that decode `new_tokens`, one of them by prefill, with chains of drafts that
+    are right where `hits` bool [A, K] is true."""
     steps = hits.shape[1]
     leading = hits.long().cumprod(dim=1).sum(dim=1).tolist()
     decided, rounds, reached, accepted = 1, 0, [0] * steps, [0] * steps

@@ -16,8 +16,8 @@ from eagle_aot.targets import TapTarget
 class Text:
     """A prompt and its greedy continuation.
 
-    `tokens` int64 [1, T], the first `start` of which are the prompt; `streams` [1, T - 1, n, Ht]
-    holds the residual streams at the n `boundaries`, at every position but the last.
+    `tokens` int64 [1, T] begin with the `start` tokens of the prompt. `streams` [1, T - 1, n, Ht]
+    are the residual streams at the n `boundaries`, at every position but the last.
     """
 
     tokens: Tensor

@@ -48,12 +48,14 @@ class Eagle3Drafter(RecurrentDrafter):
         self, prompt: Accepted, features: Tensor, images: InputEmbeds | None
     ) -> tuple[Accepted, Tensor]:
         """Store the slots of a prompt's chunk. Returns its last slot, which `draft_decode` runs."""
-        slots, count = prompt.slots[0], features.shape[1]
-        padding = 0 if images is None else images.embeddings.shape[1] - count
-        tokens, places = padded(prompt.tokens, slots, padding)
-        rows = pad(features, (0, 0, 0, padding))
-        more = image_slots(rows, images) if self._reads_images else ()
-        self.executor.run(DRAFT_PREFILL, tokens, places, prompt.sequences, rows, *more)
+        slots, padding = prompt.slots[0], 0
+        if images is not None:
+            padding = images.embeddings.shape[1] - features.shape[1]
+        tokens, positions = padded(prompt.tokens, slots, padding)
+        inputs = [tokens, positions, prompt.sequences, pad(features, (0, 0, 0, padding))]
+        if self._reads_images:
+            inputs += image_slots(inputs[-1], images)
+        self.executor.run(DRAFT_PREFILL, *inputs)
         last = committed(prompt.tokens[:, -1:], slots[-1:], prompt.sequences)
         return last, features[:, -1:]
 

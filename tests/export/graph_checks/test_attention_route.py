@@ -88,7 +88,7 @@ def whole(cache: Cache, moves: Tensor) -> None:
 
 
 @pytest.mark.parametrize("body", [nothing, within])
-def test_what_the_operator_alone_reads_passes(body: Body) -> None:
+def test_a_cache_that_the_operator_alone_reads_passes(body: Body) -> None:
     check_attention_route("target_verify", traced(body), CACHES, few_rows=True)
 
 
@@ -102,7 +102,7 @@ def test_what_the_operator_alone_reads_passes(body: Body) -> None:
         (whole, "v", "index_copy"),
     ],
 )
-def test_a_cache_that_is_read_otherwise_is_refused(body: Body, cache: str, reader: str) -> None:
+def test_a_cache_with_another_reader_is_refused(body: Body, cache: str, reader: str) -> None:
     message = (
         rf"^target_verify: cache layer\.kv_cache\.{cache} is read by aten::{reader}, not by sdpa"
     )

@@ -117,7 +117,7 @@ def test_a_method_without_any_cache_is_refused(good: Programs) -> None:
         check(good | {"draft_decode": stateless})
 
 
-def test_every_target_cache_of_one_method_is_one_of_the_other(good: Programs) -> None:
+def test_prefill_and_verify_write_the_same_caches(good: Programs) -> None:
     with pytest.raises(ExportError, match="prefill and target_verify write different caches"):
         prefill = trace("prefill", two_caches, caches=2)
         check(good | {"prefill": prefill}, prefill=spec("prefill", caches=2))
@@ -132,7 +132,7 @@ def read_scratch_in_draft(toy: Toy, x: Tensor, input_pos: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["prefill", "target_verify"])
-def test_prefill_and_verify_are_of_the_same_weights(good: Programs, name: str) -> None:
+def test_prefill_and_verify_use_the_same_weights(good: Programs, name: str) -> None:
     with pytest.raises(
         ExportError, match=r"prefill and target_verify use different .*\['target\.scratch'\]"
     ):
@@ -198,12 +198,12 @@ def test_fewer_sequences_than_the_caches_hold_are_refused(
         check(several | {name: trace(name, writer(name), batch=batch)}, batch=3)
 
 
-def test_sequences_where_there_is_one_are_refused(good: Programs, several: Programs) -> None:
+def test_a_batch_dimension_for_one_sequence_is_refused(good: Programs, several: Programs) -> None:
     with pytest.raises(ExportError, match=r"target_verify: dynamic lengths \[\(1, 3\), \(1, 8\)\]"):
         check(good | {"target_verify": several["target_verify"]})
 
 
-def test_exactly_the_three_methods_in_their_order(good: Programs) -> None:
+def test_missing_and_reordered_methods_are_refused(good: Programs) -> None:
     for wrong in (
         {name: good[name] for name in METHODS[:2]},
         {name: good[name] for name in reversed(METHODS)},

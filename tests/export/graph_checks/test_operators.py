@@ -130,7 +130,7 @@ def checked_item(x: Tensor) -> Tensor:
         (lambda x: x.masked_select(x > 0), r"shape \['u0'\] at masked_select"),
     ],
 )
-def test_what_depends_on_data_is_refused(good: Programs, function: Function, problem: str) -> None:
+def test_data_dependence_is_refused(good: Programs, function: Function, problem: str) -> None:
     refuse(good, function, f"data-dependent {problem}")
 
 

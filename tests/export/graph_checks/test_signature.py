@@ -103,7 +103,7 @@ def test_outputs_that_are_no_logits_and_features_are_refused(
         check_with(good, target_verify=verify)
 
 
-def test_features_that_nobody_reads_are_refused(good: Programs) -> None:
+def test_features_without_a_reader_are_refused(good: Programs) -> None:
     verify = spec("target_verify")
     alone = replace(verify, outputs=returned(verify.outputs, NgramDraft(4).tap_layers))
     with pytest.raises(ExportError, match=r"^target_verify: returns 2 tensors, expected logits$"):
@@ -142,7 +142,7 @@ def test_a_method_of_other_inputs_is_refused(good: Programs) -> None:
 def test_inputs_of_another_size_are_refused(
     good: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as shorter tails, of which the runner must not make longer ones."""
+    """Such as shorter tails, which the runner must not pad."""
     monkeypatch.setattr("eagle_aot.targets.step.TAIL", 8)
     short = trace("target_verify", writer("target_verify"))
     monkeypatch.undo()
@@ -165,6 +165,6 @@ def test_the_drafter_takes_the_features_that_the_target_returns(good: Programs) 
             return logits, torch.cat((features, embedded), dim=-1)
 
     draft = trace("draft_decode", writer("draft_decode"), kind=Wider)
-    told = rf"'target_verify', 'float32', {WIDTH}\).*'draft_decode', 'float32', {2 * WIDTH}\)"
-    with pytest.raises(ExportError, match=f"features differ among methods: .*{told}"):
+    features = rf"'target_verify', 'float32', {WIDTH}\).*'draft_decode', 'float32', {2 * WIDTH}\)"
+    with pytest.raises(ExportError, match=f"features differ among methods: .*{features}"):
         check_with(good, draft_decode=draft)

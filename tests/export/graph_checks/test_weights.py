@@ -151,7 +151,7 @@ def test_the_heads_own_weights_take_the_few_row_kernel_for_any_number(good: Prog
 def test_a_head_through_the_many_row_kernel_is_refused(
     good: Programs, owner: str, body: Body
 ) -> None:
-    """Whoever's weights it reads."""
+    """Whether the weights are the target's or the head's."""
     draft = trace("draft_decode", body)
     message = (
         rf"draft_decode: INT4 weight {owner}\.int4\.codes must be read by "
@@ -183,7 +183,7 @@ MATERIALISED = [
 
 @pytest.mark.parametrize("name", ["target_verify", "draft_decode"])
 @pytest.mark.parametrize(("function", "message"), MATERIALISED)
-def test_a_weight_made_anew_in_every_step_is_refused(
+def test_materialising_a_weight_in_every_step_is_refused(
     good: Programs, name: str, function: Callable[[ToyModel, Tensor], Tensor], message: str
 ) -> None:
     program = trace(
@@ -204,7 +204,7 @@ VIEWS_AND_ACTIVATIONS = [
 
 @pytest.mark.parametrize("name", ["target_verify", "draft_decode"])
 @pytest.mark.parametrize("function", VIEWS_AND_ACTIVATIONS)
-def test_views_and_what_depends_on_the_rows_are_no_weights(
+def test_views_and_activations_are_no_weights(
     good: Programs, name: str, function: Callable[[ToyModel, Tensor], Tensor]
 ) -> None:
     program = trace(name, with_target(name, function))
@@ -214,7 +214,7 @@ def test_views_and_what_depends_on_the_rows_are_no_weights(
     check_with(good, **programs)
 
 
-def test_prefill_may_make_what_it_uses_for_a_whole_prompt(good: Programs) -> None:
+def test_prefill_may_materialise_a_weight(good: Programs) -> None:
     double = with_target("prefill", lambda m, x: m.dense.weight.double())
     plain = with_target("target_verify", lambda m, x: m.dense.weight)
     check_with(good, prefill=trace("prefill", double), target_verify=trace("target_verify", plain))

@@ -87,7 +87,7 @@ def test_every_layer_of_a_head_attends_by_the_operator(
     assert count(drafting, ATTEND) == 3 and count(drafting, ATEN.softmax.int) == 0
 
 
-def test_one_program_is_for_a_rounds_rows_and_a_prompts() -> None:
+def test_draft_decode_takes_rounds_and_prompts() -> None:
     drafting = run_check(
         ExportSpec(
             target_model="qwen3-0.6b",
@@ -102,7 +102,7 @@ def test_one_program_is_for_a_rounds_rows_and_a_prompts() -> None:
 
 
 @pytest.mark.parametrize(("layers", "reads"), [(1, 0), (3, 2)])
-def test_a_prompt_is_stored_and_nothing_else_is_computed(
+def test_draft_prefill_stores_keys_and_computes_nothing_else(
     random_pair: tuple[Path, Path], tmp_path: Path, layers: int, reads: int
 ) -> None:
     """Layers before the last attend to it; the output table is not touched."""
@@ -138,7 +138,7 @@ def test_a_head_without_a_kernel_keeps_the_stock_attention(
         (STOCK, torch.bfloat16, 16, set()),
     ],
 )
-def test_which_methods_are_held_to_the_operators(
+def test_which_methods_must_use_the_attention_operators(
     random_pair: tuple[Path, Path],
     tmp_path: Path,
     attention: str,
@@ -155,21 +155,21 @@ def test_which_methods_are_held_to_the_operators(
 
 @torch.no_grad()
 def drafted(draft: Eagle3Draft, splits_keys: bool = False) -> Tensor:
-    """Recurrent features behind a prompt of 40 slots, of 7 more at once and of one."""
+    """Recurrent features after a prompt of 40 slots, of 7 more at once and of one."""
     generator = torch.Generator().manual_seed(5)
     slots = 48
     tokens = torch.randint(0, 1024, (1, slots), generator=generator)
     feature = torch.randn(1, slots, 64, generator=generator).to(draft.fc.weight.dtype)
     embedding, outputs = draft.embed(tokens), []
-    for first, behind in ((0, 40), (40, 47), (47, 48)):
-        part = slice(first, behind)
-        step = chain_step(torch.arange(first, behind), splits_keys)
+    for start, stop in ((0, 40), (40, 47), (47, 48)):
+        part = slice(start, stop)
+        step = chain_step(torch.arange(start, stop), splits_keys)
         _, recurrent = draft.run(embedding[:, part], feature[:, part], step)
         outputs.append(recurrent)
     return torch.cat(outputs, dim=1)
 
 
-def test_a_head_computes_the_same_with_either(tmp_path: Path) -> None:
+def test_a_head_computes_the_same_with_either_attention(tmp_path: Path) -> None:
     """In bfloat16, each as far from the head in float32."""
     files = write_speculators(tmp_path, shape(num_layers=2))
     exact = drafted(load_draft(files, max_seq_len=64))
@@ -183,7 +183,7 @@ def test_a_head_computes_the_same_with_either(tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("context", [0, 3, 37, 60])
-def test_a_target_computes_the_same_with_either(
+def test_a_target_computes_the_same_with_either_attention(
     random_pair: tuple[Path, Path], context: int
 ) -> None:
     """In bfloat16, each as far from the target in float32."""
@@ -209,7 +209,7 @@ def test_a_target_computes_the_same_with_either(
         (DRAFT_DECODE, r"draft\..*", True),
     ],
 )
-def test_the_check_names_a_cache_that_is_read_otherwise(
+def test_a_cache_that_another_operator_reads_is_named(
     name: str, cache: str, few_rows: bool
 ) -> None:
     program = tiny_graphs(attention=STOCK)[name]
@@ -218,7 +218,7 @@ def test_the_check_names_a_cache_that_is_read_otherwise(
 
 
 @pytest.mark.parametrize(
-    ("asked", "backend", "chosen"),
+    ("attention", "backend", "chosen"),
     [
         (None, "cuda", SPLITK),
         (None, "xnnpack", STOCK),
@@ -227,8 +227,8 @@ def test_the_check_names_a_cache_that_is_read_otherwise(
         (SPLITK, "cuda", SPLITK),
     ],
 )
-def test_which_attention_is_chosen(asked: str | None, backend: str, chosen: str) -> None:
-    assert choose_attention(asked, backend) == chosen
+def test_which_attention_is_chosen(attention: str | None, backend: str, chosen: str) -> None:
+    assert choose_attention(attention, backend) == chosen
 
 
 def test_an_unknown_attention_is_refused() -> None:
@@ -236,6 +236,6 @@ def test_an_unknown_attention_is_refused() -> None:
         ExportSpec(attention="paged")
 
 
-def test_kernels_for_cuda_are_refused_elsewhere() -> None:
+def test_splitk_is_refused_for_xnnpack() -> None:
     with pytest.raises(SettingError, match=r"^attention splitk: its kernels run on CUDA"):
         tiny_graphs("xnnpack", SPLITK)

@@ -36,7 +36,7 @@ def logits(pair: Pair) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_all_linears_and_tables_are_quantised_and_the_pair_stays(pair: Pair, kind: str) -> None:
+def test_a_copy_has_all_linears_and_tables_quantised(pair: Pair, kind: str) -> None:
     before = logits(pair)
     light = quantize_for_cpu(pair, kind)
     left = [m for m in light.modules() if isinstance(m, nn.Linear | nn.Embedding | Int4Linear)]
@@ -85,14 +85,14 @@ def test_a_linear_multiplies_rounded_rows_with_a_rounded_weight(quantise: object
 
 
 @torch.no_grad()
-def test_a_table_gives_rows() -> None:
+def test_an_int8_table_returns_dense_rows() -> None:
     weight = torch.randn(40, 16)
     table = Int8Table(int8_by_rows(weight))
     assert torch.equal(table(TOKENS % 40), int8_by_rows(weight).dense()[TOKENS % 40])
     assert torch.equal(table.eager()(TOKENS % 40), table(TOKENS % 40))
 
 
-def test_cuda_takes_none() -> None:
+def test_cpu_weights_are_refused_for_cuda() -> None:
     with pytest.raises(SettingError, match=r"^--cpu-weights int8: is for XNNPACK; leave it out"):
         ExportSpec(backend="cuda", cpu_weights="int8")
     with pytest.raises(SettingError, match=r"^--cpu-weights int3: must be one of"):
@@ -100,7 +100,7 @@ def test_cuda_takes_none() -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_graphs_of_a_dummy_keep_the_contract(kind: str) -> None:
+def test_a_quantised_dummy_keeps_the_graph_contract(kind: str) -> None:
     """Without a weight ever being materialised."""
     programs = run_check(
         ExportSpec(

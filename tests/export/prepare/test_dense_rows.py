@@ -37,7 +37,7 @@ def targets(program: ExportedProgram) -> list[object]:
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 132])
-def test_a_method_of_few_rows_computes_what_it_did(multiprocessors: int) -> None:
+def test_the_dense_kernel_changes_no_result(multiprocessors: int) -> None:
     model, x = Layers(), torch.randn(1, 5, 256).bfloat16()
     program = traced(model, x, 64)
     read_dense_weights_once(program, multiprocessors, few_rows=True)
@@ -51,7 +51,7 @@ def test_a_method_of_few_rows_computes_what_it_did(multiprocessors: int) -> None
         assert torch.allclose(found.float(), expected.float(), atol=0.02)
 
 
-def test_of_many_rows_only_a_fixed_few_are_served() -> None:
+def test_a_prefill_uses_the_dense_kernel_for_a_fixed_few_rows() -> None:
     class Prompt(Layers):
         def forward(self, x: Tensor) -> Tensor:
             return self.table(super().forward(x)[:, -1:, :136])
@@ -61,7 +61,7 @@ def test_of_many_rows_only_a_fixed_few_are_served() -> None:
     assert targets(program).count(DENSE) == 1 and targets(program).count(LINEAR) == 5
 
 
-def test_float32_stays_as_it_is() -> None:
+def test_float32_linears_are_not_replaced() -> None:
     program = traced(Layers(torch.float32), torch.randn(1, 5, 256), 64)
     read_dense_weights_once(program, 132, few_rows=True)
     assert DENSE not in targets(program)

@@ -31,7 +31,7 @@ def outputs(target: TapTarget) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("backend", "joins"), [("cuda", 2 * LAYERS), ("xnnpack", 0)])
-def test_each_branch_is_one_operator_of_a_gpus_graphs(backend: str, joins: int) -> None:
+def test_each_residual_branch_is_one_operator_on_a_gpu(backend: str, joins: int) -> None:
     operator = torch.ops.eagle_aot.residual_norm.default
     counts = {
         method: [node.target for node in program.graph.nodes].count(operator)
@@ -41,7 +41,7 @@ def test_each_branch_is_one_operator_of_a_gpus_graphs(backend: str, joins: int) 
     assert set(counts.values()) == {0}
 
 
-def test_packed_ends_come_in_parts_and_no_others(target: TapTarget) -> None:
+def test_only_packed_branch_ends_return_parts(target: TapTarget) -> None:
     module = cast(nn.Module, target)
     assert len([m for m in module.modules() if isinstance(m, ResidualLayer)]) == LAYERS
     module = pack_int4(module, 132)
@@ -51,7 +51,7 @@ def test_packed_ends_come_in_parts_and_no_others(target: TapTarget) -> None:
     assert in_parts == ends and len(ends) == 2 * LAYERS
 
 
-def test_a_dense_end_joins_as_it_is(target: TapTarget) -> None:
+def test_a_dense_branch_end_is_added_whole(target: TapTarget) -> None:
     """One layer's output projection is not INT4."""
     module = cast(nn.Module, target)
     name = "layers.2.self_attn.o_proj"

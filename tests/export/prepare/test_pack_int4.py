@@ -70,7 +70,7 @@ def test_no_linear_outlives_its_packing(target: TapTarget) -> None:
     assert not any(name.endswith((".qdata", ".scale", ".zero_point")) for name in names)
 
 
-def test_packing_again_changes_nothing(target: TapTarget) -> None:
+def test_packing_a_packed_target_changes_nothing(target: TapTarget) -> None:
     once = packed_target(target)
     before = [(n, type(m)) for n, m in module(once).named_modules()], dict(state(once))
     twice = packed_target(once)
@@ -83,7 +83,7 @@ def state(target: TapTarget) -> Iterator[tuple[str, Tensor]]:
     yield from module(target).named_buffers()
 
 
-def test_a_target_is_given_up_and_its_parts_stay_as_they_were(target: TapTarget) -> None:
+def test_packing_consumes_the_target_and_leaves_its_layers(target: TapTarget) -> None:
     layer = module(target).get_submodule("layers.0.mlp")
     before = dict(layer.named_modules())
     packed = packed_target(target)
@@ -92,7 +92,7 @@ def test_a_target_is_given_up_and_its_parts_stay_as_they_were(target: TapTarget)
     assert isinstance(layer.down_proj, Int4Linear)
 
 
-def test_other_names_stay_as_they_are(target: TapTarget) -> None:
+def test_packing_keeps_the_names_of_other_modules(target: TapTarget) -> None:
     def others() -> set[str]:
         int4 = (Int4Linear, PackedModule)
         owners = dict(module(target).named_modules())

@@ -31,7 +31,7 @@ def test_inspect_fails_with_a_warning(tmp_path: Path) -> None:
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
     result = CliRunner().invoke(main, ["draft", str(head), *TINY, "--json"])
     assert result.exit_code == 1
-    error = result.stderr.splitlines()[-1]  # on a slow machine behind how long a stage took
+    error = result.stderr.splitlines()[-1]  # stages that take long print lines before it
     assert error.startswith("Error: self-test: another reading") and "--tap-layers 2,4,5" in error
     assert json.loads(result.stdout)["verdict"] == "other reading"
 
@@ -49,14 +49,14 @@ def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_the_manifest_holds_what_was_found(tiny_artifact: Path, int4_head_artifact: Path) -> None:
+def test_the_manifest_records_the_readings(tiny_artifact: Path, int4_head_artifact: Path) -> None:
     found = Manifest.read(tiny_artifact).self_test
     assert found and found["verdict"] == "fits" and len(found["readings"]) > 8
     assert found["readings"][0]["chosen"]
     assert Manifest.read(int4_head_artifact).self_test is None  # exported with --no-self-test
 
 
-def test_random_weights_tell_nothing() -> None:
+def test_random_weights_are_not_tested() -> None:
     verdict = run_self_test(
         ExportSpec(target_model="gemma4-31b", load_format="dummy", backend="xnnpack")
     )
@@ -64,7 +64,7 @@ def test_random_weights_tell_nothing() -> None:
     assert "its weights are random" in verdict.to_json()["message"]
 
 
-def test_a_large_target_is_left_to_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_target_is_tested_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
     loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
     weights = module.count_weights(loaded.pair.target)
@@ -89,7 +89,7 @@ def test_unfit_prompts_are_refused(lines: list[object], message: str, tmp_path: 
     refuses(CliRunner().invoke(main, arguments), message)
 
 
-def test_few_tokens_are_too_few_to_tell(tmp_path: Path) -> None:
+def test_few_tokens_are_too_few_to_judge_by(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"token_ids": [2, 3, 4, 5]}) + "\n")
     verdict = run_self_test(
@@ -112,7 +112,7 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
     assert Manifest.read(tmp_path).self_test == found
 
 
-def test_a_head_that_overflows_is_worth_nothing() -> None:
+def test_a_head_that_overflows_drafts_by_chance() -> None:
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
     loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
     loaded.pair.draft.norm.weight.data.fill_(float("inf"))
@@ -122,7 +122,7 @@ def test_a_head_that_overflows_is_worth_nothing() -> None:
 
 
 @pytest.mark.parametrize("ids", [[5000], []])
-def test_a_tokenizer_that_does_not_fit_costs_the_finding_and_not_the_export(
+def test_an_export_goes_through_with_a_tokenizer_that_does_not_fit(
     ids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def encode(prompt: str) -> list[int]:
@@ -148,7 +148,7 @@ def test_target_without_a_head_is_refused() -> None:
         run_self_test(ExportSpec(target_model="gemma4-tiny", drafter="ngram"))
 
 
-def test_a_model_comes_back_with_the_tensors_it_had() -> None:
+def test_a_moved_model_gets_its_own_tensors_back() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = nn.Parameter(model[0].weight.detach())  # one memory, two parameters
     before = dict(model.named_parameters())
@@ -160,14 +160,14 @@ def test_a_model_comes_back_with_the_tensors_it_had() -> None:
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
-def test_a_lack_of_memory_does_not_cost_the_export(
+def test_an_export_goes_through_when_memory_is_short(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = self_test_failing_with(error, monkeypatch)
     assert found and found["verdict"] == "unknown" and "out of memory" in found["message"]
 
 
-def test_any_other_failure_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_failure_names_no_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExportError, match="self-test failed: no kernel: --no-self-test exports"):
         self_test_failing_with(RuntimeError("no kernel\nhere"), monkeypatch)
 
@@ -177,7 +177,7 @@ def self_test_failing_with(
 ) -> dict[str, Any] | None:
     """What an export records, or raises, when the target cannot be run."""
 
-    def fail(*inputs: object, **told: object) -> None:
+    def fail(*inputs: object, **options: object) -> None:
         raise error
 
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))

@@ -77,7 +77,7 @@ def test_neither_a_sliver_nor_a_loss_in_plain_nats_is_better() -> None:
     assert not is_better(score(nats), score(mixed))
 
 
-def test_drafts_behind_the_text_do_not_count() -> None:
+def test_drafts_past_the_text_do_not_count() -> None:
     nats = torch.ones(64, STEPS)
     whole, worse = score(nats), score(torch.cat((nats[:, :2], 9 * nats[:, 2:]), dim=1))
     labelled = (torch.arange(STEPS) < 2).expand(64, STEPS)
@@ -86,7 +86,7 @@ def test_drafts_behind_the_text_do_not_count() -> None:
     assert log_gain(whole, worse).value < 0
 
 
-def test_an_error_is_that_of_blocks() -> None:
+def test_standard_errors_are_estimated_from_blocks() -> None:
     """Eight neighbours that say the same are one sample."""
     values = torch.randn(25, generator=torch.Generator().manual_seed(0)).repeat_interleave(BLOCK)
     assert Mean.of(values).error == pytest.approx(float(values[::BLOCK].std()) / 5, rel=1e-4)
@@ -94,7 +94,7 @@ def test_an_error_is_that_of_blocks() -> None:
     assert enough.is_enough and not score(torch.ones(191, STEPS)).is_enough
 
 
-def test_chance_is_as_rare_as_is_said() -> None:
+def test_chance_exceeds_three_standard_errors_once_in_310() -> None:
     """Once in 310 at the fewest positions: 20,000 samples have 65 (8) of them."""
     generator = torch.Generator().manual_seed(0)
     samples = torch.randn(20_000, FEWEST_BLOCKS, generator=generator).double()

@@ -8,6 +8,8 @@ import torch
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, Constants
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
+from eagle_aot.runtime_runner.decode.acceptance import committed
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
@@ -74,3 +76,47 @@ def test_what_it_knows_of_a_prompt_is_the_same(layers: int, tmp_path: Path) -> N
     for found, expected in ((other._logits, one._logits), (other._feature, one._feature)):
         assert found is not None and expected is not None
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+class Recorded:
+    """An executor that keeps the inputs of `draft_prefill`."""
+
+    name, device = "recorded", torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[torch.Tensor, ...]] = []
+
+    def run(self, method: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if method == DRAFT_PREFILL:
+            self.stored.append(inputs)
+        rows, features = inputs[0].shape[1], inputs[-1]
+        return torch.zeros(1, rows, VOCAB), features
+
+
+def test_rows_of_images_are_stored_one_slot_early_and_padded() -> None:
+    """Of a chunk of 10 rows, which 55 rows of padding make long enough for `draft_prefill`."""
+    executor, count, padding = Recorded(), 10, 55
+    drafter = Eagle3Drafter(executor, CONSTANTS, None, True, reads_images=True)
+    embeddings = torch.randn(1, count + padding, 32)
+    last_visible = torch.full((count + padding,), -1)
+    last_visible[3:8] = 7  # the rows of an image
+    tokens, positions = torch.arange(1, count + 1).unsqueeze(0), torch.arange(count)
+    chunk = committed(tokens, positions, torch.zeros(1, dtype=torch.int64))
+    features = torch.randn(1, count, 32)
+    drafter.observe_images(chunk, features, InputEmbeds(embeddings, last_visible))
+    (stored,) = executor.stored
+    shapes = [tuple(rows.shape) for rows in stored]
+    assert shapes == [(1, 65), (65,), (1,), (1, 65, 32), (1, 65, 32), (1, 65)]
+    assert torch.equal(stored[3][:, :count], features) and not stored[3][:, count:].any()
+    assert stored[5][0].nonzero().flatten().tolist() == [2, 3, 4, 5, 6]
+    assert torch.equal(stored[4][0, 2:7], embeddings[0, 3:8])
+
+
+def test_a_text_prompt_has_no_rows_of_images() -> None:
+    executor = Recorded()
+    drafter = Eagle3Drafter(executor, CONSTANTS, None, True, reads_images=True)
+    positions = torch.arange(70)
+    chunk = committed(positions.unsqueeze(0), positions, torch.zeros(1, dtype=torch.int64))
+    drafter.observe(chunk, torch.randn(1, 70, 32))
+    (stored,) = executor.stored
+    assert len(stored) == 6 and not stored[4].any() and not stored[5].any()

@@ -25,7 +25,7 @@ from support.checkpoint_edits import edit_config
 
 EOS_IDS = (1, 4)
 STORIES = 20
-"""Problems of the target's own kind, which single taps take to be told apart."""
+"""Problems of the target's own kind: single taps need so many to be distinguished."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_the_shipped_head_fits(target: TapTarget, built_in: list[Text]) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_told_from_the_rest(
+def test_a_fault_is_found(
     fault: Fault, target: TapTarget, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     texts = request.getfixturevalue("many_stories" if fault.slight else "built_in")
@@ -84,7 +84,7 @@ def test_a_fault_is_told_from_the_rest(
         assert f"drafts clearly better: {fault.found} (" in verdict.message
 
 
-def test_the_tap_flag_that_is_named_mends_it(
+def test_the_tap_flag_of_the_message_mends_the_head(
     target: TapTarget, built_in: list[Text], tmp_path: Path
 ) -> None:
     directory = write_faulty_head(FAULTS[0], tmp_path / "head")
@@ -95,7 +95,7 @@ def test_the_tap_flag_that_is_named_mends_it(
 
 
 @pytest.mark.parametrize("name", ["wrong feedback", "wrong residual"])
-def test_the_config_key_that_is_named_mends_it(
+def test_the_config_key_of_the_message_mends_the_head(
     name: str, target: TapTarget, built_in: list[Text], tmp_path: Path
 ) -> None:
     fault = next(fault for fault in FAULTS if fault.name == name)
