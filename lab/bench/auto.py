@@ -54,7 +54,7 @@ class AutoSpec(BenchSpec, kw_only=True, frozen=True):
     chain_lens: Annotated[
         tuple[ChainLen, ...],
         Option("Fixed chains; default: all that auto may choose.", metavar="K,...",
-               parse=parse_chain_lens),
+               commas=True, parse=parse_chain_lens),
     ] = tuple(range(1, LONGEST + 1))  # fmt: skip
     trees: Annotated[
         tuple[str, ...],

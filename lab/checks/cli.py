@@ -71,7 +71,7 @@ class CheckSpec(ArtifactSpec, kw_only=True, frozen=True):
     chain_lens: Annotated[
         tuple[ChainLen, ...] | None,
         Option("Drafts per round, auto among them; default: 4, with --rows 1 to 7.", MORE,
-               "K,...", parse=parse_chain_lens),
+               "K,...", commas=True, parse=parse_chain_lens),
     ] = None  # fmt: skip
     trees: Annotated[
         tuple[str, ...],

@@ -1,7 +1,10 @@
 """Lists of chain lengths on a command line."""
 
+import click
 import pytest
 
+from eagle_aot.lab.bench import auto
+from eagle_aot.lab.checks import cli as checks
 from eagle_aot.lab.options import parse_chain_lens
 from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 
@@ -18,3 +21,9 @@ def test_chain_lengths_are_numbers_and_auto(text: str, expected: tuple[ChainLen,
 def test_other_chain_lengths_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a list"):
         parse_chain_lens(text)
+
+
+@pytest.mark.parametrize("command", [auto.main, checks.main])
+def test_chain_lens_are_one_word(command: click.Command) -> None:
+    context = command.make_context("command", ["artifact", "--chain-lens", "1,auto"])
+    assert context.params["chain_lens"] == (1, "auto")
