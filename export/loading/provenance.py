@@ -140,7 +140,7 @@ def checkpoint_records(directory: Path) -> dict[str, FileRecord]:
 
 
 def find_tokenizer(target_dir: Path | None) -> list[Path]:
-    """Returns the target's tokenizer files, none for a dummy without a directory.
+    """Return the target's tokenizer files, none for a dummy without a directory.
 
     Raises CheckpointError when the target's directory has no tokenizer.
     """

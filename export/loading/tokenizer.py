@@ -48,7 +48,7 @@ SAMPLE_CHAT: list[Message] = [
 
 
 def convert_tokenizer(directory: Path) -> Tokenizer:
-    """Returns a checkpoint's tokenizer, read by transformers, as a runner will have it.
+    """Return a checkpoint's tokenizer, read by transformers, as a runner will have it.
 
     No file outside the directory is opened, no network is used, and no code that its files name is
     run. Raises CheckpointError for a tokenizer that names such, that cannot be read, or that
@@ -101,7 +101,7 @@ def is_readable_as(tokenizer: Tokenizer, directory: Path) -> bool:
 
 
 def find_difference(original: Any, converted: Tokenizer) -> str:
-    """Returns where a tokenizer of transformers and its conversion differ on samples, empty where
+    """Return where a tokenizer of transformers and its conversion differ on samples, empty where
     they do not. They may both refuse a sample."""
     for text in SAMPLE_TEXTS:
         for special in (True, False):
@@ -121,7 +121,7 @@ def find_difference(original: Any, converted: Tokenizer) -> str:
 
 
 def _try(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Returns None where a call fails: libraries and templates raise anything."""
+    """Return None where a call fails: libraries and templates raise anything."""
     try:
         return call(*arguments, **options)
     except Exception:

@@ -1,4 +1,4 @@
-"""What a generation cost and what its drafts were worth."""
+"""Statistics of generations: their cost, and the acceptance of their drafts."""
 
 import math
 from collections import Counter
@@ -15,13 +15,13 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 class Stats:
     """Counts of one generation, or of several.
 
-    `reached[i]` and `accepted_at[i]` count the rounds in which draft i was looked at (all before
-    it were accepted) and accepted. Drafts behind a stop token count as neither.
-    `accepted_lengths[n]` counts the rounds in which n drafts were accepted, and
-    `rounds_by_chain_len[k]` those of k drafts, `rounds_by_shape` all by their names, where shapes
-    are chosen. Of a tree, draft i is any of those at depth i + 1; `looked_at` are all drafts behind
-    the accepted ones, and `offered_at_rank[r]` and `accepted_at_rank[r]` count those that were
-    looked at and accepted, with r siblings that the head found likelier.
+    `reached[i]` counts the rounds that looked at draft i, since all drafts before it were accepted,
+    and `accepted_at[i]` those that accepted it. Drafts after a stop token are not counted.
+    `accepted_lengths[n]` counts the rounds with n accepted drafts, `rounds_by_chain_len[k]` the
+    rounds with k drafts, and `rounds_by_shape` the rounds by the names of their shapes, where these
+    are chosen. In a tree, draft i is any draft at depth i + 1. `looked_at` counts the drafts whose
+    parents were accepted; `offered_at_rank[r]` and `accepted_at_rank[r]` count such drafts, and the
+    accepted ones of them, that have r likelier siblings.
     """
 
     chain_len: ChainLen
@@ -43,8 +43,8 @@ class Stats:
 
     @classmethod
     def total(cls, parts: Iterable["Stats"]) -> "Stats":
-        """Of several generations, at least one. Their chain length is the longest: a request with
-        room for one token drafts nothing."""
+        """Return the sum of several generations, at least one. Its chain length is the longest: a
+        request for one token drafts nothing."""
         every = list(parts)
         counts = {name: _sum([getattr(part, name) for part in every]) for name in COUNTS}
         longest = max(every, key=lambda part: _length(part.chain_len))
@@ -58,8 +58,8 @@ class Stats:
         ranks: Sequence[int] = (),
         offered_ranks: Sequence[int] = (),
     ) -> None:
-        """One verify forward: `drafted` tokens offered, `accepted` of them right, and `emitted`
-        tokens before the text's end. Of a tree, `ranks` and `offered_ranks` are an `Outcome`'s."""
+        """Count a verify forward that accepted `accepted` of `drafted` drafts and emitted `emitted`
+        tokens up to the text's end. For a tree, `ranks` and `offered_ranks` are an `Outcome`'s."""
         accepted = min(accepted, emitted)
         self.rounds += 1
         self.drafted += drafted
@@ -121,19 +121,17 @@ class Stats:
 
     @property
     def acceptance_by_rank(self) -> list[float]:
-        """Accepted over looked at, per rank among the drafts behind one token; empty of chains."""
+        """Accepted over looked at, per rank among siblings; empty for chains."""
         pairs = zip(self.accepted_at_rank, self.offered_at_rank, strict=True)
-        return [
-            accepted / offered_ranks if offered_ranks else 0.0 for accepted, offered_ranks in pairs
-        ]
+        return [accepted / offered if offered else 0.0 for accepted, offered in pairs]
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of decoding alone; None when no round ran."""
+        """The speed of decoding, without prompts; None when no round ran."""
         return self.emitted / self.decode_seconds if self.rounds else None
 
     def to_json(self) -> dict[str, Any]:
-        """As `docs/statistics.md` defines them."""
+        """Return the figures that `docs/statistics.md` defines."""
         return {
             "rounds": self.rounds,
             "target_forwards": self.target_forwards,
@@ -157,16 +155,16 @@ class Stats:
 
 
 COUNTS = [name for name in Stats.__dataclass_fields__ if name not in {"chain_len", "tree"}]
-"""Fields that add up over generations."""
+"""Fields that are summed over generations."""
 
 
 def _length(chain_len: ChainLen) -> float:
-    """What changes from round to round goes before all that does not."""
+    """Return a chain length as a number; "auto" is the longest."""
     return math.inf if chain_len == AUTO_LENGTH else chain_len
 
 
 def _sum(values: list[Any]) -> Any:
-    """Of numbers, of counters, or of lists element by element."""
+    """Return the sum of numbers, of counters, or of lists element by element."""
     if isinstance(values[0], Counter):
         return sum(values, Counter())
     if isinstance(values[0], list):

@@ -79,7 +79,7 @@ class Batch:
 
 
 def batch_figures(results: Sequence[Result], batch_size: int, seconds: float) -> dict[str, Any]:
-    """Returns figures of a whole batch: tokens of all requests a second of the clock, and seconds
+    """Return figures of a whole batch: tokens of all requests a second of the clock, and seconds
     from a request's start to its first token."""
     waits = [times.first_token - times.started for times in times_of(results)]
     return {
@@ -92,7 +92,7 @@ def batch_figures(results: Sequence[Result], batch_size: int, seconds: float) ->
 
 
 def batch_table(figures: dict[str, Any]) -> Table:
-    """Returns the figures of `batch_figures` as a table for a person."""
+    """Return the figures of `batch_figures` as a table for a person."""
     return table_of(
         ("batch size", f"{figures['batch_size']} at most"),
         ("tokens of all", f"{figures['tokens_per_second_of_all']:.0f} tokens/s"),
@@ -105,5 +105,5 @@ def batch_table(figures: dict[str, Any]) -> Table:
 
 
 def times_of(results: Sequence[Result]) -> list[RequestTimes]:
-    """Returns the times of the requests that had a cache."""
+    """Return the times of the requests that had a cache."""
     return [result.times for result in results if result.times is not None]

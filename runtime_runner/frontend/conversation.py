@@ -69,7 +69,7 @@ class Conversation:
         return result
 
     def _fit(self, messages: list[Message], max_new_tokens: int) -> tuple[list[Message], int]:
-        """Returns the messages that are not forgotten, and how many turns are."""
+        """Return the messages that are not forgotten, and how many turns are."""
         context = self.runner.constants.max_seq_len
         reserved = min(max_new_tokens, context // RESERVED)
         if self._length(messages) + reserved <= context:
@@ -87,7 +87,7 @@ class Conversation:
 
 
 def turns_of(messages: Sequence[Message]) -> list[list[Message]]:
-    """Returns each turn of the user with its answer."""
+    """Return each turn of the user with its answer."""
     turns: list[list[Message]] = []
     for message in messages:
         if message["role"] == "user":

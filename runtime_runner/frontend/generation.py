@@ -87,7 +87,7 @@ class Generation:
         self.callbacks.on_round(event)
 
     def result(self, end: Finished) -> Result:
-        """Returns the result of a request that has finished."""
+        """Return the result of a request that has finished."""
         limits, count = self.request.limits, len(self.output)
         parameters = self.parameters or GenerationParams(max_new_tokens=limits.max_new_tokens)
         stopped = self.text.stopped or (count > 0 and self.output[-1] in limits.stop_ids)

@@ -64,7 +64,7 @@ class GenerationParams(SamplingParams):
         whole("n", self.n, 1, MAX_ANSWERS)
 
     def answers(self) -> list[Self]:
-        """Returns the parameters of each of the `n` answers, which have seeds of their own and
+        """Return the parameters of each of the `n` answers, which have seeds of their own and
         reuse the prompt's rows."""
         if self.n == 1:
             return [self.drawn()]
@@ -75,7 +75,7 @@ class GenerationParams(SamplingParams):
         return [replace(first, seed=seed) for seed in seeds]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the values that are not the defaults, for `from_json`."""
+        """Return the values that are not the defaults, for `from_json`."""
         return {
             field.name: tree_text(value) if field.name == "tree" else value
             for field in fields(self)
@@ -84,7 +84,7 @@ class GenerationParams(SamplingParams):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the parameters of a line of `eagle-run --json`. Raises SettingError for an
+        """Return the parameters of a line of `eagle-run --json`. Raises SettingError for an
         unknown name."""
         names = {field.name for field in fields(cls)}
         if unknown := [name for name in values if name not in names]:
@@ -94,7 +94,7 @@ class GenerationParams(SamplingParams):
 
 
 def tree_text(tree: Tree) -> str:
-    """Returns a tree in the form of `--tree`."""
+    """Return a tree in the form of `--tree`."""
     return str(tree) if not isinstance(tree, tuple) else ",".join(map(str, tree))
 
 

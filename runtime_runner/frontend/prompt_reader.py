@@ -47,7 +47,7 @@ class PromptReader:
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
     ) -> TokenizedPrompt:
-        """Returns the token ids of a prompt, and its images with their positions.
+        """Return the token ids of a prompt, and its images with their positions.
 
         `images` belong to a prompt of text or ids: each stands where one of its image tokens is, or
         all in front of a text that has none. Messages contain their images themselves. An image
@@ -72,7 +72,7 @@ class PromptReader:
         return self._read_text(prompt, system, self._read_all(images, image_tokens), raw)
 
     def read_image(self, source: Source, image_tokens: int | None) -> PromptImage:
-        """Returns an image of at most `image_tokens` rows of a prompt. Raises PromptError as `read`
+        """Return an image of at most `image_tokens` rows of a prompt. Raises PromptError as `read`
         does."""
         if self.image_reader is None:
             raise PromptError("this artifact reads text alone: export with --inputs text,image")
@@ -134,7 +134,7 @@ class PromptReader:
         return word
 
     def _split(self, text: str, images: int) -> list[Part]:
-        """Returns a text as parts, with empty ones in place of `images` images."""
+        """Return a text as parts, with empty ones in place of `images` images."""
         pieces = text.split(self._image_word)
         if len(pieces) == 1:
             pieces = [*[""] * images, text]
@@ -158,7 +158,7 @@ class PromptReader:
         }
 
     def _encode(self, messages: Sequence[Message], system: str | None, images: int) -> list[int]:
-        """Returns ids with an image token for each image: by a template that takes parts, or else
+        """Return ids with an image token for each image: by a template that takes parts, or else
         with the token's word in the text."""
         assert self._images is not None
         with suppress(ArtifactError):  # of a template that takes no parts
@@ -170,7 +170,7 @@ class PromptReader:
         )
 
     def _flatten(self, message: Message) -> Message:
-        """Returns a message with one text for all of its parts."""
+        """Return a message with one text for all of its parts."""
         content = message["content"]
         if isinstance(content, str):
             return message
@@ -179,7 +179,7 @@ class PromptReader:
 
 
 def without_images(message: Message) -> Message:
-    """Returns a message for a template, which sees that there are images, but not the images."""
+    """Return a message for a template, which sees that there are images, but not the images."""
     content = message["content"]
     if isinstance(content, str):
         return message
@@ -191,7 +191,7 @@ def without_images(message: Message) -> Message:
 
 
 def interleave(texts: Sequence[str], images: Iterable[Part]) -> list[Part]:
-    """Returns parts: the texts, without empty ones, with an image between each two of them."""
+    """Return parts: the texts, without empty ones, with an image between each two of them."""
     parts, following = list[Part](), iter(images)
     for i, text in enumerate(texts):
         if i:
@@ -202,14 +202,14 @@ def interleave(texts: Sequence[str], images: Iterable[Part]) -> list[Part]:
 
 
 def image_parts(messages: Sequence[Message]) -> Iterator[Part]:
-    """Yields the parts of messages that are images."""
+    """Yield the parts of messages that are images."""
     for message in messages:
         if not isinstance(message["content"], str):
             yield from (part for part in message["content"] if part["type"] != "text")
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """Yields the texts of a message."""
+    """Yield the texts of a message."""
     content = message["content"]
     if isinstance(content, str):
         yield content

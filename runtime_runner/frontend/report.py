@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def statistics(result: "Result") -> Table:
-    """Returns a table of two columns about one generation."""
+    """Return a table of two columns about one generation."""
     new_tokens = f"{len(result.token_ids)} (finish: {result.finish_reason})"
     seed = result.parameters.seed
     return table_of(
@@ -30,7 +30,7 @@ def statistics(result: "Result") -> Table:
 
 
 def totals(results: Sequence["Result"]) -> Table:
-    """Returns a table of two columns about all requests together."""
+    """Return a table of two columns about all requests together."""
     new_tokens = sum(len(result.token_ids) for result in results)
     heads = ("requests", str(len(results))), ("new tokens", str(new_tokens))
     names = ", ".join(f"{name} for {count}" for name, count in drafters(results).items())
@@ -38,7 +38,7 @@ def totals(results: Sequence["Result"]) -> Table:
 
 
 def summary(results: Sequence["Result"]) -> dict[str, Any]:
-    """Returns the last object of `--json`, about all requests together."""
+    """Return the last object of `--json`, about all requests together."""
     counts = {
         "requests": len(results),
         "prompt_tokens": sum(result.prompt_tokens for result in results),
@@ -48,17 +48,17 @@ def summary(results: Sequence["Result"]) -> dict[str, Any]:
 
 
 def drafters(results: Sequence["Result"]) -> dict[str, int]:
-    """Returns how many requests each drafter drafted for, by its name."""
+    """Return how many requests each drafter drafted for, by its name."""
     return dict(Counter(result.drafter for result in results if result.drafter is not None))
 
 
 def total(results: Sequence["Result"]) -> Stats:
-    """Returns the statistics of all requests together."""
+    """Return the statistics of all requests together."""
     return Stats.total([result.stats for result in results])
 
 
 def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
-    """Yields names and values that a person wants to know of one generation, or of several."""
+    """Yield names and values that a person wants to know of one generation, or of several."""
     speed, rate = stats.tokens_per_second, stats.acceptance_rate
     by_position = ", ".join(percent(a) for a in stats.acceptance_by_position)
     yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"
@@ -77,18 +77,18 @@ def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
 
 
 def chosen_shapes(stats: Stats) -> str:
-    """Returns the shapes that were chosen, the most frequent first."""
+    """Return the shapes that were chosen, the most frequent first."""
     counts = stats.rounds_by_shape.most_common()
     return ", ".join(f"{shape} in {count} rounds" for shape, count in counts) or "-"
 
 
 def percent(share: float) -> str:
-    """Returns a share in percent, without decimals."""
+    """Return a share in percent, without decimals."""
     return f"{100 * share:.0f} %"
 
 
 def table_of(*rows: tuple[str, str]) -> Table:
-    """Returns a table of names and values."""
+    """Return a table of names and values."""
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows:
         table.add_row(f"[bold]{name}[/bold]", value)

@@ -41,7 +41,7 @@ class Result:
         return " ".join(map(str, self.token_ids))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields of `eagle-run --json`."""
+        """Return the fields of `eagle-run --json`."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
@@ -66,7 +66,7 @@ def _to_json(logprobs: Sequence[TokenLogprobs] | None) -> list[dict[str, Any]] |
 def finish_reason(
     new_tokens: int, stopped: bool, remaining_tokens: int, max_new_tokens: int
 ) -> str:
-    """Returns why a generation ended: at a stop token or text, at `max_new_tokens`, at the end of
+    """Return why a generation ended: at a stop token or text, at `max_new_tokens`, at the end of
     the context, which left `remaining_tokens`, or because it was cancelled."""
     if stopped:
         return "stop"

@@ -24,7 +24,7 @@ class Detokenizer:
         self._pending: list[int] = []  # tokens after it that have no text yet
 
     def add(self, token: int) -> str:
-        """Returns the text that `token` completes: whole characters, empty for a special token."""
+        """Return the text that `token` completes: whole characters, empty for a special token."""
         self._pending.append(token)
         before = self._decode(self._context)
         text = self._decode([*self._context, *self._pending])
@@ -48,7 +48,7 @@ class StopChecker:
         return False
 
     def with_offsets(self, logprobs: Sequence[TokenLogprobs]) -> Sequence[TokenLogprobs]:
-        """Returns the log probabilities of the next tokens, with their offsets if known."""
+        """Return the log probabilities of the next tokens, with their offsets if known."""
         return logprobs
 
     def flush(self) -> None:
@@ -109,12 +109,12 @@ class TextStream(StopChecker):
         return text
 
     def _find(self, stop: str, length: int) -> int:
-        """Returns where `stop` begins, -1 where it does not; the text had `length` characters
+        """Return where `stop` begins, -1 where it does not; the text had `length` characters
         before the last token."""
         return self._text.find(stop, max(len(self._prefix), length - len(stop) + 1))
 
     def _begun(self, stop: str) -> int:
-        """Returns the length of the longest end of the text that begins `stop`."""
+        """Return the length of the longest end of the text that begins `stop`."""
         longest = min(len(stop) - 1, len(self._text) - len(self._prefix))
         return next((n for n in range(longest, 0, -1) if self._text.endswith(stop[:n])), 0)
 

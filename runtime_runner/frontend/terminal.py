@@ -110,7 +110,7 @@ def write(text: str) -> None:
 
 
 def cost_line(result: "Result") -> str:
-    """Returns what an answer cost, in one line."""
+    """Return what an answer cost, in one line."""
     stats = result.stats
     parts = [f"{len(result.token_ids)} tokens"]
     if stats.tokens_per_second is not None:
@@ -126,14 +126,14 @@ def cost_line(result: "Result") -> str:
 
 
 def read_turns() -> Iterator[str]:
-    """Yields the lines of a terminal, where they can be edited and recalled, or of standard input,
+    """Yield the lines of a terminal, where they can be edited and recalled, or of standard input,
     without blank lines."""
     lines = read_terminal() if sys.stdin.isatty() and sys.stdout.isatty() else read_pipe()
     return (line.strip() for line in lines if line.strip())
 
 
 def read_terminal() -> Iterator[str]:
-    """Yields typed lines; Ctrl-C drops a line, Ctrl-D ends. Lines pasted at once are one turn."""
+    """Yield typed lines; Ctrl-C drops a line, Ctrl-D ends. Lines pasted at once are one turn."""
     with suppress(ImportError):  # not every Python has it
         import readline  # `input` edits with it from now on
 
@@ -149,7 +149,7 @@ def read_terminal() -> Iterator[str]:
 
 
 def read_pipe() -> Iterator[str]:
-    """Yields the lines of standard input. Raises PromptError for what is not text."""
+    """Yield the lines of standard input. Raises PromptError for what is not text."""
     try:
         yield from sys.stdin
     except UnicodeDecodeError as error:

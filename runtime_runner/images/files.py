@@ -25,7 +25,7 @@ PRINTED = 40  # characters of a URL
 
 
 def read_file(path: Path) -> bytes:
-    """Returns the content of a file. Raises PromptError for one that cannot be read, or is too
+    """Return the content of a file. Raises PromptError for one that cannot be read, or is too
     long."""
     try:
         with path.open("rb") as file:
@@ -43,7 +43,7 @@ def is_url(text: str) -> bool:
 
 
 def decode_url(url: str) -> bytes:
-    """Returns the bytes in a `data:` URL. Raises PromptError for any other URL, since nothing is
+    """Return the bytes in a `data:` URL. Raises PromptError for any other URL, since nothing is
     fetched, and for a damaged one."""
     head, comma, body = url.partition(",")
     if not head.lower().startswith(DATA) or not comma:
@@ -59,7 +59,7 @@ def decode_url(url: str) -> bytes:
 
 
 def decode_image(content: bytes, where: str) -> "Image":
-    """Returns the image in a file's bytes, as `to_rgb` does. Raises PromptError for one that is
+    """Return the image in a file's bytes, as `to_rgb` does. Raises PromptError for one that is
     damaged, too large, animated, or in another format than `FORMATS`."""
     check_installed("PIL", extra="images")
     from PIL import Image, UnidentifiedImageError
@@ -76,7 +76,7 @@ def decode_image(content: bytes, where: str) -> "Image":
 
 
 def to_rgb(image: "Image", where: str) -> "Image":
-    """Returns an image in RGB, rotated as its EXIF data says. Raises PromptError as `decode_image`
+    """Return an image in RGB, rotated as its EXIF data says. Raises PromptError as `decode_image`
     does."""
     from PIL import ImageOps
 

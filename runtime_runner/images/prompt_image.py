@@ -41,7 +41,7 @@ class PromptImage:
 
     @classmethod
     def of_patches(cls, count: int, patches: ImagePatches) -> "PromptImage":
-        """Returns an image that the program encodes to `count` rows."""
+        """Return an image that the program encodes to `count` rows."""
         digest = hashlib.sha256(f"{count} {patches.limit}".encode())
         for tensor in (patches.pixels, patches.positions):
             digest.update(tensor.contiguous().numpy().tobytes())
@@ -49,7 +49,7 @@ class PromptImage:
 
     @classmethod
     def of_rows(cls, rows: Tensor, width: int) -> "PromptImage":
-        """Returns an image with given rows. Raises PromptError unless they are finite numbers
+        """Return an image with given rows. Raises PromptError unless they are finite numbers
         [count, `width`]."""
         if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
             raise PromptError(
@@ -74,7 +74,7 @@ class PlacedImage:
         return self.start, self.start + self.image.count
 
     def keys(self) -> list[int]:
-        """Returns for each row a number that is no token's and no other image's."""
+        """Return for each row a number that is no token's and no other image's."""
         first = int(self.image.digest[:32], 16) << 32
         return [-1 - first - row for row in range(self.image.count)]
 

@@ -31,7 +31,7 @@ class ImageReader:
         self._directory, self.images = directory, images
 
     def read(self, source: Source, image_tokens: int | None = None) -> PromptImage:
-        """Returns an image of at most `image_tokens` rows of a prompt, the artifact's own number if
+        """Return an image of at most `image_tokens` rows of a prompt, the artifact's own number if
         None.
 
         Raises PromptError for an image that cannot be read, and SettingError for a number that is
@@ -49,7 +49,7 @@ class ImageReader:
         return self._process(image, where, limit)
 
     def _open(self, source: Source) -> tuple[Any, str]:
-        """Returns a PIL image, and its name for error lines."""
+        """Return a PIL image, and its name for error lines."""
         if isinstance(source, bytes):
             return decode_image(source, "image"), "image"
         if isinstance(source, str) and is_url(source):

@@ -78,7 +78,7 @@ class AnswerStream:
             self._metrics.failed("failed")
 
     async def parts(self) -> AsyncIterator[AnswerPart]:
-        """Yields parts up to the end of the last answer. Raises RequestFailed where the engine
+        """Yield parts up to the end of the last answer. Raises RequestFailed where the engine
         cannot finish one, TimeoutError, and exceptions that were put."""
         while self._remaining:
             index, item = await self._queue.get()
@@ -90,7 +90,7 @@ class AnswerStream:
             yield index, item
 
     async def results(self) -> list[Result]:
-        """Returns all answers, in order. Raises as `parts` does."""
+        """Return all answers, in order. Raises as `parts` does."""
         ended = {index: item async for index, item in self.parts() if isinstance(item, Result)}
         return [ended[index] for index in sorted(ended)]
 
@@ -135,7 +135,7 @@ class AnswerWriter:
 
 
 def trace(tokens: Tokens, detokenizer: Detokenizer) -> dict[str, Any]:
-    """Returns the tokens of a round, each with the text that it completes. The first `accepted`
+    """Return the tokens of a round, each with the text that it completes. The first `accepted`
     tokens are drafts."""
     return {
         "tokens": [{"id": token, "text": detokenizer.add(token)} for token in tokens.tokens],

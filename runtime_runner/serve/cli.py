@@ -73,7 +73,7 @@ class ServeSpec(msgspec.Struct, kw_only=True, frozen=True):
         check_fields(self)
 
     def settings(self) -> "ServerSettings":
-        """Returns the settings of the server. Raises SettingError as `read_keys` does."""
+        """Return the settings of the server. Raises SettingError as `read_keys` does."""
         from eagle_aot.runtime_runner.serve.service import ServerSettings
 
         return ServerSettings(
@@ -85,7 +85,7 @@ class ServeSpec(msgspec.Struct, kw_only=True, frozen=True):
         )
 
     def load_options(self) -> dict[str, Any]:
-        """Returns the options of `load_artifact`."""
+        """Return the options of `load_artifact`."""
         return {
             "executor": self.executor,
             "drafter": self.drafter,
@@ -142,7 +142,7 @@ def load(spec: ServeSpec) -> "Runner":
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """Returns the API keys in a file. Raises SettingError where there are none."""
+    """Return the API keys in a file. Raises SettingError where there are none."""
     try:
         content = path.read_bytes()[:MAX_KEY_BYTES].decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -125,7 +125,7 @@ class EngineTimeCollector(Collector):
         self._host = 0.0
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yields the counters. Called in the thread that answers clients."""
+        """Yield the counters. Called in the thread that answers clients."""
         launches = self._steps.launches
         rounds, prompts = launches.rounds_seconds, launches.prompts_seconds
         seconds = CounterMetricFamily(

@@ -29,7 +29,7 @@ class Server(uvicorn.Server):
         worker.drain()
 
     async def on_tick(self, counter: int) -> bool:
-        """Returns whether to stop; called every tenth of a second."""
+        """Return whether to stop; called every tenth of a second."""
         worker = self._service.worker
         if worker.draining and (self.force_exit or not worker.pending):
             return True

@@ -83,7 +83,7 @@ class ServedModel:
         return self._tokenizer.bytes_of
 
     async def read(self, prompt: Prompt, *, raw: bool) -> TokenizedPrompt:
-        """Returns the token ids of a prompt, and its images. Raises as `PromptReader.read` does."""
+        """Return the token ids of a prompt, and its images. Raises as `PromptReader.read` does."""
         async with self._reading:  # the reader is not safe for two threads
             return await asyncio.to_thread(self._reader.read, prompt, raw=raw)
 

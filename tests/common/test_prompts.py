@@ -53,9 +53,9 @@ def test_a_bad_line_is_named(line: str) -> None:
 def test_messages_are_a_prompt() -> None:
     turns = [{"role": r, "content": c} for r, c in zip(("system", "user"), "ab", strict=True)]
     line = '{"id": 3, "messages": [{"role": "system", "content": "a"}, '
-    found = list(parse_jsonl(line + '{"role": "user", "content": "b", "name": "Ada"}]}', "where"))
-    assert found == [turns]
-    assert [is_ids(prompt) for prompt in (*found, "a", [1, 2], [])] == [False, False, True, True]
+    prompts = list(parse_jsonl(line + '{"role": "user", "content": "b", "name": "Ada"}]}', "where"))
+    assert prompts == [turns]
+    assert [is_ids(prompt) for prompt in (*prompts, "a", [1, 2], [])] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_messages_are_a_prompt() -> None:
         ('{"messages": []}', "where:1: messages: the last one must be the user's"),
     ],
 )
-def test_what_is_wrong_with_messages_is_said(line: str, message: str) -> None:
+def test_an_error_says_what_is_wrong_with_messages(line: str, message: str) -> None:
     with pytest.raises(PromptError, match=message):
         list(parse_jsonl(line, "where"))
 

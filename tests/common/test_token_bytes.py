@@ -19,7 +19,7 @@ def shipped() -> Tokenizer:
 
 
 def sentence_piece() -> TokenBytes:
-    """As Gemma's own writes spaces and bytes."""
+    """Returns the bytes of a vocabulary with Gemma's spaces and bytes."""
     pieces = ["<unk>", "<s>", "\u2581Ada", "a\u2581\u2581b", "<0xF0>", "<0x9f>", "é"]
     made = Backend(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[]))
     made.add_special_tokens(["<s>"])

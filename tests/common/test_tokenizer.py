@@ -191,7 +191,7 @@ def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_that_cannot_encode_a_prompt_is_an_error(directory: Path) -> None:
-    """The token for all that a vocabulary lacks is found to be missing when it is needed."""
+    """The vocabulary lacks its own unknown token, which is noticed when a prompt needs it."""
     made = tokenizers.Tokenizer(models.WordLevel({"Tom": 0, "Ada": 1}, unk_token="<unk>"))
     made.add_special_tokens(SPECIAL)
     made.save(str(directory / VOCABULARY))

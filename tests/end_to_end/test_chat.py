@@ -71,7 +71,7 @@ def test_a_chat_prints_what_a_file_of_its_messages_does(
 
 
 def probe(runner: Runner, prompt: list[int], reuse: bool) -> tuple[int, int, Tensor]:
-    """Returns how many rows were reused, the first new token, and logits of a few rows after it."""
+    """Return how many rows were reused, the first new token, and logits of a few rows after it."""
     result = runner.generate(prompt, 1, reuse=reuse)
     rows = torch.tensor([[7, 8, 9]])
     step = chain_rows(rows, torch.tensor([len(prompt)]), torch.tensor([0]), runner.constants.tail)

@@ -26,7 +26,7 @@ def client(picture_runner: Runner) -> Iterator[TestClient]:
 
 
 def request_body(url: str, **image: Any) -> dict[str, Any]:
-    """Returns a request whose turn is an image and a text after it."""
+    """Return a request whose turn is an image and a text after it."""
     parts = [
         {"type": "image_url", "image_url": {"url": url, **image}},
         {"type": "text", "text": TEXT},

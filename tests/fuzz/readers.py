@@ -1,4 +1,4 @@
-"""What reads files that others wrote, each behind one function of a directory."""
+"""All readers of files that are not trusted, each as a function of a directory."""
 
 import json
 from collections.abc import Callable
@@ -95,16 +95,16 @@ def read_tokenizer(directory: Path) -> None:
 
 
 def read_manifest(directory: Path) -> None:
-    """An artifact's manifest: told, as the options of another export, and held against files."""
-    found = check_integrity(directory)
-    json.dumps(found.to_json())
-    "\n".join(report(found))
-    recorded_spec(found.manifest, directory)
-    found.manifest.verify(directory)
+    """Report an artifact's manifest, take its options for an export, and verify files by it."""
+    integrity = check_integrity(directory)
+    json.dumps(integrity.to_json())
+    "\n".join(report(integrity))
+    recorded_spec(integrity.manifest, directory)
+    integrity.manifest.verify(directory)
 
 
 def read_pictures(directory: Path) -> None:
-    """All pictures of a folder, made ready as the settings beside them say."""
+    """Read all images of a folder, with the settings in it."""
     reader = ImageReader(directory, INPUTS)
     for path in sorted(directory.iterdir()):
         if path.suffix != ".json":

@@ -55,7 +55,7 @@ class HttpRequest:
 
 
 def of_schema(schema: Json, components: Json) -> Values:
-    """Returns values of a JSON schema's types, of any size."""
+    """Return values of a JSON schema's types, of any size."""
     if "$ref" in schema:
         return of_schema(components[schema["$ref"].rpartition("/")[2]], components)
     if "anyOf" in schema:
@@ -73,7 +73,7 @@ def of_schema(schema: Json, components: Json) -> Values:
 
 
 def of_object(schema: Json, components: Json) -> Values:
-    """Returns objects with all required properties and some of the others."""
+    """Return objects with all required properties and some of the others."""
     if "properties" not in schema:
         keys = st.integers(-1, 1100).map(str) | TEXTS
         return st.dictionaries(keys, of_schema(schema["additionalProperties"], components))
@@ -85,7 +85,7 @@ def of_object(schema: Json, components: Json) -> Values:
 
 @st.composite
 def bodies(draw: st.DrawFn, good: Json, schema: Json, components: Json) -> bytes:
-    """Returns a valid body with a few parameters changed, left out or added."""
+    """Return a valid body with a few parameters changed, left out or added."""
     body = dict(good)
     for name in draw(st.lists(st.sampled_from(sorted(schema["properties"])), max_size=3)):
         alike = of_schema(schema["properties"][name], components)
@@ -99,7 +99,7 @@ def bodies(draw: st.DrawFn, good: Json, schema: Json, components: Json) -> bytes
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
-    """Returns a body cut off, with bytes changed, or in another encoding."""
+    """Return a body cut off, with bytes changed, or in another encoding."""
     content = draw(whole)
     at = draw(st.integers(0, len(content)))
     kind = draw(st.sampled_from(["cut", "changed", "twice", "utf-16", "bom"]))
@@ -122,7 +122,7 @@ MADE_UP = [
 
 
 def requests(openapi: Json, good: Mapping[str, Json]) -> st.SearchStrategy[HttpRequest]:
-    """Returns requests to an application with this schema; `good` has a valid body for each path
+    """Return requests to an application with this schema; `good` has a valid body for each path
     that takes one."""
     components = openapi["components"]["schemas"]
     posts: list[st.SearchStrategy[HttpRequest]] = []

@@ -59,7 +59,7 @@ class Client:
         return self._loop.run(asyncio.wait_for(work, SECONDS))
 
     def send_valid(self, path: str, body: Any) -> dict[int, str]:
-        """Returns the texts of a request that must be answered."""
+        """Return the texts of a request that must be answered."""
         answer = self.send(HttpRequest("POST", path, json.dumps(body).encode()))
         assert answer.status_code == 200, answer.text
         return texts(answer)
@@ -119,7 +119,7 @@ def check_refusal(answer: httpx.Response) -> None:
 
 
 def plain_body(request: HttpRequest, answer: httpx.Response) -> dict[str, Any]:
-    """Returns the body that requests the same texts, whole and without drafts."""
+    """Return the body that requests the same texts, whole and without drafts."""
     body: dict[str, Any] = json.loads(request.content)
     for name in ("chain_len", "tree", "stream", "stream_options", "trace"):
         body.pop(name, None)
@@ -127,7 +127,7 @@ def plain_body(request: HttpRequest, answer: httpx.Response) -> dict[str, Any]:
 
 
 def objects(answer: httpx.Response) -> list[dict[str, Any]]:
-    """Returns the object of a response, or those of a stream, which must be complete."""
+    """Return the object of a response, or those of a stream, which must be complete."""
     if answer.headers["content-type"] == JSON:
         return [answer.json()]
     *events, done, end = answer.text.split("\n\n")
@@ -136,7 +136,7 @@ def objects(answer: httpx.Response) -> list[dict[str, Any]]:
 
 
 def texts(answer: httpx.Response) -> dict[int, str]:
-    """Returns the texts of choices, by their indices."""
+    """Return the texts of choices, by their indices."""
     by_index: dict[int, str] = {}
     for choice in choices(answer):
         part = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
@@ -146,12 +146,12 @@ def texts(answer: httpx.Response) -> dict[int, str]:
 
 
 def choices(answer: httpx.Response) -> list[dict[str, Any]]:
-    """Returns all choices, or their parts."""
+    """Return all choices, or their parts."""
     return [choice for part in objects(answer) for choice in part["choices"]]
 
 
 def seed(answer: httpx.Response) -> int | None:
-    """Returns the seed of the first choice, None where nothing is drawn; the last part of a stream
+    """Return the seed of the first choice, None where nothing is drawn; the last part of a stream
     has it."""
     ends = (choice for choice in choices(answer) if choice["finish_reason"])
     return next(choice["seed"] for choice in ends if choice["index"] == 0)

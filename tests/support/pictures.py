@@ -1,4 +1,4 @@
-"""Pictures that are made up, and what transformers says behind them."""
+"""Images made for tests, and the texts of transformers after them."""
 
 import io
 from functools import cache
@@ -26,11 +26,11 @@ INPUTS = ImageInputs(
     sees_whole=True,
     drafter_reads_images=False,
 )
-"""Of a program that nobody has."""
+"""The inputs of a program that does not exist."""
 
 
 def drawn(height: int, width: int, seed: int = 0) -> Image.Image:
-    """With structure at several scales."""
+    """Returns an image with structure at several scales."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     waves = (rng.uniform(0.02, 0.3, 2) for _ in range(3))
@@ -40,7 +40,7 @@ def drawn(height: int, width: int, seed: int = 0) -> Image.Image:
 
 
 def stored(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    """As a file of that kind."""
+    """Returns the image as a file."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
@@ -48,7 +48,7 @@ def stored(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 @torch.no_grad()
 def transformers_text(target_dir: Path, prompt: TokenizedPrompt, count: int) -> list[int]:
-    """The greedy text of `count` tokens behind a prompt."""
+    """Returns the greedy text of `count` tokens after a prompt."""
     inputs = transformers_inputs(prompt, [])
     whole = transformers_model(target_dir).generate(
         **inputs,
@@ -64,12 +64,12 @@ def transformers_text(target_dir: Path, prompt: TokenizedPrompt, count: int) -> 
 
 @torch.no_grad()
 def transformers_shortfall(target_dir: Path, prompt: TokenizedPrompt, text: list[int]) -> Tensor:
-    """How far below the best one each token's logit lies, in deviations of all that may follow:
-    0 where it is the greedy choice. Float32 [tokens]."""
+    """Returns how far each token's logit is below the largest one, in standard deviations of all
+    logits, float32 [tokens]; 0 for the greedy choice."""
     logits = transformers_model(target_dir)(**transformers_inputs(prompt, text[:-1])).logits
-    behind = logits[0, len(prompt.tokens) - 1 :].index_fill(1, torch.tensor(NEVER), -torch.inf)
-    chosen = behind.gather(1, torch.tensor(text)[:, None])[:, 0]
-    return (behind.amax(dim=1) - chosen) / behind[:, : min(NEVER)].std(dim=1)
+    following = logits[0, len(prompt.tokens) - 1 :].index_fill(1, torch.tensor(NEVER), -torch.inf)
+    chosen = following.gather(1, torch.tensor(text)[:, None])[:, 0]
+    return (following.amax(dim=1) - chosen) / following[:, : min(NEVER)].std(dim=1)
 
 
 @cache
@@ -83,7 +83,7 @@ def transformers_model(target_dir: Path) -> Any:
 
 
 def transformers_inputs(prompt: TokenizedPrompt, text: list[int]) -> dict[str, Tensor]:
-    """A prompt with its pictures, and text behind it."""
+    """Returns the inputs of a prompt with its images, and a text after it."""
     ids = torch.tensor([[*prompt.tokens, *text]])
     contents = [placed.image.content for placed in prompt.images]
     patches = [content for content in contents if isinstance(content, ImagePatches)]

@@ -15,7 +15,7 @@ SECONDS = 120.0
 
 
 class Server:
-    """Listening. `client` is OpenAI's own, `http` speaks whatever it is given."""
+    """A server that listens; `client` is OpenAI's own, `http` sends any request."""
 
     def __init__(self, process: "subprocess.Popen[str]", url: str, key: str) -> None:
         self.process, self.url = process, url
@@ -24,7 +24,7 @@ class Server:
 
     @property
     def model(self) -> str:
-        """Its only one."""
+        """The name of the server's model."""
         (model,) = self.client.models.list().data
         return model.id
 
@@ -34,7 +34,7 @@ class Server:
         return sum(float(line.split()[1]) for line in lines if line.split()[0] == name)
 
     def stop(self, sig: int = signal.SIGTERM) -> None:
-        """Tell it to, once."""
+        """Send the server a signal."""
         self.process.send_signal(sig)
 
 

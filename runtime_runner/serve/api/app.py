@@ -39,7 +39,7 @@ PAGE_HEADERS = {
 
 
 def make_app(service: Service) -> FastAPI:
-    """Returns the application of one artifact."""
+    """Return the application of one artifact."""
     app = FastAPI(
         title="eagle-aot",
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
@@ -76,7 +76,7 @@ class BodyLimit:
 
 
 def open_endpoints(service: Service) -> APIRouter:
-    """Returns the endpoints that need no key."""
+    """Return the endpoints that need no key."""
     router = APIRouter()
     router.mount("/page", StaticFiles(directory=PAGE))
 
@@ -97,7 +97,7 @@ def open_endpoints(service: Service) -> APIRouter:
 
 
 def api_endpoints(service: Service) -> APIRouter:
-    """Returns the endpoints of the OpenAI API."""
+    """Return the endpoints of the OpenAI API."""
     router = APIRouter(prefix="/v1")
     model, name = service.model, service.model.settings.model
     card = {"id": name, "object": "model", "created": model.created, "owned_by": "eagle-aot"}
@@ -143,7 +143,7 @@ def api_endpoints(service: Service) -> APIRouter:
 def response_builder(
     kind: type[ResponseBuilder], model: ServedModel, body: GenerationRequest, count: int
 ) -> ResponseBuilder:
-    """Returns what builds the response with `count` answers."""
+    """Return what builds the response with `count` answers."""
     all_tokens = body.num_prompt_logprobs is not None
     visible = [VisibleLogprobs(all_tokens=all_tokens) for _ in range(count)]
     return kind(
@@ -156,7 +156,7 @@ def response_builder(
 
 
 def key_check(service: Service) -> Callable[[Request], None]:
-    """Returns a function that raises ApiError for a request without one of the keys, if there are
+    """Return a function that raises ApiError for a request without one of the keys, if there are
     any."""
     keys = [key.encode() for key in service.model.settings.keys]
 
@@ -171,7 +171,7 @@ def key_check(service: Service) -> Callable[[Request], None]:
 
 
 def conversation_key(messages: Sequence[Message]) -> str:
-    """Returns what all requests of a conversation share: the messages up to the user's first."""
+    """Return what all requests of a conversation share: the messages up to the user's first."""
     first = next(i for i, message in enumerate(messages) if message["role"] == "user")
     return json.dumps(messages[: first + 1])
 

@@ -46,7 +46,7 @@ class ApiError(Exception):
 
 
 def api_error(error: Exception) -> ApiError:
-    """Returns the error for an exception that a request may raise; any other one is a bug, and
+    """Return the error for an exception that a request may raise; any other one is a bug, and
     clients get no details."""
     if isinstance(error, ApiError):
         return error
@@ -65,7 +65,7 @@ def api_error(error: Exception) -> ApiError:
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """Returns an `ErrorResponse` as JSON."""
+    """Return an `ErrorResponse` as JSON."""
     kinds = {401: "authentication_error", 429: "rate_limit_error"}
     server_side = "server_error" if error.status >= 500 else "invalid_request_error"
     body = ErrorBody(
@@ -78,7 +78,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def error_response(error: ApiError) -> JSONResponse:
-    """Returns the response for an error."""
+    """Return the response for an error."""
     headers = {"Retry-After": str(RETRY_AFTER)} if error.status in (429, 503) else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -108,7 +108,7 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def first_problem(error: RequestValidationError) -> ApiError:
-    """Returns what is wrong with the first wrong parameter of a request, in one line; where it may
+    """Return what is wrong with the first wrong parameter of a request, in one line; where it may
     have several forms, what each of them requires."""
     problem, *others = error.errors()
     if problem["type"] == "extra_forbidden":
@@ -124,6 +124,6 @@ def first_problem(error: RequestValidationError) -> ApiError:
 
 
 def parameter_of(problem: dict[str, Any]) -> str:
-    """Returns the path of a parameter in the request, without pydantic's names for its forms."""
+    """Return the path of a parameter in the request, without pydantic's names for its forms."""
     path = takewhile(lambda part: not FORM.search(str(part)), problem["loc"][1:])
     return one_line(".".join(map(str, path)))

@@ -55,7 +55,7 @@ class TextPart(Strict):
     text: RequestText
 
     def part(self) -> Part:
-        """Returns the part of a prompt."""
+        """Return the part of a prompt."""
         return {"type": "text", "text": self.text}
 
 
@@ -74,7 +74,7 @@ class ImagePart(Strict):
     image_url: DataUrl
 
     def part(self) -> Part:
-        """Returns the part of a prompt."""
+        """Return the part of a prompt."""
         return {
             "type": "image_url",
             "image_url": {"url": self.image_url.url},
@@ -99,7 +99,7 @@ class ChatMessage(Strict):
     tool_calls: None = None
 
     def message(self) -> Message:
-        """Returns the message of a prompt, with parts only where there are images."""
+        """Return the message of a prompt, with parts only where there are images."""
         role = "system" if self.role == "developer" else self.role
         parts = self.content
         if isinstance(parts, str):
@@ -166,7 +166,7 @@ class GenerationRequest(Strict):
         return None
 
     def parameters(self, max_new_tokens: int) -> list[GenerationParams]:
-        """Returns the parameters of each answer to a prompt.
+        """Return the parameters of each answer to a prompt.
 
         Raises SettingError for a value outside its range, and for options of a stream where no
         stream is requested.
@@ -208,11 +208,11 @@ class ChatCompletionRequest(GenerationRequest):
         return None
 
     def max_new_tokens(self, context: int) -> int:
-        """Returns the limit of an answer: unless it is given, the whole `context`."""
+        """Return the limit of an answer: unless it is given, the whole `context`."""
         return self.max_completion_tokens or self.max_tokens or context
 
     def conversation(self) -> list[Message]:
-        """Returns all turns."""
+        """Return all turns."""
         return [message.message() for message in self.messages]
 
 
@@ -241,14 +241,14 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs if self.echo else None
 
     def max_new_tokens(self) -> int:
-        """Returns the limit of an answer. Raises SettingError for 0 tokens where no log
+        """Return the limit of an answer. Raises SettingError for 0 tokens where no log
         probabilities of the prompt are requested."""
         if not self.max_tokens and self.num_prompt_logprobs is None:
             raise SettingError("max_tokens 0: needs echo: true and logprobs")
         return self.max_tokens
 
     def prompts(self) -> list[str | list[int]]:
-        """Returns the prompts. Raises PromptError for text and ids together."""
+        """Return the prompts. Raises PromptError for text and ids together."""
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]

@@ -29,7 +29,7 @@ class ClientDisconnected(Exception):
 async def respond(
     connection: Request, request: GenerationRequest, stream: AnswerStream, builder: ResponseBuilder
 ) -> Response:
-    """Returns the whole response, or one of events. The stream is closed when it has been read."""
+    """Return the whole response, or one of events. The stream is closed when it has been read."""
     streams = False
     try:
         if not request.stream:
@@ -54,7 +54,7 @@ async def events(
     first: AnswerPart,
     others: AsyncIterator[AnswerPart],
 ) -> AsyncIterator[bytes]:
-    """Yields the events of a stream. A failure is its last event."""
+    """Yield the events of a stream. A failure is its last event."""
     results: dict[int, Result] = {}
     no_usage = {"usage": None} if request.include_usage else {}  # the last chunk alone has it
     try:
@@ -83,12 +83,12 @@ async def events(
 
 
 def event(content: dict[str, Any]) -> bytes:
-    """Returns a server-sent event."""
+    """Return a server-sent event."""
     return f"data: {json.dumps(content)}\n\n".encode()
 
 
 async def until_disconnect(connection: Request, work: Awaitable[T]) -> T:
-    """Returns the result of `work`. Raises ClientDisconnected if the client leaves first."""
+    """Return the result of `work`. Raises ClientDisconnected if the client leaves first."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(disconnected(connection))
     try:

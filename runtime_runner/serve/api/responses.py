@@ -39,7 +39,7 @@ class VisibleLogprobs:
         return visible
 
     def finish(self, result: Result) -> list[TokenLogprobs]:
-        """Returns the last tokens, which have no text, unless they ended the answer."""
+        """Return the last tokens, which have no text, unless they ended the answer."""
         if result.finish_reason == "stop" and not self._all_tokens:
             return []
         return self._pending
@@ -64,22 +64,22 @@ class ResponseBuilder(ABC):
 
     @abstractmethod
     def content(self, result: Result) -> dict[str, Any]:
-        """Returns the field of a choice that has its text."""
+        """Return the field of a choice that has its text."""
 
     @abstractmethod
     def delta(self, text: str | None) -> dict[str, Any]:
-        """Returns the field of a chunk that has its text; None at a choice's end."""
+        """Return the field of a chunk that has its text; None at a choice's end."""
 
     @abstractmethod
     def logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        """Returns the log probabilities of tokens in the endpoint's form."""
+        """Return the log probabilities of tokens in the endpoint's form."""
 
     def first_chunk(self, index: int) -> dict[str, Any] | None:
-        """Returns what a stream has before a choice's first text, None for nothing."""
+        """Return what a stream has before a choice's first text, None for nothing."""
         return None
 
     def full(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Returns a response that is no stream."""
+        """Return a response that is no stream."""
         choices = [
             {
                 "index": index,
@@ -91,7 +91,7 @@ class ResponseBuilder(ABC):
         return self._object(self.OBJECT, choices, usage=usage(results, self.n))
 
     def chunk(self, index: int, piece: AnswerDelta) -> dict[str, Any]:
-        """Returns the chunk of a stream with more of a choice."""
+        """Return the chunk of a stream with more of a choice."""
         tokens: list[TokenLogprobs] = []
         if self.visible_logprobs:
             tokens = self.visible_logprobs[index].add(piece.logprobs, piece.text)
@@ -99,13 +99,13 @@ class ResponseBuilder(ABC):
         return self._chunk(index, self.delta(piece.text), logprobs=logprobs, finish_reason=None)
 
     def last_chunk(self, index: int, result: Result) -> dict[str, Any]:
-        """Returns the chunk of a stream that ends a choice."""
+        """Return the chunk of a stream that ends a choice."""
         tokens = self.visible_logprobs[index].finish(result) if self.visible_logprobs else []
         logprobs = self.logprobs(tokens) if tokens else None
         return self._chunk(index, self.delta(None), **ending(result, logprobs))
 
     def usage_chunk(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Returns the chunk of a stream that has its usage."""
+        """Return the chunk of a stream that has its usage."""
         return self._object(self.CHUNK_OBJECT, [], usage=usage(results, self.n))
 
     def _all_logprobs(self, index: int, result: Result) -> dict[str, Any] | None:
@@ -167,13 +167,13 @@ class CompletionResponseBuilder(ResponseBuilder):
 
 
 def ending(result: Result, logprobs: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the fields of a choice that are known at its end."""
+    """Return the fields of a choice that are known at its end."""
     reason = FINISH_REASONS.get(result.finish_reason, result.finish_reason)
     return {"logprobs": logprobs, "finish_reason": reason, "seed": result.parameters.seed}
 
 
 def usage(results: Sequence[Result], n: int) -> dict[str, Any]:
-    """Returns the tokens of a request's prompts, each counted once, and of all its answers, `n` for
+    """Return the tokens of a request's prompts, each counted once, and of all its answers, `n` for
     each prompt, and what speculation did for them."""
     firsts = results[::n]
     prompt = sum(result.prompt_tokens for result in firsts)
@@ -195,7 +195,7 @@ def usage(results: Sequence[Result], n: int) -> dict[str, Any]:
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> dict[str, Any]:
-    """Returns log probabilities as /v1/chat/completions has them. Special tokens have a name and no
+    """Return log probabilities as /v1/chat/completions has them. Special tokens have a name and no
     bytes."""
 
     def entry(token: int, logprob: float | None) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def chat_logprobs(tokens: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> dict
 
 
 def completion_logprobs(tokens: Sequence[TokenLogprobs], bytes_of: TokenBytes) -> dict[str, Any]:
-    """Returns log probabilities as /v1/completions has them: the likeliest tokens by their texts,
+    """Return log probabilities as /v1/completions has them: the likeliest tokens by their texts,
     the token itself among them, and null for a prompt's first token."""
 
     def top(token: TokenLogprobs) -> dict[str, float] | None:
@@ -231,7 +231,7 @@ def completion_logprobs(tokens: Sequence[TokenLogprobs], bytes_of: TokenBytes) -
 
 
 def printed(content: bytes) -> str:
-    """Returns bytes as text, or as escapes where they are no whole characters."""
+    """Return bytes as text, or as escapes where they are no whole characters."""
     try:
         return content.decode()
     except UnicodeDecodeError:

@@ -20,7 +20,7 @@ def open_artifact(artifact: Path, key: str, **options: Any) -> Runner:
 
 
 def gpus_of(manifest: Manifest) -> float:
-    """Returns the GPUs of an engine as Ray counts them: one for an artifact for GPUs, if there are
+    """Return the GPUs of an engine as Ray counts them: one for an artifact for GPUs, if there are
     any."""
     return float(manifest.backend == "cuda" and torch.cuda.is_available())
 

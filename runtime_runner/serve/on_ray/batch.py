@@ -75,7 +75,7 @@ def main(
 
 
 def generation_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of `Runner.generate` that the command line has."""
+    """Return the options of `Runner.generate` that the command line has."""
     same_names = "max_new_tokens", "system", "raw_prompt", "ignore_eos", "echo"
     stops = {"stop_ids": options["stop_id"], "stop_texts": options["stop"]}
     return {name: options[name] for name in same_names} | stops | choice_of(options)
@@ -93,7 +93,7 @@ def appending(path: Path) -> Iterator[BinaryIO]:
 
 
 def whole_lines(path: Path) -> int:
-    """Returns the number of answers in a file, and cuts off the last one where a run was killed
+    """Return the number of answers in a file, and cuts off the last one where a run was killed
     while it wrote it.
 
     Raises SettingError for a file of anything else, which is left as it is.
@@ -139,7 +139,7 @@ def raise_failures(path: Path) -> None:
 def answer_lines(
     artifact: Path, prompts: Sequence[Prompt], replicas: int, options: dict[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each prompt, in their order. When an engine dies, a new one is started and
+    """Yield a line for each prompt, in their order. When an engine dies, a new one is started and
     its block of prompts answered again, as often as necessary: Ray Data's default, which has no
     argument."""
     if not prompts:

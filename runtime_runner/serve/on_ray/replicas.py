@@ -79,7 +79,7 @@ class Replica:
         self._service.worker.start()
 
     async def parts(self, request: AnswerRequest) -> AsyncIterator[StreamItem]:
-        """Yields the parts of one answer. What `Service.submit` and `AnswerStream.parts` raise is
+        """Yield the parts of one answer. What `Service.submit` and `AnswerStream.parts` raise is
         yielded last: raised, it would be a failure of the replica."""
         try:
             stream = self._service.submit(request)
@@ -198,7 +198,7 @@ class ReplayFilter:
             counter.seen = 0
 
     def unseen(self, delta: AnswerDelta) -> AnswerDelta:
-        """Returns what is new in a part."""
+        """Return what is new in a part."""
         text = delta.text[self._characters.add(len(delta.text)) :]
         logprobs = delta.logprobs[self._logprobs.add(len(delta.logprobs)) :]
         trace = dict(delta.trace)

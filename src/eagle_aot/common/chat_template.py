@@ -19,7 +19,7 @@ from jinja2.utils import Namespace
 
 
 def compile_template(text: str) -> Template:
-    """Returns a template to render. Raises TemplateError for a text that is none."""
+    """Return a template to render. Raises TemplateError for a text that is none."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -41,7 +41,7 @@ class GenerationTag(Extension):
     tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Returns a block that renders what stands between the tags."""
+        """Return a block that renders what stands between the tags."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         call = self.call_method("_render")
@@ -55,11 +55,11 @@ class SafeDict:
     """`dict` without the attributes of a class."""
 
     def __call__(self, *pairs: Any, **values: Any) -> dict[Any, Any]:
-        """Returns a new dict."""
+        """Return a new dict."""
         return dict(*pairs, **values)
 
     def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
-        """Returns a dict of equal values."""
+        """Return a dict of equal values."""
         return dict.fromkeys(keys, value)
 
 
@@ -90,7 +90,7 @@ def tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Returns JSON; jinja2's own filter would escape the characters of HTML."""
+    """Return JSON; jinja2's own filter would escape the characters of HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -101,7 +101,7 @@ def tojson(
 
 
 def strftime_now(form: str) -> str:
-    """Returns the local date and time."""
+    """Return the local date and time."""
     return datetime.now().strftime(form)
 
 

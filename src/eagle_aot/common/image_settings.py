@@ -39,21 +39,21 @@ class ImageSettings(Struct, frozen=True, kw_only=True):
     image_processor_type: str = KINDS[0]
 
     def options(self) -> dict[str, Any]:
-        """Returns the arguments of transformers' class."""
+        """Return the arguments of transformers' class."""
         values = structs.asdict(self)
         del values["image_processor_type"]
         return values
 
 
 def processor_file(directory: Path) -> Path | None:
-    """Returns the file with the settings in a checkpoint's or an artifact's directory, None where
+    """Return the file with the settings in a checkpoint's or an artifact's directory, None where
     there is none."""
     paths = (directory / name for name in PROCESSOR_FILES)
     return next((path for path in paths if path.is_file()), None)
 
 
 def read_settings(path: Path | None) -> ImageSettings:
-    """Returns the settings of a file, transformers' defaults for None. Raises ArtifactError for a
+    """Return the settings of a file, transformers' defaults for None. Raises ArtifactError for a
     file that is damaged or has settings of another processor."""
     if path is None:
         return ImageSettings()

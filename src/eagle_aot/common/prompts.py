@@ -62,7 +62,7 @@ class PromptLine(msgspec.Struct):
 def read_prompts(
     prompt: str | None, prompt_file: Path | None, prompts_jsonl: Path | None
 ) -> list[Prompt]:
-    """Returns the prompts of exactly one source; the file `-` is standard input.
+    """Return the prompts of exactly one source; the file `-` is standard input.
 
     Raises PromptError if it cannot be read.
     """
@@ -79,7 +79,7 @@ def read_prompts(
 
 
 def parse_jsonl(text: str, where: str) -> Iterator[Prompt]:
-    """Yields the prompt of each line: `{"prompt": "..."}`, which may have `"images": ["FILE"]`,
+    """Yield the prompt of each line: `{"prompt": "..."}`, which may have `"images": ["FILE"]`,
     `{"token_ids": [...]}` or `{"messages": [{"role": "user", "content": "..."}]}`. Blank lines are
     skipped.
 
@@ -101,7 +101,7 @@ def is_ids(prompt: str | Sequence[int] | Sequence[Message]) -> "TypeIs[Sequence[
 
 
 def check_messages(messages: object) -> list[Message]:
-    """Returns a conversation that ends with a user's turn. Raises PromptError for anything else."""
+    """Return a conversation that ends with a user's turn. Raises PromptError for anything else."""
     try:
         conversation = msgspec.convert(messages, list[Message])
     except INVALID as error:
@@ -124,18 +124,18 @@ def _check_parts(message: Message) -> None:
 
 
 def user(content: str | list[Part]) -> Message:
-    """Returns a turn of the user."""
+    """Return a turn of the user."""
     return {"role": "user", "content": content}
 
 
 def with_images(images: Sequence[Any], text: str) -> Message:
-    """Returns a turn of the user with a text after images."""
+    """Return a turn of the user with a text after images."""
     parts: list[Part] = [{"type": "image", "image": image} for image in images]
     return user([*parts, {"type": "text", "text": text}])
 
 
 def with_system(prompt: str | Sequence[Message], system: str | None) -> list[Message]:
-    """Returns a prompt as messages, after the system's text unless they begin with one."""
+    """Return a prompt as messages, after the system's text unless they begin with one."""
     turns = [user(prompt)] if isinstance(prompt, str) else [*prompt]
     if system is None or turns[0]["role"] == "system":
         return turns
@@ -143,7 +143,7 @@ def with_system(prompt: str | Sequence[Message], system: str | None) -> list[Mes
 
 
 def name_of(path: Path) -> str:
-    """Returns a file's name for an error line."""
+    """Return a file's name for an error line."""
     return "standard input" if path == STDIN else str(path)
 
 

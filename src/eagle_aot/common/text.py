@@ -5,13 +5,13 @@ LONGEST_LINE = 800
 
 
 def printable(text: str) -> str:
-    """Returns `text` with U+FFFD in place of line ends and control characters, which a terminal
+    """Return `text` with U+FFFD in place of line ends and control characters, which a terminal
     would execute instead of show."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def one_line(text: str) -> str:
-    """Returns `text` without line ends and escape sequences. A long one is cut in the middle: its
+    """Return `text` without line ends and escape sequences. A long one is cut in the middle: its
     end says what to do."""
     line = printable(" ".join(text.split()))
     if len(line) <= LONGEST_LINE:
@@ -21,5 +21,5 @@ def one_line(text: str) -> str:
 
 
 def gigabytes(count: int) -> str:
-    """Returns a number of bytes in GB, or in MB below one GB."""
+    """Return a number of bytes in GB, or in MB below one GB."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -22,7 +22,7 @@ class TokenBytes:
         self._byte_level = "ByteLevel" in repr(backend.decoder)
 
     def __call__(self, token: int) -> bytes:
-        """Returns a token's bytes, which need not be whole characters: the name of a special token,
+        """Return a token's bytes, which need not be whole characters: the name of a special token,
         no bytes for an id outside the vocabulary."""
         if (added := self._added.get(token)) is not None:
             return str(added).encode()
@@ -40,7 +40,7 @@ class TokenBytes:
 
 @cache
 def byte_of_character() -> dict[str, int]:
-    """Returns the byte that each character stands for in vocabularies of bytes, as GPT-2's is.
+    """Return the byte that each character stands for in vocabularies of bytes, as GPT-2's is.
 
     A byte that Latin-1 prints stands for itself; the others follow from U+0100 on, in order.
     """

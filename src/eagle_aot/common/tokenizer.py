@@ -108,7 +108,7 @@ class Tokenizer:
     def encode(
         self, prompt: str | Sequence[Message], raw: bool = False, system: str | None = None
     ) -> list[int]:
-        """Returns the token ids of a prompt as one user turn, of the bare text with `raw`, or of a
+        """Return the token ids of a prompt as one user turn, of the bare text with `raw`, or of a
         conversation up to where the next answer begins. `system` is added as `with_system` says.
 
         A beginning-of-sequence token comes first where the tokenizer itself puts one there, and
@@ -127,7 +127,7 @@ class Tokenizer:
         return ids
 
     def ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Returns the token ids of a text; `add_special_tokens` adds what the tokenizer puts around
+        """Return the token ids of a text; `add_special_tokens` adds what the tokenizer puts around
         every text. Raises PromptError for a text that is not Unicode."""
         try:
             text.encode("utf-8")
@@ -143,7 +143,7 @@ class Tokenizer:
     def render(
         self, messages: Sequence[Mapping[str, object]], add_generation_prompt: bool = True
     ) -> str:
-        """Returns the text of a conversation, with `add_generation_prompt` up to where an answer
+        """Return the text of a conversation, with `add_generation_prompt` up to where an answer
         begins. Raises ArtifactError where the template fails."""
         try:
             text: str = self._template.render(
@@ -158,11 +158,11 @@ class Tokenizer:
         return text
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Returns the text of ids."""
+        """Return the text of ids."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def word(self, token: int) -> str | None:
-        """Returns the vocabulary's name of a token."""
+        """Return the vocabulary's name of a token."""
         return self.backend.id_to_token(token)
 
     @cached_property
@@ -190,7 +190,7 @@ class Tokenizer:
 
 
 def read_tokenizer(directory: Path) -> Tokenizer:
-    """Returns the tokenizer in an artifact's directory.
+    """Return the tokenizer in an artifact's directory.
 
     Raises ArtifactError where there is none, where its files cannot be read, and where they are a
     checkpoint's that mean more than is read here.

@@ -25,7 +25,7 @@ def test_counts_by_definition() -> None:
     assert stats.accepted_lengths == [1, 1, 0, 1]
 
 
-def test_drafts_behind_a_stop_token_count_as_neither() -> None:
+def test_drafts_after_a_stop_token_are_not_counted() -> None:
     stats = Stats(chain_len=5)
     stats.add_round(drafted=5, accepted=2, emitted=2)
     assert (stats.reached, stats.accepted_at, stats.accepted) == ([1, 1], [1, 1], 2)
@@ -54,8 +54,8 @@ def request(chain: int, rounds: list[int]) -> Stats:
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(ROUNDS)
-def test_figures_agree_with_one_another(requests: tuple[int, list[list[int]]]) -> None:
-    """Of each request, and of all together, which count as one long request."""
+def test_figures_agree_with_each_other(requests: tuple[int, list[list[int]]]) -> None:
+    """For each request, and for all together, which count as one long request."""
     chain, parts = requests
     every = [request(chain, rounds) for rounds in parts]
     total = Stats.total(every)
@@ -109,7 +109,7 @@ def test_rounds_are_counted_by_the_shapes_that_were_chosen() -> None:
 
 
 def test_a_tree_is_counted_by_depth_and_by_rank() -> None:
-    """Of the root's three drafts the second was right, of the two behind it none."""
+    """The second of the root's three drafts was right, and none of the two after it."""
     stats = Stats(chain_len=3, tree=Shape(3, 3, 6))
     stats.add_round(6, 1, 2, ranks=(0, 1, 0, 0), offered_ranks=(0b111, 0b11, 0, 0))
     assert (stats.drafted, stats.accepted, stats.tau) == (6, 1, 2.0)
@@ -124,7 +124,7 @@ def test_a_tree_is_counted_by_depth_and_by_rank() -> None:
 
 
 def test_ranks_may_be_left_out() -> None:
-    """By a file of paths, or where the head finds two tokens as likely as one another."""
+    """By a file of paths, or when the head gives two tokens the same probability."""
     stats = Stats(chain_len=1, tree=Shape.of_paths(((0,), (2,))))
     stats.add_round(2, 1, 2, ranks=(0, 2), offered_ranks=(0b101, 0))
     assert (stats.offered_at_rank, stats.accepted_at_rank) == ([1, 0, 1], [0, 0, 1])

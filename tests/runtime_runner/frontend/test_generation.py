@@ -31,8 +31,8 @@ from support.runner.toy import (
 )
 
 
-def one() -> BatchState:
-    """One sequence."""
+def single() -> BatchState:
+    """Returns the state of one sequence."""
     return BatchState([0], TAIL, "cpu")
 
 
@@ -43,7 +43,7 @@ def one() -> BatchState:
     longest=st.integers(1, 40),
     min_prefill=st.integers(9, 12),
     pattern=st.lists(st.booleans(), min_size=1, max_size=9),
-    room=st.integers(1, 40),
+    max_new_tokens=st.integers(1, 40),
     chain_len=st.integers(1, 15),
     stop_ids=st.frozensets(st.integers(0, VOCAB - 1), max_size=2),
 )
@@ -53,18 +53,18 @@ def test_every_drafter_gives_the_plain_text(
     longest: int,
     min_prefill: int,
     pattern: list[bool],
-    room: int,
+    max_new_tokens: int,
     chain_len: int,
     stop_ids: frozenset[int],
 ) -> None:
-    endless = plain_text(prompt, seed, room)
-    last = next((i for i, token in enumerate(endless) if token in stop_ids), room)
+    endless = plain_text(prompt, seed, max_new_tokens)
+    last = next((i for i, token in enumerate(endless) if token in stop_ids), max_new_tokens)
     expected = endless[: last + 1]
     drafter = RecordingDrafter([*prompt, *endless], pattern)
     target = ToyTarget(seed, longest, min_prefill)
     runs: list[list[int]] = []
-    limits = Limits(max_new_tokens=room, stop_ids=stop_ids)
-    round_ = Round(target, drafter, chain_len, one())
+    limits = Limits(max_new_tokens=max_new_tokens, stop_ids=stop_ids)
+    round_ = Round(target, drafter, chain_len, single())
     output, stats = decode(round_, prompt, limits, runs.append)
     assert output == expected == [token for run in runs for token in run]
     assert target.forwards == stats.rounds + stats.prefill_chunks == stats.target_forwards
@@ -75,10 +75,10 @@ def test_every_drafter_gives_the_plain_text(
     assert stats.rounds - 1 <= stats.emitted - stats.accepted <= stats.rounds
 
 
-def test_no_drafter_is_one_token_per_forward() -> None:
+def test_without_a_drafter_a_forward_gives_one_token() -> None:
     target = ToyTarget(3, 16, 9)
     limits = Limits(max_new_tokens=12, stop_ids=frozenset())
-    output, stats = decode(Round(target, None, 4, one()), [1, 2, 3], limits)
+    output, stats = decode(Round(target, None, 4, single()), [1, 2, 3], limits)
     assert output == plain_text([1, 2, 3], 3, 12)
     assert (stats.rounds, stats.drafted, stats.chain_len, stats.tau) == (11, 0, 0, 1.0)
 
@@ -90,13 +90,13 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
     prompt = [5, 6, 7]
     text = prompt + plain_text(prompt, 1, 12)
     limits = Limits(max_new_tokens=12, stop_ids=frozenset())
-    round_ = Round(ToyTarget(1, 16, 9), RecordingDrafter(text, right), 4, one())
+    round_ = Round(ToyTarget(1, 16, 9), RecordingDrafter(text, right), 4, single())
     _, stats = decode(round_, prompt, limits)
     assert (stats.rounds, stats.accepted) == (rounds, accepted)
 
 
 @pytest.mark.parametrize(
-    ("new_tokens", "stopped", "room", "budget", "reason"),
+    ("new_tokens", "stopped", "remaining", "limit", "reason"),
     [
         (2, True, 2, 2, "stop"),
         (2, False, 2, 2, "length"),
@@ -104,8 +104,10 @@ def test_rounds_follow_acceptance(right: list[bool], rounds: int, accepted: int)
         (1, False, 2, 2, "cancelled"),
     ],
 )
-def test_finish_reason(new_tokens: int, stopped: bool, room: int, budget: int, reason: str) -> None:
-    assert finish_reason(new_tokens, stopped, room, budget) == reason
+def test_finish_reason(
+    new_tokens: int, stopped: bool, remaining: int, limit: int, reason: str
+) -> None:
+    assert finish_reason(new_tokens, stopped, remaining, limit) == reason
 
 
 @settings(max_examples=200, deadline=None)
@@ -114,43 +116,43 @@ def test_finish_reason(new_tokens: int, stopped: bool, room: int, budget: int, r
     prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
     pattern=st.lists(st.booleans(), min_size=1, max_size=9),
     chain_len=st.integers(0, 7),
-    asked=st.integers(1, 30),
+    length=st.integers(1, 30),
 )
-def test_whatever_ends_a_text_is_asked_about_every_token_in_turn(
-    seed: int, prompt: list[int], pattern: list[bool], chain_len: int, asked: int
+def test_the_function_that_ends_a_text_is_called_with_each_token(
+    seed: int, prompt: list[int], pattern: list[bool], chain_len: int, length: int
 ) -> None:
-    """Once, however many tokens a round decides, and none behind the end is counted."""
+    """It is called once for each token of a round. Tokens after the end are not counted."""
     endless = plain_text(prompt, seed, 30)
     drafter = RecordingDrafter([*prompt, *endless], pattern) if chain_len else None
     seen: list[int] = []
 
     def ends(token: int) -> bool:
         seen.append(token)
-        return len(seen) == asked
+        return len(seen) == length
 
     limits = Limits(max_new_tokens=30, stop_ids=frozenset(), ends=ends)
-    round_ = Round(ToyTarget(seed, 16, 9), drafter, chain_len, one())
+    round_ = Round(ToyTarget(seed, 16, 9), drafter, chain_len, single())
     output, stats = decode(round_, prompt, limits)
-    assert output == seen == endless[:asked]
-    assert stats.emitted == asked - 1
+    assert output == seen == endless[:length]
+    assert stats.emitted == length - 1
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     prompt=st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=60),
-    behind=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
-    room=st.integers(1, 20),
+    suffix=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
+    max_new_tokens=st.integers(1, 20),
     chain_len=st.integers(1, 7),
 )
-def test_kept_rows_are_not_run_again_and_give_the_same_text(
-    seed: int, prompt: list[int], behind: list[int], room: int, chain_len: int
+def test_reused_rows_are_not_run_again_and_give_the_same_text(
+    seed: int, prompt: list[int], suffix: list[int], max_new_tokens: int, chain_len: int
 ) -> None:
-    """The toy refuses a slot that nothing was written to, and the drafter a gap."""
+    """The toy target refuses to read a slot that was not written, and the drafter a gap."""
     target = ToyTarget(seed, 100, 101)
     drafter = SeeingDrafter(target, [True, False])
-    engine = Engine(OneRound(Round(target, drafter, chain_len, one())))
-    limits = Limits(max_new_tokens=room, stop_ids=frozenset())
+    engine = Engine(OneRound(Round(target, drafter, chain_len, single())))
+    limits = Limits(max_new_tokens=max_new_tokens, stop_ids=frozenset())
 
     def continued(text: list[int]) -> tuple[list[int], int]:
         request = Request(prompt=tuple(text), limits=limits, chain_len=chain_len, reuse=True)
@@ -159,9 +161,9 @@ def test_kept_rows_are_not_run_again_and_give_the_same_text(
 
     text = [*prompt, *continued(prompt)[0]]
     before = target.forwards
-    again = [*text, *behind]
-    assert continued(again) == (plain_text(again, seed, room), len(text) - 1)
-    assert target.forwards - before <= 1 + room - 1  # one for the prompt
+    again = [*text, *suffix]
+    assert continued(again) == (plain_text(again, seed, max_new_tokens), len(text) - 1)
+    assert target.forwards - before <= 1 + max_new_tokens - 1  # one for the prompt
 
 
 @settings(max_examples=200, deadline=None)
@@ -169,7 +171,7 @@ def test_kept_rows_are_not_run_again_and_give_the_same_text(
     seed=st.integers(0, 10_000),
     prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
     pattern=st.lists(st.booleans(), min_size=1, max_size=9),
-    rooms=st.lists(st.integers(2, 60), min_size=1, max_size=3),
+    limits_of_texts=st.lists(st.integers(2, 60), min_size=1, max_size=3),
     steps=st.lists(st.floats(0.0, 1.0), min_size=7, max_size=7),
     row=st.floats(0.0, 0.2),
     capacity=st.integers(1, 40),
@@ -178,35 +180,37 @@ def test_chosen_lengths_give_the_plain_text(
     seed: int,
     prompt: list[int],
     pattern: list[bool],
-    rooms: list[int],
+    limits_of_texts: list[int],
     steps: list[float],
     row: float,
     capacity: int,
 ) -> None:
-    """Whatever rounds cost, text after text; the drafter sees every slot, in its turn, or is left
-    out until its backlog was too long."""
+    """For any costs of rounds, and several texts. The drafter sees every slot in order, or misses
+    some when its backlog is too long."""
     prices = [1.0, *(1 + sum(steps[: k + 1]) for k in range(7))]
     costs = RoundCosts(
         positions=(0, 100), rounds={Shape.chain(k): (p, p) for k, p in enumerate(prices)},
         rows=capacity, catch_up=(row, capacity * row),
     )  # fmt: skip
     chooser = Chooser(costs)
-    for room in rooms:
-        expected = plain_text(prompt, seed, room)
-        drafter = RecordingDrafter([*prompt, *expected], pattern, may_skip=capacity < room)
-        target, running = ToyTarget(seed, 16, 9), one()
+    for max_new_tokens in limits_of_texts:
+        expected = plain_text(prompt, seed, max_new_tokens)
+        drafter = RecordingDrafter(
+            [*prompt, *expected], pattern, may_skip=capacity < max_new_tokens
+        )
+        target, running = ToyTarget(seed, 16, 9), single()
         backlog = Backlog(drafter, capacity, running)
         drafters: list[Drafter] = [backlog, *[drafter] * 7]
         rounds = [Round(target, d, k, running) for k, d in enumerate(drafters)]
-        limits = Limits(max_new_tokens=room, stop_ids=frozenset())
+        limits = Limits(max_new_tokens=max_new_tokens, stop_ids=frozenset())
         chosen = AdaptiveSchedule(rounds, backlog, chooser)
         shared = SharedRounds(Rounds(target, drafter, running, 64, None), lambda trees: chosen)  # noqa: B023
         request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
         engine = Engine(shared)
         result = generate(engine, Generation(request=request))
-        output, stats, held = result.token_ids, result.stats, engine.cache_slots.cached(0)
+        output, stats, cached = result.token_ids, result.stats, engine.cache_slots.cached(0)
         missed = next(slot for slot in itertools.count() if slot not in drafter.slots[0])
-        assert held.drafter_rows == min(missed, held.rows), "not what the drafter has no gap in"
+        assert cached.drafter_rows == min(missed, cached.rows), "the drafter has a gap"
         assert output == expected
         assert sum(stats.rounds_by_chain_len) == stats.rounds
         assert stats.chain_len == "auto"
@@ -214,7 +218,7 @@ def test_chosen_lengths_give_the_plain_text(
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[int]:
-    """Parents of up to 63 drafts, at most 15 deep."""
+    """Draws the parents of up to 63 drafts, at most 15 deep."""
     parents: list[int] = []
     depth = [0]
     for _ in range(draw(st.integers(1, 63))):
@@ -230,20 +234,20 @@ def trees(draw: st.DrawFn) -> list[int]:
     prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
     pattern=st.lists(st.booleans(), min_size=1, max_size=9),
     parents=trees(),
-    room=st.integers(2, 40),
+    max_new_tokens=st.integers(2, 40),
 )
 def test_every_tree_gives_the_plain_text(
-    seed: int, prompt: list[int], pattern: list[bool], parents: list[int], room: int
+    seed: int, prompt: list[int], pattern: list[bool], parents: list[int], max_new_tokens: int
 ) -> None:
-    """Its nodes lie in scattered slots, which later rounds find moved to those of their places."""
-    expected = plain_text(prompt, seed, room)
+    """Its nodes lie in scattered slots; accepted ones are moved to the slots of their positions."""
+    expected = plain_text(prompt, seed, max_new_tokens)
     drafter = TreeDrafter([*prompt, *expected], pattern, parents)
-    round_ = Round(ToyTarget(seed, 16, 9), drafter, drafter.shape, one())
-    limits = Limits(max_new_tokens=room, stop_ids=frozenset())
+    round_ = Round(ToyTarget(seed, 16, 9), drafter, drafter.shape, single())
+    limits = Limits(max_new_tokens=max_new_tokens, stop_ids=frozenset())
     output, stats = decode(round_, prompt, limits)
     assert output == expected
-    if all(pattern) and room > 2:
-        assert stats.rounds < room - 1
+    if all(pattern) and max_new_tokens > 2:
+        assert stats.rounds < max_new_tokens - 1
 
 
 @settings(max_examples=100, deadline=None)
@@ -256,10 +260,10 @@ def test_every_tree_gives_the_plain_text(
     chain_len=st.integers(0, 7),
     idle=st.booleans(),
 )
-def test_sequences_beside_one_another_give_their_own_texts(
+def test_sequences_of_a_batch_give_their_own_texts(
     seed: int, prompts: list[list[int]], pattern: list[bool], chain_len: int, idle: bool
 ) -> None:
-    """Each at its own length, in any order of caches; one may only fill its place."""
+    """Each at its own length, with the caches in any order; one may be idle."""
     length = 30
     expected = [plain_text(prompt, seed, length) for prompt in prompts]
     texts = [p + e for p, e in zip(prompts, expected, strict=True)]
@@ -277,4 +281,4 @@ def test_sequences_beside_one_another_give_their_own_texts(
         for output, (accepted, *tokens) in zip(outputs, round_.play().tolist(), strict=False):
             output += tokens[: accepted + 1]
     assert [output[:length] for output in outputs] == expected
-    assert not target.slots[-1], "who only fills a place stores nothing"
+    assert not target.slots[-1], "an idle sequence stores nothing"

@@ -1,4 +1,4 @@
-"""What a request asks for: refused in one line, kept in a line of JSON, a seed for each answer."""
+"""Parameters of requests: their ranges, their JSON, and the seeds of answers."""
 
 import json
 import math
@@ -26,7 +26,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=str)
-def test_what_is_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
+def test_a_value_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
     (name,) = bad
     words = name.replace("_", " ") if name == "stop_texts" else name
     with pytest.raises(SettingError, match=words) as refused:
@@ -37,22 +37,22 @@ def test_what_is_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "outside", [{"logit_bias": {50: 1.0}}, {"allowed_ids": (3, 50)}], ids=["bias", "allowed"]
 )
-def test_ids_must_be_of_the_vocabulary(outside: dict[str, Any]) -> None:
+def test_ids_must_be_in_the_vocabulary(outside: dict[str, Any]) -> None:
     GenerationParams(**outside).check_vocabulary(51, frozenset())
     with pytest.raises(SettingError, match="token 50 is outside the vocabulary of 50"):
         GenerationParams(**outside).check_vocabulary(50, frozenset())
 
 
-def test_something_must_be_left_to_choose() -> None:
-    asked = SamplingParams(allowed_ids=(2, 3), min_tokens=1)
-    asked.check_vocabulary(9, frozenset({2}))
+def test_a_token_must_be_left_to_choose() -> None:
+    params = SamplingParams(allowed_ids=(2, 3), min_tokens=1)
+    params.check_vocabulary(9, frozenset({2}))
     with pytest.raises(SettingError, match="every one of allowed_ids"):
-        asked.check_vocabulary(9, frozenset({2, 3, 4}))
+        params.check_vocabulary(9, frozenset({2, 3, 4}))
     SamplingParams(min_tokens=5).check_vocabulary(9, frozenset({2}))
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind"),
+    ("params", "mode"),
     [
         (SamplingParams(), SamplingMode.GREEDY),
         (SamplingParams(top_k=5, top_p=0.5, min_p=0.1), SamplingMode.GREEDY),
@@ -63,19 +63,21 @@ def test_something_must_be_left_to_choose() -> None:
         (SamplingParams(min_tokens=1), SamplingMode.PROCESSED),
     ],
 )
-def test_what_is_not_asked_for_costs_nothing(asked: SamplingParams, kind: SamplingMode) -> None:
-    assert asked.kind is kind
+def test_the_mode_is_the_least_that_the_parameters_need(
+    params: SamplingParams, mode: SamplingMode
+) -> None:
+    assert params.kind is mode
 
 
-def test_a_line_of_json_asks_for_the_same_again() -> None:
-    asked = GenerationParams(
+def test_json_gives_the_same_parameters_again() -> None:
+    params = GenerationParams(
         temperature=0.7, top_p=0.9, logit_bias={7: -1.5}, allowed_ids=[7, 8], seed=(1 << 64) - 1,
         tree=Shape(6, 8, 32), stop_texts=["a"], stop_ids=[3], max_new_tokens=9, echo=True,
     )  # fmt: skip
-    line = json.loads(json.dumps(asked.to_json()))
+    line = json.loads(json.dumps(params.to_json()))
     again = GenerationParams.from_json(line)
     assert again.tree == "6,8,32"
-    assert again == GenerationParams(**{**vars(asked), "tree": "6,8,32"})
+    assert again == GenerationParams(**{**vars(params), "tree": "6,8,32"})
     assert GenerationParams().to_json() == {}
     assert GenerationParams(tree=(4, 3, 10)).to_json() == {"tree": "4,3,10"}
     with pytest.raises(SettingError, match="'top_q' is no parameter"):
@@ -83,9 +85,9 @@ def test_a_line_of_json_asks_for_the_same_again() -> None:
 
 
 def test_answers_have_seeds_of_their_own() -> None:
-    asked = GenerationParams(temperature=1.0, n=3, seed=(1 << 64) - 2)
-    assert [one.seed for one in asked.answers()] == [(1 << 64) - 2, (1 << 64) - 1, 0]
-    assert all(one.n == 1 and one.reuse for one in asked.answers())
+    params = GenerationParams(temperature=1.0, n=3, seed=(1 << 64) - 2)
+    assert [answer.seed for answer in params.answers()] == [(1 << 64) - 2, (1 << 64) - 1, 0]
+    assert all(answer.n == 1 and answer.reuse for answer in params.answers())
     drawn = GenerationParams(temperature=1.0).answers()[0].seed
     assert drawn is not None and 0 <= drawn < 1 << 32
     assert drawn != GenerationParams(temperature=1.0).drawn().seed

@@ -1,4 +1,4 @@
-"""Prompts as users write them, by an artifact that reads text alone."""
+"""Prompts for an artifact that reads text alone."""
 
 from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
 from eagle_aot.targets.registry import TINY_DIR
@@ -6,7 +6,7 @@ from eagle_aot.targets.registry import TINY_DIR
 BOS = 2  # of the shipped tokenizer
 
 
-def test_no_text_is_no_picture() -> None:
+def test_raw_text_has_the_tokenizers_ids() -> None:
     reader = PromptReader(TINY_DIR / "target", None, 64)
     assert reader.read("", raw=True).tokens == (BOS,)
     assert reader.read("Tom", raw=True).tokens == tuple(reader.tokenizer.encode("Tom", raw=True))

@@ -1,14 +1,19 @@
 """Text as it grows, against the text as a whole: tokens are bytes, so characters come in parts."""
 
 import itertools
+import random
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.frontend.stream import StopChecker, TextStream
+from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
+from eagle_aot.runtime_runner.frontend.stream import Decode, Detokenizer, StopChecker, TextStream
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
+from eagle_aot.targets.registry import TINY_DIR
 
 ALPHABET = "aab é日🙂\n"
 TEXTS = st.text(ALPHABET, max_size=40)
@@ -121,3 +126,42 @@ def test_stop_checker_without_a_text() -> None:
     stream = StopChecker()
     assert not stream.add(97) and not stream.stopped
     assert (stream.finish("text"), stream.finish(None)) == ("text", None)
+
+
+SENTENCE = "Ada has 27 marbles.\n\n  Tom's naïve 日本 🙂🙂 friend: 3 * 12 = 36\t#### 36"
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Tokenizer:
+    return read_tokenizer(TINY_DIR / "target")
+
+
+def one_by_one(decode: Decode, ids: list[int]) -> str:
+    detokenizer = Detokenizer(decode)
+    return "".join(detokenizer.add(token) for token in ids)
+
+
+def test_tokens_one_by_one_give_the_text(shipped: Tokenizer) -> None:
+    ids = shipped.encode(SENTENCE, raw=True)
+    assert one_by_one(shipped.decode, ids) == shipped.decode(ids) == SENTENCE
+
+
+def test_random_tokens_give_the_text_of_all_at_once(shipped: Tokenizer) -> None:
+    """For tokens with whole characters."""
+    rng = random.Random(0)
+    words = [
+        i for i in range(shipped.backend.get_vocab_size()) if "\ufffd" not in shipped.decode([i])
+    ]
+    for _ in range(30):
+        ids = [rng.choice(words) for _ in range(50)]
+        assert one_by_one(shipped.decode, ids) == shipped.decode(ids)
+
+
+def test_a_space_that_only_the_first_word_loses_stays() -> None:
+    """Llama 2's tokenizer drops it."""
+    words = {"\u2581Ada": 0, "\u2581has": 1, "27": 2, "</s>": 3}
+    library = Backend(models.WordLevel(words, unk_token="</s>"))
+    library.add_special_tokens(["</s>"])
+    library.decoder = decoders.Metaspace()
+    assert library.decode([1]) == "has"
+    assert one_by_one(library.decode, [0, 1, 3, 1, 2, 3, 3, 1]) == "Ada has has27 has"

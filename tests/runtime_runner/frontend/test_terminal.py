@@ -1,4 +1,4 @@
-"""Turns from a pipe and from a terminal, which is a real one."""
+"""Turns from a pipe and from a real terminal, and Ctrl-C."""
 
 import io
 import os
@@ -31,7 +31,7 @@ def test_every_line_of_a_pipe_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(read_turns()) == ["Hello", "Grüße", "last"]
 
 
-def test_bytes_that_are_no_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_that_is_not_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", piped(b"\xff\xfe\n"))
     with pytest.raises(PromptError, match="standard input: cannot be read"):
         list(read_turns())
@@ -49,12 +49,12 @@ class Terminal:
             os.execv(sys.executable, [sys.executable, "-c", program])
 
     def type(self, keys: str, expecting: str) -> None:
-        """Press keys, once the program asks for them, and wait for what it says."""
+        """Press keys and wait for the program's output."""
         os.write(self._end, keys.encode())
         self.wait(expecting)
 
     def press_until(self, key: str, expecting: str) -> None:
-        """A signal between two calls of `select` is noticed by neither."""
+        """Press a key until the program reacts; it misses signals between two calls of `select`."""
         presses = 0
         while not self.shows(expecting, within=0.5):
             presses += 1
@@ -65,7 +65,7 @@ class Terminal:
         assert self.shows(expecting, within=SECONDS), self._shown
 
     def shows(self, expecting: str, within: float) -> bool:
-        """Whether it comes in so many seconds; what comes before it is forgotten."""
+        """Whether the output comes within some seconds; output before it is dropped."""
         deadline = time.monotonic() + within
         while expecting.encode() not in self._shown:
             left = max(0.0, deadline - time.monotonic())
@@ -95,7 +95,7 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_is_a_question_first_and_an_end_then() -> None:
+def test_the_second_ctrl_c_raises() -> None:
     before = signal.getsignal(signal.SIGINT)
     with interruptible() as pressed:
         assert not pressed()
