@@ -30,7 +30,7 @@ INPUTS = ImageInputs(
 
 
 def drawn(height: int, width: int, seed: int = 0) -> Image.Image:
-    """Returns an image with structure at several scales."""
+    """Return an image with structure at several scales."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     waves = (rng.uniform(0.02, 0.3, 2) for _ in range(3))
@@ -40,7 +40,7 @@ def drawn(height: int, width: int, seed: int = 0) -> Image.Image:
 
 
 def stored(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    """Returns the image as a file."""
+    """Return the image as a file."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
@@ -48,7 +48,7 @@ def stored(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 @torch.no_grad()
 def transformers_text(target_dir: Path, prompt: TokenizedPrompt, count: int) -> list[int]:
-    """Returns the greedy text of `count` tokens after a prompt."""
+    """Return the greedy text of `count` tokens after a prompt."""
     inputs = transformers_inputs(prompt, [])
     whole = transformers_model(target_dir).generate(
         **inputs,
@@ -64,7 +64,7 @@ def transformers_text(target_dir: Path, prompt: TokenizedPrompt, count: int) -> 
 
 @torch.no_grad()
 def transformers_shortfall(target_dir: Path, prompt: TokenizedPrompt, text: list[int]) -> Tensor:
-    """Returns how far each token's logit is below the largest one, in standard deviations of all
+    """Return how far each token's logit is below the largest one, in standard deviations of all
     logits, float32 [tokens]; 0 for the greedy choice."""
     logits = transformers_model(target_dir)(**transformers_inputs(prompt, text[:-1])).logits
     following = logits[0, len(prompt.tokens) - 1 :].index_fill(1, torch.tensor(NEVER), -torch.inf)
@@ -83,7 +83,7 @@ def transformers_model(target_dir: Path) -> Any:
 
 
 def transformers_inputs(prompt: TokenizedPrompt, text: list[int]) -> dict[str, Tensor]:
-    """Returns the inputs of a prompt with its images, and a text after it."""
+    """Return the inputs of a prompt with its images, and a text after it."""
     ids = torch.tensor([[*prompt.tokens, *text]])
     contents = [placed.image.content for placed in prompt.images]
     patches = [content for content in contents if isinstance(content, ImagePatches)]

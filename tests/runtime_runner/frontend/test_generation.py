@@ -32,7 +32,7 @@ from support.runner.toy import (
 
 
 def single() -> BatchState:
-    """Returns the state of one sequence."""
+    """Return the state of one sequence."""
     return BatchState([0], TAIL, "cpu")
 
 

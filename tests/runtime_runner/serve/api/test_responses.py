@@ -25,7 +25,7 @@ class Bytes:
 
 
 def tokens(*pairs: tuple[int, int]) -> list[TokenLogprobs]:
-    """Returns tokens with these ids and offsets."""
+    """Return tokens with these ids and offsets."""
     return [TokenLogprobs(token, -0.5, ((token, -0.5), (9, -1.5)), at) for token, at in pairs]
 
 
