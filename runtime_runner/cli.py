@@ -264,12 +264,12 @@ def tell_totals(results: Sequence["Result"], options: Options) -> None:
 
 def generate_together(prompts: list[Prompt], batch_size: int, options: Options) -> None:
     """With --batch-size: answers in the order of the file, then what all of them cost."""
-    from eagle_aot.runtime_runner.frontend.batch import Batch, times_of
+    from eagle_aot.runtime_runner.frontend.batch import PromptBatch, times_of
 
     if options.prompts_jsonl is None:
         raise click.UsageError("--batch-size goes with --prompts-jsonl")
     runner = options.load()
-    batch = Batch(runner, as_json=options.as_json, quiet=options.quiet)
+    batch = PromptBatch(runner, as_json=options.as_json, quiet=options.quiet)
     batch.run(prompts, batch_size, options.answering(runner))
     if options.picture is not None:
         title = f"{options.artifact.resolve().name}, {len(prompts)} requests"

@@ -114,38 +114,43 @@ class Runner:
         Raises PromptError for a prompt that does not fit, SettingError for an argument outside its
         range, and ArtifactError for text where the artifact has no tokenizer.
         """
-        asked = GenerationParams(
+        parameters = GenerationParams(
             max_new_tokens=max_new_tokens, chain_len=chain_len, speculate=speculate, **options
         )
-        read = self.read(prompt, asked, images, image_tokens)
-        return self.answer(read, asked, on_tokens, on_text, cancelled)
+        tokenized = self.read(prompt, parameters, images, image_tokens)
+        return self.answer(tokenized, parameters, on_tokens, on_text, cancelled)
 
     def read(
         self,
         prompt: AnyPrompt,
-        asked: GenerationParams,
+        parameters: GenerationParams,
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
     ) -> TokenizedPrompt:
-        """A prompt with its images, to be answered as it is. Raises as `generate` does."""
+        """Return the token ids and images of a prompt, which `answer` takes. Raises as `generate`
+        does."""
         return self.reader.read(
-            prompt, asked.system, raw=asked.raw_prompt, images=images, image_tokens=image_tokens
+            prompt,
+            parameters.system,
+            raw=parameters.raw_prompt,
+            images=images,
+            image_tokens=image_tokens,
         )
 
     def answer(
         self,
         prompt: AnyPrompt,
-        asked: GenerationParams,
+        parameters: GenerationParams,
         on_tokens: Callable[[list[int]], None] = lambda run: None,
         on_text: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Result:
-        """As `generate`, for all that is asked in one value: an earlier result's `parameters`
-        answer its prompt again, token for token."""
-        if asked.n > 1:
-            raise SettingError(f"n {asked.n}: this gives one answer: use generate_many")
+        """Continue a prompt as `generate` does, with all parameters in one value. The `parameters`
+        of an earlier result give the same tokens for its prompt."""
+        if parameters.n > 1:
+            raise SettingError(f"n {parameters.n}: this gives one answer: use generate_many")
         callbacks = Callbacks(on_tokens, on_text, cancelled)
-        return generate(self.engine, self.generation(prompt, asked.drawn(), callbacks))
+        return generate(self.engine, self.generation(prompt, parameters.drawn(), callbacks))
 
     def generate_many(
         self,
@@ -155,69 +160,74 @@ class Runner:
         keep_going: bool = False,
         **options: Any,
     ) -> Iterator[Result | Failed]:
-        """Continue prompts as `generate` does, `batch_size` of them side by side, or as many as
-        there are caches for. `options` are `GenerationParams`, the same for each of them.
+        """Continue prompts as `generate` does, `batch_size` of them in parallel, or as many as
+        there are cache slots. `options` are fields of `GenerationParams`, the same for all prompts.
 
-        Yields in the order of the prompts, as soon as it is known, what `generate` would return, or
-        why a forward failed; of each prompt `n` of them. Raises as `generate` does, once a prompt's
-        turn has come; to `keep_going` is to yield as well why a prompt cannot be served.
+        Yields `n` results for each prompt, in the order of the prompts and as early as possible, or
+        why a forward failed. Raises as `generate` does when a prompt's turn comes; with
+        `keep_going`, yields why the prompt cannot be served instead.
         """
-        at_once = self._check_batch_size(batch_size)
-        asked = GenerationParams(**options)
+        checked_size = self._check_batch_size(batch_size)
+        parameters = GenerationParams(**options)
 
-        def generation(prompt: AnyPrompt, one: GenerationParams) -> Generation | Failed:
+        def generation(prompt: AnyPrompt, answer: GenerationParams) -> Generation | Failed:
             try:
-                return self.generation(prompt, one, Callbacks())
+                return self.generation(prompt, answer, Callbacks())
             except PromptError as error:
                 if not keep_going:
                     raise
                 return Failed(REFUSED, str(error), error)
 
-        generations = (generation(prompt, one) for prompt in prompts for one in asked.answers())
-        return generate_in_order(self.engine, generations, at_once)
+        generations = (
+            generation(prompt, answer) for prompt in prompts for answer in parameters.answers()
+        )  # each prompt draws a seed of its own
+        return generate_in_order(self.engine, generations, checked_size)
 
-    def request(self, prompt: AnyPrompt, asked: GenerationParams) -> Request:
-        """What the engine is to be asked for such an answer; its events are the caller's. Raises as
-        `generate` does."""
-        return self.generation(prompt, asked.drawn(), Callbacks()).request
+    def request(self, prompt: AnyPrompt, parameters: GenerationParams) -> Request:
+        """Return a request for the engine, whose events the caller processes. Raises as `generate`
+        does."""
+        return self.generation(prompt, parameters.drawn(), Callbacks()).request
 
     def generation(
-        self, prompt: AnyPrompt, asked: GenerationParams, callbacks: Callbacks
+        self, prompt: AnyPrompt, parameters: GenerationParams, callbacks: Callbacks
     ) -> Generation:
-        """One for the engine, checked before anything is run. Raises as `generate` does."""
-        chain_len, tree = self._drafts(asked.chain_len, asked.tree)
-        placed = self.read(prompt, asked)
-        ids = list(placed.tokens)
+        """Return a generation for the engine, checked before anything is run. Raises as `generate`
+        does."""
+        chain_len, tree = self._drafts(parameters.chain_len, parameters.tree)
+        tokenized = self.read(prompt, parameters)
+        ids = list(tokenized.tokens)
         check_prompt(ids, self.constants)
-        room = min(asked.max_new_tokens, self.constants.max_seq_len - len(ids))
-        before = self._decode(ids) or "" if asked.echo else ""
-        text = self._stream(asked, callbacks.on_text, before)
-        drafts = asked.speculate and room > 1
+        remaining_tokens = min(parameters.max_new_tokens, self.constants.max_seq_len - len(ids))
+        prefix = self._decode(ids) or "" if parameters.echo else ""
+        text = self._stream(parameters, callbacks.on_text, prefix)
+        drafts = parameters.speculate and remaining_tokens > 1
         if drafts and chain_len == AUTO_LENGTH and not self.engine.busy:
             self.adaptive_schedule(tree == AUTO_TREE)  # measured while no request runs
         limits = Limits(
-            max_new_tokens=room,
-            stop_ids=all_stop_ids(asked.stop_ids, self.constants, ignore_eos=asked.ignore_eos),
+            max_new_tokens=remaining_tokens,
+            stop_ids=all_stop_ids(
+                parameters.stop_ids, self.constants, ignore_eos=parameters.ignore_eos
+            ),
             ends=lambda token: text.add(token) or callbacks.cancelled(),
         )
-        asked.check_vocabulary(self.constants.vocab_size, limits.stop_ids)
+        parameters.check_vocabulary(self.constants.vocab_size, limits.stop_ids)
         return Generation(
             request=Request(
-                prompt=placed.tokens,
-                images=placed.images,
+                prompt=tokenized.tokens,
+                images=tokenized.images,
                 limits=limits,
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,
-                reuse=asked.reuse,
-                sampling=asked,
+                reuse=parameters.reuse,
+                sampling=parameters,
             ),
-            parameters=asked,
+            parameters=parameters,
             text=text,
-            prompt_text=self._prompt_stream(asked),
+            prompt_text=self._prompt_stream(parameters),
             decode=self._decode,
             callbacks=callbacks,
             executor=self.executor.name,
-            drafter=self.drafter.kind if asked.speculate else None,
+            drafter=self.drafter.kind if parameters.speculate else None,
         )
 
     @cached_property
@@ -332,16 +342,16 @@ class Runner:
         return self._session.adaptive(trees)
 
     def _stream(
-        self, asked: GenerationParams, on_text: Callable[[str], None] | None, before: str
+        self, parameters: GenerationParams, on_text: Callable[[str], None] | None, prefix: str
     ) -> StopChecker:
-        placed = asked.logprobs is not None and tokenizer_files(self.directory)
-        if not asked.stop_texts and on_text is None and not before and not placed:
+        has_offsets = parameters.logprobs is not None and tokenizer_files(self.directory)
+        if not parameters.stop_texts and on_text is None and not prefix and not has_offsets:
             return StopChecker()
-        return TextStream(self.tokenizer.decode, asked.stop_texts, on_text, before)
+        return TextStream(self.tokenizer.decode, parameters.stop_texts, on_text, prefix)
 
-    def _prompt_stream(self, asked: GenerationParams) -> StopChecker:
-        """Where the tokens of a prompt begin in its text."""
-        if asked.prompt_logprobs is None or not tokenizer_files(self.directory):
+    def _prompt_stream(self, parameters: GenerationParams) -> StopChecker:
+        """Return what finds the offsets of a prompt's tokens."""
+        if parameters.prompt_logprobs is None or not tokenizer_files(self.directory):
             return StopChecker()
         return TextStream(self.tokenizer.decode, (), None)
 

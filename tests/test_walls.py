@@ -1,6 +1,7 @@
 """Which folder may import which, read from the source, so that a lazy import counts too."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ EXCEPTIONS = {
     ("runtime_runner/cli.py", "lab"),  # --plot
 }
 """Imports that are allowed in one place: kernels that choose tokens, and plots."""
+
+TRANSFORMERS = re.compile(r"^\s*(?:from|import) transformers\b", re.MULTILINE)
 
 
 @cache
@@ -63,3 +66,12 @@ def test_every_exception_is_used(place: str, part: str) -> None:
     path = ROOT / place
     files = [path] if path.is_file() else path.rglob("*.py")
     assert any(part in imported(file) for file in files)
+
+
+def test_the_runner_imports_transformers_for_images_alone() -> None:
+    """Its import takes seconds, which an answer to a text need not wait for."""
+    files = [*(ROOT / "runtime_runner").rglob("*.py"), *(ROOT / "src").rglob("*.py")]
+    importing = {
+        str(path.relative_to(ROOT)) for path in files if re.search(TRANSFORMERS, path.read_text())
+    }
+    assert importing == {"runtime_runner/images/reader.py"}

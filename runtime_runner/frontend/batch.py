@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
 
 
-class Batch:
+class PromptBatch:
     """Prints answers to stdout in the order of the prompts, and everything else to stderr."""
 
     def __init__(self, runner: "Runner", *, as_json: bool, quiet: bool) -> None:

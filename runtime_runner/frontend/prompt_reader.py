@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
-from eagle_aot.common.prompts import Message, Part, check_messages, is_ids, user
+from eagle_aot.common.prompts import Message, MessagePart, check_messages, is_ids, user
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
 from eagle_aot.runtime_runner.images.files import decode_url
 from eagle_aot.runtime_runner.images.prompt_image import (
@@ -107,7 +107,7 @@ class PromptReader:
         check_image_count(len(sources))
         return [self.read_image(source, image_tokens) for source in sources]
 
-    def _read_part(self, part: Part, image_tokens: int | None) -> PromptImage:
+    def _read_part(self, part: MessagePart, image_tokens: int | None) -> PromptImage:
         """Read the image of a message, with as many rows as its detail says.
 
         An `image_url` contains its image and names no file: clients of a server send those.
@@ -133,7 +133,7 @@ class PromptReader:
             raise PromptError(f"{self._directory}: its tokenizer has no word for an image")
         return word
 
-    def _split(self, text: str, images: int) -> list[Part]:
+    def _split(self, text: str, images: int) -> list[MessagePart]:
         """Return a text as parts, with empty ones in place of `images` images."""
         pieces = text.split(self._image_word)
         if len(pieces) == 1:
@@ -183,16 +183,16 @@ def without_images(message: Message) -> Message:
     content = message["content"]
     if isinstance(content, str):
         return message
-    parts: list[Part] = [
+    parts: list[MessagePart] = [
         {"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"}
         for part in content
     ]
     return {"role": message["role"], "content": parts}
 
 
-def interleave(texts: Sequence[str], images: Iterable[Part]) -> list[Part]:
+def interleave(texts: Sequence[str], images: Iterable[MessagePart]) -> list[MessagePart]:
     """Return parts: the texts, without empty ones, with an image between each two of them."""
-    parts, following = list[Part](), iter(images)
+    parts, following = list[MessagePart](), iter(images)
     for i, text in enumerate(texts):
         if i:
             parts.append(next(following))
@@ -201,7 +201,7 @@ def interleave(texts: Sequence[str], images: Iterable[Part]) -> list[Part]:
     return parts
 
 
-def image_parts(messages: Sequence[Message]) -> Iterator[Part]:
+def image_parts(messages: Sequence[Message]) -> Iterator[MessagePart]:
     """Yield the parts of messages that are images."""
     for message in messages:
         if not isinstance(message["content"], str):

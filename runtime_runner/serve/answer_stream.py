@@ -95,7 +95,7 @@ class AnswerStream:
         return [ended[index] for index in sorted(ended)]
 
 
-class AnswerWriter:
+class StreamWriter:
     """Puts the parts of one answer into a stream, from callbacks in the engine's thread."""
 
     def __init__(self, stream: AnswerStream, index: int, detokenizer: Detokenizer | None) -> None:

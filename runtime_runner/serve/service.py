@@ -17,7 +17,7 @@ from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
 from eagle_aot.runtime_runner.frontend.stream import Detokenizer
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.runner import Runner
-from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream, AnswerWriter
+from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream, StreamWriter
 from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector, Metrics
 from eagle_aot.runtime_runner.serve.worker import Worker
 
@@ -108,7 +108,7 @@ class LocalService:
         try:
             for index, (prompt, parameters) in enumerate(request.prompts):
                 detokenizer = Detokenizer(decode) if request.trace else None
-                writer = AnswerWriter(stream, index, detokenizer)
+                writer = StreamWriter(stream, index, detokenizer)
                 generation = self._runner.generation(prompt, parameters, writer.callbacks)
                 submissions.append((generation, writer.on_end))
             numbers = self.worker.submit(*submissions)

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from eagle_aot.common.errors import PromptError, SettingError
-from eagle_aot.common.prompts import Message, Part
+from eagle_aot.common.prompts import Message, MessagePart
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, LogprobsOf
 
@@ -54,7 +54,7 @@ class TextPart(Strict):
     type: Literal["text"]
     text: RequestText
 
-    def part(self) -> Part:
+    def part(self) -> MessagePart:
         """Return the part of a prompt."""
         return {"type": "text", "text": self.text}
 
@@ -73,7 +73,7 @@ class ImagePart(Strict):
     type: Literal["image_url"]
     image_url: DataUrl
 
-    def part(self) -> Part:
+    def part(self) -> MessagePart:
         """Return the part of a prompt."""
         return {
             "type": "image_url",

@@ -27,7 +27,7 @@ class ImageUrl(TypedDict):
     url: str
 
 
-class Part(TypedDict, total=False):
+class MessagePart(TypedDict, total=False):
     """A part of a message: a text, or an image, which is a file's name, or in Python anything that
     `Runner.generate` takes for an image. With `low` or `high` detail it takes as few or as many
     tokens as images of the artifact may."""
@@ -43,7 +43,7 @@ class Message(TypedDict):
     """A turn of a conversation, or the system's text before it."""
 
     role: Literal["system", "user", "assistant"]
-    content: str | list[Part]
+    content: str | list[MessagePart]
 
 
 Prompt = str | list[int] | list[Message]
@@ -123,14 +123,14 @@ def _check_parts(message: Message) -> None:
             raise PromptError(f"messages: an image in a turn of the {message['role']}")
 
 
-def user(content: str | list[Part]) -> Message:
+def user(content: str | list[MessagePart]) -> Message:
     """Return a turn of the user."""
     return {"role": "user", "content": content}
 
 
 def with_images(images: Sequence[Any], text: str) -> Message:
     """Return a turn of the user with a text after images."""
-    parts: list[Part] = [{"type": "image", "image": image} for image in images]
+    parts: list[MessagePart] = [{"type": "image", "image": image} for image in images]
     return user([*parts, {"type": "text", "text": text}])
 
 
