@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from eagle_aot.common.spec import Option, check_fields
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner import Runner

@@ -13,7 +13,7 @@ from rich.console import Console
 from eagle_aot.common.command import eagle_command, given_options
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.report import (
     Failures,

@@ -27,9 +27,8 @@ from eagle_aot.lab.options import parse_chain_lens
 from eagle_aot.lab.prompts import ALL, kinds_and_prompts
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
-from eagle_aot.runtime_runner.decode.shape import Shape, parse_tree
+from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape, parse_tree
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.frontend.result import Result
 

@@ -18,7 +18,7 @@ from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.common.spec import Option, spec_command
 from eagle_aot.lab.options import ArtifactSpec, parse_chain_lens
 from eagle_aot.lab.prompts import spread
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.decode.shape import ChainLen
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner import Runner

@@ -17,9 +17,8 @@ from rich.progress import track
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.lab.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Failed,

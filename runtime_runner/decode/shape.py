@@ -5,14 +5,17 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from eagle_aot.common.errors import SettingError
 
+AUTO_LENGTH: Final = "auto"
+ChainLen = int | Literal["auto"]
+"""The number of drafts per round, or "auto" to choose it for each round by speed."""
 MAX_TOPK = 16
 Ranks = tuple[int, ...]
 """A node of a tree by its ranks among siblings, from the root on: `(0, 2)` is the third most likely
-token behind the most likely one."""
+token after the most likely one."""
 
 
 @dataclass(frozen=True, slots=True)

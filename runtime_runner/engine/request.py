@@ -7,9 +7,8 @@ from typing import Literal
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, TokenizedPrompt
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs

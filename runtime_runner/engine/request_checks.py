@@ -5,8 +5,14 @@ from pathlib import Path
 
 from eagle_aot.artifact import Constants
 from eagle_aot.common.errors import PromptError, SettingError
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH, ChainLen
-from eagle_aot.runtime_runner.decode.shape import Shape, Tree, check_tree, parse_tree
+from eagle_aot.runtime_runner.decode.shape import (
+    AUTO_LENGTH,
+    ChainLen,
+    Shape,
+    Tree,
+    check_tree,
+    parse_tree,
+)
 
 
 def check_prompt(ids: list[int], constants: Constants) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
-from eagle_aot.runtime_runner.decode.shape import Tree
+from eagle_aot.runtime_runner.decode.shape import ChainLen, Tree
 from eagle_aot.runtime_runner.sampling.parameters import SEED_BITS, SamplingParams, whole
 
 DEFAULT_MAX_NEW_TOKENS = 128

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from eagle_aot.common.errors import EagleError
-from eagle_aot.runtime_runner.adaptive.chain_length import AUTO_LENGTH
+from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH
 from eagle_aot.runtime_runner.decode.stats import Stats
 
 if TYPE_CHECKING:

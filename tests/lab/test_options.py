@@ -6,7 +6,7 @@ import pytest
 from eagle_aot.lab.bench import auto
 from eagle_aot.lab.checks import cli as checks
 from eagle_aot.lab.options import parse_chain_lens
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
+from eagle_aot.runtime_runner.decode.shape import ChainLen
 
 
 @pytest.mark.parametrize(

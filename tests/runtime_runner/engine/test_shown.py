@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from eagle_aot.runtime_runner.adaptive.chain_length import ChainLen
 from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import ChainLen
 from eagle_aot.runtime_runner.engine import Engine
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import SharedRounds
