@@ -1,6 +1,7 @@
 """From checkpoints to an artifact, step by step."""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, drafts_of_a_round, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
 from eagle_aot.export.lowering.backend import Lowering, lowering, multiprocessors
+from eagle_aot.export.lowering.patches import Replacement, missing
 from eagle_aot.export.method_spec import MethodSpec
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.pair import Pair
@@ -31,11 +33,9 @@ from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import KVCache
 
-WORKSPACE = "compiling"
-"""Where a compiler keeps its files until the artifact is written: on the same disk, and gone with
-it when the export is killed."""
-BESIDE = "compiling-beside"
-"""Where processes beside this one keep theirs, likewise."""
+WORKSPACE, PARALLEL = "compiling", "compiling-in-parallel"
+"""Directories where the compiler and parallel processes keep files until the artifact is written:
+on the same disk, and deleted even if the export is killed."""
 
 
 def run_export(spec: ExportSpec, progress: Progress | None = None) -> Manifest:
@@ -118,17 +118,19 @@ def export_pair(loaded: LoadedPair, resolved: ResolvedExport) -> Manifest:
     loaded = dataclasses.replace(loaded, pair=prepare(loaded.pair, backend, progress))
     pair = loaded.pair
     codes = 2 if spec.cpu_weights == INT4 else 1  # of 4 bits take 8 until they are lowered
-    check_disk(resolved.output_dir, pair.weight_bytes // codes)  # before the minutes of work
+    saved = pair.weight_bytes if backend == CUDA and spec.jobs > 1 else 0
+    check_disk(resolved.output_dir, pair.weight_bytes // codes + saved)  # before minutes of work
     methods = method_specs(pair, lengths, resolved.splits_keys)
     with appearing(resolved.output_dir) as directory:
-        with beside(list(methods), pair, lengths, directory / BESIDE, resolved):
+        parallel = in_parallel(list(methods), pair, lengths, directory / PARALLEL, resolved)
+        with parallel as compiled:
             programs = trace(methods, lengths.max_batch_size, backend, progress)
             decisions = describe_decisions(
                 loaded, backend, methods, programs, lengths.max_batch_size
             )
             with progress.stage("import the compiler"):
                 compiler = lowering(backend)
-            write_program(compiler, programs, constants, directory, progress)
+            write_program(compiler, programs, constants, directory, progress, compiled)
         provenance.copy_tokenizer(directory)
         if lengths.image_tokens:
             provenance.copy_processor(directory)
@@ -180,32 +182,28 @@ def trace(
     return programs
 
 
-def beside(
+def in_parallel(
     names: Sequence[str],
     pair: Pair,
     lengths: MethodLengths,
     directory: Path,
     resolved: ResolvedExport,
-) -> AbstractContextManager[None]:
-    """Around the work on methods: lowers them in processes beside this one, if options ask for it.
+) -> AbstractContextManager[Replacement | None]:
+    """Compile methods in processes of their own during the block, if `--jobs` asks for more than
+    one. Gives what `cuda.lower` takes as `take_compiled`.
 
-    XNNPACK's would gain nothing: compiling is a twentieth of lowering them, and what is before that
-    is done here in any case.
+    XNNPACK's methods would gain nothing: compiling is a twentieth of lowering them, and this
+    process has to do the rest in any case.
     """
     jobs = min(resolved.spec.jobs, len(names))
     if resolved.backend != CUDA or jobs == 1:
         return nullcontext()
-    from eagle_aot.export.lowering.side_by_side.processes import lowered_beside
+    from eagle_aot.export.lowering.parallel import Job, compiled_in_parallel
 
-    return lowered_beside(
-        names,
-        pair,
-        lengths,
-        splits_keys=resolved.splits_keys,
-        jobs=jobs,
-        gpu_memory=None,
-        directory=directory,
-        progress=resolved.progress,
+    threads = max(len(os.sched_getaffinity(0)) // jobs, 1)
+    job = Job(pair, lengths, resolved.splits_keys, threads)
+    return compiled_in_parallel(
+        names, job, jobs=jobs, directory=directory, progress=resolved.progress
     )
 
 
@@ -215,12 +213,15 @@ def write_program(
     constants: Constants,
     directory: Path,
     progress: Progress,
+    take_compiled: Replacement | None = None,
 ) -> None:
     """Lower the methods and write the program's files."""
+    for line in missing(compiler.PATCHES):
+        progress.console.print(line, soft_wrap=True)
     with ExitStack() as stack:
         stack.enter_context(compiler.workspace(directory / WORKSPACE))
         with progress.stage("lower") as begin, stated("lowering failed"):
-            program = compiler.lower(programs, constants.methods(), begin)
+            program = compiler.lower(programs, constants.methods(), begin, take_compiled)
         with progress.stage("write") as begin:
             compiler.write(program, directory)
             begin("clean up")

@@ -1,1 +1,1 @@
-"""From a pair to the bytes of one `.pte`, one module per backend."""
+"""From traced methods to the files of one program, a module for each backend."""

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Device
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.export.lowering.patches import Patch, Replacement
 from eagle_aot.export.spec import AUTO, CUDA, XNNPACK, Backend
 from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability
 
@@ -28,6 +29,9 @@ INSTEAD = ": install it, or use --backend xnnpack"
 class Lowering(Protocol):
     """What a backend's module does."""
 
+    PATCHES: tuple[Patch, ...]
+    """What it changes inside libraries while it lowers."""
+
     def workspace(self, directory: Path) -> AbstractContextManager[None]:
         """Surrounds `lower` and `write`; `directory` may be made and is gone afterwards."""
 
@@ -36,10 +40,12 @@ class Lowering(Protocol):
         programs: dict[str, ExportedProgram],
         constants: Mapping[str, Any],
         begin: Callable[[str], None],
+        take_compiled: Replacement | None = None,
     ) -> Any:
-        """All methods as one program that shares weights and caches between them.
+        """Lower all methods into one program that shares weights and caches between them.
 
-        `begin` is told the name of each stage after the first.
+        `begin` is called with the name of each stage after the first. `take_compiled` replaces what
+        compiles a method, for a backend whose methods may be compiled in parallel.
         """
 
     def write(self, program: Any, directory: Path) -> None:

@@ -9,13 +9,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
+from executorch.backends.cuda.cuda_weight_collector import CudaWeightCollector
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
@@ -23,22 +24,27 @@ from executorch.exir import (
     ExecutorchProgramManager,
     to_edge_transform_and_lower,
 )
+from executorch.exir.backend.backend_details import PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.export import ExportedProgram
-from torch.fx.experimental import proxy_tensor
+from torch.fx import Graph
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device
 from eagle_aot.export.lowering.backend import ASSEMBLE, multiprocessors
-from eagle_aot.export.lowering.empty_caches import caches_kept_empty
-from eagle_aot.export.lowering.in_place import writes_unwrapped
-from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
-from eagle_aot.export.lowering.large_examples import large_examples_in_one_place
-from eagle_aot.export.lowering.own_objects import objects_of_their_own
-from eagle_aot.export.lowering.realised_once import inputs_realised_once
+from eagle_aot.export.lowering.patches import (
+    COMPILE_METHOD,
+    CUDA,
+    Patch,
+    Replacement,
+    applied,
+    forget_last_trace,
+)
 
+PATCHES: tuple[Patch, ...] = CUDA
 CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -46,13 +52,19 @@ def lower(
     programs: dict[str, ExportedProgram],
     constants: Mapping[str, Any],
     begin: Callable[[str], None],
+    take_compiled: Replacement | None = None,
 ) -> ExecutorchProgramManager:
     """Lower all methods into one program that names each weight and cache once.
 
     Inputs and outputs stay on the device. Must run within `workspace`, and be written there: the
-    program's weights are files of it.
+    program's weights are files of it. `take_compiled`, if given, replaces what compiles a method.
     """
-    edge = compiled(programs, constants, begin)
+
+    def announced(compile_one: Callable[..., PreprocessResult]) -> Callable[..., PreprocessResult]:
+        return partial(announce, begin, compile_one)
+
+    replacements = {COMPILE_METHOD: take_compiled or announced}
+    edge = compile_methods(programs, constants, replacements)
     begin(ASSEMBLE)
     return edge.to_executorch(
         ExecutorchBackendConfig(
@@ -68,24 +80,21 @@ def lower(
     )
 
 
-def compiled(
+def compile_methods(
     programs: dict[str, ExportedProgram],
     constants: Mapping[str, Any],
-    begin: Callable[[str], None],
+    replacements: Mapping[Patch, Replacement],
 ) -> EdgeProgramManager:
-    """The methods compiled, each as a call of what it was compiled to."""
-    with (
-        quiet_tuning(),
-        announced(begin),
-        mutations_memoised(),
-        caches_kept_empty(),
-        writes_unwrapped(),
-        inputs_realised_once(),
-        large_examples_in_one_place(),
-        objects_of_their_own(),
-        # A GPU's program has no vectors on the host: no need to find out by compiling which work.
-        config.patch({"cpp.vec_isa_ok": False}),
-    ):
+    """Compile all methods, each into a call of its library.
+
+    `replacements` are for those entries of `patches.CUDA` that name none.
+    """
+    settings = {
+        "pre_grad_custom_pass": WriteInPlace(),
+        # A GPU's program has no vectors on the host: do not compile some to find out which work.
+        "cpp.vec_isa_ok": False,
+    }
+    with applied(CUDA, replacements), quiet_tuning(), config.patch(settings):
         return to_edge_transform_and_lower(
             programs,
             partitioner={name: [CudaPartitioner(compile_specs(name))] for name in programs},
@@ -102,29 +111,42 @@ def compile_specs(method: str) -> list[CompileSpec]:
     ]
 
 
-@contextmanager
-def announced(begin: Callable[[str], None]) -> Iterator[None]:
-    """Tell `begin` of each method that is compiled; the backend first moves it to the GPU."""
-    move = CudaBackend.move_program_to_device
-
-    def announce_and_move(
-        program: ExportedProgram, device: str, specs: list[CompileSpec]
-    ) -> ExportedProgram:
-        forget_last_trace()
-        begin(f"lower {CudaBackend.method_name_from_compile_specs(specs)}")
-        return move(program, device, specs)
-
-    with patch.object(CudaBackend, "move_program_to_device", announce_and_move):
-        yield
+def announce(
+    begin: Callable[[str], None],
+    compile_one: Callable[..., PreprocessResult],
+    program: ExportedProgram,
+    specs: list[CompileSpec],
+    collector: CudaWeightCollector,
+) -> PreprocessResult:
+    """Compile a method after calling `begin` with a name for the stage."""
+    forget_last_trace()
+    begin(f"lower {CudaBackend.method_name_from_compile_specs(specs)}")
+    return compile_one(program, specs, collector)
 
 
-def forget_last_trace() -> None:
-    """Let the garbage collector have the method that was compiled last.
+class WriteInPlace(CustomGraphPass):
+    """Gives Inductor operators that write their arguments in the place of wrappers around them.
 
-    torch keeps the nodes of its last trace, for a diagnosis of its own, and with them the graph and
-    AOTInductor's clones of caches: they would lie beside those of the next method.
+    Lowering wraps each in a function that returns what the operator would have written. Inductor
+    takes an operator apart into its Triton kernels, but not a wrapped one: it would call it, and a
+    program has no such operator. A value that is written is read through the write alone, so the
+    graph computes the same.
     """
-    getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {}).clear()
+
+    def __call__(self, graph: Graph) -> None:
+        from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized
+
+        wrapper = torch.ops.higher_order.auto_functionalized_v2
+        for node in graph.find_nodes(op="call_function", target=wrapper):
+            node.meta["only_clone_these_tensors"] = []
+        decompose_auto_functionalized(graph)
+        for copy in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+            if copy.args[0] is copy.args[1]:  # a buffer that is written back into itself
+                graph.erase_node(copy)
+        graph.eliminate_dead_code()
+
+    def uuid(self) -> bytes:
+        return get_hash_for_files((__file__,))
 
 
 @contextmanager

@@ -70,20 +70,22 @@ def test_what_is_held_at_the_same_time_adds_up() -> None:
     assert at_once([]) == 0
 
 
-def test_what_ran_beside_is_recorded_and_counts() -> None:
-    """It takes the host's memory from its beginning until it comes, the GPU's in the stage that it
-    tells of: two one after the other do not add up, however late the first one came."""
+def test_stages_of_other_processes_are_recorded_and_count_as_memory() -> None:
+    """They take the host's memory until they are received and the GPU's during their stage: the
+    GPU memory of two consecutive stages does not add up, however late the first is received."""
     progress, began = Progress(), time.perf_counter()
     with progress.stage("lower"):
         time.sleep(0.02)
         now = time.perf_counter()
-        progress.beside(Stage("lower prefill", 0.01, 1 << 40, 1 << 30), began, now)
+        progress.record_parallel(Stage("lower prefill", 0.01, 1 << 40, 1 << 30), began, now)
         late = time.perf_counter()
-        progress.beside(Stage("lower target_verify", late - now, 1 << 40, 1 << 31), began, late)
+        progress.record_parallel(
+            Stage("lower target_verify", late - now, 1 << 40, 1 << 31), began, late
+        )
     with progress.stage("write"):
         pass
-    *beside, lower, write = progress.stages
-    assert [stage.name for stage in beside] == ["lower prefill", "lower target_verify"]
+    *others, lower, write = progress.stages
+    assert [stage.name for stage in others] == ["lower prefill", "lower target_verify"]
     assert 0 < lower.host_peak_bytes - (2 << 40) < 1 << 40 and lower.gpu_peak_bytes == 1 << 31
     assert write.host_peak_bytes >= lower.host_peak_bytes and write.gpu_peak_bytes == 0
 

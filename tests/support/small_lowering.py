@@ -1,18 +1,23 @@
-"""A pair whose CUDA methods are lowered in no time, here or in processes beside this one.
+"""A pair whose CUDA methods are compiled in no time, here or in processes of their own.
 
-As a program it lowers until it is killed: `python -m support.small_lowering DIRECTORY`.
+There is no GPU: what is compiled is a graph's text. `main` is what such a process runs, `wait` what
+one runs that never ends. As a program it compiles that way until it is killed:
+`python -m support.small_lowering DIRECTORY`.
 """
 
 import os
 import signal
 import sys
+import tempfile
 import time
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 from tqdm import tqdm
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
@@ -20,7 +25,8 @@ from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.lowering.side_by_side import processes
+from eagle_aot.export.lowering import parallel
+from eagle_aot.export.lowering.patches import Replacement
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.int4 import pack_int4
@@ -35,7 +41,7 @@ PID = "pid"
 
 
 def small_pair() -> Pair:
-    """One random layer, without a head."""
+    """Return one random layer, without a head."""
     checkpoints = resolve_checkpoints(
         ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=1, drafter="ngram")
     )
@@ -47,35 +53,80 @@ def small_programs(pair: Pair) -> dict[str, ExportedProgram]:
     return traced(method_specs(pair, LENGTHS, splits_keys=True), SEQUENCES, CUDA)
 
 
-def beside(pair: Pair, directory: Path, progress: Progress) -> AbstractContextManager[None]:
-    """Lowers the pair's methods in a process of their own, in a directory within this one."""
-    return processes.lowered_beside(
-        METHODS,
-        pair,
-        LENGTHS,
-        splits_keys=True,
-        jobs=1,  # each takes ten seconds to import what it needs
-        gpu_memory=None,
-        directory=directory / "beside",
-        progress=progress,
+def in_parallel(
+    pair: Pair, directory: Path, progress: Progress, run: str = "main"
+) -> AbstractContextManager[Replacement | None]:
+    """Compile the pair's methods in processes that run a function of this module."""
+    parallel.WORKER = f"from support.small_lowering import {run}; {run}()"
+    job = parallel.Job(pair, LENGTHS, splits_keys=True, threads=1)
+    return parallel.compiled_in_parallel(
+        METHODS, job, jobs=2, directory=directory / "parallel", progress=progress
     )
 
 
-def lower_for_ever(file: Path, name: str, place: int) -> None:
-    """Write into the file in which process, which shows progress to nobody, as Inductor does."""
-    tqdm(disable=True)
-    file.write_text(f"{os.getpid()}\n")
-    time.sleep(600)
+def main() -> None:
+    """Compile a method's text; fail at the last method."""
+    with compiling_text(fails=sys.argv[2] == METHODS[-1]):
+        parallel.main()
 
 
-def main(directory: Path) -> None:
-    """Lower for ever; the file `PID` says in which process."""
-    # What a shell runs in the background is not interrupted unless it asks to be.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    processes.lower_method = partial(lower_for_ever, directory / PID)  # type: ignore[assignment]
-    with beside(small_pair(), directory, Progress()):
+def wait() -> None:
+    """Write which process this is, and compile for ten minutes."""
+
+    def compile_method(job: parallel.Job, name: str, directory: Path) -> parallel.Compiled:
+        tqdm(disable=True)  # as Inductor's, which nobody sees
+        (directory.parent / PID).write_text(f"{os.getpid()}\n")
         time.sleep(600)
+        raise AssertionError("not killed")
+
+    parallel.compile_method = compile_method
+    parallel.main()
+
+
+@contextmanager
+def compiling_text(fails: bool = False) -> Iterator[None]:
+    """Let the CUDA backend do all but move methods to a GPU and compile them."""
+    from executorch.backends.cuda.cuda_backend import CudaBackend  # takes seconds
+
+    def move(backend: object, program: ExportedProgram, *_: object) -> ExportedProgram:
+        if fails:
+            raise RuntimeError("CUDA error: an illegal access\nand how to debug it")
+        return program
+
+    replaced = {
+        "move_program_to_device": classmethod(move),
+        "get_extra_aoti_compile_context_manager": classmethod(lambda *_: nullcontext()),
+    }
+    with ExitStack() as stack:
+        for name, replacement in replaced.items():
+            stack.enter_context(patch.object(CudaBackend, name, replacement))
+        stack.enter_context(patch.object(torch._inductor, "aot_compile", compile_text))
+        yield
+
+
+def compile_text(
+    module: GraphModule, inputs: object, options: Mapping[str, object]
+) -> list[object]:
+    """Return what AOTInductor returns: the path of a library, here of text, and the weights.
+    Constants of the graph are in the library."""
+    from torch.export.pt2_archive._package_weights import TensorProperties, Weights
+
+    directory = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    os.makedirs(directory, exist_ok=True)
+    file, path = tempfile.mkstemp(".wrapper.so", dir=directory)
+    os.close(file)
+    Path(path).write_text(str(module.graph))
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    weights = {
+        name: (tensor.detach(), TensorProperties(tensor))
+        for name, tensor in tensors.items()
+        if not name.startswith("_lifted_tensor_constant")
+    }
+    return [path, Weights(weights)]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    # What a shell runs in the background is not interrupted unless it asks to be.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with in_parallel(small_pair(), Path(sys.argv[1]), Progress(), "wait"):
+        time.sleep(600)

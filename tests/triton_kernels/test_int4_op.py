@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
-from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
+from eagle_aot.export.lowering.patches import CUDA, applied
 from eagle_aot.triton_kernels.int4_gemm import (
     api,
     int4_gated_linear,
@@ -130,7 +130,7 @@ def test_a_raised_limit_uses_the_small_m_operator_for_any_range(
 def h100(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Analyse kernels for an H100 and memoise what they write, as lowering does."""
     analyse_for_h100(monkeypatch)
-    with mutations_memoised():
+    with applied(CUDA):
         yield
 
 

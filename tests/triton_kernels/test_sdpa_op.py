@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
-from eagle_aot.export.lowering.kernel_mutations import mutations_memoised
+from eagle_aot.export.lowering.patches import CUDA, applied
 from eagle_aot.triton_kernels.sdpa_splitk import (
     is_servable,
     sdpa_reference,
@@ -222,7 +222,7 @@ def test_the_lowered_operator_is_two_kernels_that_copy_no_cache(
     """An argument that seems written would be copied before each call."""
     analyse_for_h100(monkeypatch)
     program = traced(Layer(8, 2, head_dim, window, torch.bfloat16), max_rows)
-    with mutations_memoised():  # like lowering
+    with applied(CUDA):  # as lowering does
         opened = program.run_decompositions({}, decompose_custom_triton_ops=True)
     wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
     kernels = [node for node in calls(opened) if node.target is wrapper]

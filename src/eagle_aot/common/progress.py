@@ -18,12 +18,12 @@ LONG = 5.0
 """Seconds after which a log is told of a stage."""
 
 
-class Beside(NamedTuple):
-    """A stage that was over at `ended`, of work that began at `began` and `came` here, in seconds
-    of `time.perf_counter`."""
+class ParallelStage(NamedTuple):
+    """A stage of another process, which worked from `began` until `received`; the stage ended at
+    `ended`. All are seconds of `time.perf_counter`, which processes share."""
 
     began: float
-    came: float
+    received: float
     ended: float
     stage: Stage
 
@@ -37,7 +37,7 @@ class Progress:
     def __init__(self) -> None:
         self.console = Console(file=sys.stderr)  # this one, whoever redirects it later
         self.stages: list[Stage] = []
-        self._beside: list[Beside] = []
+        self._parallel: list[ParallelStage] = []
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[str], None]]:
@@ -54,13 +54,13 @@ class Progress:
             yield following
         self.since(started, name)
 
-    def beside(self, stage: Stage, began: float, ended: float) -> None:
-        """Record a stage of another process's work; it counts among what is taken here.
+    def record_parallel(self, stage: Stage, began: float, ended: float) -> None:
+        """Record the stage of a process that began its work at `began` and has just ended.
 
-        By `time.perf_counter`, which processes share, that work began at `began` and has just come
-        here, and the stage, in which it had the GPU, was over at `ended`.
+        Until now it counts as host memory of the stages here; as GPU memory from the stage's
+        beginning to `ended`. Both times are of `time.perf_counter`.
         """
-        self._beside.append(Beside(began, time.perf_counter(), ended, stage))
+        self._parallel.append(ParallelStage(began, time.perf_counter(), ended, stage))
         self._record(stage)
 
     def _start(self) -> float:
@@ -71,13 +71,13 @@ class Progress:
     def since(self, started: float, name: str) -> None:
         """Record a stage that began at `started` of `time.perf_counter`."""
         gpu_peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        host_beside = [(one.began, one.came, one.stage.host_peak_bytes) for one in self._beside]
-        gpu_beside = [
-            (one.ended - one.stage.seconds, one.ended, one.stage.gpu_peak_bytes)
-            for one in self._beside
-            if one.ended >= started
+        other_hosts = [(p.began, p.received, p.stage.host_peak_bytes) for p in self._parallel]
+        other_gpus = [
+            (p.ended - p.stage.seconds, p.ended, p.stage.gpu_peak_bytes)
+            for p in self._parallel
+            if p.ended >= started
         ]
-        host, gpu = host_peak_bytes() + at_once(host_beside), gpu_peak + at_once(gpu_beside)
+        host, gpu = host_peak_bytes() + at_once(other_hosts), gpu_peak + at_once(other_gpus)
         self._record(Stage(name, time.perf_counter() - started, host, gpu))
 
     def _record(self, stage: Stage) -> None:

@@ -161,16 +161,3 @@ class TestWorkspace:
             print("Autotune Choices Stats", file=sys.stderr)
         print("after", file=sys.stderr)
         assert capsys.readouterr().err == "after\n"
-
-    def test_each_method_is_a_stage(self) -> None:
-        from executorch.backends.cuda.cuda_backend import CudaBackend
-
-        from eagle_aot.export.lowering.cuda import announced, compile_specs
-
-        program = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
-        names: list[str] = []
-        with announced(names.append):
-            for method in ("prefill", "draft_decode"):
-                CudaBackend.move_program_to_device(program, "cpu", compile_specs(method))
-        CudaBackend.move_program_to_device(program, "cpu", compile_specs("later"))
-        assert names == ["lower prefill", "lower draft_decode"]

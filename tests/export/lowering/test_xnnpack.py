@@ -1,11 +1,13 @@
-"""A table that is read by rows and multiplied lies in one file, once, and computes the same."""
+"""Lowering with XNNPACK: tied tables are stored once, and a program is decomposed once."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from executorch.runtime import Runtime
 from torch import Tensor, nn
+from torch.export import ExportedProgram, exported_program
 from torch.nn import functional as F
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS
@@ -61,6 +63,22 @@ def test_a_tied_table_is_stored_once(make: type[nn.Module], size: int, tmp_path:
         torch.testing.assert_close(method.execute([tokens])[0], module(tokens))
 
 
-def test_tables_of_their_own_stay_in_the_program(tmp_path: Path) -> None:
+def test_untied_tables_stay_in_the_program(tmp_path: Path) -> None:
     written(Tied(False).eval(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [PROGRAM]
+
+
+def test_a_program_is_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decompose, programs = exported_program._decompose_exported_program, list[object]()
+
+    def counted(program: ExportedProgram, **options: Any) -> ExportedProgram:
+        programs.append(program)
+        return decompose(program, **options)
+
+    monkeypatch.setattr(exported_program, "_decompose_exported_program", counted)
+    program = torch.export.export(nn.Sequential(nn.SiLU(), nn.Linear(4, 4)), (torch.ones(2, 4),))
+    xnnpack.lower({"forward": program}, {}, lambda stage: None)
+    assert len(programs) == 1
+    monkeypatch.delattr(xnnpack.LinearPartitioner, "transform_for_pre_decomposition")
+    xnnpack.lower({"forward": program}, {}, lambda stage: None)
+    assert len(programs) == 1 + 2, "what it saves"

@@ -1,0 +1,153 @@
+"""What `patches.CUDA` puts in the place of functions of Inductor and of ExecuTorch's CUDA backend.
+
+Each public function takes what it replaces.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Hashable, Mapping
+from copy import deepcopy
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
+from torch._inductor.ir import TensorBox
+from torch._subclasses import FakeTensor
+from torch.fx import Node
+
+from eagle_aot.common.zeros import untouched_zeros
+
+CHUNK = 2**24
+"""Bytes that are hashed at once."""
+
+Analysis = Callable[[Any, dict[str, Any], Mapping[str, Any]], Any]
+"""(kernel, arguments, TMA descriptors) -> the tensors that the kernel writes, by their names."""
+
+
+def analyse_once(analyse: Analysis) -> Analysis:
+    """Analyse a Triton kernel once for all calls whose arguments are of the same kinds.
+
+    The result is read off the kernel's IR, for which torch replaces every tensor without values by
+    an empty one of its dtype and every symbolic number by 2. It also depends on the kernel and on
+    the names, values and order of the other arguments; the GPU is the same throughout. A call with
+    descriptors, or with an argument whose kind is not known, is analysed again. Each caller gets a
+    copy of its own.
+    """
+    results: dict[Hashable, Any] = {}
+
+    def analyse_or_copy(kernel: Any, kwargs: dict[str, Any], descriptors: Mapping[str, Any]) -> Any:
+        key = None if descriptors else _kernel_key(kernel, kwargs)
+        if key is None:
+            return analyse(kernel, kwargs, descriptors)
+        if key not in results:
+            results[key] = analyse(kernel, kwargs, descriptors)
+        return deepcopy(results[key])
+
+    return analyse_or_copy
+
+
+def _kernel_key(kernel: Any, kwargs: Mapping[str, Any]) -> Hashable | None:
+    """Return what the kernel's IR depends on, None where that is not known.
+
+    For a call with options, such as a number of warps, torch wraps the kernel in a tuner with one
+    configuration; of several it analyses the first.
+    """
+    configs = getattr(kernel, "configs", None)
+    try:
+        tuned = _kinds(configs[0].kwargs) if configs else ()
+        key = kernel if configs is None else kernel.fn, tuned, _kinds(kwargs)
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _kinds(arguments: Mapping[str, Any]) -> Hashable:
+    return tuple((name, _kind(value)) for name, value in arguments.items())
+
+
+def _kind(value: Any) -> Hashable:
+    """Raises TypeError for a tensor with values, whose address counts too."""
+    if isinstance(value, FakeTensor | TensorBox):
+        return type(value), value.dtype
+    if isinstance(value, Tensor):
+        raise TypeError("a tensor with values")
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | sympy.Expr):
+        return "symbolic"
+    return type(value), value
+
+
+def store_kernel_inputs(run_node: Callable[[Any, Node], Any]) -> Callable[[Any, Node], Any]:
+    """Store what Triton kernels read as soon as it is computed.
+
+    Inductor would compute it again for each call, in a launch of its own: the cosines and slots
+    that layers share once a layer.
+    """
+    kernel_call = torch.ops.higher_order.triton_kernel_wrapper_mutation
+
+    def run_and_store(graph: Any, node: Node) -> Any:
+        result = run_node(graph, node)
+        if isinstance(result, TensorBox) and any(user.target is kernel_call for user in node.users):
+            result.realize()
+        return result
+
+    return run_and_store
+
+
+def zeros_without_memory(_: object) -> Callable[[Tensor, Any], Tensor]:
+    """Make a cache's zeros on the host without memory; takes the tensor that they are to be like
+    and a device."""
+    return lambda like, device: untouched_zeros(like).to(device)
+
+
+def write_holes(
+    write: Callable[[Tensor, str], bytes],
+) -> Callable[[Tensor, str], bytes]:
+    """Write a storage of zeros as a file without blocks; returns the SHA-256 of the contents."""
+
+    def write_zeros_or_bytes(tensor: Tensor, path: str) -> bytes:
+        if not _is_zero(tensor):
+            return write(tensor, path)
+        size = tensor.untyped_storage().nbytes()
+        with Path(path).open("wb") as file:
+            file.truncate(size)
+        return _digest_of_zeros(size)
+
+    return write_zeros_or_bytes
+
+
+def _is_zero(tensor: Tensor) -> bool:
+    """Whether the tensor is on the host and its whole storage is zero."""
+    storage = tensor.untyped_storage()
+    if tensor.is_cuda or not storage.nbytes():
+        return False
+    return not torch.empty(0, dtype=torch.uint8).set_(storage).any()
+
+
+@cache
+def _digest_of_zeros(size: int) -> bytes:
+    """SHA-256 of so many zero bytes; a model's caches are of two or three sizes."""
+    digest, zeros = hashlib.sha256(), bytes(CHUNK)
+    for left in range(size, 0, -CHUNK):
+        digest.update(zeros[:left])
+    return digest.digest()
+
+
+def object_per_kernel(convert: Callable[..., str]) -> Callable[..., str]:
+    """Convert a copy of a kernel's binary, so that each kernel has an object file of its own.
+
+    torch 2.11 names a binary after its contents and the object after the binary. Of two kernels
+    that differ in a constant which no instruction depends on, the second's object would replace the
+    first's and be linked twice ("multiple definition of"), as in small models for two sequences.
+    """
+    number = count()
+
+    def convert_copy(cubin_file: str, kernel_name: str, ld: str, objcopy: str) -> str:
+        own_file = shutil.copyfile(cubin_file, f"{cubin_file}.{next(number)}")
+        return convert(own_file, kernel_name, ld, objcopy)
+
+    return convert_copy

@@ -1,0 +1,313 @@
+"""What replaces functions of Inductor and of the CUDA backend returns what they return.
+
+The compiler itself needs a GPU; what it plans to compute does not.
+"""
+
+import hashlib
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import sympy
+import torch
+from torch import Tensor, nn
+
+if not find_spec("triton"):
+    pytest.skip("the CUDA backend needs triton to import", allow_module_level=True)
+
+from executorch.backends.cuda import cuda_backend, cuda_weight_collector
+from torch._higher_order_ops import triton_kernel_wrap
+from torch._inductor import config, cpp_builder, ir, scheduler
+from torch._subclasses import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+
+from eagle_aot.export.lowering.cuda import WriteInPlace
+from eagle_aot.export.lowering.cuda_replacements import (
+    analyse_once,
+    object_per_kernel,
+    write_holes,
+    zeros_without_memory,
+)
+from eagle_aot.export.lowering.patches import CUDA, applied
+from eagle_aot.targets.step import chain_tail
+from eagle_aot.triton_kernels.copy_rows import copy_rows
+from eagle_aot.triton_kernels.dense_gemm.op import dense_small_m
+from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
+from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
+from eagle_aot.triton_kernels.residual_norm import residual_norm
+from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
+from support.kernels.h100 import analyse_for_h100
+from support.kernels.int4_cases import Case, tensors
+from support.kernels.norm_rope_cases import Case as NormRopeCase
+from support.kernels.residual_cases import Case as ResidualCase
+
+
+@dataclass
+class Config:
+    kwargs: dict[str, Any]
+
+
+@dataclass
+class Tuner:
+    """As `triton.runtime.Autotuner`: made anew for each call."""
+
+    fn: object
+    configs: list[Config]
+
+
+@dataclass
+class Counter:
+    """An analysis that names the arguments, and what it was asked."""
+
+    asked: list[object] = field(default_factory=list)
+
+    def __call__(self, kernel: object, kwargs: dict[str, Any], descriptors: Any) -> list[str]:
+        self.asked.append(kernel)
+        return list(kwargs)
+
+
+def fake(dtype: torch.dtype, *shape: int) -> Tensor:
+    with FakeTensorMode():
+        return torch.empty(shape, dtype=dtype)
+
+
+def arguments(**others: Any) -> dict[str, Any]:
+    return {"x": fake(torch.bfloat16, 8), "rows": sympy.Symbol("s0"), "N": 16} | others
+
+
+SAME: dict[str, Callable[[], dict[str, Any]]] = {
+    "another tensor": lambda: arguments(x=fake(torch.bfloat16, 3, 5)),
+    "another symbol": lambda: arguments(rows=sympy.Symbol("s1") + 1),
+}
+APART: dict[str, Callable[[], dict[str, Any]]] = {
+    "dtype": lambda: arguments(x=fake(torch.float32, 8)),
+    "number": lambda: arguments(N=17),
+    "type": lambda: arguments(N=16.0),
+    "truth": lambda: arguments(N=True),
+    "known": lambda: arguments(rows=2),
+    "absent": lambda: arguments(x=None),
+    "option": lambda: arguments(num_warps=4),
+    "order": lambda: dict(reversed(arguments().items())),
+}
+KERNEL = object()
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_calls_that_differ_in_shapes_and_symbols_are_analysed_once(case: str) -> None:
+    analyse = Counter()
+    memoised = analyse_once(analyse)
+    first, second = memoised(KERNEL, arguments(), {}), memoised(KERNEL, SAME[case](), {})
+    assert first == second == ["x", "rows", "N"] and len(analyse.asked) == 1
+    first.clear()
+    assert memoised(KERNEL, arguments(), {}) == second
+
+
+@pytest.mark.parametrize("case", APART)
+def test_calls_whose_kernel_compiles_to_something_else_are_analysed_apart(case: str) -> None:
+    analyse = Counter()
+    memoised = analyse_once(analyse)
+    for _ in range(2):
+        assert memoised(KERNEL, arguments(), {}) == ["x", "rows", "N"]
+        assert memoised(KERNEL, APART[case](), {}) == list(APART[case]())
+    assert len(analyse.asked) == 2
+
+
+def test_kernels_are_analysed_apart_and_a_tuner_is_its_kernel() -> None:
+    analyse = Counter()
+    memoised = analyse_once(analyse)
+    other = object()
+    for kernel in (KERNEL, other, *(Tuner(fn, [Config({})]) for fn in (KERNEL, other))):
+        memoised(kernel, arguments(), {})
+    assert analyse.asked == [KERNEL, other]
+    for block in (16, 32, 16):
+        memoised(Tuner(KERNEL, [Config({"BLOCK": block}), Config({"BLOCK": 64})]), arguments(), {})
+    assert len(analyse.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "descriptors"),
+    [
+        (arguments(), {"x": "a descriptor"}),
+        (arguments(shape=[1, 2]), {}),
+        (arguments(x=torch.ones(2)), {}),
+    ],
+)
+def test_what_may_count_by_more_is_analysed_anew(
+    kwargs: dict[str, Any], descriptors: dict[str, str]
+) -> None:
+    analyse = Counter()
+    memoised = analyse_once(analyse)
+    for _ in range(2):
+        memoised(KERNEL, kwargs, descriptors)
+    assert len(analyse.asked) == 2
+
+
+class Twice(nn.Module):
+    """Every kernel of ours, and everything again with other tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = tensors(Case(128, 128, 32).packed())
+        self.norm, *self.eps = ResidualCase(2, 2, 128, False, False).arguments()[4:]
+
+    def forward(self, x: Tensor, q: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+        return *self.once(x, q, positions), *self.once(2 * x, 2 * q, positions)
+
+    def once(self, x: Tensor, q: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+        weight, norm, eps = self.weight, self.norm, self.eps
+        parts = int4_small_m(x, *weight, 2, "")
+        whole = int4_small_m(x, *weight, 1, "silu"), int4_large_m(x, *weight, "")
+        scale = torch.ones(1, dtype=torch.bfloat16)
+        norms = residual_norm(parts, x, None, None, norm, *eps)
+        norms += residual_norm(whole[1].unsqueeze(0), x, norm, scale, norm, *eps)
+        cache = torch.zeros(2, 1, 64, 64, dtype=torch.bfloat16)
+        step = positions, torch.zeros(1, dtype=torch.int64), chain_tail(positions)
+        dense = dense_small_m(x, torch.zeros(64, 128, dtype=torch.bfloat16), 2)
+        copied = [torch.zeros(2, 64, 64, dtype=torch.bfloat16) for _ in range(2)]
+        copy_rows(*copied, positions[0], positions[0] + 8)
+        return *whole, *norms, *copied, dense, sdpa_splitk(q, cache, cache, *step, 1.0, 0, 0)
+
+
+def traced() -> ExportedProgram:
+    x = torch.zeros(1, 8, 128, dtype=torch.bfloat16)
+    q, positions = torch.zeros(1, 8, 4, 64, dtype=torch.bfloat16), torch.arange(8).unsqueeze(0)
+    rows = Dim("rows", min=1, max=8)
+    shapes = {1: rows}, {1: rows}, {1: rows}
+    return torch.export.export(Twice(), (x, q, positions), dynamic_shapes=shapes, strict=False)
+
+
+def opened(
+    program: ExportedProgram, memo: AbstractContextManager[None]
+) -> tuple[list[object], int]:
+    """What each kernel is found to write, in a program lowered so far, and the kernels compiled."""
+    compiled: list[object] = []
+    compile_kernel = triton_kernel_wrap.generate_ttir
+
+    def count(kernel: object, *arguments: Any) -> object:
+        compiled.append(kernel)
+        return compile_kernel(kernel, *arguments)
+
+    with patch.object(triton_kernel_wrap, "generate_ttir", count), memo:
+        lowered = program.run_decompositions({}, decompose_custom_triton_ops=True)
+    wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
+    nodes = [node for node in lowered.graph.nodes if node.target is wrapper]
+    return [node.kwargs["tensors_to_clone"] for node in nodes], len(compiled)
+
+
+def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    analyse_for_h100(monkeypatch)
+    program = traced()
+    expected, each = opened(program, nullcontext())
+    found, once = opened(program, applied(CUDA))
+    assert found == expected and 2 * once == len(found) <= each
+
+
+STORES = NormRopeCase(1, 8, 4, 2, 64)
+LAYERS = 3
+
+
+class Layers(nn.Module):
+    """Store rows in their caches at slots, and by angles, that follow from their positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in range(LAYERS):
+            *_, k, v = STORES.arguments()[:7]
+            self.register_buffer(f"k{layer}", k)
+            self.register_buffer(f"v{layer}", v)
+        self.rest = STORES.arguments()[-3:]
+
+    def forward(self, parts: Tensor, positions: Tensor) -> list[Tensor]:
+        own = torch.where(positions < 0, 15, positions % 15).flatten()
+        angles = positions[..., None, None] * torch.arange(1, 33) / 8
+        cos, sin = (torch.cat((x, x), dim=-1) for x in (angles.cos(), angles.sin()))
+        return [
+            norm_rope_store(parts, cos, sin, None, None, self.get_buffer(f"k{layer}"),
+                            self.get_buffer(f"v{layer}"), own, None, None, *self.rest)
+            for layer in range(LAYERS)
+        ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def layers() -> ExportedProgram:
+    rows, parts = Dim("rows", min=2, max=16), STORES.arguments()[0]
+    positions = torch.arange(parts.shape[2]).unsqueeze(0)
+    shapes = {2: rows}, {1: rows}
+    traced = torch.export.export(Layers(), (parts, positions), dynamic_shapes=shapes, strict=False)
+    return traced.run_decompositions({}, decompose_custom_triton_ops=False)
+
+
+def test_inputs_that_kernel_calls_share_are_computed_once(layers: ExportedProgram) -> None:
+    """Slots, cosines and sines, for which the compiler would launch kernels of its own."""
+    plans: list[list[object]] = []
+
+    def plan(_: object, operations: list[object]) -> None:
+        plans.append(operations)
+        raise InterruptedError("the rest needs a GPU")
+
+    names = layers.graph_signature.user_inputs
+    fake = [node.meta["val"] for node in layers.graph.nodes if node.name in names]
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        pytest.raises(Exception, match="needs a GPU"),
+        torch.no_grad(),
+        applied(CUDA),
+        config.patch({"pre_grad_custom_pass": WriteInPlace()}),
+    ):
+        analyse_for_h100(monkeypatch)
+        monkeypatch.setattr(scheduler.Scheduler, "__init__", plan)
+        torch._inductor.aot_compile(layers.module(), tuple(fake))
+    (operations,) = plans
+    calls = [one for one in operations if isinstance(one, ir.UserDefinedTritonKernel)]
+    buffers = [one for one in operations if isinstance(one, ir.ComputedBuffer)]
+    computed = [one for one in buffers if any(size != 0 for size in one.data.ranges)]
+    assert (len(calls), len(computed)) == (LAYERS, 3)
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_storage_is_the_same_file_and_zeros_take_no_blocks(tmp_path: Path, value: int) -> None:
+    tensor = torch.full((3, 5_000_001), value, dtype=torch.uint8)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    wanted = cuda_weight_collector._write_tensor_storage(tensor, str(theirs))
+    digest = write_holes(cuda_weight_collector._write_tensor_storage)(tensor, str(ours))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert digest == wanted == hashlib.sha256(ours.read_bytes()).digest()
+    assert (ours.stat().st_blocks == 0) is (value == 0), "only zeros are left out"
+
+
+def test_zeros_of_a_cache_have_the_same_form() -> None:
+    emptied = torch.empty(4, 6, dtype=torch.float16).t()
+    wanted = cuda_backend._full_zeros_preserving_strides(emptied, "cpu")
+    zeros = zeros_without_memory(cuda_backend._full_zeros_preserving_strides)(emptied, "cpu")
+    assert torch.equal(zeros, wanted) and zeros.stride() == wanted.stride()
+    assert zeros.untyped_storage().nbytes() == wanted.untyped_storage().nbytes()
+
+
+KERNELS = ["draft_0", "draft_1"]
+
+
+def linked(convert: Callable[..., str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Link both kernels' objects into one library, as AOTInductor of torch 2.11 does."""
+    binary = directory / "same.cubin"
+    binary.write_bytes(b"code of both")
+    of_both = [convert(str(binary), name, "ld", "objcopy") for name in KERNELS]
+    command = ["g++", "-shared", "-o", directory / "linked.so", *of_both]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_kernels_of_the_same_code_are_linked(tmp_path: Path) -> None:
+    assert linked(object_per_kernel(cpp_builder.convert_cubin_to_obj), tmp_path).returncode == 0
+    symbols = subprocess.run(["nm", tmp_path / "linked.so"], capture_output=True, text=True).stdout
+    for name in KERNELS:
+        assert f"__{name}_start" in symbols
+
+
+def test_kernels_of_the_same_code_fail_to_link_in_pytorch_alone(tmp_path: Path) -> None:
+    """If PyTorch comes to do this itself, the replacement can go."""
+    assert "multiple definition" in linked(cpp_builder.convert_cubin_to_obj, tmp_path).stderr
