@@ -46,7 +46,7 @@ from eagle_aot.export.lowering.patches import COMPILE_METHOD, Replacement, appli
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.int4.packed_linear import PackedModule
+from eagle_aot.targets.int4.linear import PackedModule
 from support.small_lowering import (
     LENGTHS,
     PID,
