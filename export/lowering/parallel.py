@@ -243,7 +243,7 @@ def compile_method(job: Job, name: str, directory: Path) -> Compiled:
     compiled: list[Compiled] = []
     replacements: dict[Any, Replacement] = {
         COMPILE_METHOD: lambda compile_one: partial(record_compiled, compile_one, compiled),
-        TIME_KERNEL: lambda measure: partial(measure_alone, directory / TIMING, measure),
+        TIME_KERNEL: lambda measure: timed_alone(directory / TIMING, measure),
     }
     with stated("lowering failed"):
         cuda.compile_methods(programs, {}, replacements)
@@ -274,8 +274,12 @@ def record_compiled(
     return result
 
 
-def measure_alone(lock: Path, measure: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Let Inductor time a kernel while no other process times one."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return measure(*args, **kwargs)
+def timed_alone(lock: Path, measure: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `measure`, a function or a method, made to wait while another process times a kernel."""
+
+    def measure_alone(*args: Any, **kwargs: Any) -> Any:  # a method has its object among `args`
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return measure(*args, **kwargs)
+
+    return measure_alone

@@ -225,9 +225,21 @@ def test_kernels_are_timed_by_one_process_at_a_time(tmp_path: Path) -> None:
         busy.release()
         return seconds
 
-    alone = partial(parallel.measure_alone, tmp_path / "lock", measure)
+    alone = parallel.timed_alone(tmp_path / "lock", measure)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(alone, [0.01] * 8)) == [0.01] * 8
+
+
+def test_method_that_is_timed_alone_keeps_its_object(tmp_path: Path) -> None:
+    class Benchmarker:
+        def benchmark_gpu(self, seconds: float) -> tuple["Benchmarker", float]:
+            return self, seconds
+
+    alone = parallel.timed_alone(tmp_path / "lock", Benchmarker.benchmark_gpu)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Benchmarker, "benchmark_gpu", alone)
+        benchmarker = Benchmarker()
+        assert benchmarker.benchmark_gpu(0.5) == (benchmarker, 0.5)
 
 
 @pytest.fixture
