@@ -275,7 +275,7 @@ def record_compiled(
 
 
 def timed_alone(lock: Path, measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `measure`, a function or a method, made to wait while another process times a kernel."""
+    """Return `measure`, a function or a method, that waits while another process times a kernel."""
 
     def measure_alone(*args: Any, **kwargs: Any) -> Any:  # a method has its object among `args`
         with lock.open("w") as file:
