@@ -30,7 +30,7 @@ from eagle_aot.export.pair import Method, Pair
 from eagle_aot.targets.decoder.cache_views import copy_rows
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.step import (
-    InputEmbeds,
+    ChunkEmbeds,
     PromptChunk,
     Step,
     one_row_of_rows,
@@ -53,7 +53,7 @@ class Prefill(Method):
 
 
 class PrefillGiven(Method):
-    """The same of a chunk whose rows may be given as `InputEmbeds` says: embeddings [1, T, H] and
+    """The same of a chunk whose rows may be given as `ChunkEmbeds` says: embeddings [1, T, H] and
     last_visible int64 [T]."""
 
     def forward(
@@ -64,7 +64,7 @@ class PrefillGiven(Method):
         embeddings: Tensor,
         last_visible: Tensor,
     ) -> tuple[Tensor, ...]:
-        embeds = InputEmbeds(embeddings, last_visible)
+        embeds = ChunkEmbeds(embeddings, last_visible)
         chunk = PromptChunk(input_pos, sequence, streams_keys=self.splits_keys, embeds=embeds)
         logits, taps = self.target.run(tokens, chunk, last_logits_only=True)
         return logits, *self.features(taps)

@@ -80,7 +80,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class InputEmbeds:
+class ChunkEmbeds:
     """Rows of a prompt chunk given as embeddings instead of token ids.
 
     `embeddings` [1, T, H] replace the scaled rows of the embedding table. `last_visible` int64 [T]
@@ -108,7 +108,7 @@ class PromptChunk:
     input_pos: Tensor
     sequence: Tensor
     streams_keys: bool = False
-    embeds: InputEmbeds | None = None
+    embeds: ChunkEmbeds | None = None
 
     @property
     def row_positions(self) -> Tensor:

@@ -18,7 +18,7 @@ from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.step import InputEmbeds, PromptChunk
+from eagle_aot.targets.step import ChunkEmbeds, PromptChunk
 from support.golden_cases import relative_error
 from support.picture_pair import BEGIN, END, IMAGE, NEVER, PLACEHOLDER, ROWS
 from support.pictures import drawn, stored, transformers_text
@@ -150,7 +150,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
     tokens, places = torch.tensor([read.tokens]), torch.arange(len(read.tokens))
     following = torch.cat((tokens, bonus), dim=1)[:, 1:]
     with torch.no_grad():
-        _, taps = pair.target.run(tokens, PromptChunk(places, where, embeds=InputEmbeds(*given)))
+        _, taps = pair.target.run(tokens, PromptChunk(places, where, embeds=ChunkEmbeds(*given)))
         plain = pair.draft.embed(following)
         rows = torch.cat((given.embeddings[:, 1:], plain[:, -1:]), dim=1)
         shown = torch.cat((given.last_visible[1:] >= 0, torch.tensor([False])))

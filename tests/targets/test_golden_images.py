@@ -11,7 +11,7 @@ from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target, load_gemma4
 from eagle_aot.targets.gemma4.vision import load_vision
-from eagle_aot.targets.step import InputEmbeds, PromptChunk, chain_step
+from eagle_aot.targets.step import ChunkEmbeds, PromptChunk, chain_step
 from support.golden_cases import golden_case, relative_error
 
 CASES = ["images/one_image", "images/two_images"]
@@ -41,7 +41,7 @@ def load(directory: Path) -> Gemma4Target:
 
 def image_embeds(
     case: dict[str, Tensor], images: list[tuple[int, int]], *, causal: bool = False
-) -> InputEmbeds:
+) -> ChunkEmbeds:
     """Return the rows of all images; with `causal` no row sees a later one."""
     count = case["input.tokens"].shape[0]
     embeddings = torch.zeros(1, count, case["expected.image_embeddings"].shape[1])
@@ -51,15 +51,15 @@ def image_embeds(
         embeddings[0, first:end] = rows
         last[first:end] = torch.arange(first, end) if causal else end - 1
         taken += end - first
-    return InputEmbeds(embeddings, last)
+    return ChunkEmbeds(embeddings, last)
 
 
 @torch.no_grad()
-def run(target: Gemma4Target, tokens: Tensor, rows: InputEmbeds, cuts: list[int]) -> list[Tensor]:
+def run(target: Gemma4Target, tokens: Tensor, rows: ChunkEmbeds, cuts: list[int]) -> list[Tensor]:
     """Run tokens [T] in chunks that end at `cuts`: logits [T, V] and boundaries [L + 1, T, H]."""
     outputs = []
     for start, stop in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
-        part = InputEmbeds(rows.embeddings[:, start:stop], rows.last_visible[start:stop])
+        part = ChunkEmbeds(rows.embeddings[:, start:stop], rows.last_visible[start:stop])
         chunk = PromptChunk(torch.arange(start, stop), torch.zeros(1).long(), embeds=part)
         outputs.append(target.run(tokens[None, start:stop], chunk))
     logits, taps = (torch.cat(parts, dim=1)[0] for parts in zip(*outputs, strict=True))
@@ -132,7 +132,7 @@ def test_an_image_cut_by_a_cached_prefix_has_the_bits_of_the_whole(
     rows, (first, end) = image_embeds(case, spans(directory)), spans(directory)[0]
     logits, states = run(target, tokens, rows, [])
     start = (first + end) // 2
-    part = InputEmbeds(rows.embeddings[:, start:end], rows.last_visible[start:end])
+    part = ChunkEmbeds(rows.embeddings[:, start:end], rows.last_visible[start:end])
     chunk = PromptChunk(torch.arange(start, end), torch.zeros(1).long(), embeds=part)
     with torch.no_grad():
         again, _ = target.run(tokens[None, start:end], chunk)

@@ -80,7 +80,7 @@ def test_rows_see_only_their_paths_over_many_rounds(
 @pytest.mark.parametrize("splits_keys", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_branch_in_scattered_slots_equals_plain_decoding(window: int, splits_keys: bool) -> None:
-    """With stock operators and with the kernel's, and at several places in a ring."""
+    """Both stock operators and the kernel's are used, from several slots of a ring."""
     dtype = torch.float16 if splits_keys else torch.float32
     rtol, atol = (0.01, 0.003) if splits_keys else (1e-5, 2e-6)
     tree = [(-1, 0), (0, 87), (0, 20), (2, 61), (1, 16), (4, 33), (3, 40), (6, 17), (7, 86)]

@@ -63,7 +63,7 @@ def test_the_cpu_operator_attends_to_the_visible_keys_of_each_row(
     case = forward(layer, *run, rows=rows, caches=caches)
     output = sdpa_splitk(*case.arguments)
     assert output.dtype == dtype and output.is_contiguous()
-    bound = {torch.float32: 5e-6, torch.float64: 1e-12, torch.bfloat16: 4e-3}[dtype]
+    bound = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 4e-3}[dtype]
     assert relative_error(output, case.expected()) < bound
     for b, text in enumerate(run):
         row = data.draw(st.integers(0, len(text.rows) - 1))

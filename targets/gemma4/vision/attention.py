@@ -18,7 +18,7 @@ NAME = "eagle_aot_patches"
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePatches:
+class PresentPatches:
     """Which of N patches are present: bool [N], present ones first.
 
     With `streams_keys` layers attend through the operator for prompts.
@@ -53,7 +53,7 @@ def attend_patches(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    patches: ImagePatches,
+    patches: PresentPatches,
     scaling: float,
     **unused: Any,
 ) -> tuple[Tensor, None]:
@@ -66,7 +66,7 @@ def attend_patches(
 
 
 def _attend_with_operator(
-    q: Tensor, k: Tensor, v: Tensor, patches: ImagePatches, scaling: float
+    q: Tensor, k: Tensor, v: Tensor, patches: PresentPatches, scaling: float
 ) -> Tensor:
     """Attend as `attend_patches` does, with the patches as one sequence of a cache."""
     rows = widen(q).transpose(1, 2)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.weights import assign, check_sizes, load_weights
-from eagle_aot.targets.gemma4.vision.attention import ImagePatches, register_attention
+from eagle_aot.targets.gemma4.vision.attention import PresentPatches, register_attention
 from eagle_aot.targets.gemma4.vision.config import VisionConfig
 
 META = torch.device("meta")
@@ -48,7 +48,7 @@ class VisionTower(nn.Module):
         register_attention()  # another process may have made this tower
         padding = (position_ids == -1).all(dim=-1)
         states = self.patch_embedder(pixel_values, position_ids, padding)
-        patches = ImagePatches(~padding[0], streams_keys)
+        patches = PresentPatches(~padding[0], streams_keys)
         rotary = self.encoder.rotary_emb(position_ids, states.dtype)
         for layer in self.encoder.layers:
             states = layer(
