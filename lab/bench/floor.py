@@ -26,7 +26,7 @@ from eagle_aot.runtime_runner.program.plan import CudaMethod
 from eagle_aot.runtime_runner.program.weight_table import Weight
 
 EMBEDDING = ".embed_tokens.weight"
-LOOKED_UP = (EMBEDDING,)  # tables of which a forward reads one row per token
+LOOKED_UP = (EMBEDDING,)  # tables that a forward reads one row of per token
 
 StorageOf = Callable[[Weight], Hashable]  # identifies the device storage of a weight
 

@@ -162,7 +162,7 @@ def time_prompt(
 
 
 def random_ids(count: int, seed: int) -> list[int]:
-    """Return some of the first thousand ids, none of which stands for an image."""
+    """Return some of the first thousand ids, but not the id of an image."""
     rng = torch.Generator().manual_seed(seed)
     return torch.randint(3, 1000, (count,), generator=rng).tolist()
 

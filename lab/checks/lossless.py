@@ -133,7 +133,7 @@ def decode_with_own_drafter(
 def decode_with_script(
     runner: Runner, prompt: list[int], plain: list[int], shape: DraftShape, max_new_tokens: int
 ) -> tuple[list[int], Stats]:
-    """Decode with drafts of which 0, 1, 2, ... are right in turn, taken from the plain output."""
+    """Decode with drafts from the plain output, the first 0, 1, 2, ... right in turn."""
     assert shape != AUTO_LENGTH, "what is right depends on the shape, which auto would choose"
     executor, constants = runner.executor, runner.constants
     running = BatchState([0], constants.tail, executor.device)
@@ -152,8 +152,8 @@ def decode_with_script(
 
 OWN: Mapping[str, Decode] = {"own": decode_with_own_drafter}
 OWN_AND_SCRIPT: Mapping[str, Decode] = {**OWN, "scripted": decode_with_script}
-"""The runner's own drafter, which may always or never be right, and scripted drafts, of which a
-changing number is right."""
+"""The runner's own drafter, which may always or never be right, and scripted drafts, a changing
+number right."""
 
 
 def compare(

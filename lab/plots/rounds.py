@@ -62,7 +62,7 @@ def draw_context(axes: "Axes", at: AtContext) -> None:
     axes.axvline(plain, label="plain decoding", color="black", linewidth=0.8, linestyle="--")
     axes.set_yticks(places, [round_.shape.label for round_ in at.rounds])
     axes.invert_yaxis()
-    axes.set_title(f"behind {at.context:,} tokens", loc="left", fontsize="medium")
+    axes.set_title(f"at a context of {at.context:,} tokens", loc="left", fontsize="medium")
     axes.spines[["top", "right"]].set_visible(False)
 
 

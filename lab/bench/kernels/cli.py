@@ -177,7 +177,7 @@ def summary(profile: ForwardProfile) -> str:
     """Return a forward in two lines."""
     floor = profile.floor
     return (
-        f"T = {profile.rows} at {profile.context:,} tokens: {profile.graph_us:,.0f} us, of which "
+        f"T = {profile.rows} at {profile.context:,} tokens: {profile.graph_us:,.0f} us: "
         f"kernels {profile.kernels_us:,.0f} us, gaps {profile.gaps_us:,.0f} us\n"
         f"floor {1e3 * floor.ms:,.0f} us ({gigabytes(floor.bytes)}): {profile.to_floor:.2f} x floor"
     )

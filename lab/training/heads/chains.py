@@ -1,4 +1,4 @@
-"""Training-time test: the chains that a head drafts, rehearsed from every position at once.
+"""Training-time test: the chains that a head drafts, from every position at once.
 
 At inference a head drafts a chain: its first slot reads the target's hidden states, every further
 slot reads the head's own output, or is a mask. Training rehearses exactly that, from every position
@@ -45,17 +45,18 @@ ReadOut = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What the target says: `probabilities` [B, T + steps, Vd] and `weight` float32 [B, T + steps].
+    """The target's predictions.
 
-    Entry p describes the token that follows position p. The weight is 0 at padding, behind the
-    text, and where the target's own choice is outside the draft vocabulary.
+    `probabilities` is [B, T + steps, Vd], `weight` float32 [B, T + steps]. Entry p describes the token
+    that follows position p. The weight is 0 at padding, after the text, and where the target's own
+    choice is outside the draft vocabulary.
     """
 
     probabilities: Tensor
     weight: Tensor
 
     def after(self, step: int, anchors: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Those of a step, for these anchors int64 [A] or all: [B, A, Vd] and [B, A]."""
+        """Return a step's entries for `anchors` int64 [A] or all: [B, A, Vd] and [B, A]."""
         rows: Tensor | slice = slice(step + 1, step + 1 + self.weight.shape[1] - TTT_STEPS)
         if anchors is not None:
             rows = anchors + step + 1
@@ -64,7 +65,7 @@ class Labels:
 
 @torch.no_grad()
 def read_labels(target: FrozenTarget, draft: Eagle3Draft, batch: Batch) -> tuple[Tensor, Labels]:
-    """One target forward: taps [B, T, taps * H] and the labels for the head."""
+    """Run the target once: return taps [B, T, taps * H] and the labels for the head."""
     normed, taps = target.read(batch.tokens, draft.tap_layers)
     probabilities, drafted = draft_shares(target, draft.target_ids, normed)
     weight = (batch.valid * QUESTION_WEIGHT).masked_fill(batch.answer, 1.0)
@@ -75,7 +76,7 @@ def read_labels(target: FrozenTarget, draft: Eagle3Draft, batch: Batch) -> tuple
 
 
 def draft_shares(target: FrozenTarget, target_ids: Tensor, normed: Tensor) -> tuple[Tensor, Tensor]:
-    """The target's distribution over the draft vocabulary, and whether its choice is in there.
+    """Return the target's distribution over the draft vocabulary, and whether its choice is in it.
 
     `normed` [B, T, H] -> [B, T, Vd] in the target's dtype and bool [B, T]. Logits of the whole
     vocabulary are made for a few rows at a time.
@@ -86,10 +87,10 @@ def draft_shares(target: FrozenTarget, target_ids: Tensor, normed: Tensor) -> tu
     shares = rows.new_empty(len(rows), len(target_ids))
     drafted = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
     for part in torch.arange(len(rows)).split(max(1, LOGITS_AT_ONCE // target.facts.vocab_size)):
-        here = slice(int(part[0]), int(part[-1]) + 1)
-        logits = target.logits(rows[here].unsqueeze(0))[0]
-        drafted[here] = is_drafted[logits.argmax(-1)]
-        shares[here] = logits[:, target_ids].softmax(-1)
+        span = slice(int(part[0]), int(part[-1]) + 1)
+        logits = target.logits(rows[span].unsqueeze(0))[0]
+        drafted[span] = is_drafted[logits.argmax(-1)]
+        shares[span] = logits[:, target_ids].softmax(-1)
     shape = normed.shape[:2]
     return shares.unflatten(0, shape), drafted.unflatten(0, shape)
 
@@ -97,7 +98,7 @@ def draft_shares(target: FrozenTarget, target_ids: Tensor, normed: Tensor) -> tu
 def walk_chains(
     draft: Eagle3Draft, tokens: Tensor, taps: Tensor, anchors: Sequence[Tensor], read_out: ReadOut
 ) -> None:
-    """Run the chains of many anchors, teacher-forced; `read_out` is handed every step's stream.
+    """Run the chains of many anchors, teacher-forced; `read_out` gets every step's stream.
 
     `tokens` int64 [B, T], `taps` [B, T, taps * H]. `anchors` are those of each step, int64 [A]:
     first all in order, then the first A of the step before; a head that reads its own drafts has
@@ -116,13 +117,13 @@ def walk_chains(
 
 
 def every_anchor(tokens: Tensor, steps: int) -> list[Tensor]:
-    """All of `tokens` [B, T] in each step: int64 [T] each."""
+    """Return all positions of `tokens` [B, T] for each step, int64 [T] each."""
     return [torch.arange(tokens.shape[1], device=tokens.device)] * steps
 
 
 @torch.no_grad()
 def chain_choices(draft: Eagle3Draft, tokens: Tensor, taps: Tensor, steps: int) -> Iterator[Tensor]:
-    """The target ids that the head is surest of at every step, int64 [B, T] each."""
+    """Return the target ids that the head finds most probable at every step, int64 [B, T] each."""
     choices = []
 
     def choose(stream: Tensor, step: int) -> Tensor:
@@ -139,7 +140,7 @@ class ChainLoss:
     """Cross entropy against the target's distribution, steps weighted by `STEP_DECAY` ** step."""
 
     def __init__(self, draft: Eagle3Draft, compiled: bool) -> None:
-        """With `compiled` what surrounds the head's products is fused, which takes a minute."""
+        """With `compiled`, fuse what surrounds the head's products, which takes a minute."""
         self.draft = draft
         self._step_loss = torch.compile(step_loss, dynamic=True) if compiled else step_loss
         if compiled:
@@ -148,7 +149,7 @@ class ChainLoss:
     def __call__(
         self, tokens: Tensor, taps: Tensor, labels: Labels, thinned: Sequence[Tensor] | None = None
     ) -> Tensor:
-        """A scalar; `tokens` int64 [B, T], `taps` [B, T, taps * H].
+        """Return a scalar; `tokens` int64 [B, T], `taps` [B, T, taps * H].
 
         `thinned` are the anchors of each step where they are not all of them.
         """
@@ -166,14 +167,14 @@ class ChainLoss:
 
 
 def step_loss(
-    draft: Eagle3Draft, stream: Tensor, wanted: Tensor, weight: Tensor
+    draft: Eagle3Draft, stream: Tensor, probabilities: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The weighted mean cross entropy of one step, and its recurrent feature [B, A, H].
+    """Return one step's weighted mean cross entropy, and its recurrent feature [B, A, H].
 
-    `stream` [B, A, H], `wanted` [B, A, Vd] and `weight` [B, A] as `Labels.after` gives them.
+    `stream` [B, A, H], `probabilities` [B, A, Vd] and `weight` [B, A] as `Labels.after` gives them.
     """
     logits, feature = draft.read_out(stream, draft.config.wiring)
-    nats = -(wanted * F.log_softmax(logits, dim=-1)).sum(-1)
+    nats = -(probabilities * F.log_softmax(logits, dim=-1)).sum(-1)
     return (nats * weight).sum() / weight.sum().clamp(min=1), feature
 
 
@@ -185,7 +186,7 @@ def compile_layers(draft: Eagle3Draft) -> None:
 
 
 def shift(x: Tensor, by: int) -> Tensor:
-    """Entry p of the result is entry p + `by` of `x` [B, T, ...]; zeros come in at the end."""
+    """Return `x` [B, T, ...] moved to the front by `by` entries, with zeros at the end."""
     shifted = torch.zeros_like(x)
     shifted[:, : x.shape[1] - by] = x[:, by:]
     return shifted

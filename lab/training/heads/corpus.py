@@ -45,14 +45,14 @@ class Corpus:
 
     @classmethod
     def of_rows(cls, rows: Sequence[tuple[list[int], int]], device: torch.device) -> "Corpus":
-        """Of given (token row, where the answer starts) pairs."""
+        """Make a corpus of (token row, index where the answer starts) pairs."""
         flat = torch.tensor([token for ids, _ in rows for token in ids], dtype=torch.int32)
         lengths = torch.tensor([len(ids) for ids, _ in rows], dtype=torch.int64)
         starts = torch.tensor([start for _, start in rows], dtype=torch.int64)
         return cls(flat.to(device), lengths, starts)
 
     def batches(self, tokens_per_batch: int, seed: int, first: int = 0) -> Iterator[Batch]:
-        """Yields batches without end, epoch after epoch, in a random order; `first` are left out.
+        """Yield batches without end, epoch after epoch, in random order, skipping the `first` ones.
 
         Rows of one batch have about the same length; padding counts towards `tokens_per_batch`.
         """
@@ -66,7 +66,7 @@ class Corpus:
             first = max(0, first - len(groups))
 
     def batch(self, rows: Tensor, number: int = 0) -> Batch:
-        """The rows int64 [B] as one batch, on the device of `flat`."""
+        """Return the rows int64 [B] as one batch, on the device of `flat`."""
         device = self.flat.device
         spans = torch.stack((self.offsets[rows], self.lengths[rows], self.answer_starts[rows]))
         offsets, lengths, starts = spans.to(device, non_blocking=True).unsqueeze(-1)
@@ -78,11 +78,11 @@ class Corpus:
         return Batch(tokens, valid & (column >= starts), valid, number)
 
     def token_counts(self, vocab_size: int) -> Tensor:
-        """How often each token occurs anywhere, int64 [vocab_size] on the host."""
+        """Return how often each token occurs anywhere, int64 [vocab_size] on the host."""
         return torch.bincount(self.flat, minlength=vocab_size).cpu()
 
     def answer_counts(self, vocab_size: int) -> Tensor:
-        """How often each token occurs in the answers, int64 [vocab_size] on the host."""
+        """Return how often each token occurs in the answers, int64 [vocab_size] on the host."""
         counts = torch.zeros(vocab_size, dtype=torch.int64)
         flat = self.flat.cpu()
         for rows in torch.arange(len(self.lengths)).split(ROWS_TO_COUNT):
@@ -94,7 +94,7 @@ class Corpus:
         return counts
 
     def _groups(self, tokens_per_batch: int) -> list[Tensor]:
-        """Splits the rows, shortest first, into groups that fill a batch: int64 [B] each."""
+        """Split the rows, shortest first, into groups that fill a batch: int64 [B] each."""
         by_length = self.lengths.argsort(stable=True)
         groups, first = [], 0
         while first < len(by_length):
@@ -109,7 +109,7 @@ class Corpus:
 
 
 ROWS_TO_COUNT = 65_536
-"""At once, so that counting takes little memory beside the corpus."""
+"""Rows that are counted at once, so that counting takes little memory."""
 
 
 def _padded(length: int) -> int:

@@ -1,4 +1,4 @@
-"""A fresh head beside its target: geometry, draft vocabulary, first weights."""
+"""A fresh head for a target: geometry, draft vocabulary, first weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ NOT_CACHED = 1  # positions of the head's own cache, which training does not use
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadSizes:
-    """What of a head is a choice; None: the target's own. `tap_layers` are boundaries."""
+    """Sizes of a head; None means the target's own. `tap_layers` are boundaries."""
 
     draft_vocab_size: int
     intermediate_size: int
@@ -36,9 +36,9 @@ class HeadSizes:
 def draft_config(
     target: FrozenTarget, sizes: HeadSizes, mask_token_id: int | None = None
 ) -> DraftConfig:
-    """The head's geometry: that of the target's first layer where nothing else is asked for.
+    """Return the head's geometry, by default that of the target's first layer.
 
-    One that has a mask token drafts in parallel. Raises PairingError for a target that is too small
+    A head with a mask token drafts in parallel. Raises PairingError for a target that is too small
     for taps at 2, n // 2 and n - 3.
     """
     facts = target.facts
@@ -63,9 +63,9 @@ def draft_config(
 
 
 def draft_vocabulary(counts: Tensor, size: int, always: Sequence[int]) -> Tensor:
-    """The most frequent tokens, and those of `always`: ascending target ids int64 [size].
+    """Return the most frequent tokens and those of `always`, ascending target ids int64 [size].
 
-    `counts` int64 [V] says how often each token occurs.
+    `counts` int64 [V] is how often each token occurs.
     """
     counts = counts.clone()
     counts[list(always)] += counts.sum()
@@ -73,7 +73,7 @@ def draft_vocabulary(counts: Tensor, size: int, always: Sequence[int]) -> Tensor
 
 
 def build_draft(target: FrozenTarget, config: DraftConfig, target_ids: Tensor) -> Eagle3Draft:
-    """A fresh head in float32 that shares the target's (frozen, unscaled) embedding rows."""
+    """Return a fresh head in float32 that shares the target's (frozen, unscaled) embedding rows."""
     model = Eagle3Draft if config.mask_token_id is None else LearnedMask
     draft = model(config, torch.float32, CacheSpec(NOT_CACHED, torch.float32)).to(target.device)
     for parameter in draft.parameters():

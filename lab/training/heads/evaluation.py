@@ -18,31 +18,31 @@ ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Over some texts: of every step the drafts that are `right` of those `asked` for; rounds.
+    """The `right` ones among `drafted` tokens of some texts, by step, and what rounds would emit.
 
-    `rounds` and `emitted` count verify rounds and the tokens that they gave, by chain length.
+    `rounds` and `emitted` count verify rounds and the tokens that they emit, by chain length.
     """
 
     right: list[int]
-    asked: list[int]
+    drafted: list[int]
     rounds: dict[int, int]
     emitted: dict[int, int]
 
     @classmethod
     def total(cls, scores: Sequence["Score"]) -> "Score":
-        """Of all texts together; there is at least one."""
+        """Return the sum of at least one score."""
         return cls(
             [sum(column) for column in zip(*(s.right for s in scores), strict=True)],
-            [sum(column) for column in zip(*(s.asked for s in scores), strict=True)],
+            [sum(column) for column in zip(*(s.drafted for s in scores), strict=True)],
             {k: sum(s.rounds[k] for s in scores) for k in CHAIN_LENS},
             {k: sum(s.emitted[k] for s in scores) for k in CHAIN_LENS},
         )
 
     @property
     def accuracy_by_step(self) -> list[float]:
-        """The share that is right."""
-        pairs = zip(self.right, self.asked, strict=True)
-        return [round(right / max(asked, 1), 4) for right, asked in pairs]
+        """The share of drafts that is right, by step."""
+        pairs = zip(self.right, self.drafted, strict=True)
+        return [round(right / max(drafted, 1), 4) for right, drafted in pairs]
 
     @property
     def tau(self) -> dict[str, float]:
@@ -50,12 +50,12 @@ class Score:
         return {str(k): round(self.emitted[k] / max(self.rounds[k], 1), 4) for k in CHAIN_LENS}
 
     def summary(self) -> dict[str, Any]:
-        """What records say."""
+        """Return what a training's record keeps."""
         return {"accuracy_by_step": self.accuracy_by_step, "tau": self.tau}
 
 
 def evaluate_head(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> Score:
-    """On a corpus of at least one greedy answer; a draft is right if it is the target's token.
+    """Score a head on at least one greedy answer; a draft is right if it is the target's token.
 
     Up to the first wrong one, a drafted chain equals the teacher-forced one, so the accepted
     lengths are exact.
@@ -69,12 +69,12 @@ def _scores(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> Iterato
     for rows in by_length.split(ROWS_AT_ONCE):
         batch = corpus.batch(rows)
         _, taps = target.read(batch.tokens, draft.tap_layers)
-        right, asked = [], []
+        right, drafted = [], []
         with autocast(target.device):
             choices = chain_choices(draft, batch.tokens, taps, TTT_STEPS)
         for step, chosen in enumerate(choices):
-            asked.append(shift(batch.answer, step + 2))
-            right.append((chosen == shift(batch.tokens, step + 2)) & asked[-1])
+            drafted.append(shift(batch.answer, step + 2))
+            right.append((chosen == shift(batch.tokens, step + 2)) & drafted[-1])
         hits = torch.stack(right)
         rounds, emitted = {}, {}
         for chain_len in CHAIN_LENS:
@@ -82,17 +82,17 @@ def _scores(draft: Eagle3Draft, target: FrozenTarget, corpus: Corpus) -> Iterato
             ends, starts = corpus.lengths[rows].tolist(), corpus.answer_starts[rows].tolist()
             rounds[chain_len], emitted[chain_len] = _replay(accepted, starts, ends)
         yield Score(
-            hits.sum((1, 2)).tolist(), torch.stack(asked).sum((1, 2)).tolist(), rounds, emitted
+            hits.sum((1, 2)).tolist(), torch.stack(drafted).sum((1, 2)).tolist(), rounds, emitted
         )
 
 
 def _replay(accepted: list[list[int]], starts: list[int], ends: list[int]) -> tuple[int, int]:
-    """(rounds, tokens emitted) when texts are decoded with drafts of which so many are accepted."""
+    """Return (rounds, tokens emitted) of decoding texts with `accepted` drafts at each position."""
     rounds = emitted = 0
     for lengths, start, end in zip(accepted, starts, ends, strict=True):
         # Prefill emits x_start; the first anchor is the slot before it.
-        known = start + 1
-        while known < end:
-            gain = min(lengths[known - 2] + 1, end - known)
-            known, emitted, rounds = known + gain, emitted + gain, rounds + 1
+        length = start + 1
+        while length < end:
+            gain = min(lengths[length - 2] + 1, end - length)
+            length, emitted, rounds = length + gain, emitted + gain, rounds + 1
     return rounds, emitted

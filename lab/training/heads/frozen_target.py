@@ -1,7 +1,7 @@
-"""A target that only reads: any decoder that `load_target` reads, over whole batches at once.
+"""A target that reads whole batches at once: any decoder that `load_target` loads.
 
 The modules are the target's own; what differs is how rows see one another. The exported decoder
-attends through caches of fixed size, one row of rows at a time; here a batch of texts attends to
+attends through caches of fixed size, one text at a time; here a batch of texts attends to
 itself. B rows in a batch, T columns, H hidden, D head dimension.
 """
 
@@ -24,8 +24,8 @@ from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
 
 UNLIKE_ANY = (131, 251)
-"""Rows and columns of a first batch: as many tokens as a real one has, and no size that a model has
-as well, or the compiler would take the two for one."""
+"""Rows and columns of a first batch: as many tokens as a real one has, and sizes that no dimension
+of a model has, or the compiler would treat the two as the same size."""
 SHORTEST = 16  # positions of the decoder's own caches, which nothing here uses
 
 
@@ -45,7 +45,7 @@ class CausalView:
         return False
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
-        """`q` [B, T, heads, D] over what was kept; same shape and dtype."""
+        """Attend with `q` [B, T, heads, D] to the stored keys; same shape and dtype."""
         assert self.latest is not None
         group = q.shape[2] // self.latest[0].shape[2]
         k, v = (x.repeat_interleave(group, dim=2).transpose(1, 2) for x in self.latest)
@@ -63,18 +63,18 @@ class CausalView:
 def through_layer(
     layer: nn.Module, stream: Tensor, normed: Tensor, context: Context, next_norm: nn.Module
 ) -> tuple[Tensor, Tensor]:
-    """One layer, which makes the streams [B, T, H] those behind it."""
+    """Run one layer: return the streams [B, T, H] after it."""
     new_stream, new_normed = layer(stream, normed, context, next_norm)
     return new_stream, new_normed
 
 
 def causal_view(cache: KVCache) -> CausalView:
-    """Of a layer that has this cache."""
+    """Return the view of a layer that has this cache."""
     return CausalView(cache.window)
 
 
 def pass_by(cache: KVCache, view: object) -> None:
-    """Ask nothing of a layer that is done."""
+    """Do nothing after a layer."""
 
 
 Streams = tuple[Tensor, Tensor]
@@ -87,7 +87,7 @@ class FrozenTarget:
     """A decoder with dense weights on a device."""
 
     def __init__(self, decoder: TapTarget, device: torch.device) -> None:
-        """`decoder` is taken over. Raises UnsupportedError for one that is no `TapDecoder`."""
+        """Change `decoder` in place. Raises UnsupportedError for one that is no `TapDecoder`."""
         if not isinstance(decoder, TapDecoder):
             raise UnsupportedError(f"{type(decoder).__name__}: heads are trained for decoders")
         for name, module in list(decoder.named_modules()):
@@ -116,9 +116,9 @@ class FrozenTarget:
 
     @torch.no_grad()
     def step(self, tokens: Tensor, positions: Tensor, view_of: ViewOf) -> Tensor:
-        """Rows of `tokens` at `positions`, int64 [B, T] each, that see what `view_of` says.
+        """Return float32 logits [B, T, V] of `tokens` at `positions`, int64 [B, T] each.
 
-        Returns float32 logits [B, T, V].
+        `view_of` decides which keys the rows attend to.
         """
         normed, _ = self._run(tokens, positions, view_of, (), pass_by, through_layer)
         return self.logits(normed)
@@ -148,12 +148,12 @@ class FrozenTarget:
         return normed, torch.cat(tapped, dim=-1) if tapped else stream[..., :0]
 
     def logits(self, normed: Tensor) -> Tensor:
-        """The stream after the final norm [B, T, H] -> float32 [B, T, V]."""
+        """Return float32 logits [B, T, V] of the stream after the final norm [B, T, H]."""
         return self.decoder.logits(normed)
 
 
 def read_target(target_model: str, path: Path, device: torch.device) -> FrozenTarget:
-    """The target at `path`, a directory or a GGUF file: bfloat16 on a GPU, float32 on a CPU."""
+    """Load the target at `path`, a directory or GGUF file: bfloat16 on a GPU, float32 on a CPU."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     loaded = get_target(target_model).load(Checkpoint(path), dtype, CacheSpec(SHORTEST, dtype))
     return FrozenTarget(loaded, device)

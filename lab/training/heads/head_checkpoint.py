@@ -1,9 +1,9 @@
-"""Writes and reads a head in the layout of vLLM's speculators: config.json and model.safetensors.
+"""Write and read a head in the layout of vLLM's speculators: config.json and model.safetensors.
 
 Besides the head's parameters, by their own names, there are `d2t` int64 [Vd], the offset from a
 draft id to its target id, and `t2d` bool [V], which target ids can be drafted. A P-EAGLE head has
 `mask_hidden` [1, 1, num_taps * Ht] and names its mask token as `mask_token_id`. Linears may be
-stored in fewer bits, as torchao flattens them: whoever loads the head makes them dense again.
+stored in fewer bits, as torchao flattens them; loading a head makes them dense again.
 """
 
 import json
@@ -43,7 +43,7 @@ FORMATS = (BF16, *QUANTS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verifier:
-    """What a head's config says of its target."""
+    """What a head's config records about its target."""
 
     name: str
     architectures: list[str] | None
@@ -51,7 +51,7 @@ class Verifier:
 
     @classmethod
     def read(cls, target_dir: Path, name: str) -> "Verifier":
-        """From the target's own config."""
+        """Read it from the target's own config."""
         config = read_config(target_dir)
         text = config.section("text_config") if config.has("text_config") else config
         return cls(
@@ -70,9 +70,9 @@ def save_head(
     head_format: str = BF16,
     with_embedding: bool = True,
 ) -> None:
-    """Writes the head; `chain_len` is its default chain length.
+    """Write the head; `chain_len` is its default chain length.
 
-    Without its embedding it takes its target's.
+    A head without an embedding uses its target's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = _config(draft, verifier, chain_len)
@@ -90,14 +90,14 @@ def save_head(
 
 
 def read_head(folder: Path, target: TapTarget | None) -> Eagle3Draft:
-    """What was written, of either kind; `target` as for `load_draft`."""
+    """Load a head of either kind that was written here; `target` as for `load_draft`."""
     checkpoint = HeadCheckpoint(folder)
     layout = read_layout(checkpoint, None, parallel=name_of_kind(checkpoint) == P_EAGLE)
     return build_draft(layout, target, torch.float32, CacheSpec(NOT_CACHED, torch.float32))
 
 
 def _quantised(draft: Eagle3Draft, config: QuantConfig) -> dict[str, Tensor]:
-    """Every weight of a linear whose columns are whole groups, more than one."""
+    """Return the quantised weights of linears whose columns are more than one whole group."""
     return {
         f"{name}.weight": quantize_weight(linear.weight.detach().to("cpu", torch.bfloat16), config)
         for name, linear in draft.named_modules()

@@ -1,7 +1,7 @@
 """A P-EAGLE head in training: the mask is learned with the head, and deep drafts are thinned out.
 
-Its drafts are the chains of an EAGLE-3 head in which every slot behind the committed one is a mask
-(`ParallelDraft.further`): a slot of the same chains, at the same place, that sees the same slots.
+Its drafts are the chains of an EAGLE-3 head in which every slot after the committed one is a mask
+(`ParallelDraft.further`), at the same position, and sees the same slots.
 """
 
 import torch
@@ -12,7 +12,7 @@ from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 LAYERS = 4
-"""Of a head unless something else is asked for, as of the published ones (arXiv 2602.01469)."""
+"""The default number of layers, that of the published heads (arXiv 2602.01469)."""
 KEPT, LEAST_KEPT = 0.7, 0.2
 """The share of a step's anchors that the next one rehearses too, and the smallest share of all:
 those of speculators' training (its `down_sample_ratio`). Seven steps are then 3.2 rows a token
@@ -20,7 +20,7 @@ instead of 7, so four layers cost what one costs that rehearses all."""
 
 
 class LearnedMask(ParallelDraft):
-    """`mask_hidden` [num_taps * Ht]: the taps of a place that the target has not seen.
+    """`mask_hidden` [num_taps * Ht]: the taps of a position that the target has not read.
 
     `mask_feature`, which is made of it when a head is loaded, is not used.
     """
@@ -37,10 +37,10 @@ class LearnedMask(ParallelDraft):
 
 
 def rarest_token(counts: Tensor) -> int:
-    """The id that stands for a token that is not known: the last of those that occur least.
+    """Return the id of the mask token: the last of those that occur least.
 
-    `counts` int64 [V] says how often each token occurs. A vocabulary ends with what no text holds,
-    if it has such tokens; a text that does hold the mask's is told apart by its features.
+    `counts` int64 [V] is how often each token occurs. Tokens that no text holds are usually the
+    last of a vocabulary. A real token with the mask's id differs from it by its features.
     """
     return int((counts == counts.min()).nonzero()[-1])
 

@@ -26,9 +26,9 @@ from eagle_aot.lab.training.heads.answers.shards import (
     write_tensors,
 )
 from eagle_aot.lab.training.heads.answers.writer import (
+    Answer,
+    AnswerRequest,
     AnswerWriter,
-    Asked,
-    Written,
     answer_greedily,
 )
 from eagle_aot.lab.training.heads.corpus import Corpus
@@ -79,7 +79,7 @@ def run_answers(run: Run) -> AnswerShards:
     )
     greedy = is_greedy(torch.arange(len(prompts))).tolist()
     left = (
-        Asked(number, prompts.ids(number), 0.0 if greedy[number] else spec.temperature)
+        AnswerRequest(number, prompts.ids(number), 0.0 if greedy[number] else spec.temperature)
         for number in range(len(prompts))
         if number not in answered
     )
@@ -97,14 +97,14 @@ def _minutes(started: float) -> float:
     return (time.monotonic() - started) / 60
 
 
-def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Written]]) -> None:
+def _write_shards(run: Run, shards: AnswerShards, written: Iterator[list[Answer]]) -> None:
     console, started = Console(), time.monotonic()
     before = tokens = shards.answer_tokens
-    waiting: list[Written] = []
+    waiting: list[Answer] = []
     while tokens < run.spec.answer_tokens and _minutes(started) < run.spec.answer_minutes:
         some = next(written, None)
         waiting += some or []
-        tokens += sum(len(one.answer) for one in some or [])
+        tokens += sum(len(answer.ids) for answer in some or [])
         if len(waiting) >= TEXTS_PER_SHARD or (some is None and waiting):
             shards.add(waiting)
             waiting = []

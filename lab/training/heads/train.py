@@ -25,7 +25,7 @@ def train_head(
     state_file: StateFile | None = None,
     on_report: Callable[[], str] = lambda: "",
 ) -> TrainingProgress:
-    """Trains `draft` in place on the frozen target's own distribution and hidden states.
+    """Train `draft` in place on the frozen target's own distribution and hidden states.
 
     `compiled` fuses what surrounds matrix products, of the target too.
     """
@@ -48,7 +48,7 @@ def train_head(
 
 
 def thinned(draft: Eagle3Draft, batch: Batch) -> list[Tensor] | None:
-    """The anchors of each step where masks are rehearsed, other ones for every batch."""
+    """Return the anchors of each step of a head with a mask, other ones for every batch."""
     if not isinstance(draft, LearnedMask):
         return None
     return thinned_anchors(batch.tokens.shape[1], TTT_STEPS, batch.number, batch.tokens.device)
@@ -57,7 +57,7 @@ def thinned(draft: Eagle3Draft, batch: Batch) -> list[Tensor] | None:
 def _compile(
     draft: Eagle3Draft, loss_of: Callable[[Batch], tuple[Tensor, int]], target: FrozenTarget
 ) -> None:
-    """Let a batch that no text is made of through, forward and back, and change nothing."""
+    """Compile by running a batch of zeros forward and back, without changing the head."""
     tokens = torch.zeros(UNLIKE_ANY, dtype=torch.int64, device=target.device)
     every = torch.ones_like(tokens, dtype=torch.bool)
     loss, _ = loss_of(Batch(tokens, every, every))

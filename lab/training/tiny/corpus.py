@@ -19,19 +19,19 @@ STORIES_PER_SHARD = 20_000
 def build_corpus(
     tokenizer: PreTrainedTokenizerFast, count: int, seed: int, device: torch.device
 ) -> Corpus:
-    """Tells and tokenises `count` stories of the training split, on all CPU cores."""
+    """Make and tokenise `count` stories of the training split, on all CPU cores."""
     text = tokenizer.backend_tokenizer.to_str()
     frame = chat_frame(tokenizer)
     shards = -(-count // STORIES_PER_SHARD)
     sizes = [min(STORIES_PER_SHARD, count - i * STORIES_PER_SHARD) for i in range(shards)]
     jobs = [(text, frame, seed * 1_000_003 + i, size) for i, size in enumerate(sizes)]
     if shards == 1:
-        parts = [_tell_shard(*jobs[0])]
+        parts = [_build_shard(*jobs[0])]
     else:
         # spawn: a forked child must not inherit the state of CUDA or of the tokenizer's threads.
         workers = min(shards, os.cpu_count() or 1)
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            parts = list(pool.map(_tell_shard, *zip(*jobs, strict=True)))
+            parts = list(pool.map(_build_shard, *zip(*jobs, strict=True)))
     flat, lengths, starts = (
         torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*parts, strict=True)
     )
@@ -39,22 +39,22 @@ def build_corpus(
 
 
 def first_stories(count: int, seed: int, split: Split) -> list[Story]:
-    """The first `count` stories of a split."""
+    """Return the first `count` stories of a split."""
     return list(itertools.islice(stories(seed, split), count))
 
 
-def _tell_shard(
+def _build_shard(
     tokenizer_json: str, frame: tuple[str, str], seed: int, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One process's share of a corpus: (flat int16, lengths int64, answer starts int64)."""
+    """Return one process's share of a corpus: (flat int16, lengths int64, answer starts int64)."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(tokenizer_json)
-    # Padding is a state of the tokenizer, left behind by whoever last encoded a batch with it.
+    # The last batch that was encoded may have left padding switched on.
     tokenizer.no_padding()
-    told = first_stories(count, seed, "train")
-    prompts = [frame[0] + story.question + frame[1] for story in told]
-    answers = [story.answer + TURN_END for story in told]
+    training_stories = first_stories(count, seed, "train")
+    prompts = [frame[0] + story.question + frame[1] for story in training_stories]
+    answers = [story.answer + TURN_END for story in training_stories]
     encode = tokenizer.encode_batch_fast
     rows = zip(
         (e.ids for e in encode(prompts, add_special_tokens=False)),

@@ -139,7 +139,7 @@ def test_an_embedding_that_is_the_output_table_too_is_read_whole() -> None:
 
 @pytest.mark.parametrize("part", ["weight", "codes"])
 def test_the_draft_head_looks_up_the_targets_embedding(part: str) -> None:
-    """It goes by the target's name, of which the method holds nothing else."""
+    """The method's name holds the target's name and nothing else."""
     read = bytes_of(
         draft=(
             weight("target.embed_tokens.weight", VOCAB, HIDDEN),

@@ -95,7 +95,7 @@ def test_report_shows_times_classes_and_kernels() -> None:
     tables = shares_table(forward), kernels_table(forward.kernels)
     console.print(summary(forward), *tables, sep="\n")
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "T = 4 at 8,192 tokens: 75 us, of which kernels 60 us, gaps 15 us" in text
+    assert "T = 4 at 8,192 tokens: 75 us: kernels 60 us, gaps 15 us" in text
     assert "floor 30 us (1.00 GB): 2.50 x floor" in text
     assert "66.7%" in text and "void f<int[4]>()" in text
 

@@ -36,7 +36,7 @@ def checked(
     def encode(ids: list[int], raw: bool) -> list[int]:
         return ids
 
-    def generate(prompt: object, *told: Any, speculate: bool = True) -> SimpleNamespace:
+    def generate(prompt: object, *options: Any, speculate: bool = True) -> SimpleNamespace:
         token_ids = speculative if speculate else PLAIN
         return SimpleNamespace(token_ids=token_ids, stats=Stats(chain_len=2))
 

@@ -100,8 +100,8 @@ def test_a_changed_token_is_a_failure(tiny: Runner, tiny_artifact: Path) -> None
         def encode(self, prompt: Any) -> list[int]:
             return tiny.encode(prompt)
 
-        def generate(self, prompt: Any, *told: Any, speculate: bool = True) -> Any:
-            result = tiny.generate(prompt, *told, speculate=speculate)
+        def generate(self, prompt: Any, *options: Any, speculate: bool = True) -> Any:
+            result = tiny.generate(prompt, *options, speculate=speculate)
             self.calls += speculate
             changed = [*result.token_ids[:-1], 9]
             return replace(result, token_ids=changed) if speculate and self.calls == 2 else result
@@ -127,11 +127,11 @@ def test_a_warning_of_the_export_is_repeated(tiny: Runner, tiny_artifact: Path) 
 def test_the_command_prints_one_object_or_a_table(tiny_artifact: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPTS[0]}) + "\n")
-    asked = [str(tiny_artifact), "--self-test", "--self-test-prompts", str(prompts)]
-    found = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
+    arguments = [str(tiny_artifact), "--self-test", "--self-test-prompts", str(prompts)]
+    found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
     assert (found["prompts"], found["identical"], found["verdict"]) == (1, 1, "unknown")
     assert found["recorded"]["verdict"] == "fits"
-    shown = CliRunner().invoke(main, asked)
+    shown = CliRunner().invoke(main, arguments)
     assert shown.exit_code == 0
     assert "at the export: as resolved" in shown.output and "1 of 1 outputs" in shown.output
 

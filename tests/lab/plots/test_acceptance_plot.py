@@ -42,7 +42,7 @@ def test_bars_are_tokens_per_round(stats: Stats) -> None:
 
 @pytest.fixture
 def tree() -> Stats:
-    """Of two siblings, the second was right, and nothing behind it."""
+    """Of two siblings, the second was right, and nothing after it."""
     stats = Stats(chain_len=2, tree=Shape(2, 2, 6))
     stats.add_round(6, 1, 2, ranks=(0, 1, 0), offered_ranks=(0b11, 0b11, 0))
     return stats

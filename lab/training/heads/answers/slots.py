@@ -1,4 +1,4 @@
-"""The keys and values of many texts at once, in memory that never moves.
+"""Store the keys and values of many texts at once, in memory that never moves.
 
 B slots, each with room for one text of L positions. A decode step is a fixed list of kernels over
 the first S positions of all slots, so that it can be recorded as a CUDA graph for every S; all that
@@ -17,7 +17,7 @@ Store = dict[KVCache, tuple[Tensor, Tensor]]
 
 
 def new_store(target: FrozenTarget, slots: int, length: int) -> Store:
-    """Zeros for every layer."""
+    """Return a store of zeros for every layer."""
     store = {}
     for layer in target.decoder.layers:
         cache = layer.get_submodule("self_attn.kv_cache")
@@ -35,7 +35,7 @@ def prefill(target: FrozenTarget, store: Store, slots: Tensor, tokens: Tensor) -
 
     What padding at the end of a row leaves there is overwritten before it is seen.
     """
-    if len(slots) == 1:  # a compiler makes another program for a batch of one: this one goes twice
+    if len(slots) == 1:  # a compiler makes another program for a batch of one
         slots, tokens = slots.repeat(2), tokens.repeat(2, 1)
     width = tokens.shape[1]
 
@@ -69,7 +69,7 @@ class SlotView:
         return False
 
     def attend(self, cache: KVCache, q: Tensor, scale: float) -> Tensor:
-        """`q` [B, 1, heads, D]; same shape and dtype."""
+        """Attend with `q` [B, 1, heads, D] to the slots; same shape and dtype."""
         keys, values = (x[:, :, : self._attended] for x in self._store[cache])
         slots, kv_heads = keys.shape[:2]
         grouped = (q * scale).view(slots * kv_heads, -1, q.shape[-1])

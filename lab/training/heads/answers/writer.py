@@ -1,4 +1,4 @@
-"""Many texts written at once: a slot whose text has ended takes the next prompt.
+"""Write many answers at once: a slot whose answer has ended takes the next prompt.
 
 The host looks at the slots once in `STEPS_BETWEEN_LOOKS` steps and never in between.
 """
@@ -24,8 +24,8 @@ SMALLEST_NOISE = 1e-20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A prompt `ids`, known as `number`; temperature 0 is greedy."""
+class AnswerRequest:
+    """A prompt to answer: its number, its token ids and the temperature, 0 for greedy."""
 
     number: int
     ids: Sequence[int]
@@ -33,15 +33,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The answer to a prompt, its stop id included where it has one."""
+class Answer:
+    """An answer as token ids, its stop id included where it has one."""
 
-    asked: Asked
-    answer: list[int]
+    request: AnswerRequest
+    ids: list[int]
 
 
 class AnswerWriter:
-    """Slots and what is recorded of them."""
+    """Writes answers in slots, as many at once as there are slots."""
 
     def __init__(
         self,
@@ -67,25 +67,25 @@ class AnswerWriter:
         self._counts = torch.zeros_like(self._tokens)
         self._done = torch.ones(slots, dtype=torch.bool, device=device)
         self._temperatures = torch.zeros(slots, 1, device=device)
-        # The last column takes what a slot that is done goes on choosing.
+        # The last column takes the tokens that a finished slot still chooses.
         self._answers = torch.zeros(slots, max_new_tokens + 1, dtype=torch.int64, device=device)
         self._noise = torch.ones(slots, target.facts.vocab_size, device=device)
-        self._running: dict[int, Asked] = {}
+        self._running: dict[int, AnswerRequest] = {}
 
     @torch.no_grad()
-    def write(self, asked: Iterable[Asked]) -> Iterator[list[Written]]:
-        """Answers as they end, some at a time, in no particular order."""
-        prompts = iter(asked)
+    def write(self, requests: Iterable[AnswerRequest]) -> Iterator[list[Answer]]:
+        """Yield answers as they end, some at a time, in no particular order."""
+        waiting = iter(requests)
         while True:
             free = [slot for slot in range(len(self._done)) if slot not in self._running]
-            self._start(free, list(islice(prompts, len(free))))
+            self._start(free, list(islice(waiting, len(free))))
             if not self._running:
                 return
             yield self._advance()
 
-    def _start(self, free: Sequence[int], asked: Sequence[Asked]) -> None:
-        """Put prompts into slots: of each the last token is left for the first step."""
-        by_length = sorted(asked, key=lambda one: len(one.ids))
+    def _start(self, free: Sequence[int], requests: Sequence[AnswerRequest]) -> None:
+        """Put prompts into slots; the first step reads the last token of each."""
+        by_length = sorted(requests, key=lambda request: len(request.ids))
         taken = list(zip(free, by_length, strict=False))
         while taken:
             width = _up(len(taken[-1][1].ids), PROMPT_STEP)
@@ -93,20 +93,20 @@ class AnswerWriter:
             self._prefill(taken[-count:], width)
             del taken[-count:]
 
-    def _prefill(self, taken: Sequence[tuple[int, Asked]], width: int) -> None:
-        rows = [[*one.ids, *[0] * (width - len(one.ids))] for _, one in taken]
-        facts = [[slot, one.ids[-1], len(one.ids) - 1] for slot, one in taken]
+    def _prefill(self, taken: Sequence[tuple[int, AnswerRequest]], width: int) -> None:
+        rows = [[*request.ids, *[0] * (width - len(request.ids))] for _, request in taken]
+        facts = [[slot, request.ids[-1], len(request.ids) - 1] for slot, request in taken]
         device = self.target.device
         slots, last, positions = torch.tensor(facts, device=device).unbind(1)
         prefill(self.target, self._store, slots, torch.tensor(rows, device=device))
         self._tokens[slots], self._positions[slots] = last, positions
         self._counts[slots], self._done[slots] = 0, False
-        temperatures = [[one.temperature] for _, one in taken]
+        temperatures = [[request.temperature] for _, request in taken]
         self._temperatures[slots] = torch.tensor(temperatures, device=device)
         self._running.update(taken)
 
-    def _advance(self) -> list[Written]:
-        """Some steps, and the answers that have ended since."""
+    def _advance(self) -> list[Answer]:
+        """Run some steps and return the answers that ended in them."""
         attended = _up(int(self._positions.max()) + STEPS_BETWEEN_LOOKS, LENGTH_STEP)
         for _ in range(STEPS_BETWEEN_LOOKS):
             self._step(attended)
@@ -114,13 +114,13 @@ class AnswerWriter:
         ended = [slot for slot in self._running if done[slot]]
         answers = self._answers[torch.tensor(ended, dtype=torch.int64)].tolist()
         return [
-            Written(self._running.pop(slot), answer[: counts[slot]])
+            Answer(self._running.pop(slot), answer[: counts[slot]])
             for slot, answer in zip(ended, answers, strict=True)
         ]
 
     def _step(self, attended: int) -> None:
-        """One token for every slot: as recorded where there is a GPU."""
-        if any(one.temperature for one in self._running.values()):
+        """Decode one token for every slot; on a GPU, replay a recorded graph."""
+        if any(request.temperature for request in self._running.values()):
             self._noise.exponential_(generator=self._generator)
         if self._pool is None:
             return self._decode(attended)
@@ -140,8 +140,8 @@ class AnswerWriter:
         noise = self._noise.clamp(min=SMALLEST_NOISE).log() * self._temperatures
         chosen = (logits - noise).argmax(-1)
         done = self._done
-        place = self._counts.masked_fill(done, self.max_new_tokens).unsqueeze(1)
-        self._answers.scatter_(1, place, chosen.unsqueeze(1))
+        index = self._counts.masked_fill(done, self.max_new_tokens).unsqueeze(1)
+        self._answers.scatter_(1, index, chosen.unsqueeze(1))
         self._counts += ~done
         self._positions += ~done
         self._tokens.copy_(torch.where(done, self._tokens, chosen))
@@ -155,7 +155,7 @@ def answer_greedily(
     stop_ids: Sequence[int],
     max_new_tokens: int,
 ) -> list[tuple[list[int], int]]:
-    """(prompt and answer, where the answer starts) for every prompt of ids, in their order."""
+    """Return (ids of prompt and answer, index where the answer starts) of each prompt, in order."""
     writer = AnswerWriter(
         target,
         slots=min(len(prompts), FEW_SLOTS),
@@ -164,11 +164,10 @@ def answer_greedily(
         stop_ids=stop_ids,
         seed=0,
     )
-    asked = (Asked(number, ids, 0.0) for number, ids in enumerate(prompts))
-    written = sorted(
-        (one for some in writer.write(asked) for one in some), key=lambda one: one.asked.number
-    )
-    return [([*one.asked.ids, *one.answer], len(one.asked.ids)) for one in written]
+    requests = (AnswerRequest(number, ids, 0.0) for number, ids in enumerate(prompts))
+    answers = [answer for ended in writer.write(requests) for answer in ended]
+    answers.sort(key=lambda answer: answer.request.number)
+    return [([*a.request.ids, *a.ids], len(a.request.ids)) for a in answers]
 
 
 def _up(length: int, step: int) -> int:

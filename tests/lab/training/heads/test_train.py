@@ -133,7 +133,7 @@ class Stopped(Exception):
 
 
 def stop_at(step: int) -> Callable[[], str]:
-    """Something to add to a line of the report, of which there is one for each step."""
+    """Return something to add to a line of the report; there is a line for each step."""
     seen = 0
 
     def report() -> str:

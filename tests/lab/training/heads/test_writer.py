@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from eagle_aot.lab.training.heads.answers.writer import AnswerWriter, Asked, answer_greedily
+from eagle_aot.lab.training.heads.answers.writer import AnswerRequest, AnswerWriter, answer_greedily
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
 from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
 from support.pre_norm_oracle import random_pre_norm, save
@@ -38,8 +38,8 @@ def test_greedy_answers_are_those_of_transformers(name: str, tmp_path: Path) -> 
     writer = AnswerWriter(
         target, slots=4, longest_prompt=LONGEST, max_new_tokens=NEW, stop_ids=STOP_IDS, seed=0
     )
-    asked = (Asked(number, ids, 0.0) for number, ids in enumerate(prompts))
-    found = {one.asked.number: one.answer for some in writer.write(asked) for one in some}
+    requests = (AnswerRequest(number, ids, 0.0) for number, ids in enumerate(prompts))
+    answers = {a.request.number: a.ids for ended in writer.write(requests) for a in ended}
     for number, ids in enumerate(prompts):
         expected = model.generate(
             torch.tensor([ids]),
@@ -49,8 +49,8 @@ def test_greedy_answers_are_those_of_transformers(name: str, tmp_path: Path) -> 
             eos_token_id=list(STOP_IDS),
             pad_token_id=0,
         )[0, len(ids) :].tolist()
-        assert found[number] == expected
-    assert min(map(len, found.values())) < max(map(len, found.values())) == NEW
+        assert answers[number] == expected
+    assert min(map(len, answers.values())) < max(map(len, answers.values())) == NEW
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def llama(tmp_path: Path) -> FrozenTarget:
 
 
 def samples(target: FrozenTarget, count: int, temperature: float, seed: int) -> list[int]:
-    """First tokens of one prompt, asked again and again."""
+    """Answer one prompt again and again, and return the first tokens."""
     writer = AnswerWriter(
         target, slots=500, longest_prompt=4, max_new_tokens=1, stop_ids=(), seed=seed
     )
-    asked = (Asked(number, [1, 2, 3], temperature) for number in range(count))
-    written = [one for some in writer.write(asked) for one in some]
-    return [one.answer[0] for one in sorted(written, key=lambda one: one.asked.number)]
+    requests = (AnswerRequest(number, [1, 2, 3], temperature) for number in range(count))
+    answers = [answer for ended in writer.write(requests) for answer in ended]
+    return [a.ids[0] for a in sorted(answers, key=lambda a: a.request.number)]
 
 
 @torch.no_grad()
