@@ -32,11 +32,14 @@ IN_PROSE = (*BANNED, "asks", "beside", "oftener", "tells")
 MARKDOWN = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "benchmarks/results/INDEX.md")
 PYTHON = (
     "export/pair.py",
-    "lab/plots",
+    "lab",
     "runtime_runner/load.py",
+    "scripts",
     "src/eagle_aot/artifact",
     "targets",
     "tests/end_to_end/test_readme.py",
+    "tests/lab",
+    "tests/scripts",
     "tests/support/files",
     "tests/support/interpreted",
     "tests/support/kernels",

@@ -47,9 +47,9 @@ ReadOut = Callable[[Tensor, int], Tensor]
 class Labels:
     """The target's predictions.
 
-    `probabilities` is [B, T + steps, Vd], `weight` float32 [B, T + steps]. Entry p describes the token
-    that follows position p. The weight is 0 at padding, after the text, and where the target's own
-    choice is outside the draft vocabulary.
+    `probabilities` is [B, T + steps, Vd], `weight` float32 [B, T + steps]. Entry p describes the
+    token that follows position p. The weight is 0 at padding, after the text, and where the
+    target's own choice is outside the draft vocabulary.
     """
 
     probabilities: Tensor

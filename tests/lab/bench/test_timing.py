@@ -66,7 +66,7 @@ class ScriptedSpan:
         return self._to - self._from
 
 
-def test_calls_of_a_step_that_stays_are_one_span_behind_one_that_does_not_count() -> None:
+def test_calls_of_a_step_that_stays_are_one_span_after_an_uncounted_call() -> None:
     clock = ScriptedClock(lambda call: [100.0, 1.0, 2.0, 6.0][call])
     assert time_on_device(clock, clock.timed(moves=False), 3) == 3.0
     ahead, calls = ["prepare", "play"], ["play"] * 3
@@ -128,7 +128,7 @@ def test_a_launch_is_timed_by_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) -
     assert time_to_launch(clock, Timed(play, lambda: spend(1.0)), 3) == pytest.approx(2.0)
 
 
-def test_a_series_takes_as_many_calls_as_it_is_told() -> None:
+def test_a_sample_makes_the_given_number_of_calls() -> None:
     clock = ScriptedClock(lambda call: 0.01)
     series = Series(clock, clock.timed(moves=True), time_to_launch, calls=2)
     assert clock.log == ["prepare", "play"] * WARM_UPS
