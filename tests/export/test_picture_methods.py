@@ -115,7 +115,7 @@ def test_what_reaches_the_compiler_for_a_gpu(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"inputs": "image"}, "--inputs image: must be text or text,image"),
+        ({"inputs": "image"}, "--inputs image: must be one of text, text,image"),
         ({"image_tokens": (280,)}, "--image-tokens goes with --inputs text,image"),
         ({"inputs": BOTH, "image_tokens": (281,)}, "--image-tokens 281: name some of 70, 140"),
         ({"inputs": BOTH, "image_tokens": (280, 280)}, "each once"),
