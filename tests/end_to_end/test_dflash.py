@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.artifact import Manifest
+from eagle_aot.lab.checks.cli import CheckSpec, main
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.cli import Options, main
 from eagle_aot.runtime_runner.frontend.result import Result
 from support.golden_cases import golden_case
 
@@ -76,13 +76,19 @@ def test_rows_of_a_plain_text_are_reused_only_if_the_drafter_needs_not_see_them(
     assert (reused.cached_tokens, reused.drafter) == (kept, drafter) and fresh.stats.accepted > 0
 
 
-def test_eagle_run_self_test_finds_no_difference(
+def test_eagle_check_self_test_finds_no_difference(
     dflash_runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Options, "load", lambda options: dflash_runner)
+    monkeypatch.setattr(CheckSpec, "load", lambda spec: dflash_runner)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"token_ids": PROMPT}) + "\n")
-    words = [str(dflash_runner.directory), "--self-test", "--prompts-jsonl", str(prompts), "--json"]
+    words = [
+        str(dflash_runner.directory),
+        "--self-test",
+        "--self-test-prompts",
+        str(prompts),
+        "--json",
+    ]
     finding = json.loads(CliRunner().invoke(main, words).stdout)
     assert finding["prompts"] == finding["identical"] == 1 and finding["stats"]["accepted"] > 0
 

@@ -234,7 +234,7 @@ def test_the_compiler_clones_no_cache(
     stores = "k_cache_ptr" in names
     graph = last_graph(program if stores else copying(), monkeypatch)
     given = [node.kwargs["kwargs"] for node in graph.nodes if node.target is KERNEL]
-    (written,) = [by_name for by_name in given if ("own_ptr" in by_name) == stores]
+    (written,) = [by_name for by_name in given if ("slots_ptr" in by_name) == stores]
     caches = [written[name] for name in names]
     assert [cache.op for cache in caches] == ["get_attr", "get_attr"]
     copies = torch.ops.aten.clone.default, torch.ops.aten.copy_.default

@@ -37,7 +37,7 @@ class RecordingTarget:
         self.rewind, self.window, self.never = target.rewind, target.window, target.never
         self.plan_prompt, self.run_prompt = target.plan_prompt, target.run_prompt
         self.plan_around, self.given_rows = target.plan_around, target.given_rows
-        self.run_given, self.showing = target.run_given, target.showing
+        self.run_given = target.run_given
         self.copy_rows = target.copy_rows
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
