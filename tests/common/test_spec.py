@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.common.spec import Option, check_fields, command_line, recorded, spec_command
+from eagle_aot.common.spec import Option, check_fields, recorded, spec_command
 
 
 def id_and_bias(word: str) -> tuple[int, float]:
@@ -88,12 +88,6 @@ def test_recorded_values_leave_out_what_does_not_change_the_artifact() -> None:
     assert list(values) == [
         "model", "length", "share", "backend", "layers", "stop", "bias", "reuse",
     ]  # fmt: skip
-
-
-def test_command_line_of_recorded_values_gives_the_same_struct() -> None:
-    spec = Example(model="--odd", length=32, layers=(3, 4))
-    values = {n: v for n, v in recorded(spec).items() if n not in ("stop", "bias")}
-    assert parsed(*command_line(Example, values)) == spec
 
 
 def test_help_lists_options_under_their_groups() -> None:

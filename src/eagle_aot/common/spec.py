@@ -10,7 +10,7 @@ to the same types and ranges, and `recorded` is what a manifest keeps of them.
 """
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -121,18 +121,6 @@ def _check_number(field: Field, value: Any) -> None:
 def recorded(spec: msgspec.Struct) -> dict[str, Any]:
     """The values that decide what the artifact is, by field."""
     return {f.name: getattr(spec, f.name) for f in spec_fields(type(spec)) if f.option.recorded}
-
-
-def command_line(spec: type[msgspec.Struct], values: Mapping[str, Any]) -> list[str]:
-    """The arguments that stand for recorded values; each is one word, so no value is taken for an
-    option."""
-    flags = {field.name: field.flag for field in spec_fields(spec)}
-    stated = {n: v for n, v in values.items() if v is not None and v is not False}
-    return [flags[n] if v is True else f"{flags[n]}={_word(v)}" for n, v in stated.items()]
-
-
-def _word(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def spec_command(spec: type[S]) -> Callable[[Callable[[S], None]], click.Command]:
