@@ -29,7 +29,7 @@ from eagle_aot.runtime_runner.engine.request_checks import (
     chosen_chain_len,
     chosen_tree,
 )
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
+from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
 from eagle_aot.runtime_runner.frontend.generation import (
     Callbacks,
@@ -78,7 +78,9 @@ class Runner:
         sampler = Sampler(batch, device, length, constants.vocab_size)
         self.running = BatchState(range(batch), constants.tail, device, sampler)
         self._session = DrafterSession(drafter, self.target, self.running, constants, executor)
-        schedule = SharedRounds(self._session.rounds, self.adaptive_schedule)
+        schedule = BatchSchedule(
+            self._session.rounds, self._session.chooser, self.adaptive_schedule
+        )
         self.engine = Engine(schedule, prompt_share, reuse=reuse)
 
     @property

@@ -1,4 +1,4 @@
-"""The drafter's stand-in in plain rounds."""
+"""Plain rounds without the drafter, which catches up afterwards."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.decode.round import BatchState, Drafter
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, StatelessDrafter
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class CatchUpDrafter(Drafter, Protocol):
-    """A drafter that can be left out of rounds for a while; `kind` is its name, and `grows_trees`
-    whether it knows more than one way on."""
+    """A drafter that can be left out of rounds for a while. `kind` is its name, `grows_trees`
+    whether it drafts trees."""
 
     kind: str
     grows_trees: bool
@@ -23,80 +23,54 @@ class CatchUpDrafter(Drafter, Protocol):
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         """Commit a path as `observe` does.
 
-        Returns bool [B, P]: which of its tokens it would have drafted, each being the next one.
+        Returns bool [B, P]: whether it would have drafted each of the path's tokens.
         """
 
 
 class Backlog:
-    """Takes the drafter's place in rounds that draft nothing, and keeps the features of their
-    tokens.
+    """Stands in for the drafter in plain rounds of one request, and keeps their features.
 
     Before the drafter drafts again it commits them all in one forward, instead of one for each.
+    A drafter without caches observes plain rounds at once, and only predicts their tokens later.
     """
 
     def __init__(self, drafter: CatchUpDrafter, capacity: int, running: BatchState) -> None:
-        """Of `capacity` rows: it is to be cleared, or caught up with, before there are more."""
+        """`capacity` is the number of rows that may be kept before `clear` or `catch_up`."""
         self.capacity = capacity
-        self._drafter = drafter
-        self._running = running
-        self._kept: list[Tensor] = []  # [1, 1, H] each
+        self._drafter, self._running = drafter, running
+        device = running.bonus.device
+        self._features = torch.empty(1, capacity, 0, device=device)  # [1, capacity, H]
+        self._count = torch.zeros(1, dtype=torch.int64, device=device)
 
     def clear(self) -> None:
-        """Forget all rows. Where the drafter never sees them, their slots keep what an earlier text
-        left there, and drafts behind them may be worse."""
-        self._kept.clear()
+        """Forget all rows. If the drafter never observes them, the slots in its cache keep what an
+        earlier request left there, and drafts after them may be worse."""
+        self._count.zero_()
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """Keep the one row of a plain round, instead of committing its slot."""
-        self._kept.append(features)
+        """Keep the row of a plain round, features [1, 1, H]: a recorded round writes each time to
+        the same tensor."""
+        if isinstance(self._drafter, StatelessDrafter):
+            self._drafter.observe(accepted, features)
+            return
+        if not self._features.numel():
+            self._features = features.new_zeros(1, self.capacity, features.shape[2])
+        self._features.index_copy_(1, self._count, features)
+        self._count.add_(1)
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
-        """No drafts."""
+        """Propose no drafts."""
         assert shape.nodes == 0, "for plain rounds alone"
         return Draft(running.bonus[:, :0])
 
     def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:
-        """Let the drafter commit the rows kept, and forget them: those of `tokens`, whose slots
-        start at `first`. Returns which of the tokens it would have drafted."""
-        features = self._features(len(tokens))
-        following = torch.tensor([list(tokens)], dtype=torch.int64, device=features.device)
-        batch_size = torch.arange(first, first + len(tokens), device=features.device)
-        path = committed(following, batch_size, self._running.sequences)
-        expected = self._drafter.catch_up(path, features, self._running.sampler)
+        """Let the drafter commit `tokens`, whose slots start at `first`, with the features that
+        were kept, and forget them. Returns whether it would have drafted each token."""
+        device = self._features.device
+        following = torch.tensor([list(tokens)], dtype=torch.int64, device=device)
+        slots = torch.arange(first, first + len(tokens), device=device)
+        path = committed(following, slots, self._running.sequences)
+        features = self._features[:, : len(tokens)]
+        correct = self._drafter.catch_up(path, features, self._running.sampler)
         self.clear()
-        return expected[0].tolist()
-
-    def _features(self, count: int) -> Tensor:
-        return torch.cat(self._kept, dim=1)
-
-
-class NoBacklog(Backlog):
-    """For a drafter that reads tokens alone: it is shown those of plain rounds at once, and to
-    catch up is only to say what it would have drafted."""
-
-    def observe(self, accepted: Accepted, features: Tensor) -> None:
-        self._drafter.observe(accepted, features)
-
-    def _features(self, count: int) -> Tensor:
-        return torch.empty(1, count, 0, device=self._running.bonus.device)
-
-
-class RecordedBacklog(Backlog):
-    """For rounds that are recorded: each replay writes its feature to the same tensor."""
-
-    def __init__(self, drafter: CatchUpDrafter, capacity: int, running: BatchState) -> None:
-        super().__init__(drafter, capacity, running)
-        self._buffer = torch.empty(0)  # [1, capacity, H], once there is one
-        self._next = torch.zeros(1, dtype=torch.int64, device=running.bonus.device)  # row
-
-    def clear(self) -> None:
-        self._next.zero_()
-
-    def observe(self, accepted: Accepted, features: Tensor) -> None:
-        if not self._buffer.numel():
-            self._buffer = features.new_zeros(1, self.capacity, features.shape[2])
-        self._buffer.index_copy_(1, self._next, features)
-        self._next.add_(1)
-
-    def _features(self, count: int) -> Tensor:
-        return self._buffer[:, :count]
+        return correct[0].tolist()

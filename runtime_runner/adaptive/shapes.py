@@ -1,14 +1,16 @@
-"""What may be chosen where nothing is asked for."""
+"""The shapes of draft that `auto` chooses among."""
 
 from typing import Final
 
 from eagle_aot.runtime_runner.decode.shape import Shape
 
 AUTO_TREE: Final = "auto"
-PLAIN = Shape.chain(0)
 LONGEST = 7
-"""Drafts of a chain, at most."""
+"""Drafts of the longest chain."""
+CHAINS = tuple(Shape.chain(length) for length in (0, 1, 2, 3, 4, 5, LONGEST))
+"""Without 6, which is nowhere faster than 5 and 7 by as much as recording its rounds costs."""
+PLAIN = CHAINS[0]
 TREES = Shape(4, 2, 7), Shape(4, 4, 15), Shape(4, 8, 31), Shape(6, 8, 31), Shape(7, 8, 63)
-"""With their roots they have 8, 16, 32 and 64 rows, all that a step has: a GPU's kernels take rows
-in such tiles, and a row more costs as much as a larger tile. None is deeper than the longest chain,
-whose acceptance is where a tree's is estimated from."""
+"""With its root, a tree has 8, 16, 32 or 64 rows, the most that a step has: GPU kernels take rows
+in such tiles, and one row more costs as much as a whole tile. No tree is deeper than the longest
+chain, from whose acceptance rates those of trees are estimated."""

@@ -15,11 +15,6 @@ from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
-from eagle_aot.runtime_runner.decode.next_token_probs import (
-    WIDTH,
-    NextTokenProbs,
-    PredictsNextToken,
-)
 from eagle_aot.runtime_runner.decode.shape import MAX_TOPK, Shape
 from eagle_aot.runtime_runner.decode.step import (
     Draft,
@@ -164,8 +159,8 @@ class Outcome(NamedTuple):
     `accepted` drafts were right, so the first `accepted + 1` of `tokens` continue the text. For a
     tree, `drafted` is its number of nodes, `ranks` are the ranks of the path's rows among their
     siblings (the bonus row first), and bit r of an entry of `offered_ranks` is set where that row
-    has a child of rank r. `next_token_probs` and `logprobs`, one for each of `tokens`, are there
-    where they were requested.
+    has a child of rank r. `logprobs`, one for each of `tokens`, are there where they were
+    requested.
     """
 
     accepted: int
@@ -173,7 +168,6 @@ class Outcome(NamedTuple):
     drafted: int | None = None
     ranks: Sequence[int] = ()
     offered_ranks: Sequence[int] = ()
-    next_token_probs: NextTokenProbs | None = None
     logprobs: Sequence[TokenLogprobs] = ()
 
     @classmethod
@@ -202,17 +196,14 @@ class Round:
         drafter: Drafter | None,
         shape: Shape | int,
         running: BatchState,
-        predicts_next: PredictsNextToken | None = None,
     ) -> None:
-        """Every sequence is drafted `shape`, or a chain of that length. `predicts_next` is the
-        drafter where it should report its probabilities of the next token."""
+        """Every sequence is drafted `shape`, or a chain of that length."""
         self.target = target
         self.drafter = drafter
         shape = Shape.chain(shape) if isinstance(shape, int) else shape
         self.shape = shape if drafter else Shape.chain(0)
         self.chain_len = self.shape.depth
         self.running = running
-        self._predicts_next = predicts_next
         self.play: Call = self.step
 
     @property
@@ -244,8 +235,6 @@ class Round:
         if accepted.ranks is not None and accepted.offered_ranks is not None:
             drafted = (step.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
             columns = [columns[0], drafted, accepted.tokens, accepted.ranks, accepted.offered_ranks]
-        if self._predicts_next:
-            columns.append(self._predicts_next.next_token_probs(running.sequences))
         return torch.cat((*columns, *logprobs), dim=1)
 
     def _replace_never_chosen(self, draft: Draft) -> Draft:
@@ -292,18 +281,8 @@ class Round:
         read = Outcome.of_chain if self.shape.is_chain else Outcome.of_tree
         path = self.shape.depth + 1
         columns = 1 + path if self.shape.is_chain else 2 + 3 * path
-        ahead = 2 * WIDTH if self._predicts_next else 0
-        logprobs = None
-        if played.shape[1] > columns + ahead:
-            played, logprobs = played.cpu().tensor_split([columns + ahead], dim=1)
-        rows = played.tolist()
-        outcomes = [read(row[:columns]) for row in rows]
-        if ahead:
-            probs = [NextTokenProbs.read(row[columns:]) for row in rows]
-            outcomes = [
-                o._replace(next_token_probs=x) for o, x in zip(outcomes, probs, strict=True)
-            ]
-        if logprobs is not None:
-            by_sequence = unpacked(logprobs, path)
-            outcomes = [o._replace(logprobs=x) for o, x in zip(outcomes, by_sequence, strict=True)]
-        return outcomes
+        if played.shape[1] == columns:
+            return [read(row) for row in played.tolist()]
+        played, packed = played.cpu().tensor_split([columns], dim=1)
+        outcomes, logprobs = [read(row) for row in played.tolist()], unpacked(packed, path)
+        return [o._replace(logprobs=x) for o, x in zip(outcomes, logprobs, strict=True)]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from eagle_aot.artifact import Constants
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
-from eagle_aot.runtime_runner.decode.next_token_probs import WIDTH, packed
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows, arange_cached, chain_rows
@@ -79,13 +78,6 @@ class RecurrentDrafter(HeadDrafter):
         [B, 1, Vd]."""
         assert self._logits is not None, "observe comes before this"
         return self._logits.index_select(0, sequences)
-
-    def next_token_probs(self, sequences: Tensor) -> Tensor:
-        """What the drafter says behind their last committed slots, as `packed` makes it."""
-        assert self._feature is not None, "observe comes before this"
-        logits = self.logits(sequences)
-        found = self._likeliest_of(logits, self._feature.index_select(0, sequences), WIDTH)
-        return packed(found.tokens[:, 0], found.scores[:, 0])
 
     def _chain(self, running: BatchState, length: int, logits: Tensor, feature: Tensor) -> Draft:
         position = running.position.unsqueeze(1) + 1

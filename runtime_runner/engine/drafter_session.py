@@ -1,17 +1,13 @@
 """One drafter over the caches of a program: its rounds, and what chooses among them."""
 
-from eagle_aot.artifact import DRAFTERS, Constants
-from eagle_aot.runtime_runner.adaptive.backlog import (
-    Backlog,
-    CatchUpDrafter,
-    NoBacklog,
-    RecordedBacklog,
-)
-from eagle_aot.runtime_runner.adaptive.batch import LENGTHS
-from eagle_aot.runtime_runner.adaptive.chooser import LONG, Chooser
-from eagle_aot.runtime_runner.adaptive.costs.measure import measure_costs, plain_seconds
+from collections.abc import Sequence
+
+from eagle_aot.artifact import Constants
+from eagle_aot.runtime_runner.adaptive.backlog import Backlog, CatchUpDrafter
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.adaptive.costs import CostTable, measure
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import LONGEST, PLAIN, TREES
+from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, PLAIN, TREES
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
@@ -40,22 +36,24 @@ class DrafterSession:
     ) -> None:
         self.drafter, self.target, self.constants = drafter, target, constants
         self._running = running
-        self._recorded = executor.device.type == "cuda"
-        record = executor.repeat if self._recorded else None
+        record = executor.repeat if executor.device.type == "cuda" else None
         self.rounds = Rounds(target, drafter, running, constants.max_rows, record)
-        self._adaptive: dict[bool, AdaptiveSchedule] = {}
+        self.chooser = Chooser(CostTable())
+        self._adaptive: AdaptiveSchedule | None = None
 
     def is_measured(self, trees: bool) -> bool:
         """Whether it is known what rounds cost, with trees among them or without."""
-        return trees in self._adaptive
+        return self._adaptive is not None and set(self._shapes(trees)) <= set(self._adaptive.rounds)
 
     def adaptive(self, trees: bool) -> AdaptiveSchedule:
-        """Rounds of every shape, with trees or without, and what chooses between them, which learns
-        from text to text. What they cost is measured when it is first asked for, which takes some
-        seconds."""
-        if trees not in self._adaptive:
-            self._adaptive[trees] = self._measured(trees)
-        return self._adaptive[trees]
+        """Return what chooses the rounds of a request that runs alone, with trees or without.
+
+        It learns from request to request. The first call measures what rounds cost, which takes
+        some seconds.
+        """
+        if self._adaptive is None or not self.is_measured(trees):
+            self._adaptive = self._measured(trees)
+        return self._adaptive
 
     def warm_up(self, requests: int, shape: Shape | None, *, trees: bool) -> WarmUp:
         """Make all rounds of up to so many texts that are drafted `shape`, or what pays where that
@@ -64,8 +62,7 @@ class DrafterSession:
         if shape is not None:
             return warm_up(self.rounds, requests, [shape])
         self.adaptive(trees)
-        shapes = [*map(Shape.chain, LENGTHS), *(TREES if trees else ())]
-        return warm_up(self.rounds, requests, shapes, observed=True, next_token_probs=trees)
+        return warm_up(self.rounds, requests, self._shapes(trees), observed=True)
 
     def read_something(self) -> None:
         """In target and drafter, which gives both a state."""
@@ -74,26 +71,19 @@ class DrafterSession:
         while run.left:
             run.run_chunk()
 
+    def _shapes(self, trees: bool) -> Sequence[Shape]:
+        return [s for s in (*CHAINS, *(TREES if trees else ())) if s.depth < self.constants.tail]
+
     def _measured(self, trees: bool) -> AdaptiveSchedule:
         constants = self.constants
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
-        backlog = self._backlog(rows)
+        backlog = Backlog(self.drafter, rows, self._running.first(1))
         self.read_something()
-        chains = map(Shape.chain, range(1, min(LONGEST, constants.tail - 1) + 1))
-        shapes = [*chains, *(TREES if trees else ())]
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
-        plain = self.rounds.make(1, PLAIN, backlog)
-        with self._running.idle():
-            next_token_probs = trees and plain_seconds(plain, backlog, positions[0]) >= LONG
         rounds = [
-            plain,
-            *(self.rounds.of(1, shape, next_token_probs=next_token_probs) for shape in shapes),
+            self.rounds.of(1, shape) if shape.nodes else self.rounds.make(1, PLAIN, backlog)
+            for shape in self._shapes(trees)
         ]
-        with self._running.idle():  # behind it nobody runs either
-            costs = measure_costs(rounds, backlog, positions)
-        return AdaptiveSchedule(rounds, backlog, Chooser(costs))
-
-    def _backlog(self, rows: int) -> Backlog:
-        kept = RecordedBacklog if self._recorded else Backlog
-        needed = kept if DRAFTERS[self.drafter.kind] else NoBacklog
-        return needed(self.drafter, rows, self._running.first(1))
+        with self._running.idle():  # no request runs afterwards either
+            self.chooser.costs.restart(measure(rounds, backlog, positions))
+        return AdaptiveSchedule(rounds, backlog, self.chooser)

@@ -215,8 +215,8 @@ class Engine:
 
     def _run_round(self) -> list[Event]:
         requests = list(self.running)
-        started, recordings = time.perf_counter(), self.schedule.recordings
-        round_ = self.schedule.choose(requests)
+        recordings = self.schedule.recordings
+        round_, started = self.schedule.choose(requests), time.perf_counter()
         shown = round_.drafter is self.schedule.drafter  # not None, and no substitute
         with self.launches.round():
             played = round_.play()
@@ -282,7 +282,6 @@ class Engine:
         batch = self.schedule.running
         batch.place(bonus, request.position, index)
         batch.limit_drafts(request.request.most, index)
-        self.schedule.join(self.running)
 
     def _leave(self, request: RunningRequest, *, reusable: bool = True) -> None:
         """Remove a request. The last running request takes its place in the batch."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.next_token_probs import PredictsNextToken
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.target import Target
@@ -32,7 +31,7 @@ class Rounds:
         """
         self.target, self.drafter, self.running = target, drafter, running
         self._max_rows, self._record = max_rows, record
-        self._made: dict[tuple[int, Shape, bool, bool], Round] = {}
+        self._made: dict[tuple[int, Shape, bool], Round] = {}
         self.recordings = 0
         """How many recordings were ever made."""
 
@@ -56,36 +55,22 @@ class Rounds:
         every = set(wanted)
         return {(size, self.fitting(size, shape)) for size in batch_size for shape in every}
 
-    def of(
-        self, requests: int, shape: Shape, *, observed: bool = False, next_token_probs: bool = False
-    ) -> Round:
+    def of(self, requests: int, shape: Shape, *, observed: bool = False) -> Round:
         """Return the round of the first requests, each drafted `shape` or as much of it as fits.
 
-        With `observed`, the drafter sees plain rounds too. With `next_token_probs`, a drafter that
-        can reports its probabilities of the token after the round.
+        With `observed`, the drafter sees plain rounds too.
         """
         shape = self.fitting(requests, shape)
         observed = observed or shape.nodes > 0
-        made = self.batch_size(requests), shape, observed, next_token_probs and observed
+        made = self.batch_size(requests), shape, observed
         if made not in self._made:
             drafter = self.drafter if observed else None
-            self._made[made] = self.make(made[0], shape, drafter, next_token_probs=made[-1])
+            self._made[made] = self.make(made[0], shape, drafter)
         return self._made[made]
 
-    def make(
-        self,
-        batch_size: int,
-        shape: Shape,
-        drafter: Drafter | None,
-        *,
-        next_token_probs: bool = False,
-    ) -> Round:
+    def make(self, batch_size: int, shape: Shape, drafter: Drafter | None) -> Round:
         """Make a new round. Recording it plays it once with padding only."""
-        predicts_next = (
-            drafter if next_token_probs and isinstance(drafter, PredictsNextToken) else None
-        )
-        running = self.running.first(batch_size)
-        round_ = Round(self.target, drafter, shape, running, predicts_next)
+        round_ = Round(self.target, drafter, shape, self.running.first(batch_size))
         if self._record is not None:
             round_.play = Recordings(round_.step, self.running, self._recorded)
         return round_

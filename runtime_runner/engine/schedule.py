@@ -1,13 +1,12 @@
-"""Which round comes next for the texts that run."""
+"""Which round comes next for the running requests."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from eagle_aot.runtime_runner.adaptive.batch import LENGTHS, BatchChooser
-from eagle_aot.runtime_runner.adaptive.played import Played
+from eagle_aot.runtime_runner.adaptive.acceptance import RoundSample
+from eagle_aot.runtime_runner.adaptive.chooser import BatchOptions, Chooser
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, PLAIN, TREES
-from eagle_aot.runtime_runner.decode.next_token_probs import NextTokenProbs
+from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, CHAINS, LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Outcome, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.target import Target
@@ -15,23 +14,20 @@ from eagle_aot.runtime_runner.engine.request import RequestId
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 
-Found = Sequence[tuple[Outcome, Sequence[int]]]
-"""Of each text of a round, and the tokens of it before the text's end."""
-
-Among = tuple[int, float, Shape, tuple[Shape, ...]]
-"""What a `BatchChooser` is asked."""
+RoundResults = Sequence[tuple[Outcome, Sequence[int]]]
+"""For each request of a round: the outcome, and its tokens up to the end of the request."""
 
 
 class Schedule(Protocol):
-    """Hands out rounds. Those over the first sequences of `running` continue their texts."""
+    """Chooses the rounds of the running requests, which have the first sequences of `running`."""
 
     @property
     def target(self) -> Target:
-        """What all rounds verify with."""
+        """The target that all rounds verify with."""
 
     @property
     def drafter(self) -> Drafter | None:
-        """Who is shown prompts."""
+        """The drafter that observes prompts."""
 
     @property
     def running(self) -> BatchState:
@@ -39,137 +35,141 @@ class Schedule(Protocol):
 
     @property
     def recordings(self) -> int:
-        """How many rounds have ever been recorded."""
+        """The number of rounds that have been recorded so far."""
 
-    def join(self, texts: Sequence[RunningRequest]) -> None:
-        """The last of the texts that run has just joined the others."""
+    def choose(self, requests: Sequence[RunningRequest]) -> Round:
+        """Return the next round of at least one request."""
 
-    def choose(self, texts: Sequence[RunningRequest]) -> Round:
-        """The next round of at least one text."""
+    def plan_next(self, requests: Sequence[RunningRequest]) -> None:
+        """Prepare the choice after this round, which is in flight on another device."""
 
-    def plan_next(self, texts: Sequence[RunningRequest]) -> None:
-        """The round that was chosen for these is under way elsewhere: there is time to spare."""
-
-    def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
-        """What came of it, in so many seconds; None where it was recorded meanwhile."""
+    def observe(self, round_: Round, results: RoundResults, seconds: float | None) -> None:
+        """Add a round's results and its seconds, None if it was recorded at the same time."""
 
 
 class OneRound:
-    """The same one for one text, over and over."""
+    """Plays one round again and again for one request."""
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
         self.target, self.drafter, self.running = round_.target, round_.drafter, round_.running
         self.recordings = 0
 
-    def join(self, texts: Sequence[RunningRequest]) -> None:
-        """It is the one."""
-
-    def choose(self, texts: Sequence[RunningRequest]) -> Round:
+    def choose(self, requests: Sequence[RunningRequest]) -> Round:
         return self._round
 
-    def plan_next(self, texts: Sequence[RunningRequest]) -> None:
-        """About nothing."""
+    def plan_next(self, requests: Sequence[RunningRequest]) -> None:
+        """There is nothing to choose."""
 
-    def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
-        """Nothing is learned."""
+    def observe(self, round_: Round, results: RoundResults, seconds: float | None) -> None:
+        """There is nothing to learn."""
 
 
-class SharedRounds:
-    """For any number of texts, each with as many drafts as it wants, or as pay.
+class BatchSchedule:
+    """Chooses rounds for any number of requests, with the drafts that they ask for or that are
+    fastest.
 
-    A text that is alone from its first round on has a chooser of its own, which may leave the
-    drafter out of plain rounds; beside others the drafter is shown every round.
+    A request with automatic drafts that runs alone has an `AdaptiveSchedule`, which may leave the
+    drafter out of plain rounds. In a batch the drafter observes every round.
     """
 
-    def __init__(self, rounds: Rounds, alone: Callable[[bool], AdaptiveSchedule]) -> None:
-        """`alone` gives the chooser of a text that has nobody beside it, with trees or without."""
-        self._rounds, self._make_alone = rounds, alone
+    def __init__(
+        self, rounds: Rounds, chooser: Chooser, alone: Callable[[bool], AdaptiveSchedule]
+    ) -> None:
+        """`alone` returns the schedule of a request that runs alone, with trees or without."""
+        self._rounds, self._chooser, self._make_alone = rounds, chooser, alone
         self.target, self.drafter, self.running = rounds.target, rounds.drafter, rounds.running
-        self._together = BatchChooser()
-        self._asked: Among | None = None  # of it, for the round
-        self._thought: tuple[Among, Shape] | None = None  # what it would say to the same again
-        self._untold: list[tuple[int, Shape, list[Played], float | None]] = []  # rounds
-        self._alone: AdaptiveSchedule | None = None
-        self._texts: Sequence[
-            RunningRequest
-        ] = ()  # of the round, where it is chosen for all together
-        self._outlooks: dict[RequestId, NextTokenProbs | None] = {}  # behind them
+        self._alone: tuple[RequestId, AdaptiveSchedule] | None = None
+        self._options: BatchOptions | None = None  # for the current round, unless it is fixed
+        self._planned: tuple[BatchOptions, Shape] | None = None  # for the next round
+        self._requests: Sequence[RunningRequest] = ()  # of the current round
+        self._unlearned: list[tuple[int, Shape, list[RoundSample], float | None]] = []
 
     @property
     def recordings(self) -> int:
         return self._rounds.recordings
 
-    def join(self, texts: Sequence[RunningRequest]) -> None:
-        if self._alone is not None and len(texts) > 1:
-            self._alone.settle()
-            texts[0].missed = self._alone.missed
-        self._alone = None
-        text = texts[-1]
-        if len(texts) == 1 and text.request.shape is None:
-            self._alone = self._make_alone(text.request.tree == AUTO_TREE)
-            self._alone.begin(len(text.request.prompt))
-
-    def choose(self, texts: Sequence[RunningRequest]) -> Round:
-        if self._alone is not None:
-            round_ = self._alone.choose(texts[0].tokens_left)
-            texts[0].missed = self._alone.missed  # of which it may just have been shown more
+    def choose(self, requests: Sequence[RunningRequest]) -> Round:
+        alone = self._adaptive_schedule(requests)
+        if alone is not None:
+            round_ = alone.choose(requests[0].tokens_left)
+            requests[0].missed = alone.missed  # less than before if the drafter has caught up
             return round_
-        wanted = [text.request.shape for text in texts]
-        fixed = Shape.covering(frozenset((PLAIN, *filter(None, wanted))))
-        self._texts = texts if None in wanted and fixed.is_chain else ()
-        if not self._texts:
-            self._asked = None
-            return self._rounds.of(len(texts), fixed)
-        free = wanted.count(None) / len(texts)
-        places, fixed = self._rounds.batch_size(len(texts)), self._rounds.fitting(len(texts), fixed)
-        asked = self._asked = places, free, fixed, self._more(texts, fixed)
-        thought, self._thought = self._thought, None
-        chosen = thought[1] if thought and thought[0] == asked else self._chosen(asked)
-        next_token_probs = any(text.request.tree == AUTO_TREE for text in texts)
-        return self._rounds.of(len(texts), chosen, observed=True, next_token_probs=next_token_probs)
+        self._requests, self._options = requests, self._batch_options(requests)
+        if self._options is None:
+            return self._rounds.of(len(requests), self._fixed_shape(requests))
+        planned, self._planned = self._planned, None
+        matches = planned is not None and planned[0] == self._options
+        shape = planned[1] if planned and matches else self._choose_shape(self._options)
+        return self._rounds.of(len(requests), shape, observed=True)
 
-    def plan_next(self, texts: Sequence[RunningRequest]) -> None:
+    def plan_next(self, requests: Sequence[RunningRequest]) -> None:
         if self._alone is not None:
-            self._alone.plan_next(texts[0].tokens_left)
-        elif self._asked:
-            self._thought = self._asked, self._chosen(self._asked)
+            self._alone[1].plan_next(requests[0].tokens_left)
+        elif self._options is not None:
+            self._planned = self._options, self._choose_shape(self._options)
 
-    def observe(self, round_: Round, found: Found, seconds: float | None) -> None:
+    def observe(self, round_: Round, results: RoundResults, seconds: float | None) -> None:
         if self._alone is not None:
-            ((outcome, run),) = found
-            self._alone.observe(round_, outcome, run, timed=seconds is not None)
-        elif self._texts:  # all else would be work behind every round, for nobody
-            played = [
-                Played.of(outcome, run, self._outlooks.get(text.number))
-                for text, (outcome, run) in zip(self._texts, found, strict=True)
-                if learns(text, round_.shape)
+            ((outcome, tokens),) = results
+            self._alone[1].observe(round_, outcome, tokens, seconds)
+        elif self._options is not None:
+            samples = [
+                RoundSample.of(outcome, len(tokens))
+                for request, (outcome, tokens) in zip(self._requests, results, strict=True)
+                if takes_all(request, round_.shape)
             ]
-            self._outlooks = {
-                text.number: outcome.next_token_probs
-                for text, (outcome, _) in zip(self._texts, found, strict=True)
-            }
-            self._untold.append((len(round_.running), round_.shape, played, seconds))
+            self._unlearned.append((len(round_.running), round_.shape, samples, seconds))
 
-    def _chosen(self, asked: Among) -> Shape:
-        """By all that came of rounds so far."""
-        for round_ in self._untold:
-            self._together.observe(*round_)
-        self._untold = []
-        return self._together.choose(*asked)
+    def _adaptive_schedule(self, requests: Sequence[RunningRequest]) -> AdaptiveSchedule | None:
+        """Return the schedule of a request with automatic drafts that runs alone."""
+        first = requests[0]
+        runs_alone = len(requests) == 1 and first.request.shape is None
+        if self._alone is not None and (not runs_alone or self._alone[0] != first.number):
+            number, schedule = self._alone
+            self._alone = None
+            for request in requests:
+                if request.number == number:
+                    schedule.settle()
+                    request.missed = schedule.missed
+        if runs_alone and self._alone is None:
+            trees = first.request.tree == AUTO_TREE
+            self._alone = first.number, self._make_alone(trees)
+            self._alone[1].begin(first.position, first.missed, trees=trees)
+        return None if self._alone is None else self._alone[1]
 
-    def _more(self, texts: Sequence[RunningRequest], fixed: Shape) -> tuple[Shape, ...]:
-        """What may be drafted beyond what was asked for, by depth and nodes: trees where nobody
-        asked for drafts."""
-        longest = max(text.tokens_left for text in texts) - 1
-        shapes = list(map(Shape.chain, LENGTHS))
-        if not fixed.nodes and any(text.request.tree == AUTO_TREE for text in texts):
-            shapes += TREES
-        fitting = dict.fromkeys(self._rounds.fitting(len(texts), shape) for shape in shapes)
-        return tuple(shape for shape in fitting if fixed.depth < shape.depth <= longest)
+    def _fixed_shape(self, requests: Sequence[RunningRequest]) -> Shape:
+        """Return the drafts that cover those of the requests without automatic drafts."""
+        shapes = (request.request.shape for request in requests)
+        return Shape.covering(frozenset((PLAIN, *filter(None, shapes))))
+
+    def _batch_options(self, requests: Sequence[RunningRequest]) -> BatchOptions | None:
+        """Return what may be chosen for a batch, None if its round is fixed. Trees are only chosen
+        if no request has fixed drafts."""
+        automatic = [request for request in requests if request.request.shape is None]
+        fixed = self._rounds.fitting(len(requests), self._fixed_shape(requests))
+        if not automatic or not fixed.is_chain:
+            return None
+        trees = not fixed.nodes and any(r.request.tree == AUTO_TREE for r in automatic)
+        shapes = [
+            self._rounds.fitting(len(requests), s) for s in (*CHAINS, *(TREES if trees else ()))
+        ]
+        larger = (shape for shape in shapes if shape.depth > fixed.depth)
+        return BatchOptions(
+            shapes=tuple(dict.fromkeys((fixed, *larger))),
+            batch_size=self._rounds.batch_size(len(requests)),
+            remaining_tokens=min(max(request.tokens_left for request in requests), LONGEST + 1),
+            share=len(automatic) / len(requests),
+        )
+
+    def _choose_shape(self, options: BatchOptions) -> Shape:
+        for batch_size, shape, samples, seconds in self._unlearned:
+            times = [] if seconds is None else [seconds]
+            self._chooser.add(shape, samples, times, batch_size=batch_size)
+        self._unlearned = []
+        return self._chooser.choose_for_batch(options)
 
 
-def learns(text: RunningRequest, shape: Shape) -> bool:
-    """Whether the text was drafted all of a round that was chosen for those who take what pays."""
-    request = text.request
-    return request.shape is None and (shape.is_chain or request.tree == AUTO_TREE)
+def takes_all(request: RunningRequest, shape: Shape) -> bool:
+    """Whether a request takes all drafts of a round that was chosen for a batch."""
+    return request.request.shape is None and (shape.is_chain or request.request.tree == AUTO_TREE)

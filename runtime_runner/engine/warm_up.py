@@ -30,26 +30,18 @@ class WarmUp:
 
 
 def warm_up(
-    rounds: Rounds,
-    requests: int,
-    wanted: Iterable[Shape],
-    *,
-    observed: bool = False,
-    next_token_probs: bool = False,
+    rounds: Rounds, requests: int, wanted: Iterable[Shape], *, observed: bool = False
 ) -> WarmUp:
     """Make and play all rounds that up to `requests` requests with these shapes need.
 
-    Nothing may run meanwhile. `observed` and `next_token_probs` are as in `Rounds.of`. Raises
-    UnsupportedError for a round that does not fit the memory.
+    Nothing may run meanwhile. `observed` is as in `Rounds.of`. Raises UnsupportedError for a round
+    that does not fit the memory.
     """
     device = rounds.running.bonus.device
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
     shapes = sorted(rounds.shapes(requests, wanted), key=rows_of, reverse=True)
-    recorded = sum(
-        play_once(rounds, *shape, observed=observed, next_token_probs=next_token_probs)
-        for shape in shapes
-    )
+    recorded = sum(play_once(rounds, *shape, observed=observed) for shape in shapes)
     left = free_bytes(device)
     return WarmUp(
         rounds=len(shapes),
@@ -65,12 +57,10 @@ def rows_of(round_shape: tuple[int, Shape]) -> tuple[int, int]:
     return batch_size * (shape.nodes + 1), batch_size * shape.topk
 
 
-def play_once(
-    rounds: Rounds, batch_size: int, shape: Shape, *, observed: bool, next_token_probs: bool
-) -> bool:
+def play_once(rounds: Rounds, batch_size: int, shape: Shape, *, observed: bool) -> bool:
     """Play a round once. Returns whether it is a recording."""
     try:
-        round_ = rounds.of(batch_size, shape, observed=observed, next_token_probs=next_token_probs)
+        round_ = rounds.of(batch_size, shape, observed=observed)
         with rounds.running.idle():
             round_.play().tolist()
     except (RuntimeError, MemoryError) as error:

@@ -22,7 +22,7 @@ from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from support.runner.mixed_prompts import CHAIN_LENS, mixed_prompts
-from support.runner.shuffled_shapes import Shuffled
+from support.runner.shuffled_shapes import ShuffledChooser
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_rounds_of_any_shape_follow_one_another(
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
     schedule = runner.adaptive_schedule(True)
-    monkeypatch.setattr(schedule, "_chooser", Shuffled(schedule.costs))
+    monkeypatch.setattr(schedule, "chooser", ShuffledChooser(schedule.chooser.costs))
     for prompt in mixed_prompts(runner)[1::4]:
         plain = runner.generate(prompt, 40, speculate=False)
         assert runner.generate(prompt, 40, tree="auto").token_ids == plain.token_ids, len(prompt)
@@ -202,7 +202,6 @@ def copies_to_host(runner: Runner, round_: Round, rounds: int) -> int:
 
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])
 def test_a_round_copies_once_to_the_host(fixture: str, request: pytest.FixtureRequest) -> None:
-    """Also where it tells what the head expects next."""
     runner: Runner = request.getfixturevalue(fixture)
     chosen = runner.adaptive_schedule(True).rounds
     for round_ in (runner.round(4), chosen[Shape.chain(4)], chosen[TREES[0]]):

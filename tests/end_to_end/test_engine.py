@@ -121,7 +121,7 @@ def test_each_text_has_its_own_end(batch_runner: Runner) -> None:
 
 def test_measuring_what_drafts_cost_leaves_nobody_running(batch_runner: Runner) -> None:
     for trees in (False, True):
-        assert batch_runner.adaptive_schedule(trees).costs.rounds
+        assert batch_runner.adaptive_schedule(trees).chooser.costs.measured
     check_invariants(batch_runner.engine)
 
 

@@ -8,13 +8,14 @@ import pytest
 
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner.adaptive.shapes import CHAINS
 from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import ChainLen
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from support.runner.mixed_prompts import mixed_prompts
-from support.runner.shuffled_shapes import Shuffled
+from support.runner.shuffled_shapes import ShuffledChooser
 
 LENGTHS: list[ChainLen] = [1, 4, 7, "auto"]
 
@@ -76,14 +77,14 @@ def test_nor_does_any_order_of_chain_lengths(
     lookup: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = lookup.adaptive_schedule(False)
-    monkeypatch.setattr(schedule, "_chooser", Shuffled(schedule.costs))
+    monkeypatch.setattr(schedule, "chooser", ShuffledChooser(schedule.chooser.costs))
     lengths = set()
     for prompt in [*asked_again(lookup), *mixed_prompts(lookup, 40)[1::4]]:
         plain = lookup.generate(prompt, 40, speculate=False)
         result = lookup.generate(prompt, 40, "auto")
         assert result.token_ids == plain.token_ids, len(prompt)
         lengths |= {k for k, rounds in enumerate(result.stats.rounds_by_chain_len) if rounds}
-    assert lengths == set(range(8))
+    assert lengths == {chain.depth for chain in CHAINS}
 
 
 def test_the_last_tokens_of_the_context_are_decoded(lookup: Runner) -> None:

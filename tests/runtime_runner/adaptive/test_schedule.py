@@ -1,98 +1,119 @@
-"""When the next round is thought over, and by what."""
+"""When the rounds of a request that runs alone are chosen, and when the drafter catches up."""
 
-from typing import cast
+from itertools import pairwise
 
 import pytest
 
-from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.chooser import RUN, Chooser
-from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
-from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.decode.next_token_probs import NextTokenProbs
-from eagle_aot.runtime_runner.decode.round import Outcome
+from eagle_aot.runtime_runner.adaptive.chooser import PLAIN_RUN, RUN, Chooser
+from eagle_aot.runtime_runner.adaptive.costs import CostTable
+from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, LONGEST, PLAIN
 from eagle_aot.runtime_runner.decode.shape import Shape
-from support.runner.simulated_text import LONGEST, Simulation, first_right
+from support.runner.simulated_text import Ranks, Simulation, costs_of, first_right
 
-CHAINS = [Shape.chain(k) for k in range(LONGEST + 1)]
+COSTS = costs_of([1.0, 1.3, 1.32, 1.34, 1.36, 1.38, 1.4], (0.01, 0.05))
 
 
-class Told(Chooser):
-    """Remembers what it is asked, and for what, in turn."""
+class LoggingChooser(Chooser):
+    """Logs the remaining tokens that runs are chosen with."""
 
-    def __init__(self, costs: RoundCosts) -> None:
+    def __init__(self, costs: CostTable) -> None:
         super().__init__(costs)
-        self.calls: list[tuple[str, object]] = []
+        self.log: list[int] = []
 
-    def plan_next(self, left: int, position: int, under_way: Shape | None = None) -> None:
-        self.calls.append(("think", (left, position, under_way)))
-        super().plan_next(left, position, under_way)
-
-    def decide(self, next_token_probs: NextTokenProbs | None) -> tuple[Shape, int]:
-        self.calls.append(("decide", next_token_probs))
-        return super().decide(next_token_probs)
+    def choose_run(self, *args, **options):
+        self.log.append(args[2])
+        return super().choose_run(*args, **options)
 
 
 class Play:
-    """A text whose drafts are all right, and the schedule that decodes it."""
+    """A schedule that decodes a text."""
 
-    def __init__(self, plain_ms: float) -> None:
-        seconds = {shape: 2 * (1e-3 * (plain_ms + 0.01 * shape.nodes),) for shape in CHAINS}
-        costs = RoundCosts(positions=(0, 1000), rounds=seconds, rows=64, catch_up=(1e-3, 2e-3))
-        self.sim = Simulation(costs, [first_right(LONGEST)] * 200, [[0.9] * 8] * 200)
-        self.chooser = Told(costs)
-        backlog = cast(Backlog, self.sim)
-        self.schedule = AdaptiveSchedule(self.sim.rounds, backlog, self.chooser)
+    def __init__(self, text: list[Ranks]) -> None:
+        self.simulation = Simulation(COSTS, text)
+        self.catch_ups: list[int] = []
+        self.chooser = LoggingChooser(CostTable(COSTS))
+        self.schedule = self.simulation.schedule(self.chooser)
         self.schedule.begin(0)
 
-    def round(self, left: int, *, ahead: bool) -> tuple[Shape, Outcome]:
-        """One of them."""
-        round_ = self.schedule.choose(left)
-        outcome = self.sim.play(round_.shape, 1.0)
+    @property
+    def remaining(self) -> int:
+        return len(self.simulation.text) - self.simulation.position
+
+    def round(self, *, ahead: bool = True) -> Shape:
+        remaining = self.remaining
+        round_ = self.schedule.choose(remaining)
+        outcome = self.simulation.play(round_.shape)
         if ahead:
-            self.schedule.plan_next(left)
-        self.schedule.observe(round_, outcome, [0] * min(outcome.accepted + 1, left))
-        return round_.shape, outcome
+            self.schedule.plan_next(remaining)
+        tokens = [0] * min(outcome.accepted + 1, remaining)
+        self.schedule.observe(round_, outcome, tokens, COSTS.seconds(round_.shape, 0))
+        return round_.shape
 
 
-def test_what_follows_a_run_is_thought_over_during_its_last_round() -> None:
-    play = Play(plain_ms=1.0)
-    shape, _ = play.round(150, ahead=True)
-    assert shape == CHAINS[LONGEST]
-    play.chooser.calls.clear()
-    for place in range(1, RUN - 1):
-        play.round(150 - 8 * place, ahead=True)
-    assert not play.chooser.calls
-    play.round(100, ahead=True)
-    assert play.chooser.calls == [("think", (99, 8 * (RUN - 1), shape))]
-    play.round(90, ahead=True)
-    assert [name for name, _ in play.chooser.calls] == ["think", "decide"]
+def test_the_next_run_is_chosen_during_the_last_round_of_a_run() -> None:
+    play = Play([first_right(LONGEST)] * 200)
+    assert play.round() == CHAINS[-1]
+    play.chooser.log.clear()
+    for _ in range(RUN - 2):
+        play.round()
+    assert not play.chooser.log
+    remaining = play.remaining
+    play.round()
+    assert play.chooser.log == [remaining - 1]
+    play.round()
+    assert play.chooser.log == [remaining - 1], "chosen before"
 
 
-def test_each_long_round_is_decided_by_what_is_expected_behind_the_one_before() -> None:
-    play = Play(plain_ms=10.0)
-    for _ in range(RUN):  # the first ones, of which nothing is expected yet
-        _, outcome = play.round(150, ahead=True)
-    play.chooser.calls.clear()
-    play.round(140, ahead=True)
-    assert outcome.next_token_probs is not None
-    assert [name for name, _ in play.chooser.calls] == ["decide", "think"]
-    assert play.chooser.calls[0] == ("decide", outcome.next_token_probs)
+def test_without_planning_ahead_each_run_is_chosen_before_its_first_round() -> None:
+    play = Play([first_right(LONGEST)] * 200)
+    for _ in range(2 * RUN):
+        play.round(ahead=False)
+    assert len(play.chooser.log) == 2
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_no_round_is_deeper_than_a_text_has_room_for(ahead: bool) -> None:
-    """Whatever was thought of before it was known how much the round under way brings."""
-    play, left = Play(plain_ms=10.0), 60
-    while left > 0:
-        shape, outcome = play.round(left, ahead=ahead)
-        assert shape == PLAIN or shape.depth < left
-        left -= outcome.accepted + 1
+def test_no_round_is_deeper_than_the_rest_of_the_request(ahead: bool) -> None:
+    play = Play([first_right(LONGEST)] * 61)
+    while play.remaining > 0:
+        remaining = play.remaining
+        shape = play.round(ahead=ahead)
+        assert shape == PLAIN or shape.depth < remaining
 
 
-def test_nothing_is_thought_over_in_plain_rounds() -> None:
-    """What follows them depends on whether the head catches up."""
-    play = Play(plain_ms=1.0)
-    play.schedule._run, play.schedule._run_left = play.schedule.rounds[PLAIN], 1
-    play.round(100, ahead=True)
-    assert not play.chooser.calls
+def test_the_drafter_catches_up_after_more_and_more_plain_rounds() -> None:
+    """Of a text in which no draft is right."""
+    play = Play([first_right(0)] * 400)
+    missed, caught_up = play.schedule.missed, []
+    for position in range(300):
+        play.round()
+        before, missed = missed, play.schedule.missed
+        if before is not None and missed != before:
+            caught_up.append(position)
+    lengths = [b - a for a, b in pairwise(caught_up)]
+    assert lengths[:3] == [2 * PLAIN_RUN, 4 * PLAIN_RUN, 8 * PLAIN_RUN]
+
+
+def test_what_the_drafter_has_not_observed_is_known() -> None:
+    play = Play([first_right(0)] * 400)
+    while play.round() != PLAIN:
+        assert play.schedule.missed is None
+    assert play.schedule.missed == play.simulation.position - 1
+    play.schedule.settle()
+    assert play.schedule.missed is None
+
+
+def test_a_request_may_begin_after_tokens_that_the_drafter_never_observed() -> None:
+    play = Play([first_right(LONGEST)] * 50)
+    play.schedule.begin(0, missed=7)
+    play.round()
+    assert play.schedule.missed == 7
+
+
+def test_trees_are_only_chosen_on_request() -> None:
+    costs = costs_of([1.0, *[3.0] * 6], (0.1, 0.5), [1.0] * 5)
+    simulation = Simulation(costs, [first_right(LONGEST)] * 50)
+    schedule = simulation.schedule(Chooser(CostTable(costs)))
+    schedule.begin(0, trees=True)
+    assert not schedule.choose(50).shape.is_chain
+    schedule.begin(0, trees=False)
+    assert schedule.choose(50).shape.is_chain

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.adaptive.backlog import NoBacklog
+from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
@@ -92,7 +92,7 @@ def test_catching_up_says_which_tokens_it_would_have_drafted(text: list[int], la
     known = max(2, len(text) - late)
     drafter = NgramDrafter(ROOMY, "cpu")
     told(drafter, text[:known], [], 0)
-    backlog = NoBacklog(drafter, 64, BatchState([0], TAIL, "cpu"))
+    backlog = Backlog(drafter, 64, BatchState([0], TAIL, "cpu"))
     expected = backlog.catch_up(known - 1, text[known:])
     places = range(known, len(text))
     assert expected == [looked_up(text[:i], 1) == [text[i]] for i in places]
@@ -103,7 +103,7 @@ def test_plain_rounds_tell_their_tokens_at_once() -> None:
     """Although nobody catches up on them."""
     prompt, seed = [1, 2, 3], 4
     drafter, running = NgramDrafter(ROOMY, "cpu"), BatchState([0], TAIL, "cpu")
-    plain = Round(ToyTarget(seed, 16, 9), NoBacklog(drafter, 2, running), 0, running)
+    plain = Round(ToyTarget(seed, 16, 9), Backlog(drafter, 2, running), 0, running)
     text = prompt + plain_text(prompt, seed, 31)
     prefill(plain, prompt, Stats(chain_len=0))
     for _ in range(30):

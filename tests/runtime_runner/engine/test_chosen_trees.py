@@ -1,18 +1,16 @@
 """`tree="auto"` over a toy model whose likeliest drafts are wrong, and the second ones right."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 
 from eagle_aot.lab.invariants import check_invariants
-from eagle_aot.runtime_runner.adaptive.batch import FEWEST
+from eagle_aot.runtime_runner.adaptive.costs import FIRST_ROUNDS
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.engine import Engine, Finished, Tokens
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.program.executor import Call
-from support.runner.chosen import alone_over, request_of
+from support.runner.chosen import request_of, schedule_over
 from support.runner.toy import (
     MAX_ROWS,
     TAIL,
@@ -48,7 +46,7 @@ def engine_of(sequences: int, *, recorded: bool, waits: bool = False) -> Engine:
 
     drafter = Second(target, [False])
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
-    return (Waiting if waits else Engine)(SharedRounds(rounds, partial(alone_over, rounds)))
+    return (Waiting if waits else Engine)(schedule_over(rounds))
 
 
 @pytest.mark.parametrize("sequences", [1, 3])
@@ -66,7 +64,7 @@ def test_trees_are_taken_and_the_text_is_plain(sequences: int, recorded: bool, w
                 shapes = event.stats.rounds_by_shape
                 assert sum(shapes.values()) == event.stats.rounds
                 trees = [n for shape, n in shapes.items() if shape.startswith("tree")]
-                assert max(trees, default=0) >= FEWEST
+                assert max(trees, default=0) >= FIRST_ROUNDS
                 assert event.stats.accepted == sum(event.stats.accepted_at_rank)
         check_invariants(engine)
     for i, number in enumerate(numbers):

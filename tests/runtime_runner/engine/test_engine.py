@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -23,12 +22,11 @@ from eagle_aot.runtime_runner.engine import (
     Tokens,
 )
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from support.runner.chosen import alone_over, request_of
+from support.runner.chosen import request_of, schedule_over
 from support.runner.sampled import prompt_logprobs, sampled_text, samplings, told_logprobs
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
 from support.runner.waiting import Waiting
@@ -56,7 +54,7 @@ def engine_of(
 
     drafter = SeeingDrafter(target, pattern)
     rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
-    engine = (Waiting if waits else Engine)(SharedRounds(rounds, partial(alone_over, rounds)))
+    engine = (Waiting if waits else Engine)(schedule_over(rounds))
     engine.cache_slots.copy_least = 1
     return engine
 
@@ -280,7 +278,7 @@ class Breaking(ToyTarget):
 def test_what_fails_ends_those_it_was_for() -> None:
     target = Breaking(SEED, 16, 9, sequences=2)
     rounds = Rounds(target, None, BatchState(range(2), TAIL, "cpu"), MAX_ROWS, None)
-    engine = Engine(SharedRounds(rounds, partial(alone_over, rounds)))
+    engine = Engine(schedule_over(rounds))
     numbers = [engine.add(request_of([i], 12)) for i in range(4)]
     events = serve(engine)
     failed = [e for e in events if isinstance(e, Failed)]

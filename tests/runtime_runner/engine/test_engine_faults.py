@@ -27,11 +27,11 @@ from eagle_aot.runtime_runner.engine import (
 )
 from eagle_aot.runtime_runner.engine import engine as engine_module
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, generate_in_order
 from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from support.runner.chosen import fixed_schedule_over
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
 
 SEED, ROOM = 11, 12
@@ -63,7 +63,7 @@ class Faulty(ToyTarget):
 def engine_over(target: ToyTarget) -> Engine:
     running = BatchState(range(len(target.slots)), TAIL, "cpu")
     rounds = Rounds(target, SeeingDrafter(target, [True, False]), running, MAX_ROWS, None)
-    return Engine(SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto")))
+    return Engine(fixed_schedule_over(rounds))
 
 
 def faulty(sequences: int) -> Faulty:

@@ -14,8 +14,7 @@ from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Tokens
 from eagle_aot.runtime_runner.engine.cache_slots import COPY_LEAST
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from support.runner.chosen import request_of
+from support.runner.chosen import fixed_schedule_over, request_of
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
 
 SEED, ROOM = 5, 8
@@ -65,7 +64,7 @@ class PendingRequests:
         running = BatchState(range(self.sequences), TAIL, "cpu")
         drafter = SeeingDrafter(self.target, [True, False])
         rounds = Rounds(self.target, drafter, running, MAX_ROWS, None)
-        schedule = SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto"))
+        schedule = fixed_schedule_over(rounds)
         self.engine = Engine(schedule, reuse=self.reuse)
 
     def add(self, prompt: Sequence[int], room: int = ROOM, *, reuse: bool = True) -> int:

@@ -1,25 +1,22 @@
 """One recording of a round for each kind of choice and what is told, and none for parameters; the
 time that it takes is not the round's."""
 
-from functools import partial
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from eagle_aot.runtime_runner.adaptive import schedule as adaptive
-from eagle_aot.runtime_runner.adaptive.batch import BatchChooser
-from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.adaptive.costs import CostTable
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine import engine as engines
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from support.runner.chosen import alone_over, request_of
+from support.runner.chosen import request_of, schedule_over
 from support.runner.following import Followed, Following
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, ToyTarget
 
@@ -80,30 +77,32 @@ def recording_engine(clock: Clock) -> Engine:
     target = Followed(5, 16, 9, sequences=2)
     running = BatchState(range(2), TAIL, "cpu", Sampler(2, "cpu", length=400, vocab=VOCAB))
     rounds = Rounds(target, Following(target, [True, False]), running, MAX_ROWS, clock.record)
-    schedule = SharedRounds(rounds, partial(alone_over, rounds))
+    schedule = schedule_over(rounds)
     return Engine(schedule, prompt_share=0.999)  # a prompt waits for no recording of another text
 
 
-@pytest.mark.parametrize(("chooser", "texts"), [(Chooser, 1), (BatchChooser, 2)])
-def test_a_round_that_is_recorded_for_a_text_that_samples_is_no_measurement(
-    chooser: type, texts: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("requests", [1, 2])
+def test_rounds_that_are_recorded_do_not_count_as_measurements(
+    requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, told, observe = Clock(), list[float | None](), chooser.observe  # type: ignore[attr-defined]
+    """A request that samples is the first one to need its rounds recorded."""
+    clock, times, add = Clock(), list[float](), CostTable.add
 
-    def heard(self: object, *what: Any) -> None:
-        told.append(what[-1])
-        observe(self, *what)
+    def spy(
+        self: CostTable, shape: Shape, seconds: Sequence[float], position: int, batch_size: int
+    ) -> None:
+        times.extend(seconds)
+        add(self, shape, seconds, position, batch_size)
 
-    monkeypatch.setattr(chooser, "observe", heard)
-    for module in (engines, adaptive):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(CostTable, "add", spy)
+    monkeypatch.setattr(engines, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     served = recording_engine(clock)
     for sampling in (GREEDY, SamplingParams(temperature=0.5, seed=1)):
-        told.clear()
+        times.clear()
         before = clock.recorded
-        for text in range(texts):
+        for text in range(requests):
             served.add(request_of([text], 90, "auto", sampling=sampling))
         while served.busy:
             assert not any(isinstance(event, Failed) for event in served.step())
         assert clock.recorded > before
-        assert {one for one in told if one is not None} == {ROUND}
+        assert set(times) == {ROUND}

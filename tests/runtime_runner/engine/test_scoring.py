@@ -22,11 +22,10 @@ from eagle_aot.runtime_runner.engine import (
     Tokens,
 )
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, PromptImage
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
-from support.runner.chosen import request_of
+from support.runner.chosen import fixed_schedule_over, request_of
 from support.runner.sampled import prompt_logprobs
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
 
@@ -67,7 +66,7 @@ class Told:
         running = BatchState(range(sequences), TAIL, "cpu")
         drafter = SeeingDrafter(self.target, [True, False])
         rounds = Rounds(self.target, drafter, running, MAX_ROWS, None)
-        schedule = SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto"))
+        schedule = fixed_schedule_over(rounds)
         self.engine = Engine(schedule)
         self.engine.cache_slots.copy_least = 1
         self.events: list[Event] = []

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 
@@ -10,8 +9,7 @@ from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import ChainLen
 from eagle_aot.runtime_runner.engine import Engine
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
-from support.runner.chosen import alone_over, request_of
+from support.runner.chosen import request_of, schedule_over
 from support.runner.following import Followed, Following
 from support.runner.requests import Requests
 from support.runner.toy import MAX_ROWS, TAIL, VOCAB, plain_text
@@ -33,7 +31,7 @@ class PendingRequests(Requests):
         running = BatchState(range(sequences), TAIL, "cpu")
         self.drafter = Following(self.target, pattern)
         rounds = Rounds(self.target, self.drafter, running, MAX_ROWS, None)
-        super().__init__(Engine(SharedRounds(rounds, partial(alone_over, rounds, price=price))))
+        super().__init__(Engine(schedule_over(rounds, price)))
 
     def add(self, prompt: Sequence[int], chain_len: ChainLen, room: int = ROOM) -> int:
         return self.ask(request_of(prompt, room, chain_len, reuse=True))

@@ -12,10 +12,10 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import SharedRounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.runner import Runner
+from support.runner.chosen import fixed_schedule_over
 from support.runner.logging_executor import CONSTANTS, LoggingExecutor
 from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget
 
@@ -70,7 +70,7 @@ def test_behind_it_nothing_is_recorded(sequences: int, shape: Shape) -> None:
     done = warm_up(rounds, sequences, [shape])
     buckets = len(rounds.shapes(sequences, [shape]))
     assert done.rounds == done.recorded == recorder.recorded == buckets
-    engine = Engine(SharedRounds(rounds, lambda trees: pytest.fail("nobody asked for auto")))
+    engine = Engine(fixed_schedule_over(rounds))
     limits = Limits(max_new_tokens=30, stop_ids=frozenset())
     for i in range(2 * sequences):
         engine.add(Request(prompt=(i,), limits=limits, chain_len=shape.depth, tree=shape))
@@ -85,7 +85,7 @@ def test_it_changes_nothing() -> None:
     assert isinstance(target, ToyTarget)
     before = copy.deepcopy((target.slots, running.tensors()))
     shapes = Shape.chain(0), Shape.chain(2), Shape(2, 2, 5)
-    done = warm_up(rounds, 3, shapes, observed=True, next_token_probs=True)
+    done = warm_up(rounds, 3, shapes, observed=True)
     assert (done.rounds, done.recorded, done.bytes) == (9, 0, None)
     assert target.forwards == 9 and target.slots == before[0]
     for name, tensor in running.tensors().items():

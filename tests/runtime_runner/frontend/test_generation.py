@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.costs.round_costs import RoundCosts
+from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
 from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Round
@@ -16,7 +16,7 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import OneRound, SharedRounds
+from eagle_aot.runtime_runner.engine.schedule import BatchSchedule, OneRound
 from eagle_aot.runtime_runner.frontend.generation import Generation, generate
 from eagle_aot.runtime_runner.frontend.result import finish_reason
 from support.runner.one_text import decode
@@ -188,11 +188,11 @@ def test_chosen_lengths_give_the_plain_text(
     """For any costs of rounds, and several texts. The drafter sees every slot in order, or misses
     some when its backlog is too long."""
     prices = [1.0, *(1 + sum(steps[: k + 1]) for k in range(7))]
-    costs = RoundCosts(
+    costs = MeasuredCosts(
         positions=(0, 100), rounds={Shape.chain(k): (p, p) for k, p in enumerate(prices)},
-        rows=capacity, catch_up=(row, capacity * row),
+        catch_up_rows=capacity, catch_up=(row, capacity * row),
     )  # fmt: skip
-    chooser = Chooser(costs)
+    chooser = Chooser(CostTable(costs))
     for max_new_tokens in limits_of_texts:
         expected = plain_text(prompt, seed, max_new_tokens)
         drafter = RecordingDrafter(
@@ -204,7 +204,8 @@ def test_chosen_lengths_give_the_plain_text(
         rounds = [Round(target, d, k, running) for k, d in enumerate(drafters)]
         limits = Limits(max_new_tokens=max_new_tokens, stop_ids=frozenset())
         chosen = AdaptiveSchedule(rounds, backlog, chooser)
-        shared = SharedRounds(Rounds(target, drafter, running, 64, None), lambda trees: chosen)  # noqa: B023
+        every = Rounds(target, drafter, running, 64, None)
+        shared = BatchSchedule(every, chooser, lambda trees: chosen)  # noqa: B023
         request = Request(prompt=tuple(prompt), limits=limits, chain_len="auto")
         engine = Engine(shared)
         result = generate(engine, Generation(request=request))

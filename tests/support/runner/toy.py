@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
-from eagle_aot.runtime_runner.decode.next_token_probs import WIDTH, packed
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
@@ -180,11 +179,6 @@ class SeeingDrafter:
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         for row, first in enumerate(accepted.first.tolist()):
             assert first < 0 or features[row, 0, 0] == first, "the feature of another position"
-
-    def next_token_probs(self, sequences: Tensor) -> Tensor:
-        """As certain of nothing as may be."""
-        tokens = torch.arange(WIDTH).expand(len(sequences), -1)
-        return packed(tokens, torch.full(tokens.shape, -2.0))
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
         texts = [self._text(running, place) for place in range(len(running))]

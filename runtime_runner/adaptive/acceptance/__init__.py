@@ -1,1 +1,0 @@
-"""How many drafts will be accepted."""
