@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import Constants, Manifest, file_records
 from eagle_aot.common.progress import Progress
+from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.graph_checks import check_graphs
 from eagle_aot.export.lengths import MethodLengths, drafts_of_a_round, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
@@ -29,7 +30,6 @@ from eagle_aot.export.resolution import ResolvedExport, resolve
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.spec import CUDA, XNNPACK, ExportSpec
-from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import KVCache
 
@@ -167,7 +167,7 @@ def prepare(pair: Pair, backend: str, progress: Progress) -> Pair:
     """Return the pair as its backend needs it; `pair` may be consumed."""
     if backend == XNNPACK:
         return dequantize_int4(pair)
-    with progress.stage("pack"), stated("packing failed"):
+    with progress.stage("pack"), as_export_error("packing failed"):
         return pack_int4(pair, multiprocessors())
 
 
@@ -175,7 +175,7 @@ def trace(
     methods: Mapping[str, MethodSpec], max_batch_size: int, backend: str, progress: Progress
 ) -> dict[str, ExportedProgram]:
     """Export the methods as their backend wants them, and check their graphs."""
-    with progress.stage("trace"), stated("tracing failed"):
+    with progress.stage("trace"), as_export_error("tracing failed"):
         programs = traced(methods, max_batch_size, backend)
     with progress.stage("check graphs"):
         check_graphs(programs, methods, max_batch_size)
@@ -189,8 +189,9 @@ def in_parallel(
     directory: Path,
     resolved: ResolvedExport,
 ) -> AbstractContextManager[Replacement | None]:
-    """Compile methods in processes of their own during the block, if `--jobs` asks for more than
-    one. Gives what `cuda.lower` takes as `take_compiled`.
+    """Compile methods in separate processes during the block, if `--jobs` is more than one.
+
+    Yields what `cuda.lower` takes as `take_compiled`.
 
     XNNPACK's methods would gain nothing: compiling is a twentieth of lowering them, and this
     process has to do the rest in any case.
@@ -220,7 +221,7 @@ def write_program(
         progress.console.print(line, soft_wrap=True)
     with ExitStack() as stack:
         stack.enter_context(compiler.workspace(directory / WORKSPACE))
-        with progress.stage("lower") as begin, stated("lowering failed"):
+        with progress.stage("lower") as begin, as_export_error("lowering failed"):
             program = compiler.lower(programs, constants.methods(), begin, take_compiled)
         with progress.stage("write") as begin:
             compiler.write(program, directory)

@@ -1,4 +1,4 @@
-"""Methods as graphs that their backend can lower."""
+"""Traces methods into graphs that their backend can lower."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from eagle_aot.export.spec import CUDA
 def traced(
     methods: Mapping[str, MethodSpec], max_batch_size: int, backend: str
 ) -> dict[str, ExportedProgram]:
-    """All methods by their names. Raises what `torch.export` raises."""
+    """Trace all methods; returns them by their names. Raises what `torch.export` raises."""
     programs = export_methods(methods, max_batch_size)
     if backend == CUDA:
         for name, program in programs.items():

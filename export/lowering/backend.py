@@ -17,23 +17,23 @@ from eagle_aot.export.spec import AUTO, CUDA, XNNPACK, Backend
 from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability
 
 DTYPES = {CUDA: torch.bfloat16, XNNPACK: torch.float32}
-"""What a backend computes in."""
+"""The dtype that a backend's programs compute in."""
 
 ASSEMBLE = "assemble"
-"""The stage that makes one program of compiled methods."""
+"""The name of the stage that makes one program of compiled methods."""
 
 H100_MULTIPROCESSORS = 132
 INSTEAD = ": install it, or use --backend xnnpack"
 
 
 class Lowering(Protocol):
-    """What a backend's module does."""
+    """The interface of a backend's module."""
 
     PATCHES: tuple[Patch, ...]
-    """What it changes inside libraries while it lowers."""
+    """The patches that it applies while it lowers."""
 
     def workspace(self, directory: Path) -> AbstractContextManager[None]:
-        """Surrounds `lower` and `write`; `directory` may be made and is gone afterwards."""
+        """Surround `lower` and `write`; `directory` may be made, and is deleted afterwards."""
 
     def lower(
         self,
@@ -52,11 +52,11 @@ class Lowering(Protocol):
         """Write the program's files."""
 
     def device_record(self) -> Device | None:
-        """What the program was compiled for, None for any machine."""
+        """Return what the program was compiled for, None for any machine."""
 
 
 def lowering(backend: str) -> Lowering:
-    """The module of a backend; executorch takes seconds to import."""
+    """Import the module of a backend, which takes seconds."""
     if backend == CUDA:
         from eagle_aot.export.lowering import cuda
 
@@ -79,14 +79,14 @@ def choose_backend(requested: Backend) -> Backend:
 
 
 def multiprocessors() -> int:
-    """Of the GPU here, which a CUDA program is for; of an H100 where there is none."""
+    """Return the number of multiprocessors of this machine's GPU, or of an H100 without one."""
     if not torch.cuda.is_available():
         return H100_MULTIPROCESSORS
     return torch.cuda.get_device_properties().multi_processor_count
 
 
 def untried(backend: str) -> str:
-    """What to say of the GPU that an export is for where nobody has run the kernels on its kind."""
+    """Return a line to print where the kernels have not been run on GPUs like this one, else ""."""
     if backend != CUDA or capability() == H100:
         return ""
     return (
@@ -95,23 +95,24 @@ def untried(backend: str) -> str:
     )
 
 
-def spelt(found: tuple[int, int]) -> str:
-    """A compute capability as people write it."""
-    return "{}.{}".format(*found)
+def spelt(compute_capability: tuple[int, int]) -> str:
+    """Return a compute capability as people write it: (9, 0) as "9.0"."""
+    major, minor = compute_capability
+    return f"{major}.{minor}"
 
 
 def check_cuda() -> None:
-    """Raise UnsupportedError unless a GPU and the compilers that AOTInductor calls are here."""
+    """Raise UnsupportedError unless this machine has a GPU and the compilers of AOTInductor."""
     if not torch.cuda.is_available():
         raise UnsupportedError(
             "--backend cuda: kernels are compiled and tuned on the GPU they will run on, and this "
             "machine shows none (--check-only needs no GPU, --backend xnnpack runs anywhere)"
         )
     if capability() not in SHARED_MEMORY:
-        known = ", ".join(map(spelt, SHARED_MEMORY))
+        supported = ", ".join(map(spelt, SHARED_MEMORY))
         raise UnsupportedError(
-            f"--backend cuda: the kernels are made for GPUs of compute capability {known}, not for "
-            f"{spelt(capability())}: use --backend xnnpack"
+            "--backend cuda: the kernels are made for GPUs of compute capability "
+            f"{supported}, not for {spelt(capability())}: use --backend xnnpack"
         )
     from torch.utils.cpp_extension import CUDA_HOME
 

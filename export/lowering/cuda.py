@@ -57,7 +57,7 @@ def lower(
     """Lower all methods into one program that names each weight and cache once.
 
     Inputs and outputs stay on the device. Must run within `workspace`, and be written there: the
-    program's weights are files of it. `take_compiled`, if given, replaces what compiles a method.
+    program's weights are files in it. `take_compiled`, if given, replaces what compiles a method.
     """
 
     def announced(compile_one: Callable[..., PreprocessResult]) -> Callable[..., PreprocessResult]:
@@ -104,7 +104,7 @@ def compile_methods(
 
 
 def compile_specs(method: str) -> list[CompileSpec]:
-    """Options of one method's compilation. Low memory: caches take no room on the GPU."""
+    """Return the options of one method's compilation; caches take no GPU memory during it."""
     return [
         CudaBackend.generate_method_name_compile_spec(method),
         CompileSpec("low_memory_mode", b"ON"),
@@ -125,12 +125,12 @@ def announce(
 
 
 class WriteInPlace(CustomGraphPass):
-    """Gives Inductor operators that write their arguments in the place of wrappers around them.
+    """Replaces wrappers around operators that write their arguments by the operators.
 
-    Lowering wraps each in a function that returns what the operator would have written. Inductor
-    takes an operator apart into its Triton kernels, but not a wrapped one: it would call it, and a
-    program has no such operator. A value that is written is read through the write alone, so the
-    graph computes the same.
+    A lowering wraps each of these in a function that returns what it would write. Inductor replaces
+    an operator by its Triton kernels, but not a wrapped one: it would call that, and a program has
+    no such operator. A value that is written is read only after the write, so the graph computes
+    the same.
     """
 
     def __call__(self, graph: Graph) -> None:
@@ -159,7 +159,7 @@ def quiet_tuning() -> Iterator[None]:
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        with open(os.devnull, "w") as null, redirect_stderr(null):
             yield
     finally:
         log.setLevel(level)
@@ -175,22 +175,22 @@ def write(program: ExecutorchProgramManager, directory: Path) -> None:
 
 
 def device_record() -> Device:
-    """What a program compiled here is for."""
+    """Return what a program that is compiled here is for: this kind of GPU."""
     major, minor = torch.cuda.get_device_capability()
     return Device(
         name=torch.cuda.get_device_name(),
         compute_capability=f"{major}.{minor}",
-        multiprocessors=multiprocessors(),  # for which products are split
+        multiprocessors=multiprocessors(),  # which the splits of products depend on
         cuda=torch.version.cuda or "",
     )
 
 
 @contextmanager
 def workspace(directory: Path) -> Iterator[None]:
-    """An Inductor cache of this export alone, unless the environment names one.
+    """Use an Inductor cache for this export only, unless the environment names one.
 
-    A second, larger export that reuses the cache of a first has failed to link: kernels of both
-    were defined twice.
+    An export that reused the cache of a smaller one failed to link: kernels of both were defined
+    twice.
     """
     if os.environ.get(CACHE_DIR):
         yield

@@ -1,4 +1,4 @@
-"""What `patches.CUDA` puts in the place of functions of Inductor and of ExecuTorch's CUDA backend.
+"""Replacements of functions of Inductor and of ExecuTorch's CUDA backend for `patches.CUDA`.
 
 Each public function takes what it replaces.
 """
@@ -35,7 +35,7 @@ def analyse_once(analyse: Analysis) -> Analysis:
     an empty one of its dtype and every symbolic number by 2. It also depends on the kernel and on
     the names, values and order of the other arguments; the GPU is the same throughout. A call with
     descriptors, or with an argument whose kind is not known, is analysed again. Each caller gets a
-    copy of its own.
+    separate copy.
     """
     results: dict[Hashable, Any] = {}
 
@@ -84,7 +84,7 @@ def _kind(value: Any) -> Hashable:
 def store_kernel_inputs(run_node: Callable[[Any, Node], Any]) -> Callable[[Any, Node], Any]:
     """Store what Triton kernels read as soon as it is computed.
 
-    Inductor would compute it again for each call, in a launch of its own: the cosines and slots
+    Inductor would compute it again for each call, in a separate launch: the cosines and slots
     that layers share once a layer.
     """
     kernel_call = torch.ops.higher_order.triton_kernel_wrapper_mutation
@@ -138,7 +138,7 @@ def _digest_of_zeros(size: int) -> bytes:
 
 
 def object_per_kernel(convert: Callable[..., str]) -> Callable[..., str]:
-    """Convert a copy of a kernel's binary, so that each kernel has an object file of its own.
+    """Convert a copy of a kernel's binary, so that no two kernels share an object file.
 
     torch 2.11 names a binary after its contents and the object after the binary. Of two kernels
     that differ in a constant which no instruction depends on, the second's object would replace the
@@ -147,7 +147,7 @@ def object_per_kernel(convert: Callable[..., str]) -> Callable[..., str]:
     number = count()
 
     def convert_copy(cubin_file: str, kernel_name: str, ld: str, objcopy: str) -> str:
-        own_file = shutil.copyfile(cubin_file, f"{cubin_file}.{next(number)}")
-        return convert(own_file, kernel_name, ld, objcopy)
+        copy = shutil.copyfile(cubin_file, f"{cubin_file}.{next(number)}")
+        return convert(copy, kernel_name, ld, objcopy)
 
     return convert_copy

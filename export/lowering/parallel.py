@@ -1,8 +1,8 @@
-"""Methods of a CUDA program that are compiled at the same time, each in a process of its own.
+"""Compiles methods of a CUDA program in parallel, each in a separate process.
 
-The pair is saved once, and every process maps the file. Each process traces and compiles its method
-for itself and sends what it compiled to the exporting process. That one traces all methods, and
-takes a compiled method only if the graph is the same as its own.
+The pair is saved once, and every process maps the file. Each process traces and compiles one method
+and sends the result to the exporting process. That process traces all methods, too, and takes a
+compiled method only if its graph is the same.
 """
 
 import fcntl
@@ -34,12 +34,12 @@ from eagle_aot.common.errors import EagleError, ExportError
 from eagle_aot.common.memory import host_own_peak_bytes
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.zeros import untouched_zeros
+from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.lowering.patches import COMPILE_METHOD, TIME_KERNEL, Replacement
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.spec import CUDA
-from eagle_aot.export.stated import stated
 from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import KVCache
 
@@ -51,7 +51,7 @@ WORKER = f"from {__name__} import main; main()"
 """What a process runs, with the directory and its method as arguments."""
 
 JOB, TIMING = "job.pt", "timing.lock"
-"""Files that all processes use: what they need, and the lock of the one that times kernels."""
+"""Files that all processes use: the job, and a lock for the process that times kernels."""
 
 OVERHEAD = 4 << 30
 """GPU bytes that a process takes in addition to the weights: CUDA's context, the largest tensor
@@ -102,7 +102,7 @@ def compiled_in_parallel(
     lifeline, end = os.pipe()
     pool = ThreadPoolExecutor(fitting)
     try:
-        with progress.stage("save the pair"), stated("saving the pair failed"):
+        with progress.stage("save the pair"), as_export_error("saving the pair failed"):
             save_job(job, directory / JOB)
         compile_one = partial(compile_in_process, directory, lifeline, progress)
         futures = {name: pool.submit(compile_one, name) for name in names}
@@ -123,10 +123,10 @@ def processes_that_fit(pair: Pair) -> int:
 
 
 def compile_in_process(directory: Path, lifeline: int, progress: Progress, name: str) -> Compiled:
-    """Wait for a process that compiles the method, as `main` does. Raises what it raised."""
+    """Compile a method in a process that runs `main`. Raises the EagleError that it raised."""
     began = time.perf_counter()
     command = [sys.executable, "-P", "-c", WORKER, str(directory), name]
-    # In a session of its own it gets no Ctrl-C from the terminal.
+    # In a new session it gets no Ctrl-C from the terminal.
     with subprocess.Popen(
         command, stdin=lifeline, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -147,7 +147,7 @@ def compile_in_process(directory: Path, lifeline: int, progress: Progress, name:
 def take_compiled(
     futures: "Mapping[str, Future[Compiled]]", program: ExportedProgram, specs: Any, collector: Any
 ) -> "PreprocessResult":
-    """Return what a process compiled of the method, instead of compiling it."""
+    """Return a method as another process compiled it, instead of compiling it."""
     from executorch.backends.cuda.cuda_backend import CudaBackend
 
     name = CudaBackend.method_name_from_compile_specs(specs)
@@ -237,15 +237,15 @@ def compile_method(job: Job, name: str, directory: Path) -> Compiled:
     os.environ.setdefault(cuda.CACHE_DIR, str(directory / name))
     config.compile_threads = job.threads
     torch.set_num_threads(job.threads)
-    with stated("tracing failed"):
+    with as_export_error("tracing failed"):
         specs = method_specs(job.pair, job.lengths, job.splits_keys)
         programs = traced({name: specs[name]}, job.lengths.max_batch_size, CUDA)
     compiled: list[Compiled] = []
     replacements: dict[Any, Replacement] = {
         COMPILE_METHOD: lambda compile_one: partial(record_compiled, compile_one, compiled),
-        TIME_KERNEL: lambda measure: timed_alone(directory / TIMING, measure),
+        TIME_KERNEL: partial(measure_alone, directory / TIMING),
     }
-    with stated("lowering failed"):
+    with as_export_error("lowering failed"):
         cuda.compile_methods(programs, {}, replacements)
     (only,) = compiled
     return only
@@ -274,12 +274,12 @@ def record_compiled(
     return result
 
 
-def timed_alone(lock: Path, measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `measure`, a function or a method, that waits while another process times a kernel."""
+def measure_alone(lock: Path, measure: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `measure`, which times a kernel, such that one process at a time runs it."""
 
-    def measure_alone(*args: Any, **kwargs: Any) -> Any:  # a method has its object among `args`
+    def measure_locked(*args: Any, **kwargs: Any) -> Any:
         with lock.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
             return measure(*args, **kwargs)
 
-    return measure_alone
+    return measure_locked

@@ -56,7 +56,7 @@ def lower(
 ) -> ExecutorchProgramManager:
     """Lower all methods into one program that shares weights and caches between them.
 
-    Caches are mutable buffers of the graph; equal names share one place in memory at run time.
+    Caches are mutable buffers of the graph; buffers of equal names share memory at run time.
     """
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
     with applied(XNNPACK):
@@ -84,7 +84,7 @@ def lower(
 
 
 def share_tables(programs: Mapping[str, ExportedProgram]) -> set[str]:
-    """Move tables that are read by rows and multiplied, too, to a file of their own.
+    """Move tables that are read by rows and also multiplied to a separate file.
 
     ExecuTorch stores what its own operators read among a program's constants, and what XNNPACK
     multiplies among the program's named data. Neither can point at the other, so a tied table would
@@ -105,8 +105,8 @@ def share_tables(programs: Mapping[str, ExportedProgram]) -> set[str]:
 
 
 def _constants(program: ExportedProgram) -> Iterator[tuple[str, str]]:
-    """Weights that ExecuTorch's own operators read: their names in the graph, and the keys that
-    XNNPACK would give them."""
+    """Yield the weights that ExecuTorch's own operators read: the name in the graph, and the key
+    that XNNPACK would give it."""
     for name, weight in program.graph_signature.inputs_to_parameters.items():
         yield name, _key(program.state_dict[weight])
 

@@ -1,6 +1,6 @@
-"""What `patches.XNNPACK` puts in the place of ExecuTorch's functions: the same programs, sooner.
+"""Replacements of ExecuTorch's functions for `patches.XNNPACK`: the same programs in less time.
 
-Each public function takes what it replaces.
+Each public function takes what it replaces, except `sort_nodes`.
 """
 
 from collections import deque
@@ -96,10 +96,9 @@ class TensorOperands(ScalarToTensorPass, SymToTensorPass, RemoveMixedTypeOperato
 
 
 def joined_passes(passes: Callable[[EdgeCompileConfig], tuple[list[Any], list[Any]]]) -> Any:
-    """Return the passes before and after operators become edge operators; one of them traces.
+    """Return fewer passes before operators become edge operators, of which one traces.
 
-    Those that are left out do nothing on graphs of ours: no `t`, no operator without a functional
-    form.
+    Those that are left out change views, which the pass before them has made copies.
     """
 
     def few_passes(config: EdgeCompileConfig) -> tuple[list[Any], list[Any]]:

@@ -34,14 +34,16 @@ def out_of_memory(*arguments: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.62 GiB.\nand more")
 
 
-def test_a_gpu_too_small_to_draw_a_dummy_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_too_small_for_a_dummy_is_an_export_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(eagle3, "dummy_draft", out_of_memory)
     checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", load_format="dummy"))
     with pytest.raises(ExportError, match=r"^loading failed: out of memory on the GPU, 2\.62 G"):
         load.load_pair(checkpoints, torch.bfloat16, CacheSpec(64, torch.bfloat16))
 
 
-def test_a_gpu_too_small_to_pack_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_too_small_to_pack_is_an_export_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "pack_int4", out_of_memory)
     with pytest.raises(ExportError, match=r"^packing failed: out of memory on the GPU, 2\.62 G"):
         run_check(
@@ -52,8 +54,7 @@ def test_a_gpu_too_small_to_pack_is_stated(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("backend", "jobs"), [("cuda", 1), ("xnnpack", 4)])
-def test_one_job_and_xnnpack_lower_here(tmp_path: Path, backend: str, jobs: int) -> None:
-    """Nothing is moved, made or spawned."""
+def test_one_job_and_xnnpack_start_no_process(tmp_path: Path, backend: str, jobs: int) -> None:
     resolved = resolve(
         ExportSpec(
             target_model="gemma4-tiny",
@@ -68,7 +69,7 @@ def test_one_job_and_xnnpack_lower_here(tmp_path: Path, backend: str, jobs: int)
     pair = load.load_pair(resolved.checkpoints, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
     before = {name: tensor.data_ptr() for name, tensor in pair.named_parameters()}
     lengths = method_lengths(128, 256, 64)
-    names = ["prefill", "target_verify"]
-    with pipeline.in_parallel(names, pair, lengths, tmp_path / "new", resolved) as compiled:
-        assert compiled is None and not list(tmp_path.iterdir())
+    names, directory = ["prefill", "target_verify"], tmp_path / "new"
+    with pipeline.in_parallel(names, pair, lengths, directory, resolved) as take_compiled:
+        assert take_compiled is None and not list(tmp_path.iterdir())
     assert {name: tensor.data_ptr() for name, tensor in pair.named_parameters()} == before

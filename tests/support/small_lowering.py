@@ -74,7 +74,7 @@ def wait() -> None:
     """Write which process this is, and compile for ten minutes."""
 
     def compile_method(job: parallel.Job, name: str, directory: Path) -> parallel.Compiled:
-        tqdm(disable=True)  # as Inductor's, which nobody sees
+        tqdm(disable=True)  # like Inductor's, which is not shown
         (directory.parent / PID).write_text(f"{os.getpid()}\n")
         time.sleep(600)
         raise AssertionError("not killed")

@@ -32,7 +32,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_gpu_is_used_unless_told_otherwise() -> None:
+def test_auto_uses_a_gpu() -> None:
     assert [choose_backend(name) for name in ("auto", "cuda", "xnnpack")] == [
         "cuda",
         "cuda",
@@ -40,7 +40,7 @@ def test_a_gpu_is_used_unless_told_otherwise() -> None:
     ]
 
 
-def test_without_a_gpu_there_is_xnnpack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_without_a_gpu_is_xnnpack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_backend("auto") == choose_backend("xnnpack") == "xnnpack"
     with pytest.raises(UnsupportedError, match="this machine shows none"):
@@ -48,7 +48,7 @@ def test_without_a_gpu_there_is_xnnpack(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("asked", ["auto", "cuda"])
+@pytest.mark.parametrize("requested", ["auto", "cuda"])
 @pytest.mark.parametrize(
     ("module", "name", "value", "message"),
     [
@@ -63,28 +63,28 @@ def test_a_missing_compiler_is_named(
     name: str,
     value: object,
     message: str,
-    asked: str,
+    requested: str,
 ) -> None:
     monkeypatch.setattr(module, name, value)
     with pytest.raises(UnsupportedError, match=f"{message}: install it, or use --backend xnnpack"):
-        choose_backend(asked)
+        choose_backend(requested)
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("asked", ["auto", "cuda"])
+@pytest.mark.parametrize("requested", ["auto", "cuda"])
 @pytest.mark.parametrize("capability", [(7, 5), (8, 7), (12, 1)])
-def test_a_gpu_that_the_kernels_do_not_fit_is_refused(
-    monkeypatch: pytest.MonkeyPatch, asked: str, capability: tuple[int, int]
+def test_unsupported_compute_capabilities_are_refused(
+    monkeypatch: pytest.MonkeyPatch, requested: str, capability: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    found = re.escape("{}.{}".format(*capability))
-    with pytest.raises(UnsupportedError, match=rf"8\.0, .*, 12\.0, not for {found}: use"):
-        choose_backend(asked)
+    refused = re.escape("{}.{}".format(*capability))
+    with pytest.raises(UnsupportedError, match=rf"8\.0, .*, 12\.0, not for {refused}: use"):
+        choose_backend(requested)
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
-def test_one_that_nobody_has_tried_is_told(
+def test_gpus_without_a_run_of_the_kernels_are_reported(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
@@ -128,7 +128,7 @@ def test_a_program_records_the_gpu_it_is_for(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to import")
 class TestWorkspace:
-    def test_an_export_has_an_inductor_cache_of_its_own(
+    def test_an_export_uses_a_separate_inductor_cache(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         from eagle_aot.export.lowering.cuda import CACHE_DIR, workspace

@@ -63,12 +63,12 @@ class Tuner:
 
 @dataclass
 class Counter:
-    """An analysis that names the arguments, and what it was asked."""
+    """An analysis that names the arguments, and records the kernels."""
 
-    asked: list[object] = field(default_factory=list)
+    kernels: list[object] = field(default_factory=list)
 
     def __call__(self, kernel: object, kwargs: dict[str, Any], descriptors: Any) -> list[str]:
-        self.asked.append(kernel)
+        self.kernels.append(kernel)
         return list(kwargs)
 
 
@@ -103,7 +103,7 @@ def test_calls_that_differ_in_shapes_and_symbols_are_analysed_once(case: str) ->
     analyse = Counter()
     memoised = analyse_once(analyse)
     first, second = memoised(KERNEL, arguments(), {}), memoised(KERNEL, SAME[case](), {})
-    assert first == second == ["x", "rows", "N"] and len(analyse.asked) == 1
+    assert first == second == ["x", "rows", "N"] and len(analyse.kernels) == 1
     first.clear()
     assert memoised(KERNEL, arguments(), {}) == second
 
@@ -115,7 +115,7 @@ def test_calls_whose_kernel_compiles_to_something_else_are_analysed_apart(case: 
     for _ in range(2):
         assert memoised(KERNEL, arguments(), {}) == ["x", "rows", "N"]
         assert memoised(KERNEL, APART[case](), {}) == list(APART[case]())
-    assert len(analyse.asked) == 2
+    assert len(analyse.kernels) == 2
 
 
 def test_kernels_are_analysed_apart_and_a_tuner_is_its_kernel() -> None:
@@ -124,10 +124,10 @@ def test_kernels_are_analysed_apart_and_a_tuner_is_its_kernel() -> None:
     other = object()
     for kernel in (KERNEL, other, *(Tuner(fn, [Config({})]) for fn in (KERNEL, other))):
         memoised(kernel, arguments(), {})
-    assert analyse.asked == [KERNEL, other]
+    assert analyse.kernels == [KERNEL, other]
     for block in (16, 32, 16):
         memoised(Tuner(KERNEL, [Config({"BLOCK": block}), Config({"BLOCK": 64})]), arguments(), {})
-    assert len(analyse.asked) == 4
+    assert len(analyse.kernels) == 4
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_may_count_by_more_is_analysed_anew(
     memoised = analyse_once(analyse)
     for _ in range(2):
         memoised(KERNEL, kwargs, descriptors)
-    assert len(analyse.asked) == 2
+    assert len(analyse.kernels) == 2
 
 
 class Twice(nn.Module):
@@ -204,8 +204,8 @@ def test_our_kernels_are_found_to_write_what_they_did(monkeypatch: pytest.Monkey
     analyse_for_h100(monkeypatch)
     program = traced()
     expected, each = opened(program, nullcontext())
-    found, once = opened(program, applied(CUDA))
-    assert found == expected and 2 * once == len(found) <= each
+    written, once = opened(program, applied(CUDA))
+    assert written == expected and 2 * once == len(written) <= each
 
 
 STORES = NormRopeCase(1, 8, 4, 2, 64)
@@ -264,9 +264,9 @@ def test_inputs_that_kernel_calls_share_are_computed_once(layers: ExportedProgra
         monkeypatch.setattr(scheduler.Scheduler, "__init__", plan)
         torch._inductor.aot_compile(layers.module(), tuple(fake))
     (operations,) = plans
-    calls = [one for one in operations if isinstance(one, ir.UserDefinedTritonKernel)]
-    buffers = [one for one in operations if isinstance(one, ir.ComputedBuffer)]
-    computed = [one for one in buffers if any(size != 0 for size in one.data.ranges)]
+    calls = [each for each in operations if isinstance(each, ir.UserDefinedTritonKernel)]
+    buffers = [each for each in operations if isinstance(each, ir.ComputedBuffer)]
+    computed = [buffer for buffer in buffers if any(size != 0 for size in buffer.data.ranges)]
     assert (len(calls), len(computed)) == (LAYERS, 3)
 
 

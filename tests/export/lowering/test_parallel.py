@@ -33,6 +33,7 @@ from executorch.backends.cuda.cuda_backend import CudaBackend
 from executorch.backends.cuda.cuda_weight_collector import CudaWeightArtifact
 from executorch.exir._serialize._cord import FileBackedData
 from executorch.exir.backend.backend_details import PreprocessResult
+from torch._inductor.runtime.benchmarking import InductorBenchmarker
 
 import support
 from eagle_aot.artifact import COPY_ROWS, PROGRAM, WEIGHTS, Stage
@@ -42,7 +43,7 @@ from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.lowering import cuda, parallel
 from eagle_aot.export.lowering.parallel import Compiled, Job, Pickler, load_job, save_job
-from eagle_aot.export.lowering.patches import COMPILE_METHOD, Replacement, applied
+from eagle_aot.export.lowering.patches import COMPILE_METHOD, TIME_KERNEL, Replacement, applied
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -216,30 +217,21 @@ def test_jobs_are_limited_by_the_memory_of_the_gpu(
     assert printed.getvalue() == "--jobs 4: the GPU's free memory is enough for 1\n"
 
 
-def test_kernels_are_timed_by_one_process_at_a_time(tmp_path: Path) -> None:
+def test_kernels_are_timed_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     busy = threading.Lock()
 
-    def measure(seconds: float) -> float:
+    def measure(benchmarker: InductorBenchmarker, seconds: float) -> float:
         assert busy.acquire(blocking=False), "something else is being timed"
         time.sleep(seconds)
         busy.release()
         return seconds
 
-    alone = parallel.timed_alone(tmp_path / "lock", measure)
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(alone, [0.01] * 8)) == [0.01] * 8
-
-
-def test_method_that_is_timed_alone_keeps_its_object(tmp_path: Path) -> None:
-    class Benchmarker:
-        def benchmark_gpu(self, seconds: float) -> tuple["Benchmarker", float]:
-            return self, seconds
-
-    alone = parallel.timed_alone(tmp_path / "lock", Benchmarker.benchmark_gpu)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Benchmarker, "benchmark_gpu", alone)
-        benchmarker = Benchmarker()
-        assert benchmarker.benchmark_gpu(0.5) == (benchmarker, 0.5)
+    alone = {TIME_KERNEL: partial(parallel.measure_alone, tmp_path / "lock")}
+    monkeypatch.setattr(InductorBenchmarker, "benchmark_gpu", measure)
+    with applied([TIME_KERNEL], alone), ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(InductorBenchmarker().benchmark_gpu, [0.01] * 8)) == [0.01] * 8
 
 
 @pytest.fixture
@@ -262,21 +254,25 @@ def tensors(pair: Pair) -> dict[str, Tensor]:
     return parameters | dict(pair.named_buffers(remove_duplicate=False))
 
 
+def all_forms(pair: Pair) -> dict[str, tuple[object, ...]]:
+    return {name: (t.shape, t.stride(), t.dtype) for name, t in tensors(pair).items()}
+
+
 def test_a_saved_pair_is_the_same(pair: Pair, tmp_path: Path) -> None:
     assert any(isinstance(module, PackedModule) for module in pair.modules())
     before = {
         name: (tensor.detach().clone(), type(tensor), tensor.requires_grad)
         for name, tensor in weights(pair).items()
     }
-    forms = {name: (t.shape, t.stride(), t.dtype) for name, t in tensors(pair).items()}
+    forms = all_forms(pair)
     loaded = saved_and_loaded(pair, tmp_path)
-    for one in (pair, loaded):
-        assert {name: (t.shape, t.stride(), t.dtype) for name, t in tensors(one).items()} == forms
-        for name, tensor in weights(one).items():
+    for either in (pair, loaded):
+        assert all_forms(either) == forms
+        for name, tensor in weights(either).items():
             values, kind, requires_grad = before[name]
             assert torch.equal(tensor, values) and type(tensor) is kind, name
             assert tensor.requires_grad == requires_grad, name
-        assert one.draft.embed_tokens.weight is one.target.embed_weight
+        assert either.draft.embed_tokens.weight is either.target.embed_weight
     assert str(loaded) == str(pair)
 
 

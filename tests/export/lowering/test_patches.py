@@ -1,5 +1,6 @@
 """The table of patches: every entry applies, is undone afterwards, and can be left out."""
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
@@ -39,9 +40,9 @@ def in_every_version(entry: Patch) -> Patch:
 
 
 def current(entry: Patch) -> Any:
-    found = entry.find()
-    assert found is not None
-    return getattr(*found)
+    attribute = entry.locate()
+    assert attribute is not None
+    return getattr(*attribute)
 
 
 def noted(old: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +75,10 @@ def test_missing_target_leaves_the_entry_out_in_one_line(
     with applied([entry], {entry: noted}):
         assert vars(import_module(module)) == before
     (line,) = missing([entry])
-    assert line.startswith(f"patch left out: {entry.target} is missing in torch {version('torch')}")
+    assert line.startswith(
+        f"patch left out: {entry.target} or what replaces it is missing in torch"
+    )
+    assert version("torch") in line and version("executorch") in line
     assert line.endswith(f"it saves {entry.saves}") and "\n" not in line
 
 
@@ -91,7 +95,18 @@ def test_the_table_has_ten_entries() -> None:
 def test_missing_module_leaves_the_entry_out() -> None:
     entry = Patch(target="torch.no_such_module:name", replacement=None, why="", saves="")
     with applied([entry], {entry: noted}):
-        assert entry.find() is None
+        assert entry.locate() is None
+
+
+def test_replacement_that_needs_more_of_a_library_leaves_the_entry_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (entry,) = [entry for entry in XNNPACK if "PassManager" in entry.target]
+    monkeypatch.setitem(sys.modules, "eagle_aot.export.lowering.xnnpack_replacements", None)
+    before = current(entry)
+    with applied([entry]):
+        assert current(entry) is before
+    assert len(missing([entry])) == 1
 
 
 def test_entry_for_other_versions_is_left_out_without_a_line() -> None:
@@ -134,7 +149,9 @@ def test_export_prints_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(InterruptedError):
         pipeline.write_program(Compiler(), {}, None, Path(), progress)  # type: ignore[arg-type]
     (line,) = printed.getvalue().splitlines()
-    assert line.startswith("patch left out: json:gone is missing") and line.endswith("a minute")
+    assert line.startswith(
+        "patch left out: json:gone or what replaces it is missing"
+    ) and line.endswith("a minute")
 
 
 def test_no_other_file_patches_a_library() -> None:

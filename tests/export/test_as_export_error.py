@@ -3,7 +3,7 @@
 import pytest
 
 from eagle_aot.common.errors import ExportError, SettingError
-from eagle_aot.export.stated import stated
+from eagle_aot.export.as_export_error import as_export_error
 
 REPORT = """Failed to run a block: An exception occurred in a subprocess:
 
@@ -60,11 +60,11 @@ collect2: error: ld returned 1 exit status
     ],
 )
 def test_the_line_says_what_was_wrong(message: str, line: str) -> None:
-    with pytest.raises(ExportError) as caught, stated("lowering failed"):
+    with pytest.raises(ExportError) as caught, as_export_error("lowering failed"):
         raise RuntimeError(message)
     assert str(caught.value) == line
 
 
 def test_our_own_are_left_as_they_are() -> None:
-    with pytest.raises(SettingError, match=r"^too long$"), stated("lowering failed"):
+    with pytest.raises(SettingError, match=r"^too long$"), as_export_error("lowering failed"):
         raise SettingError("too long")
