@@ -10,7 +10,6 @@ from eagle_aot.common.command import Command
 PARTS = {
     "rounds": "eagle_aot.lab.bench.rounds",
     "batch": "eagle_aot.lab.bench.batch",
-    "prompt-share": "eagle_aot.lab.bench.prompt_share",
     "prefix": "eagle_aot.lab.bench.prefix",
     "images": "eagle_aot.lab.bench.images",
     "auto": "eagle_aot.lab.bench.auto",

@@ -24,8 +24,6 @@ from eagle_aot.lab.bench.samples import Samples, host_copies
 from eagle_aot.lab.bench.spec import BenchSpec, check_range, check_taus, new_console
 from eagle_aot.lab.bench.timing import clock_for
 from eagle_aot.lab.header import device_name
-from eagle_aot.lab.plots.picture import check_plot
-from eagle_aot.lab.plots.rounds import plot_rounds
 from eagle_aot.runtime_runner.decode.shape import Shape, check_tree, parse_tree
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
 from eagle_aot.runtime_runner.runner import Runner
@@ -64,9 +62,6 @@ class RoundsSpec(BenchSpec, kw_only=True, frozen=True):
                commas=True),
     ] = (2.0, 3.0, 4.0)  # fmt: skip
     repeats: Annotated[int, Option("Samples per figure, whose median counts.", least=1)] = 20
-    plot: Annotated[Path | None, Option("Draw where a round's time goes.", metavar="FILE.png")] = (
-        None
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,8 +121,6 @@ def main(spec: RoundsSpec) -> None:
     Texts are random, and speeds are projected for the given tokens per round: eagle-run reports how
     many there are on your own text.
     """
-    if spec.plot is not None:
-        check_plot(spec.plot)
     in_use_before, progress = bytes_in_use(), Progress()
     with progress.stage("load"):
         runner = spec.load()
@@ -136,8 +129,6 @@ def main(spec: RoundsSpec) -> None:
         click.echo(json.dumps(to_json(results)))
     else:
         new_console().print(*report(results), sep="\n")
-    if spec.plot is not None:
-        plot_rounds(results, spec.plot)
 
 
 class Bench:
