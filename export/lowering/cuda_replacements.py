@@ -19,7 +19,7 @@ from torch._inductor.ir import TensorBox
 from torch._subclasses import FakeTensor
 from torch.fx import Node
 
-from eagle_aot.common.zeros import untouched_zeros
+from eagle_aot.common.tensors import untouched_zeros
 
 CHUNK = 2**24
 """Bytes that are hashed at once."""

@@ -33,7 +33,7 @@ from eagle_aot.artifact import Stage
 from eagle_aot.common.errors import EagleError, ExportError
 from eagle_aot.common.memory import host_own_peak_bytes
 from eagle_aot.common.progress import Progress
-from eagle_aot.common.zeros import untouched_zeros
+from eagle_aot.common.tensors import untouched_zeros
 from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.lowering.patches import COMPILE_METHOD, TIME_KERNEL, Replacement

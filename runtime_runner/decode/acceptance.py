@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.step import StepRows, arange_cached, masked
+from eagle_aot.common.tensors import arange_cached
+from eagle_aot.runtime_runner.decode.step import StepRows, masked
 
 
 @dataclass(frozen=True, slots=True)

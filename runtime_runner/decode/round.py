@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, accept
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.shape import MAX_TOPK, Shape
@@ -20,7 +21,6 @@ from eagle_aot.runtime_runner.decode.step import (
     Draft,
     DraftLimits,
     StepRows,
-    arange_cached,
     masked,
     paths_of,
     rows_after,

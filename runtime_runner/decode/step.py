@@ -10,6 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from eagle_aot.common.tensors import arange_cached
+
 NOWHERE = -1
 """The position, and the slot, of padding."""
 
@@ -88,12 +90,6 @@ def paths_of(step: StepRows) -> Tensor:
         path = step.lineage[:-1].permute(1, 2, 0)  # the last entry is always the bonus row
     tokens = step.tokens.unsqueeze(1).expand(-1, count, -1).gather(2, path)
     return torch.where(path > 0, tokens, -1)
-
-
-@cache
-def arange_cached(start: int, end: int, device: torch.device) -> Tensor:
-    """Return `torch.arange(start, end)`, always the same tensor, so that no round makes it."""
-    return torch.arange(start, end, device=device)
 
 
 def masked(live: Tensor, values: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.shape import Ranks, Shape
-from eagle_aot.runtime_runner.decode.step import NOWHERE, Draft, StepRows, arange_cached, masked
+from eagle_aot.runtime_runner.decode.step import NOWHERE, Draft, StepRows, masked
 
 LEAST_LOSS = 1e-6
 """How far a node's score is at least below its parent's, even where the head is almost certain: so

@@ -5,10 +5,11 @@ from itertools import count
 from torch import Tensor
 
 from eagle_aot.artifact import Constants
+from eagle_aot.common.tensors import arange_cached
 from eagle_aot.common.threads import single_threaded_on_cpu
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import Draft, StepRows, arange_cached
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import NGRAM, Constants
+from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import Draft, arange_cached
+from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 LONGEST = 3

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import Constants
+from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.step import Draft, StepRows, arange_cached, chain_rows
+from eagle_aot.runtime_runner.decode.step import Draft, StepRows, chain_rows
 from eagle_aot.runtime_runner.drafters.growth import Expanded, Trunk, grow_likely, grow_paths
 from eagle_aot.runtime_runner.drafters.head import HeadDrafter
 from eagle_aot.runtime_runner.program.executor import Executor

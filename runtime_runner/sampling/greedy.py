@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from eagle_aot.common.tensors import arange_cached
 from eagle_aot.common.threads import single_threaded_on_cpu
-from eagle_aot.runtime_runner.decode.step import arange_cached
 
 BLOCKS = 256
 """At most so many parts of a vocabulary are searched side by side."""

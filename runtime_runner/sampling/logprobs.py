@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.step import arange_cached
+from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
 from eagle_aot.runtime_runner.sampling.thresholds import SCALE_BITS, order_of, weights_of
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.common.zeros import untouched_zeros
+from eagle_aot.common.tensors import untouched_zeros
 from eagle_aot.targets.step import PADDING_SLOTS, flat_slots, ring_slots
 
 

@@ -1,4 +1,8 @@
-"""The ExecuTorch runtime is refused beside a torch that it cannot share tensors with."""
+"""The ExecuTorch runtime is refused with a torch that it cannot share tensors with, and is imported
+without the compiler."""
+
+import subprocess
+import sys
 
 import pytest
 from torch.torch_version import TorchVersion
@@ -17,3 +21,14 @@ def test_older_torch_is_refused_with_the_version_to_install(installed: str) -> N
 @pytest.mark.parametrize("installed", ["2.13.0", "2.13.1+cpu"])
 def test_supported_torch_is_accepted(installed: str) -> None:
     check_torch(TorchVersion(installed))
+
+
+def test_runtime_is_imported_without_the_compiler() -> None:
+    program = """
+import sys
+from eagle_aot.runtime_runner.program.executorch import check_backend
+assert "executorch.exir" not in sys.modules and "torchao" not in sys.modules
+check_backend("xnnpack")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from eagle_aot.common.zeros import untouched_zeros
+from eagle_aot.common.tensors import untouched_zeros
 
 BYTES = 2**28
 

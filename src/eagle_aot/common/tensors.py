@@ -1,0 +1,25 @@
+"""Tensors that take no memory or no time of their own."""
+
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def untouched_zeros(like: Tensor) -> Tensor:
+    """Return zeros on the host, with the shape [...], strides and dtype of `like`.
+
+    They take no memory until they are written. `like` may be a tensor without memory.
+    `torch.zeros` would write all of them.
+    """
+    ends = ((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    count = 1 + sum(ends)
+    memory = torch.from_numpy(np.zeros(count * like.itemsize, dtype=np.uint8))
+    return memory.view(like.dtype).as_strided(like.shape, like.stride())
+
+
+@cache
+def arange_cached(start: int, end: int, device: torch.device) -> Tensor:
+    """Return `torch.arange(start, end)`, always the same tensor, so that no round makes it."""
+    return torch.arange(start, end, device=device)
