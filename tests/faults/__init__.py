@@ -1,1 +1,1 @@
-"""Faults made on fresh copies of real inputs, and what our commands make of them."""
+"""Faults around a command: files that vanish, full disks, little memory, signals."""

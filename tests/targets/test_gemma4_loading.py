@@ -164,6 +164,8 @@ def test_only_tensors_of_vision_and_audio_towers_are_skipped(tmp_path: Path) -> 
     [
         ({"hidden_size": "64"}, "hidden_size is '64', expected a positive integer"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, expected a positive integer"),
+        ({"hidden_size": 2**40}, "hidden_size is 1099511627776, expected at most"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 1024"),
         ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0, expected a positive number"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', expected true or false"),
         ({"layer_types": "full"}, "layer_types is 'full', expected a list of strings"),

@@ -2,17 +2,20 @@
 
 import json
 from dataclasses import asdict
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
 from eagle_aot.artifact import METHODS
-from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints, run_check
+from eagle_aot.common.errors import CheckpointError
+from eagle_aot.export import ExportSpec, Pair, load_pair, resolve_checkpoints, run_check
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.publish.decisions import cache_bytes, describe_decisions
+from eagle_aot.export.publish.describe import publish
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 LAYERS = 3  # of a dummy, all sliding
@@ -112,3 +115,9 @@ def test_caches_are_told_by_sequence_and_owner() -> None:
     assert found.draft_bytes_of_a_sequence == (128 + 96) * slot
     assert found.bytes_of_a_sequence == (LAYERS * 168 + 128 + 96) * slot
     assert (found.bytes, found.sequences) == (2 * found.bytes_of_a_sequence, 2)
+
+
+def test_a_stop_id_outside_the_vocabulary_is_refused() -> None:
+    pair = cast(Pair, SimpleNamespace(target=SimpleNamespace(vocab_size=8)))
+    with pytest.raises(CheckpointError, match="eos_token_id 8 is outside the vocabulary of 8"):
+        publish(pair, method_lengths(72, 128, 64), 4, (1, 8))

@@ -20,8 +20,8 @@ from eagle_aot.export.pipeline import run_self_test
 from eagle_aot.export.self_test import run as module
 from eagle_aot.export.self_test.run import moved, pairing_record
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from faults.heads import FAULTS, write_faulty_head
 from support.files.artifact import write_artifact
+from support.heads.faulty import FAULTS, write_faulty_head
 from support.refusals import refuses
 
 TINY = ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--self-test"]

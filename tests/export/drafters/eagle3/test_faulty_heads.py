@@ -20,8 +20,8 @@ from eagle_aot.export.self_test.verdict import Verdict, rank
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.registry import TINY_DIR
-from faults.heads import FAULTS, Fault, write_faulty_head
 from support.checkpoint_edits import edit_config
+from support.heads.faulty import FAULTS, Fault, write_faulty_head
 
 EOS_IDS = (1, 4)
 STORIES = 20

@@ -122,6 +122,7 @@ def test_a_speculators_config_of_another_kind_is_refused(
         ({"num_attention_heads": 2}, CheckpointError, "tensors say"),
         ({"target_hidden_size": 31}, CheckpointError, "fc reads 96, not a multiple of 31"),
         ({"vocab_size": 97}, CheckpointError, r"embed_tokens\.weight is \[96, 32\]"),
+        ({"vocab_size": 2**40}, CheckpointError, "vocab_size is 1099511627776, expected at most"),
         ({"vocab_size": None}, CheckpointError, "key 'vocab_size' is missing"),
         ({"num_attention_heads": None}, CheckpointError, "key 'num_attention_heads' is missing"),
         ({"rms_norm_eps": None}, CheckpointError, "key 'rms_norm_eps' is missing"),
@@ -136,6 +137,10 @@ def test_a_flat_config_that_contradicts_its_tensors_or_our_math_is_refused(
 
 def add(name: str, *shape: int) -> Callable[[Tensors], None]:
     return lambda tensors: tensors.update({name: torch.ones(shape)})
+
+
+def spoil(name: str) -> Callable[[Tensors], None]:
+    return lambda tensors: tensors[name].view(-1)[-1:].fill_(torch.nan)
 
 
 def drop(name: str) -> Callable[[Tensors], None]:
@@ -159,6 +164,7 @@ def drop(name: str) -> Callable[[Tensors], None]:
         (add(Q_PROJ, 32, 32), UnsupportedError, "q_proj reads 32, EAGLE-3 reads 2 x 32"),
         (add(K_PROJ, 24, 64), CheckpointError, "not a multiple of 3 key/value heads"),
         (add(K_PROJ, 17, 64), CheckpointError, r"k_proj has 17 rows, not a multiple of 8"),
+        (spoil("fc.weight"), CheckpointError, r"fc\.weight holds NaN or infinite values"),
         (drop("norm.weight"), CheckpointError, r"'norm\.weight' is missing"),
         (drop("layers.0.self_attn.o_proj.weight"), CheckpointError, "o_proj.* is missing"),
         (drop("layers.0.mlp.gate_proj.weight"), CheckpointError, "gate_proj.* is missing"),
