@@ -8,9 +8,13 @@ norms. Source: AutoAWQ `WQLinear_GEMM`; compressed-tensors 0.20 `converters/auto
 GPTQ, per linear: `qweight` int32 [K / 8, N], packed along K, `qzeros` int32 [K / g, N / 8], packed
 along N, both lowest nibble first, `scales` [K / g, N] and perhaps `g_idx` [K];
 `w = (code - zero) * scale`. The first version of the format stores zero - 1, in four bits: 15 is
-zero 0. Columns that were quantised in another order (`desc_act`) have a g_idx other than k // g.
-Source: GPTQModel 7.7 `nn_modules/qlinear`, `utils/model.py`.
+zero 0. AutoGPTQ names the version `checkpoint_format`, GPTQModel `format`. Columns that were
+quantised in another order (`desc_act`) have a g_idx other than k // g.
+Source: GPTQModel 7.7 `nn_modules/qlinear`, `utils/model.py`, `quantization/config.py`.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,13 +33,18 @@ AWQ_SUFFIXES = ("qweight", "qzeros", "scales", "bias")
 AWQ_NIBBLE_OF_COLUMN = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
 GPTQ_SUFFIXES = ("qweight", "qzeros", "scales", "g_idx", "bias")
 GPTQ_ZERO_OFFSET = {"gptq": 1, "gptq_v2": 0}
+VERSION_KEYS = ("checkpoint_format", "format")
+BITS_KEYS = ("bits", "w_bit", "wbits")
+GROUP_KEYS = ("group_size", "q_group_size")
+"""Spellings of AutoGPTQ, AutoAWQ, GPTQModel and GPTQ-for-LLaMa."""
 CODES = 16
+SYMMETRIC_ZERO = 8
 
 
 def check_awq(config: ConfigSection) -> None:
     """Raise UnsupportedError for every variant that `read_awq` would misread."""
     _check_bits(config, "AWQ")
-    version = config.text("version", "gemm").lower()
+    version = _one_of(config, ("version", *VERSION_KEYS), "gemm")
     if version != "gemm":
         raise UnsupportedError(f"AWQ version {version!r}: only 'gemm' is read")
     if not config.flag("zero_point", True):
@@ -64,10 +73,10 @@ def _unpack_awq(words: Tensor) -> Tensor:
 def check_gptq(config: ConfigSection) -> None:
     """Raise UnsupportedError for every variant that `read_gptq` would misread."""
     _check_bits(config, "GPTQ")
-    layout = config.text("checkpoint_format", "gptq")
-    if layout not in GPTQ_ZERO_OFFSET:
+    version = _one_of(config, VERSION_KEYS, "gptq")
+    if version not in GPTQ_ZERO_OFFSET:
         raise UnsupportedError(
-            f"GPTQ checkpoint_format {layout!r}: only {' and '.join(GPTQ_ZERO_OFFSET)} are read"
+            f"GPTQ format {version!r}: only {' and '.join(GPTQ_ZERO_OFFSET)} are read"
         )
 
 
@@ -80,15 +89,33 @@ def read_gptq(checkpoint: Checkpoint, module: str) -> Int4Weight:
     words = _read_words(checkpoint, f"{module}.qweight")
     columns, rows = 8 * words.shape[0], words.shape[1]
     scales = _read_scales(checkpoint, module, rows, columns)
-    zeros = codes_of_words(_read_zeros(checkpoint, module, scales))[:, :rows]
-    offset = GPTQ_ZERO_OFFSET[checkpoint.quantization.text("checkpoint_format", "gptq")]
+    zeros = _gptq_zeros(checkpoint, module, scales)
     _check_gptq_order(checkpoint, module, columns, columns // len(scales))
     _check_bias(checkpoint, module)
     return Int4Weight(
         qdata=bytes_of_words(words.t()),
         scale=scales.contiguous(),
-        zero_point=((zeros + offset) % CODES).float(),
+        zero_point=zeros.float(),
     )
+
+
+def _gptq_zeros(checkpoint: Checkpoint, module: str, scales: Tensor) -> Tensor:
+    """Read the zero points uint8 [K / g, N] for `scales` [K / g, N].
+
+    Raises CheckpointError if the config says `sym` and they are not those of symmetric weights:
+    then the version of the format is another one than the config says.
+    """
+    config = checkpoint.quantization
+    version = _one_of(config, VERSION_KEYS, "gptq")
+    stored = codes_of_words(_read_zeros(checkpoint, module, scales))[:, : scales.shape[1]]
+    zeros = (stored + GPTQ_ZERO_OFFSET[version]) % CODES
+    if config.flag("sym") and not (zeros == SYMMETRIC_ZERO).all():
+        wrong = zeros[zeros != SYMMETRIC_ZERO][0].item()
+        raise CheckpointError(
+            f"{module}.qzeros: a zero point of {wrong} in the format {version!r}, but symmetric "
+            f"weights (sym) have {SYMMETRIC_ZERO}: is checkpoint_format right?"
+        )
+    return zeros
 
 
 def _check_gptq_order(checkpoint: Checkpoint, module: str, columns: int, group_size: int) -> None:
@@ -104,9 +131,22 @@ def _check_gptq_order(checkpoint: Checkpoint, module: str, columns: int, group_s
 
 def _check_bits(config: ConfigSection, method: str) -> None:
     """Raise UnsupportedError unless the config says 4 bits."""
-    bits = config.values.get("bits", config.values.get("w_bit"))
+    bits = _one_of(config, BITS_KEYS, None)
     if bits != 4:
         raise UnsupportedError(f"{method} with {bits} bits: only 4 are read")
+
+
+def _one_of(config: ConfigSection, keys: Sequence[str], default: Any) -> Any:
+    """Return the value that a fact has under any of its `keys`, text in lower case.
+
+    Raises CheckpointError if two keys contradict each other.
+    """
+    values = {key: config.values[key] for key in keys if config.has(key)}
+    values = {key: v.lower() if isinstance(v, str) else v for key, v in values.items()}
+    if len(set(map(str, values.values()))) > 1:
+        said = " and ".join(f"{key} {value!r}" for key, value in values.items())
+        raise CheckpointError(f"{config.where}: {said} contradict each other")
+    return next(iter(values.values()), default)
 
 
 def _read_words(checkpoint: Checkpoint, name: str) -> Tensor:
@@ -127,7 +167,7 @@ def _read_scales(checkpoint: Checkpoint, module: str, rows: int, columns: int) -
         raise CheckpointError(
             f"{name}: {scales.dtype} {list(scales.shape)} for a weight [{rows}, {columns}]"
         )
-    group_size = checkpoint.quantization.values.get("group_size", -1)
+    group_size = _one_of(checkpoint.quantization, GROUP_KEYS, -1)
     if group_size not in (-1, columns // groups):
         raise CheckpointError(
             f"{name}: groups of {columns // groups}, the config says {group_size}"

@@ -20,10 +20,12 @@ CONFIG: dict[str, Any] = {
     "bits": 4,
     "group_size": 32,
     "desc_act": False,
-    "sym": True,
+    "sym": False,
     "checkpoint_format": "gptq",
 }
 V2 = {"checkpoint_format": "gptq_v2"}
+SPELLINGS = ({"checkpoint_format": "gptq_v2"}, {"format": "gptq_v2"}, {"format": "GPTQ_V2"},
+             {"checkpoint_format": "gptq_v2", "format": "gptq_v2"})  # fmt: skip
 
 
 @settings(max_examples=40, deadline=None)
@@ -55,6 +57,34 @@ def test_every_zero_point_is_read_from_both_format_versions(tmp_path: Path, vers
     config = CONFIG | (V2 if version == 2 else {})
     weight = read_gptq(write_linear(tmp_path, gptq(written, version), config), "proj")
     assert weight.zero_point.tolist() == [list(range(16))]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=str)
+def test_every_spelling_of_the_second_version_is_read(
+    tmp_path: Path, spelling: dict[str, str]
+) -> None:
+    written = rounded(torch.randn(16, 32) + 0.3, 32)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False} | spelling
+    checkpoint = write_linear(tmp_path, gptq(written, 2), config)
+    check_gptq(checkpoint.quantization)
+    assert torch.equal(dense(read_gptq(checkpoint, "proj")), written.dense)
+
+
+@pytest.mark.parametrize(("stored", "named"), [(1, "gptq_v2"), (2, "gptq")])
+def test_zero_points_that_contradict_sym_are_refused(
+    tmp_path: Path, stored: int, named: str
+) -> None:
+    tensors = gptq(rounded(torch.randn(8, 32), 32, symmetric=True), stored)
+    config = CONFIG | {"sym": True, "checkpoint_format": named}
+    checkpoint = write_linear(tmp_path, tensors, config)
+    with pytest.raises(CheckpointError, match=r"proj.qzeros: a zero point of [79] in the format"):
+        read_gptq(checkpoint, "proj")
+
+
+def test_contradicting_spellings_are_refused() -> None:
+    config = ConfigSection(CONFIG | {"format": "gptq_v2"}, Path("config.json"))
+    with pytest.raises(CheckpointError, match="checkpoint_format 'gptq' and format 'gptq_v2'"):
+        check_gptq(config)
 
 
 def test_symmetric_zero_points_are_stored_as_seven_in_version_one(tmp_path: Path) -> None:
@@ -119,7 +149,8 @@ def test_contradictory_tensors_are_refused(
     [
         ({"bits": 8}, "GPTQ with 8 bits"),
         ({"bits": None}, "GPTQ with None bits"),
-        ({"checkpoint_format": "marlin"}, "GPTQ checkpoint_format 'marlin'"),
+        ({"checkpoint_format": "marlin"}, "GPTQ format 'marlin'"),
+        ({"checkpoint_format": None, "format": "marlin"}, "GPTQ format 'marlin'"),
     ],
 )
 def test_unsupported_variants_are_refused(changes: dict[str, Any], message: str) -> None:
