@@ -1,15 +1,14 @@
 """A GGUF file without a config.json: its metadata as config, stop ids and tokenizer.
 
-transformers reads them, from a directory with a link to the file and nothing else. It knows fewer
-keys than llama.cpp; the other keys that would change the math are read here, or refused.
+transformers reads the config, from a directory with a link to the file and nothing else. It knows
+fewer keys than llama.cpp; a key that could change the math is read here, or refused.
 """
 
 import json
 import tempfile
-from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,18 +18,44 @@ from eagle_aot.common.process import held_stderr
 from eagle_aot.targets.decoder.rope import LLAMA3, Rope
 from eagle_aot.targets.weight_files.gguf_file import LLAMA, GgufFile
 
+CONTROL = 3
+"""The type of a control token."""
+
 COMPLETE = (LLAMA, "qwen3")
 """Architectures whose metadata holds everything that the math depends on."""
 WAY_OUT = "put its model's config.json and tokenizer next to it, and name their directory"
-REFUSED_KEYS = ("rope.scaling.type", "attention.sliding_window")
-"""Keys of an architecture that no config can be made from."""
+READ_KEYS = {
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
+    "attention.head_count", "attention.head_count_kv", "attention.key_length",
+    "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count",
+}  # fmt: skip
+"""Keys of an architecture that become the config."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.sliding_window": (0,),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "rope.scale_linear": (0.0, 1.0),
+    "rope.scaling.attn_factor": (0.0, 1.0),
+    "rope.scaling.factor": (0.0, 1.0),
+    "rope.scaling.finetuned": (True, False),
+    "rope.scaling.type": ("none",),
+    "tensor_data_layout": ("Meta AI original pth", "reference"),
+}
+"""Values that change nothing; any other value, and any other key, is refused.
+
+Source: llama.cpp `src/llama-arch.cpp` and `llama-model.cpp`, which takes a factor without a type as
+linear."""
 STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+STOP_TEXTS = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
+    "<|eom_id|>", "<EOT>", "_<EOT>", "<|return|>", "<|call|>", "[EOT]", "[EOS]", "</s>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+}  # fmt: skip
+"""Control tokens that end a text or a turn in every model that has them. Source: llama.cpp
+`src/llama-vocab.cpp`, its list of end-of-generation tokens."""
 LLAMA3_CONTEXT = 8192
 """Number of positions that the unscaled frequencies of every Llama 3 were trained on."""
-BOS_PRETOKENISERS = ("llama3", "llama-v3", "llama-bpe")
-"""Pre-tokenisers that add a BOS token even if the file does not say so."""
-
-Value = TypeVar("Value")
 
 
 def read_bare(path: Path) -> "BareGguf":
@@ -56,38 +81,42 @@ class BareGguf:
     def config(self) -> dict[str, Any]:
         """The config.json that transformers would write for the model."""
         self._check()
-        from transformers import AutoConfig  # slow to import
-
-        read = self._from_transformers("config", AutoConfig.from_pretrained)
-        config: dict[str, Any] = read.to_dict()
+        config = self._from_transformers()
         config["head_dim"] = self._head_dim(config["head_dim"])
         config["rope_parameters"] |= self._rope(config["rope_parameters"], config["head_dim"])
         return config | {"eos_token_id": self.stop_ids}
 
     @cached_property
     def stop_ids(self) -> list[int]:
-        """Token ids at which a text, a turn or a message ends."""
-        ids = (self.weights.field(f"tokenizer.ggml.{key}") for key in STOP_KEYS)
-        return list(dict.fromkeys(token for token in ids if token is not None))
+        """Token ids at which a text, a turn or a message ends: those that the file names, and those
+        of control tokens that are known to."""
+        named = [self.weights.field(f"tokenizer.ggml.{key}") for key in STOP_KEYS]
+        tokens = self.weights.field("tokenizer.ggml.tokens") or ()
+        types = self.weights.field("tokenizer.ggml.token_type") or ()
+        known = [
+            number
+            for number, (token, kind) in enumerate(zip(tokens, types, strict=False))
+            if kind == CONTROL and token in STOP_TEXTS
+        ]
+        return list(dict.fromkeys(token for token in (*named, *known) if token is not None))
 
     @cached_property
     def tokenizer_directory(self) -> Path:
         """A directory with tokenizer.json, its settings, template and generation_config.json."""
         if self.weights.field("tokenizer.ggml.tokens") is None:
             raise CheckpointError(f"{self.path}: holds no tokenizer: {WAY_OUT}")
-        from transformers import AutoTokenizer
+        from eagle_aot.targets.gguf_tokenizer import write_tokenizer  # imports tokenizers
 
         directory = Path(self._temporary.name) / "tokenizer"
-        tokenizer = self._from_transformers(
-            "tokenizer", AutoTokenizer.from_pretrained, **self._bos()
-        )
-        tokenizer.save_pretrained(directory)
+        write_tokenizer(self.weights, directory, WAY_OUT)
         stops = json.dumps({"eos_token_id": self.stop_ids})
         (directory / "generation_config.json").write_text(stops)
         return directory
 
-    def _from_transformers(self, what: str, read: Callable[..., Value], **options: bool) -> Value:
-        """Let transformers read `what` from a directory that holds nothing but the file."""
+    def _from_transformers(self) -> dict[str, Any]:
+        """Let transformers read the config from a directory that holds nothing but the file."""
+        from transformers import AutoConfig  # slow to import
+
         directory = Path(self._temporary.name) / "file"
         directory.mkdir(exist_ok=True)
         link = directory / "model.gguf"
@@ -95,15 +124,13 @@ class BareGguf:
             link.symlink_to(self.path.absolute())
         try:
             with held_stderr():
-                return read(
-                    directory,
-                    gguf_file=link.name,
-                    local_files_only=True,
-                    trust_remote_code=False,
-                    **options,
+                config = AutoConfig.from_pretrained(
+                    directory, gguf_file=link.name, local_files_only=True, trust_remote_code=False
                 )
         except Exception as error:  # a different type for every kind of damage
-            raise CheckpointError(f"{self.path}: {what} cannot be read ({error!r})") from error
+            raise CheckpointError(f"{self.path}: config cannot be read ({error!r})") from error
+        values: dict[str, Any] = config.to_dict()
+        return values
 
     def _check(self) -> None:
         """Raise UnsupportedError for a model whose config cannot be made from the metadata."""
@@ -112,10 +139,22 @@ class BareGguf:
             raise UnsupportedError(
                 f"{self.path}: a GGUF of {architecture} does not say all of its geometry: {WAY_OUT}"
             )
-        for key in REFUSED_KEYS:
-            value = self.weights.field(f"{architecture}.{key}")
-            if value not in (None, "none", 0):
-                raise UnsupportedError(f"{self.path}: {architecture}.{key} is {value}: {WAY_OUT}")
+        for name in self.weights.metadata_keys():
+            key = name.removeprefix(f"{architecture}.")
+            if key == name or key in READ_KEYS:
+                continue
+            value = self.weights.field(name)
+            if not any(value == neutral for neutral in self._neutral(key)):
+                raise UnsupportedError(f"{self.path}: {name} is {value}: {WAY_OUT}")
+
+    def _neutral(self, key: str) -> tuple[Any, ...]:
+        """Return the values of a key that change nothing."""
+        architecture = self.weights.architecture
+        if key == "attention.value_length":
+            return (self.weights.field(f"{architecture}.attention.key_length"),)
+        if key == "rope.scaling.original_context_length":  # of a scaling that has a type
+            return (self.weights.field(f"{architecture}.{key}"),)
+        return NEUTRAL.get(key, ())
 
     def _head_dim(self, default: int) -> int:
         """Return the head dimension; raises UnsupportedError for partly rotated heads."""
@@ -147,12 +186,6 @@ class BareGguf:
             "high_freq_factor": scaled.high_freq_factor,
             "original_max_position_embeddings": LLAMA3_CONTEXT,
         }
-
-    def _bos(self) -> dict[str, bool]:
-        """Return the option to add a BOS token, if only the pre-tokeniser implies it."""
-        pretokeniser = self.weights.field("tokenizer.ggml.pre")
-        is_unset = self.weights.field("tokenizer.ggml.add_bos_token") is None
-        return {"add_bos_token": True} if is_unset and pretokeniser in BOS_PRETOKENISERS else {}
 
 
 def _close(plain: Tensor, factors: Tensor, scaled: Tensor) -> bool:

@@ -147,6 +147,10 @@ class GgufFile:
         stored = next((t for t in self._reader.tensors if t.name == COMPUTED), None)
         return None if stored is None else _copy(stored).float()
 
+    def metadata_keys(self) -> list[str]:
+        """List the metadata keys."""
+        return list(self._reader.fields)
+
     def field(self, name: str) -> Any:
         """Return the value of a metadata key; None if the file does not have it."""
         field = self._reader.get_field(name)

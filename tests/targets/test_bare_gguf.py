@@ -54,6 +54,19 @@ def start_gguf(path: Path, model: PreTrainedModel) -> tuple[GgufModel, dict[str,
     return file, values
 
 
+def add_key(file: GgufModel, key: str, value: str | bool | float) -> None:
+    writer = file.writer
+    match value:
+        case str():
+            writer.add_string(key, value)
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+
+
 def write_bare(path: Path, adds_bos: bool | None = False, pre: str = "gpt-2") -> Path:
     file, _ = start_gguf(path, random_pre_norm("llama", vocab_size=SIZE, **GEOMETRY))
     file.write_tokenizer(SIZE, adds_bos, pre=pre)
@@ -105,16 +118,43 @@ def test_frequencies_scaled_in_another_way_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("rope.scaling.type", "yarn"), ("attention.sliding_window", 64)]
+    ("key", "value"),
+    [
+        ("rope.scaling.type", "yarn"),
+        ("attention.sliding_window", 64),
+        ("rope.scale_linear", 4.0),
+        ("rope.scaling.factor", 4.0),
+        ("rope.scaling.attn_factor", 2.0),
+        ("attention.causal", False),
+        ("attention.value_length", 8),
+        ("expert_count", 4),
+        ("logit_scale", 0.5),
+    ],
 )
-def test_metadata_without_a_config_key_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+def test_metadata_that_changes_the_math_is_refused(tmp_path: Path, key: str, value: Any) -> None:
     file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("qwen3", **GEOMETRY))
-    add = file.writer.add_string if isinstance(value, str) else file.writer.add_uint32
-    add(f"qwen3.{key}", value)
+    add_key(file, f"qwen3.{key}", value)
     file.close()
     message = rf"model\.gguf: qwen3\.{key} is {value}: put its model's config\.json"
     with pytest.raises(UnsupportedError, match=message):
         Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope.scaling.type", "none"),
+        ("rope.scale_linear", 1.0),
+        ("attention.causal", True),
+        ("attention.value_length", 16),
+        ("expert_count", 0),
+    ],
+)
+def test_metadata_that_changes_nothing_is_accepted(tmp_path: Path, key: str, value: Any) -> None:
+    file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("qwen3", **GEOMETRY))
+    add_key(file, f"qwen3.{key}", value)
+    file.close()
+    assert Checkpoint(tmp_path).config.count("vocab_size") == VOCAB
 
 
 def test_partly_rotated_heads_are_refused(tmp_path: Path) -> None:
@@ -235,12 +275,12 @@ def test_a_gguf_without_a_tokenizer_is_refused_when_the_tokenizer_is_needed(tmp_
         tokenizer_directory(tmp_path)
 
 
-def test_a_tokenizer_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:
     file, _ = start_gguf(tmp_path / "model.gguf", random_pre_norm("llama", **GEOMETRY))
     file.writer.add_tokenizer_model("rwkv")
     file.writer.add_token_list(["a", "b"])
     file.close()
-    with pytest.raises(CheckpointError, match=r"model\.gguf: tokenizer cannot be read \("):
+    with pytest.raises(UnsupportedError, match=r"model\.gguf: tokenizer 'rwkv': known are gpt2"):
         tokenizer_directory(tmp_path)
 
 

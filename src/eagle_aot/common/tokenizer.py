@@ -117,6 +117,8 @@ class Tokenizer:
         """
         if isinstance(prompt, str) and system is None and (raw or not self.has_template):
             ids = self.ids(prompt)
+            if self.adds_bos and ids[:2] == [self.bos_id] * 2:  # the text begins with one
+                ids = ids[1:]
         else:
             text = self._render_with_system(with_system(prompt, system))
             ids = self.ids(text, add_special_tokens=False)
