@@ -89,12 +89,12 @@ class DraftSpec(msgspec.Struct, kw_only=True, frozen=True):
         check_fields(self)
 
 
-@click.argument("directory", metavar="DIR|NAME", type=PATH)
 @spec_command(DraftSpec)
 def draft(spec: DraftSpec) -> None:
     """Describe how a draft head's files are read, and why.
 
-    NAME is a target that a head ships with. With --self-test, measure the head with its target.
+    DIRECTORY is the head's checkpoint, or the name of a target that a head ships with. With
+    --self-test, measure the head with its target.
     """
     spec = with_shipped_head(spec)
     if spec.self_test:

@@ -37,15 +37,14 @@ from eagle_aot.runtime_runner.frontend.generation import (
     generate,
     generate_in_order,
 )
-from eagle_aot.runtime_runner.frontend.parameters import DEFAULT_MAX_NEW_TOKENS, GenerationParams
+from eagle_aot.runtime_runner.frontend.parameters import DEFAULTS, GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import AnyPrompt, PromptReader
 from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.frontend.stream import StopChecker, TextStream
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.program.executor import Executor
-from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
-from eagle_aot.runtime_runner.sampling.recommended import recommended
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams, recommended
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -91,7 +90,7 @@ class Runner:
     def generate(
         self,
         prompt: AnyPrompt,
-        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+        max_new_tokens: int = DEFAULTS.max_new_tokens,
         chain_len: ChainLen | None = None,
         speculate: bool = True,
         *,

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import click
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -89,7 +88,6 @@ class ShapeSpeed:
     rounds_by_shape: dict[str, int]
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(AutoSpec)
 def main(spec: AutoSpec) -> None:
     """Compare --chain-len auto and --tree auto with plain decoding and fixed shapes of ARTIFACT."""

@@ -10,10 +10,8 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import torch
 from rich.table import Table
 
@@ -112,7 +110,6 @@ class BatchTimes:
         return {**asdict(self), "host_share": self.host_share, "projections": speeds}
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(BatchSpec)
 def main(spec: BatchSpec) -> None:
     """Time rounds of several requests of ARTIFACT and rounds of one."""

@@ -14,10 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import torch
 
 from eagle_aot.artifact import ImageInputs, Manifest
@@ -73,7 +71,6 @@ class ImagePromptTime:
     as_text: float
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(ImagesSpec)
 def main(spec: ImagesSpec) -> None:
     """Time images in prompts of ARTIFACT, which takes text and images."""

@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import click
@@ -45,7 +44,6 @@ class PrefixTimes:
     tokens: list[list[int]]
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(PrefixSpec)
 def main(spec: PrefixSpec) -> None:
     """Time requests to ARTIFACT with a common prefix. Exits with 1 where reuse changes a token."""

@@ -113,7 +113,6 @@ def default_contexts(longest: int) -> tuple[int, ...]:
     return (*shorter[-(DEFAULT_CONTEXTS - 1) :], longest)
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(RoundsSpec)
 def main(spec: RoundsSpec) -> None:
     """Time plain decoding, verification, drafting and whole rounds of ARTIFACT.

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option
-from eagle_aot.lab.options import ArtifactSpec
+from eagle_aot.lab.options import LabSpec
 
 REPORT_WIDTH = 160  # columns, where stdout is no terminal
 UNKNOWN = "-"
 
 
-class BenchSpec(ArtifactSpec, kw_only=True, frozen=True):
+class BenchSpec(LabSpec, kw_only=True, frozen=True):
     """What every part takes."""
 
     commit: Annotated[

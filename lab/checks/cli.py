@@ -16,7 +16,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
 from eagle_aot.common.self_test import self_test_prompts
 from eagle_aot.common.spec import Option, spec_command
-from eagle_aot.lab.options import ArtifactSpec, parse_chain_lens
+from eagle_aot.lab.options import LabSpec, parse_chain_lens
 from eagle_aot.lab.prompts import spread
 from eagle_aot.runtime_runner.decode.shape import ChainLen
 
@@ -28,7 +28,7 @@ CHECKS, MORE = "Checks", "Options"
 T = TypeVar("T")
 
 
-class CheckSpec(ArtifactSpec, kw_only=True, frozen=True):
+class CheckSpec(LabSpec, kw_only=True, frozen=True):
     """What to check of an artifact, and how much of it."""
 
     verify: Annotated[
@@ -116,7 +116,6 @@ USED_BY = {
 """The options that each check uses."""
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(CheckSpec)
 def main(spec: CheckSpec) -> None:
     """Check ARTIFACT: its files, rows, outputs, drafts and sampling.

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -110,7 +111,7 @@ def statistics_of(
 
 def draw(sampling: SamplingParams, seed: int, positions: int) -> Tensor:
     """Return tokens int64 [positions], all drawn after the same prompt and output."""
-    seeded = SamplingParams(**{**vars(sampling), "seed": seed})
+    seeded = msgspec.structs.replace(sampling, seed=seed)
     sampler = Sampler(1, "cpu", length=positions + len(PROMPT), vocab=len(LOGITS))
     sampler.begin(0, seeded, PROMPT)
     sequence = torch.zeros(1, dtype=torch.int64)

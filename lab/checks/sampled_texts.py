@@ -3,10 +3,12 @@
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.prompts import Prompt

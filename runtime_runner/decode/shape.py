@@ -94,7 +94,7 @@ class Shape:
         return f"{self.depth},{self.topk},{self.nodes}"
 
 
-Tree = Shape | tuple[int, int, int] | str | Path
+Tree = Shape | tuple[int, int, int] | str
 """A tree as users write it: depth, top-k and nodes, or text that `parse_tree` reads."""
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.runtime_runner.engine.request import RequestTimes
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.report import Failures, summary, table_of, totals
 from eagle_aot.runtime_runner.frontend.result import Result
 
@@ -36,10 +37,10 @@ class PromptBatch:
     def run(self, prompts: Sequence[Prompt], batch_size: int, options: dict[str, Any]) -> None:
         """Answer all prompts; `options` are fields of `GenerationParams`. Raises EagleError at the
         end if some could not be answered."""
-        text = {"system": options["system"], "raw": options["raw_prompt"]}
-        count = len(prompts) * options["n"]
+        params = GenerationParams(**options)
+        count = len(prompts) * params.n
         with suppress(PromptError):  # it is reported when its turn comes
-            self._runner.encode(prompts[0], **text)  # loads the tokenizer before the clock starts
+            self._runner.read(prompts[0], params)  # loads the tokenizer before the clock starts
         started = time.perf_counter()
         answers = self._runner.generate_many(prompts, batch_size, keep_going=True, **options)
         for number, answer in enumerate(self._with_progress(answers, count), start=1):

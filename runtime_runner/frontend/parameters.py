@@ -1,95 +1,128 @@
 """The parameters of a request."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+import msgspec
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.decode.shape import ChainLen, Tree
-from eagle_aot.runtime_runner.sampling.parameters import SEED_BITS, SamplingParams, whole
+from eagle_aot.common.spec import Option
+from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Tree
+from eagle_aot.runtime_runner.sampling.parameters import GENERATION, SEED_BITS, SamplingParams
 
-DEFAULT_MAX_NEW_TOKENS = 128
+PROMPT, SPECULATION = "Prompt", "Speculation"
 MAX_STOP_TEXTS = 64
 MAX_ANSWERS = 128
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerationParams(SamplingParams):
-    """The parameters of a request: those of `SamplingParams`, and these.
+def parse_chain_len(text: str) -> ChainLen:
+    """Read a chain length, a number or auto. Raises ValueError."""
+    try:
+        return AUTO_LENGTH if text == AUTO_LENGTH else int(text)
+    except ValueError as error:
+        raise ValueError(f"must be a whole number or {AUTO_LENGTH}") from error
 
-    `max_new_tokens` is the limit of an answer; it may be 0 only with `prompt_logprobs`. `chain_len`
-    is the number of drafts per round, the artifact's default if None, or "auto" to choose it for
-    each round by speed. `tree` replaces the chain: (depth, top-k, nodes), as `Shape` says, a file
-    of paths, or "auto" to choose between trees, chains and plain decoding. Without `speculate`
-    nothing is drafted. None of these changes a token.
 
-    `system` is the system's text, unless the messages begin with one. A `raw_prompt` is not wrapped
-    in the chat template. With `echo` the text begins with the prompt's.
+class GenerationParams(SamplingParams, kw_only=True, frozen=True):
+    """The parameters of a request: sampling parameters, and what concerns its whole text.
 
-    `stop_ids` are added to the artifact's own, or replace them with `ignore_eos`; a stop id is the
-    last token of the result. `stop_texts` end the generation before the first of them appears in
-    the text.
+    `max_new_tokens` may be 0 only with `prompt_logprobs`. A `chain_len` of None is the artifact's
+    default. `tree` replaces the chain. No token depends on `chain_len`, `speculate` and `tree`.
+
+    A stop id is the last token of the result. `stop_texts` end the generation before the first of
+    them appears in the text.
 
     `n` is the number of answers; answer i, from 0 on, has the seed `seed + i`. With `reuse`, rows
     that the prefix cache has of an earlier request are not run again, which changes no token.
     """
 
-    max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
-    chain_len: ChainLen | None = None
-    speculate: bool = True
-    tree: Tree | None = None
-    system: str | None = None
-    raw_prompt: bool = False
-    stop_ids: tuple[int, ...] = ()
-    stop_texts: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    echo: bool = False
-    n: int = 1
-    reuse: bool = False
+    max_new_tokens: Annotated[
+        int,
+        Option("Most tokens of an answer. Default in a chat: 1024.", GENERATION, "N", least=0),
+    ] = 128
+    chain_len: Annotated[
+        ChainLen | None,
+        Option("Draft tokens per round, or auto to choose by speed. Default: the artifact's.",
+               SPECULATION, "K", parse=parse_chain_len),
+    ] = None  # fmt: skip
+    speculate: Annotated[
+        bool,
+        Option("Decode without drafts; the tokens are the same.", SPECULATION,
+               flag="--no-speculation"),
+    ] = True  # fmt: skip
+    tree: Annotated[
+        Tree | None,
+        Option("Draft a tree: its size, a file of paths, or auto to choose among trees, chains and "
+               "plain decoding by speed.", SPECULATION, "DEPTH,TOPK,NODES|FILE|auto", parse=str),
+    ] = None  # fmt: skip
+    system: Annotated[
+        str | None, Option("System prompt, unless messages begin with one.", PROMPT, "TEXT")
+    ] = None
+    raw_prompt: Annotated[
+        bool, Option("Do not apply the chat template to the prompt.", PROMPT)
+    ] = False  # fmt: skip
+    stop_ids: Annotated[
+        tuple[int, ...],
+        Option("Token ids that end the answer, in addition to the artifact's.", shown=False),
+    ] = ()
+    stop_texts: Annotated[
+        tuple[str, ...],
+        Option("End the answer before this text; may be repeated.", GENERATION, "TEXT", "--stop"),
+    ] = ()
+    ignore_eos: Annotated[bool, Option("Ignore the artifact's stop ids.", GENERATION)] = False
+    echo: Annotated[bool, Option("Begin the text with the prompt's.", shown=False)] = False
+    n: Annotated[
+        int, Option("Answers to each prompt.", GENERATION, "N", least=1, most=MAX_ANSWERS)
+    ] = 1  # fmt: skip
+    reuse: Annotated[bool, Option("Use the prefix cache.", shown=False)] = False
 
     def __post_init__(self) -> None:
         for name in ("stop_ids", "stop_texts", "allowed_ids"):
             if (values := getattr(self, name)) is not None:
-                object.__setattr__(self, name, tuple(values))
+                msgspec.structs.force_setattr(self, name, tuple(values))
         super().__post_init__()
-        least = 1 if self.prompt_logprobs is None else 0
-        if self.max_new_tokens < least:
-            raise SettingError(
-                f"max_new_tokens {self.max_new_tokens}: must be at least 1, or 0 with "
-                "prompt_logprobs"
-            )
+        if self.max_new_tokens == 0 and self.prompt_logprobs is None:
+            raise SettingError("max_new_tokens 0: must be at least 1, or 0 with prompt_logprobs")
         if len(self.stop_texts) > MAX_STOP_TEXTS:
             raise SettingError(f"{len(self.stop_texts)} stop texts: at most {MAX_STOP_TEXTS}")
-        whole("n", self.n, 1, MAX_ANSWERS)
 
     def answers(self) -> list[Self]:
         """Return the parameters of each of the `n` answers, which have seeds of their own and
         reuse the prompt's rows."""
         if self.n == 1:
             return [self.drawn()]
-        first = replace(self.drawn(), n=1, reuse=True)
+        first = msgspec.structs.replace(self.drawn(), n=1, reuse=True)
         if first.seed is None:
             return [first] * self.n
         seeds = ((first.seed + i) % (1 << SEED_BITS) for i in range(self.n))
-        return [replace(first, seed=seed) for seed in seeds]
+        return [msgspec.structs.replace(first, seed=seed) for seed in seeds]
 
     def to_json(self) -> dict[str, Any]:
         """Return the values that are not the defaults, for `from_json`."""
         return {
-            field.name: tree_text(value) if field.name == "tree" else value
-            for field in fields(self)
-            if (value := getattr(self, field.name)) != getattr(DEFAULTS, field.name)
+            name: tree_text(value) if name == "tree" else value
+            for name, value in msgspec.structs.asdict(self).items()
+            if value != getattr(DEFAULTS, name)
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the parameters of a line of `eagle-run --json`. Raises SettingError for an
-        unknown name."""
-        names = {field.name for field in fields(cls)}
-        if unknown := [name for name in values if name not in names]:
-            raise SettingError(f"{unknown[0]!r} is no parameter of a request")
-        biases = {int(token): bias for token, bias in values.get("logit_bias", {}).items()}
-        return cls(**{**values, "logit_bias": biases})
+        unknown name and a value of another type."""
+        try:
+            return msgspec.convert(values, cls, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise SettingError(str(error)) from error
+
+
+def parse_params(text: str) -> dict[str, Any]:
+    """Read the fields of `GenerationParams` in a JSON object, by name. Raises ValueError."""
+    try:
+        values = msgspec.json.decode(text, type=dict[str, Any])
+        params = GenerationParams.from_json(values)
+    except (msgspec.MsgspecError, SettingError) as error:
+        raise ValueError(str(error)) from error
+    return {name: getattr(params, name) for name in values}
 
 
 def tree_text(tree: Tree) -> str:

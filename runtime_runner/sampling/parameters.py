@@ -1,118 +1,150 @@
-"""How a request's tokens are to be chosen."""
+"""How the tokens of a request are chosen."""
 
-import math
+import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, Literal, Self, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from eagle_aot.common.errors import SettingError
+import msgspec
 
-MAX_TEMPERATURE, MIN_TEMPERATURE = 100.0, 0.01
+from eagle_aot.common.errors import ArtifactError, SettingError
+from eagle_aot.common.spec import Option, check_fields, check_number
+
+GENERATION = "Generation"
+"""The heading of these options in --help."""
+MIN_TEMPERATURE = 0.01
 MAX_BIAS = 100.0
 MAX_PENALTY = 100.0
 MAX_MIN_TOKENS = (1 << 31) - 1
-"""No text is longer, and 64 bits hold a prompt's length and this."""
+"""No text is longer, and the sum of this and a prompt's length fits 64 bits."""
 SEED_BITS = 64
 DRAWN_BITS = 32
 MAX_LOGPROBS = 20
 LogprobsOf = Literal["model", "sampling"]
 NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that change nothing."""
+GENERATION_CONFIG = "generation_config.json"
+RECOMMENDED = "temperature", "top_k", "top_p", "min_p", "repetition_penalty"
+"""Fields that are read from `GENERATION_CONFIG`."""
 
 
 class SamplingMode(IntEnum):
-    """Kinds of choosing, each of which can do all that those before it do."""
+    """What choosing a token takes. Each mode can do all that those before it do."""
 
     GREEDY = 0
     SAMPLED = 1
     """With a temperature."""
     PROCESSED = 2
-    """And with everything else."""
+    """With logits processors, too."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplingParams:
-    """As in transformers and OpenAI's API, and nothing of it on unless it is asked for.
+class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Sampling parameters, with the names of transformers and OpenAI's API. By default no logits
+    processor is on.
 
-    In this order: `logit_bias` is added to the logits of token ids; those of ids that the text has,
-    prompt included, are divided by `repetition_penalty`, or multiplied where they are negative;
-    those that were generated lose `presence_penalty`, and `frequency_penalty` for each time; ids
-    outside `allowed_ids` are left out, and stop ids among the first `min_tokens`. Of what is left,
-    divided by `temperature`, stay the `top_k` largest, then the fewest whose probabilities sum to
-    `top_p`, then those of at least `min_p` times the largest probability; equals of the last that
-    stays do as well. A temperature of 0 takes the likeliest token.
+    They are applied in this order: `logit_bias`, `repetition_penalty`, `presence_penalty` and
+    `frequency_penalty`, `allowed_ids`, `min_tokens`, `temperature`, `top_k`, `top_p`, `min_p`.
+    Tokens that are as likely as the last one kept are kept as well. The token that is then drawn
+    follows from `seed`; None means that a seed is still to be drawn.
 
-    Which one it is follows from `seed`; None is for one that is yet to be drawn.
-
-    With `logprobs`, each token's log probability is told, and those of so many of the likeliest:
-    of the "model", softmax of its logits, or of the "sampling" that the token was drawn by, with
-    all of the above; there a temperature of 0 counts as 1. With `prompt_logprobs` the same is told
-    of the prompt's tokens, always of the model. No token depends on either.
+    No token depends on `logprobs`, `logprobs_of` and `prompt_logprobs`. A prompt's log
+    probabilities are always those of the model. Where `logprobs_of` is "sampling", a temperature of
+    0 counts as 1.
 
     Raises SettingError for a value outside its range.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_ids: tuple[int, ...] | None = None
-    min_tokens: int = 0
-    seed: int | None = None
-    logprobs: int | None = None
-    logprobs_of: LogprobsOf = "model"
-    prompt_logprobs: int | None = None
+    temperature: Annotated[
+        float,
+        Option("Divides the logits. 0 takes the likeliest token.", GENERATION, "T", least=0.0,
+               most=100.0),
+    ] = 0.0  # fmt: skip
+    top_k: Annotated[
+        int, Option("Keep the N likeliest tokens; 0 keeps all.", GENERATION, "N", least=0)
+    ] = 0
+    top_p: Annotated[
+        float,
+        Option("Keep the fewest likeliest tokens whose probabilities sum to P.", GENERATION, "P",
+               least=0.0, most=1.0),
+    ] = 1.0  # fmt: skip
+    min_p: Annotated[
+        float,
+        Option("Keep tokens with at least P times the probability of the likeliest one.",
+               GENERATION, "P", least=0.0, most=1.0),
+    ] = 0.0  # fmt: skip
+    repetition_penalty: Annotated[
+        float,
+        Option("Divides positive logits of tokens in prompt or answer, and multiplies negative "
+               "ones.", least=1 / MAX_PENALTY, most=MAX_PENALTY, shown=False),
+    ] = 1.0  # fmt: skip
+    presence_penalty: Annotated[
+        float,
+        Option("Subtracted from the logits of tokens in the answer.", least=-MAX_PENALTY,
+               most=MAX_PENALTY, shown=False),
+    ] = 0.0  # fmt: skip
+    frequency_penalty: Annotated[
+        float,
+        Option("Subtracted from a token's logit for each time it is in the answer.",
+               least=-MAX_PENALTY, most=MAX_PENALTY, shown=False),
+    ] = 0.0  # fmt: skip
+    logit_bias: Annotated[
+        dict[int, float], Option("Added to the logits of token ids.", shown=False)
+    ] = {}  # fmt: skip
+    allowed_ids: Annotated[
+        tuple[int, ...] | None, Option("The only token ids that may be chosen.", shown=False)
+    ] = None
+    min_tokens: Annotated[
+        int,
+        Option("No stop id is chosen among the first N tokens.", least=0, most=MAX_MIN_TOKENS,
+               shown=False),
+    ] = 0  # fmt: skip
+    seed: Annotated[
+        int | None,
+        Option("Random seed; drawn and printed if omitted.", GENERATION, "S", least=0,
+               most=(1 << SEED_BITS) - 1),
+    ] = None  # fmt: skip
+    logprobs: Annotated[
+        int | None,
+        Option("Return the log probability of each token and of the N likeliest tokens; needs "
+               "--json.", GENERATION, "N", least=0, most=MAX_LOGPROBS),
+    ] = None  # fmt: skip
+    logprobs_of: Annotated[
+        LogprobsOf,
+        Option("Log probabilities of the model's logits, or of the distribution that tokens are "
+               "drawn from.", shown=False),
+    ] = "model"  # fmt: skip
+    prompt_logprobs: Annotated[
+        int | None,
+        Option("Return log probabilities of the prompt's tokens, too.", least=0,
+               most=MAX_LOGPROBS, shown=False),
+    ] = None  # fmt: skip
 
     def __post_init__(self) -> None:
-        number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        check_fields(self, by_flag=False)
         if 0 < self.temperature < MIN_TEMPERATURE:
             raise SettingError(
                 f"temperature {self.temperature}: must be at least {MIN_TEMPERATURE}, or 0 for the "
                 "likeliest token"
             )
-        whole("top_k", self.top_k, 0)
-        number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
             raise SettingError("top_p 0: must be above 0; a temperature of 0 is greedy")
-        number("min_p", self.min_p, 0.0, 1.0)
-        number("repetition_penalty", self.repetition_penalty, 1 / MAX_PENALTY, MAX_PENALTY)
-        number("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
-        number("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
-        for token, bias in dict(self.logit_bias).items():
-            whole("logit_bias of token", token, 0)
-            number(f"logit_bias of token {token}", bias, -MAX_BIAS, MAX_BIAS)
-        self._check_allowed()
-        whole("min_tokens", self.min_tokens, 0, MAX_MIN_TOKENS)
-        if self.seed is not None:
-            whole("seed", self.seed, 0, (1 << SEED_BITS) - 1)
-        for name in ("logprobs", "prompt_logprobs"):
-            if (count := getattr(self, name)) is not None:
-                whole(name, count, 0, MAX_LOGPROBS)
-        if self.logprobs_of not in (known := get_args(LogprobsOf)):
-            raise SettingError(f"logprobs_of {self.logprobs_of}: must be one of {', '.join(known)}")
-
-    def _check_allowed(self) -> None:
-        if self.allowed_ids is None:
-            return
-        if not self.allowed_ids:
+        for token, bias in self.logit_bias.items():
+            check_number("logit_bias of token", token, int, 0)
+            check_number(f"logit_bias of token {token}", bias, float, -MAX_BIAS, MAX_BIAS)
+        if self.allowed_ids is not None and not self.allowed_ids:
             raise SettingError("allowed_ids: none is allowed: name at least one, or leave it out")
-        for token in self.allowed_ids:
-            whole("allowed_ids: token", token, 0)
+        for token in self.allowed_ids or ():
+            check_number("allowed_ids: token", token, int, 0)
 
     @property
     def penalties(self) -> tuple[float, float, float]:
-        """Of repetition, presence and frequency."""
+        """The penalties of repetition, presence and frequency."""
         return self.repetition_penalty, self.presence_penalty, self.frequency_penalty
 
     @property
     def kind(self) -> SamplingMode:
-        """What choosing its tokens takes."""
+        """The least mode that can choose the tokens."""
         filters = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
         changed = self.penalties != NEUTRAL or self.logit_bias or self.min_tokens
         if changed or self.allowed_ids is not None or (filters and self.temperature):
@@ -120,36 +152,40 @@ class SamplingParams:
         return SamplingMode.SAMPLED if self.temperature else SamplingMode.GREEDY
 
     def check_vocabulary(self, size: int, stop_ids: frozenset[int]) -> None:
-        """Raise SettingError for an id outside the vocabulary, and where nothing would be left."""
+        """Raise SettingError for an id outside the vocabulary, and where no token could be
+        chosen."""
         for token in (*self.logit_bias, *(self.allowed_ids or ())):
             if token >= size:
-                where = "logit_bias" if token in self.logit_bias else "allowed_ids"
-                raise SettingError(f"{where}: token {token} is outside the vocabulary of {size}")
+                field = "logit_bias" if token in self.logit_bias else "allowed_ids"
+                raise SettingError(f"{field}: token {token} is outside the vocabulary of {size}")
         if self.min_tokens and stop_ids.issuperset(self.allowed_ids or [-1]):
             raise SettingError(
                 f"min_tokens {self.min_tokens}: every one of allowed_ids would end the text"
             )
 
     def drawn(self) -> Self:
-        """With a seed: a new one where it needs one and has none."""
+        """Return the parameters with a new seed if they sample and have none."""
         if self.seed is not None or not self.temperature:
             return self
-        return replace(self, seed=secrets.randbits(DRAWN_BITS))
-
-
-def number(name: str, value: Any, least: float, most: float) -> None:
-    """Raise SettingError unless it is a number of that range; NaN is of none."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fits or not math.isfinite(value) or not least <= value <= most:
-        raise SettingError(f"{name} {value}: must be a number from {least:g} to {most:g}")
-
-
-def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raise SettingError unless it is a whole number of that range."""
-    if type(value) is not int or value < least or (most is not None and value > most):
-        bound = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise SettingError(f"{name} {value}: must be a whole number {bound}")
+        return msgspec.structs.replace(self, seed=secrets.randbits(DRAWN_BITS))
 
 
 GREEDY = SamplingParams()
-"""The likeliest token, always."""
+"""Takes the likeliest token, always."""
+
+
+def recommended(directory: Path) -> dict[str, Any]:
+    """Return the parameters that the makers of the model in an artifact's directory recommend, by
+    field; empty if they recommend none, or greedy decoding. Raises ArtifactError for a file that
+    cannot be read."""
+    path = directory / GENERATION_CONFIG
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ArtifactError(f"{path}: not readable: export again") from error
+    if not isinstance(config, dict) or not config.get("do_sample"):
+        return {}
+    values = {name: config[name] for name in RECOMMENDED if config.get(name) is not None}
+    return {"temperature": 1.0, **values}

@@ -4,27 +4,24 @@ import json
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import click
-import msgspec
+from typing import TYPE_CHECKING, Annotated, Any
 
 from eagle_aot.common.command import check_installed
 from eagle_aot.common.errors import SettingError
-from eagle_aot.common.spec import Option, check_fields, spec_command
+from eagle_aot.common.spec import Option, spec_command
+from eagle_aot.runtime_runner.spec import ENGINE, ArtifactSpec
 
 if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
     from eagle_aot.runtime_runner.serve.service import ServerSettings
 
 MAX_KEY_BYTES = 1 << 20
-SERVER, ENGINE = "Server", "Engine"
+SERVER = "Server"
 
 
-class ServeSpec(msgspec.Struct, kw_only=True, frozen=True):
+class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
     """What to serve, where, and how much of it at once."""
 
-    artifact: Path
     host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", SERVER)] = "127.0.0.1"
     port: Annotated[int, Option("Port to listen on.", SERVER, least=0, most=65535)] = 8000
     model: Annotated[
@@ -52,14 +49,6 @@ class ServeSpec(msgspec.Struct, kw_only=True, frozen=True):
     no_reuse: Annotated[
         bool, Option("Run every prompt whole, without the prefix cache.", ENGINE)
     ] = False  # fmt: skip
-    drafter: Annotated[
-        str | None,
-        Option("The artifact's own drafter, by its kind, or ngram; default: the artifact's.",
-               ENGINE, "KIND"),
-    ] = None  # fmt: skip
-    executor: Annotated[
-        Literal["auto", "aoti", "executorch"], Option("What runs the program.", ENGINE)
-    ] = "auto"
     replicas: Annotated[
         int | None,
         Option("Engines, each with a GPU of its own where there are any; runs on Ray.", ENGINE,
@@ -68,9 +57,6 @@ class ServeSpec(msgspec.Struct, kw_only=True, frozen=True):
     no_warm_up: Annotated[
         bool, Option("Record each round when it is first needed.", ENGINE)
     ] = False  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def settings(self) -> "ServerSettings":
         """Return the settings of the server. Raises SettingError as `read_keys` does."""
@@ -94,7 +80,6 @@ class ServeSpec(msgspec.Struct, kw_only=True, frozen=True):
         }
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(ServeSpec)
 def main(spec: ServeSpec) -> None:
     """Serve ARTIFACT: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, and a

@@ -30,37 +30,26 @@ OPTIONS = {
     "--chat",
     "--system",
     "--batch-size",
-    "--prompt-share",
     "--raw-prompt",
     "--max-new-tokens",
     "--chain-len",
     "--tree",
     "--drafter",
     "--no-speculation",
-    "--no-cuda-graph",
     "--warm-up",
     "--reuse",
     "--executor",
-    "--stop-id",
     "--stop",
     "--temperature",
     "--top-k",
     "--top-p",
     "--min-p",
-    "--repetition-penalty",
-    "--presence-penalty",
-    "--frequency-penalty",
-    "--logit-bias",
-    "--allow-id",
     "--seed",
     "--recommended-sampling",
     "--n",
     "--logprobs",
-    "--logprobs-of",
-    "--prompt-logprobs",
-    "--min-tokens",
+    "--params",
     "--ignore-eos",
-    "--echo",
     "--json",
     "--version",
     "--plot",
@@ -247,7 +236,8 @@ def test_a_raw_prompt_has_no_turns(tiny_artifact: Path) -> None:
 def test_stop_ids_can_be_added(tiny_artifact: Path) -> None:
     plain = json.loads(run(tiny_artifact, "--prompt", QUESTION, "--json").stdout)["token_ids"]
     stop = plain[6]
-    cut = json.loads(run(tiny_artifact, "--prompt", QUESTION, "--json", "--stop-id", stop).stdout)
+    stop_at = "--params", json.dumps({"stop_ids": [stop]})
+    cut = json.loads(run(tiny_artifact, "--prompt", QUESTION, "--json", *stop_at).stdout)
     assert cut["token_ids"] == plain[: plain.index(stop) + 1]
     assert cut["finish_reason"] == "stop"
 
@@ -258,12 +248,17 @@ def test_stop_ids_can_be_added(tiny_artifact: Path) -> None:
         (["--prompt", "Tom", "--chain-len", "0"], "this artifact takes 1 to 15"),
         (["--prompt", "Tom", "--chain-len", "16"], "this artifact takes 1 to 15"),
         (["--prompt", "Tom", "--max-new-tokens", "0"], "must be at least 1"),
-        (["--prompt", "Tom", "--n", "0"], "n 0: must be a whole number from 1 to 128"),
         (["--prompt", "Tom " * 500], "the context 192: shorten the prompt"),
         (["--prompt-file", "/none"], "/none: cannot be read"),
         (["--prompt", "Tom", "--executor", "aoti"], "does not run xnnpack artifacts"),
-        (["--prompt", "Tom", "--stop-id", "-5"], "stop id -5 is outside the vocabulary of 1024"),
-        (["--prompt", "Tom", "--stop-id", "1024"], "stop id 1024 is outside the vocabulary"),
+        (
+            ["--prompt", "Tom", "--params", '{"stop_ids": [-5]}'],
+            "stop id -5 is outside the vocabulary of 1024",
+        ),
+        (
+            ["--prompt", "Tom", "--params", '{"stop_ids": [1024]}'],
+            "stop id 1024 is outside the vocabulary",
+        ),
         (["--prompt", "a\ud800"], "the prompt is not valid Unicode text"),
     ],
 )
@@ -301,9 +296,26 @@ def test_one_of_several_prompts_that_is_refused_is_named_and_the_others_answered
     assert lines[3]["summary"]["requests"] == 2
 
 
-@pytest.mark.parametrize("arguments", [[], ["--prompt", "a", "--prompt-file", "b"], ["--what"]])
-def test_wrong_usage_exits_with_two(random_artifact: Path, arguments: list[str]) -> None:
-    assert run(random_artifact, *arguments).exit_code == 2
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "give one of --prompt, --prompt-file, --prompts-jsonl and --chat"),
+        (["--prompt", "a", "--prompt-file", "b"], "give one of --prompt"),
+        (["--what"], "No such option '--what'"),
+        (["--prompt", "a", "--prompt", "b"], "--prompt: given twice, and takes one value"),
+        (["--prompt", "a", "--n", "0"], "0 is not in the range 1<=x<=128"),
+        (["--prompt", "a", "--chain-len", "x"], "'x': must be a whole number or auto"),
+        (["--prompt", "a", "--params", "{"], "'{': Input data was truncated"),
+        (["--prompt", "a", "--params", '{"top_q": 1}'], "unknown field `top_q`"),
+        (["--prompt", "a", "--params", '{"echo": 1}'], "Expected `bool`, got `int` - at `$.echo`"),
+        (["--prompt", "a", "--params", '{"min_tokens": -1}'], "min_tokens -1: must be a whole"),
+    ],
+)
+def test_wrong_usage_exits_with_two_and_one_line(
+    random_artifact: Path, arguments: list[str], line: str
+) -> None:
+    result = run(random_artifact, *arguments)
+    assert result.exit_code == 2 and line in result.stderr.splitlines()[-1]
 
 
 def test_no_artifact(tmp_path: Path) -> None:

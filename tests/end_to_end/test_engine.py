@@ -10,11 +10,10 @@ from click.testing import CliRunner, Result
 from eagle_aot.artifact import CacheBytes, Manifest
 from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.invariants import check_invariants, check_serial
-from eagle_aot.runtime_runner import Runner
+from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Failed, Finished, Limits, Request, Tokens
-from support.refusals import refuses
 from support.runner.mixed_prompts import mixed_prompts
 
 NEW_TOKENS = 16
@@ -145,7 +144,8 @@ def test_what_there_are_no_caches_for(batch_runner: Runner, batch_artifact: Path
         list(batch_runner.generate_many([[1]], 5))
     refused = run(batch_artifact, "--prompt", "x", "--batch-size", "2")
     assert refused.exit_code == 2 and "--prompts-jsonl" in refused.output
-    refuses(run(batch_artifact, "--prompt", "x", "--prompt-share", "1"), "between 0 and 1")
+    with pytest.raises(SettingError, match="between 0 and 1"):
+        load_artifact(batch_artifact, prompt_share=1.0)
 
 
 def test_an_artifact_says_what_a_sequence_costs(batch_artifact: Path) -> None:

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -30,7 +31,7 @@ def requests_of(runner: Runner) -> list[Request]:
     prompts = [system + ids(runner, rng, rng.randint(1, 27)) for _ in range(7)]
     asked = GenerationParams(max_new_tokens=20, ignore_eos=True, reuse=True)
     return [
-        runner.request(prompt, replace(asked, temperature=float(i % 2), seed=i))
+        runner.request(prompt, msgspec.structs.replace(asked, temperature=float(i % 2), seed=i))
         for i, prompt in enumerate([*prompts, prompts[0]])
     ]
 

@@ -172,15 +172,17 @@ def test_several_answers_are_each_told_of_the_prompt(int4_head: Runner) -> None:
 
 def test_a_line_of_json_has_them(int4_head_artifact: Path, int4_head: Runner) -> None:
     run = CliRunner().invoke
-    options = str(int4_head_artifact), "--prompt", QUESTION, "--prompt-logprobs"
-    line = json.loads(run(main, [*options, "2", "--max-new-tokens", "0", "--json"]).stdout)
+    options = str(int4_head_artifact), "--prompt", QUESTION, "--params"
+    two = '{"prompt_logprobs": 2}'
+    line = json.loads(run(main, [*options, two, "--max-new-tokens", "0", "--json"]).stdout)
     told = scored(int4_head.generate(QUESTION, 0, prompt_logprobs=2))
     assert line["prompt_logprobs"] == [one.to_json() for one in told]
     assert (line["logprobs"], line["new_tokens"]) == (None, 0)
     assert line["parameters"] == {"max_new_tokens": 0, "prompt_logprobs": 2}
-    without = run(main, [*options, "2"])
-    assert without.exit_code == 2 and "--prompt-logprobs goes with --json" in without.output
-    refused = run(main, [*options, "21", "--json"])
-    assert refused.output == "Error: prompt_logprobs 21: must be a whole number from 0 to 20\n"
+    without = run(main, [*options, two])
+    assert without.exit_code == 2 and "prompt_logprobs goes with --json" in without.output
+    refused = run(main, [*options, '{"prompt_logprobs": 21}', "--json"])
+    line = "prompt_logprobs 21: must be a whole number from 0 to 20\n"
+    assert refused.exit_code == 2 and refused.output.endswith(line)
     with pytest.raises(SettingError, match="must be at least 1, or 0 with prompt_logprobs"):
         int4_head.generate(QUESTION, 0, logprobs=2)

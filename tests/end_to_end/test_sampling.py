@@ -120,7 +120,15 @@ def test_an_echo_begins_with_the_prompt(tiny: Runner) -> None:
 
 
 def test_a_line_of_json_can_be_run_again(tiny_artifact: Path, tiny: Runner) -> None:
-    options = "--temperature", "3", "--top-k", "99", "--logit-bias", "40=1.5", "--json"
+    options = (
+        "--temperature",
+        "3",
+        "--top-k",
+        "99",
+        "--params",
+        '{"logit_bias": {"40": 1.5}}',
+        "--json",
+    )
     line = json.loads(run(tiny_artifact, "--prompt", PROMPT, *options).output)
     assert line["seed"] == line["parameters"]["seed"]
     again = tiny.answer(PROMPT, GenerationParams.from_json(line["parameters"]))
@@ -146,7 +154,10 @@ def test_a_seed_that_was_drawn_is_told(tiny_artifact: Path, tmp_path: Path, tiny
     ("options", "line"),
     [
         (("--temperature", "nan"), "Error: temperature nan: must be a number from 0 to 100"),
-        (("--logit-bias", "5000=1"), "Error: logit_bias: token 5000 is outside the vocabulary"),
+        (
+            ("--params", '{"logit_bias": {"5000": 1}}'),
+            "Error: logit_bias: token 5000 is outside the vocabulary",
+        ),
         (("--stop", "x") * 200, "Error: 200 stop texts: at most 64"),
     ],
 )

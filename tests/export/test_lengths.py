@@ -17,7 +17,7 @@ from eagle_aot.targets.step import ring_slots
 def test_a_chain_that_no_tail_holds_is_refused(chain_len: int) -> None:
     with pytest.raises(SettingError, match=r"--chain-len -?\d+: must be in \[1, 15\]"):
         check_chain_len(chain_len)
-    with pytest.raises(SettingError, match=r"--chain-len .* at least 1 and at most 15$"):
+    with pytest.raises(SettingError, match=r"--chain-len .* from 1 to 15$"):
         ExportSpec(chain_len=chain_len)
 
 
@@ -32,7 +32,7 @@ def test_more_sequences_than_a_forward_has_rows_are_refused(sequences: int) -> N
     message = r"--max-batch-size -?\d+: must be in \[1, 64\]"
     with pytest.raises(SettingError, match=message):
         check_max_batch_size(sequences)
-    with pytest.raises(SettingError, match=r"--max-batch-size .* at least 1 and at most 64$"):
+    with pytest.raises(SettingError, match=r"--max-batch-size .* from 1 to 64$"):
         ExportSpec(max_batch_size=sequences)
     with pytest.raises(SettingError, match=message):
         method_lengths(512, 4096, 0, sequences)

@@ -3,10 +3,8 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import torch
 from rich.markup import escape
 from rich.table import Table
@@ -88,7 +86,6 @@ class ForwardProfile:
         }
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(KernelsSpec)
 def main(spec: KernelsSpec) -> None:
     """Profile target_verify of ARTIFACT, compiled for CUDA, by class of kernel on this GPU."""

@@ -114,7 +114,6 @@ class KnownTexts:
         return hashlib.sha256(json.dumps(sorted(self.texts.items())).encode()).hexdigest()
 
 
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(ServerSpec)
 def main(spec: ServerSpec) -> None:
     """Measure a server of ARTIFACT. Exits with 1 where a text is not what it was before."""

@@ -66,8 +66,6 @@ class SoakResult:
     memory: Sequence[int]
 
 
-@click.argument("prompts_jsonl", type=click.Path(path_type=Path))
-@click.argument("artifact", type=click.Path(path_type=Path))
 @spec_command(SoakSpec)
 def main(spec: SoakSpec) -> None:
     """Send requests to a server of ARTIFACT. Exits with 1 where an answer is lost or differs."""

@@ -4,8 +4,8 @@ A parameter that is not named here is refused.
 """
 
 from abc import abstractmethod
-from dataclasses import fields
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -14,13 +14,15 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
+    create_model,
     model_validator,
 )
 
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Message, MessagePart
+from eagle_aot.common.spec import spec_fields
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, LogprobsOf
+from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS
 
 MAX_MESSAGES, MAX_PROMPTS, MAX_STOPS = 1024, 64, 16
 MAX_COMPLETION_LOGPROBS = 5
@@ -28,7 +30,18 @@ MAX_COMPLETION_LOGPROBS = 5
 MAX_CHARACTERS = 4_000_000
 MAX_URL_CHARACTERS = 48 << 20
 """The largest file that is read, in base64."""
-PARAMETERS = {field.name for field in fields(GenerationParams)}
+FIELDS = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "logit_bias", "allowed_ids", "stop_ids", "min_tokens", "ignore_eos",
+    "seed", "n", "speculate", "chain_len", "logprobs_of",
+)  # fmt: skip
+"""Fields of `GenerationParams` that a request may have."""
+API_NAMES = {"allowed_ids": "allowed_token_ids", "stop_ids": "stop_token_ids"}
+"""Fields that the API has other names for."""
+API_DEFAULTS = {"temperature": 1.0}
+MAX_ITEMS = {"logit_bias": 1024, "stop_ids": 1024, "allowed_ids": 65536}
+STRICT = {bool: StrictBool, int: StrictInt, float: StrictFloat}
+"""Types that pydantic does not convert values to."""
 RequestText = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -116,37 +129,58 @@ class StreamOptions(Strict):
     include_usage: StrictBool = False
 
 
-class GenerationRequest(Strict):
-    """The parameters that both endpoints take.
+def strict(kind: Any) -> Any:
+    """Return the type of a parameter in a body, for that of a field of `GenerationParams`."""
+    origin, kinds = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return Union[tuple(map(strict, kinds))]  # noqa: UP007
+    if origin is tuple:
+        return list[strict(kinds[0])]  # type: ignore[misc]
+    if origin is dict:
+        return dict[kinds[0], strict(kinds[1])]  # type: ignore[valid-type, misc]
+    return STRICT.get(kind, kind)
 
-    `chain_len`, `tree` and `speculate` are eagle-aot's own and change no token. With `trace`, a
-    stream says which of its tokens were drafted. `logprobs_of` says whether log probabilities are
-    the model's or those of sampling.
+
+def request_fields() -> dict[str, Any]:
+    """Return pydantic's definitions of the parameters in `FIELDS`."""
+    definitions: dict[str, Any] = {}
+    for field in spec_fields(GenerationParams):
+        if field.name not in FIELDS:
+            continue
+        kind = strict(field.type)
+        if field.name in MAX_ITEMS:
+            kind = Annotated[kind, Field(max_length=MAX_ITEMS[field.name])]
+        if field.optional:
+            kind = kind | None
+        default = API_DEFAULTS.get(field.name, field.default)
+        definitions[API_NAMES.get(field.name, field.name)] = (
+            kind, Field(default, description=field.option.help)
+        )  # fmt: skip
+    return definitions
+
+
+if TYPE_CHECKING:
+
+    class SharedFields(Strict):
+        """The fields of `GenerationParams` that a request may have."""
+
+        n: int
+else:
+    SharedFields = create_model("SharedFields", __base__=Strict, **request_fields())
+
+
+class GenerationRequest(SharedFields):
+    """The parameters that both endpoints take: those of `FIELDS`, and these.
+
+    With `trace`, a stream says which of its tokens were drafted.
     """
 
     model: Annotated[str, Field(max_length=1024)]
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[StrictInt], Field(max_length=1024)] = []
-    temperature: StrictFloat = 1.0
-    top_p: StrictFloat = 1.0
-    top_k: StrictInt = 0
-    min_p: StrictFloat = 0.0
-    presence_penalty: StrictFloat = 0.0
-    frequency_penalty: StrictFloat = 0.0
-    repetition_penalty: StrictFloat = 1.0
-    logit_bias: Annotated[dict[int, StrictFloat], Field(max_length=1024)] = {}
-    allowed_token_ids: Annotated[list[StrictInt], Field(max_length=65536)] | None = None
-    min_tokens: StrictInt = 0
-    ignore_eos: StrictBool = False
-    seed: StrictInt | None = None
-    n: StrictInt = 1
     user: Annotated[str, Field(max_length=1024)] | None = None
-    speculate: StrictBool = True
-    chain_len: StrictInt | Literal["auto"] | None = None
     trace: StrictBool = False
-    logprobs_of: LogprobsOf = "model"
     tree: Annotated[str, Field(pattern=r"^\d{1,3},\d{1,3},\d{1,3}$")] | None = None
 
     @property
@@ -173,20 +207,18 @@ class GenerationRequest(Strict):
         """
         if self.stream_options is not None and not self.stream:
             raise SettingError("stream_options: needs stream: true")
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        same_names = PARAMETERS & type(self).model_fields.keys()
-        renamed = {
-            "top_k": max(self.top_k, 0),  # -1 is vLLM's "all"
-            "allowed_ids": self.allowed_token_ids,
-            "stop_texts": stops,
-            "stop_ids": self.stop_token_ids,
-            "max_new_tokens": max_new_tokens,
-            "logprobs": self.num_logprobs,
-            "prompt_logprobs": self.num_prompt_logprobs,
-            "reuse": True,
-        }
-        values = {name: getattr(self, name) for name in same_names} | renamed
-        return GenerationParams(**values).answers()
+        values = {name: getattr(self, API_NAMES.get(name, name)) for name in FIELDS}
+        values["top_k"] = max(values["top_k"], 0)  # -1 is vLLM's "all"
+        return GenerationParams(
+            **values,
+            echo=getattr(self, "echo", False),  # of completions
+            tree=self.tree,
+            stop_texts=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            max_new_tokens=max_new_tokens,
+            logprobs=self.num_logprobs,
+            prompt_logprobs=self.num_prompt_logprobs,
+            reuse=True,
+        ).answers()
 
 
 class ChatCompletionRequest(GenerationRequest):

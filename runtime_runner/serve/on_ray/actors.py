@@ -28,9 +28,12 @@ def gpus_of(manifest: Manifest) -> float:
 class Predictor:
     """An engine that Ray Data gives blocks of prompts."""
 
-    def __init__(self, artifact: Path, key: str, options: dict[str, Any]) -> None:
-        """`key` is that of `open_artifact`, `options` are those of `Runner.generate_many`."""
-        self._runner, self._options = open_artifact(artifact, key), options
+    def __init__(
+        self, artifact: Path, key: str, load: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        """`key` and `load` are those of `open_artifact`, `options` those of
+        `Runner.generate_many`."""
+        self._runner, self._options = open_artifact(artifact, key, **load), options
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
         """Answer the `prompt` of each row, which is JSON, with a line of JSON: the answer, or why

@@ -7,78 +7,68 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import track
 
-from eagle_aot.common.command import check_installed, eagle_command
+from eagle_aot.common.command import check_installed
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
+from eagle_aot.common.spec import Option, OptionsOf, spec_command
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.sampling.options import choice_of, choice_options
+from eagle_aot.runtime_runner.spec import ENGINE, GenerationSpec
 
 FAILED = b'{"error": '
 STARTS = b'{"prompt_tokens": ', FAILED
 """The beginnings of lines in a file of answers."""
 
 
-@eagle_command
-@click.argument("artifact", type=click.Path(path_type=Path))
-@click.argument("prompts_jsonl", type=click.Path(path_type=Path))
-@click.argument("answers_jsonl", type=click.Path(path_type=Path))
-@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="Engines, each with a GPU of its own where there are any.")  # fmt: skip
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=128, show_default=True)
-@click.option("--system", metavar="TEXT", help="The system's text, before each prompt.")
-@click.option("--raw-prompt", is_flag=True, help="Do not wrap prompts in the chat template.")
-@click.option("--stop-id", type=int, multiple=True, metavar="ID",
-              help="Stop at this token id too; may be repeated.")  # fmt: skip
-@click.option("--stop", multiple=True, metavar="TEXT",
-              help="End before this text; may be repeated.")  # fmt: skip
-@choice_options
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def main(
-    artifact: Path,
-    prompts_jsonl: Path,
-    answers_jsonl: Path,
-    replicas: int,
-    quiet: bool,
-    **options: Any,
-) -> None:
+class BatchSpec(GenerationSpec, kw_only=True, frozen=True):
+    """What to answer with how many engines, and where to write the answers."""
+
+    prompts_jsonl: Path
+    answers_jsonl: Path
+    flags: Annotated[dict[str, Any], OptionsOf(GenerationParams, without=("n",))] = msgspec.field(
+        default_factory=dict
+    )
+    replicas: Annotated[
+        int,
+        Option("Engines, each with a GPU of its own where there are any.", ENGINE, "N", least=1),
+    ] = 1
+    quiet: Annotated[bool, Option("Print nothing but errors.")] = False
+
+
+@spec_command(BatchSpec)
+def main(spec: BatchSpec) -> None:
     """Answer PROMPTS_JSONL, as eagle-run reads it, into ANSWERS_JSONL: a line for each prompt, in
     their order, as eagle-run --json writes it. Repeat the command to continue where it stopped.
     """
     check_installed("ray", extra="ray")
-    prompts = read_prompts(None, None, prompts_jsonl)
+    prompts, answers = read_prompts(None, None, spec.prompts_jsonl), spec.answers_jsonl
     console = Console(stderr=True)
-    hidden = quiet or not console.is_terminal
-    values = generation_options(options)
-    parameters = GenerationParams(**values)
-    with appending(answers_jsonl) as file:
-        done = whole_lines(answers_jsonl)
-        check_same(answers_jsonl, parameters)
+    hidden = spec.quiet or not console.is_terminal
+    parameters = GenerationParams(**spec.generation)
+    if parameters.n > 1:
+        raise SettingError(f"n {parameters.n}: a prompt has one line: use eagle-run for more")
+    with appending(answers) as file:
+        done = whole_lines(answers)
+        check_same(answers, parameters)
         if done > len(prompts):
             raise SettingError(
-                f"{answers_jsonl}: has {done} answers, {prompts_jsonl} {len(prompts)} prompts: "
+                f"{answers}: has {done} answers, {spec.prompts_jsonl} {len(prompts)} prompts: "
                 "name the file that they belong to"
             )
-        lines = answer_lines(artifact.resolve(), prompts[done:], replicas, values)
+        lines = answer_lines(spec, prompts[done:])
         remaining = len(prompts) - done
         for line in track(lines, "answers", total=remaining, console=console, disable=hidden):
             file.write(line.encode() + b"\n")
             file.flush()
-    if not quiet:
-        click.echo(f"{answers_jsonl}: {remaining} answers, after {done} that it had", err=True)
-    raise_failures(answers_jsonl)
-
-
-def generation_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of `Runner.generate` that the command line has."""
-    same_names = "max_new_tokens", "system", "raw_prompt", "ignore_eos", "echo"
-    stops = {"stop_ids": options["stop_id"], "stop_texts": options["stop"]}
-    return {name: options[name] for name in same_names} | stops | choice_of(options)
+    if not spec.quiet:
+        click.echo(f"{answers}: {remaining} answers, after {done} that it had", err=True)
+    raise_failures(answers)
 
 
 @contextmanager
@@ -136,9 +126,7 @@ def raise_failures(path: Path) -> None:
         raise EagleError(f"{path}: {len(failed)} of {len(lines)} failed: line {failed[0]}: {first}")
 
 
-def answer_lines(
-    artifact: Path, prompts: Sequence[Prompt], replicas: int, options: dict[str, Any]
-) -> Iterator[str]:
+def answer_lines(spec: BatchSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
     """Yield a line for each prompt, in their order. When an engine dies, a new one is started and
     its block of prompts answered again, as often as necessary: Ray Data's default, which has no
     argument."""
@@ -151,7 +139,9 @@ def answer_lines(
     from eagle_aot.artifact.verified import forget
     from eagle_aot.runtime_runner.serve.on_ray.actors import Predictor, gpus_of
 
-    manifest, key = Manifest.read(artifact), secrets.token_hex()
+    artifact, key = spec.artifact.resolve(), secrets.token_hex()
+    manifest = Manifest.read(artifact)
+    load = {"executor": spec.executor, "drafter": spec.drafter}
     ray.init(include_dashboard=False, logging_level="warning", ignore_reinit_error=True)
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -159,9 +149,9 @@ def answer_lines(
     rows = ray.data.from_items([{"prompt": json.dumps(prompt)} for prompt in prompts])
     answers = rows.map_batches(
         Predictor,
-        fn_constructor_args=(artifact, key, options),
+        fn_constructor_args=(artifact, key, load, spec.generation),
         batch_size=4 * manifest.max_batch_size,
-        compute=ray.data.ActorPoolStrategy(size=replicas),
+        compute=ray.data.ActorPoolStrategy(size=spec.replicas),
         num_gpus=gpus_of(manifest),
     )
     for row in answers.iter_rows():

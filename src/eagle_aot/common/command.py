@@ -5,6 +5,7 @@ import importlib.util
 import logging
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -19,8 +20,18 @@ from eagle_aot.common.text import one_line
 
 
 class Command(click.Command):
-    """A command whose --help groups its options, and whose every write to a full disk fails in one
-    line, that of --help and --version included."""
+    """A command whose --help groups its options, which refuses an option of one value that is given
+    twice, and whose every write to a full disk fails in one line, that of --help and --version
+    included."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises UsageError for an option of one value that is given twice."""
+        _, _, order = self.make_parser(context).parse_args(list(args))
+        options = (p for p in order if isinstance(p, click.Option) and not p.is_flag)
+        counts = Counter(option.opts[0] for option in options if not option.multiple)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise click.UsageError(f"{twice[0]}: given twice, and takes one value", context)
+        return super().parse_args(context, args)
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under the headings of their groups, in the order of the options."""

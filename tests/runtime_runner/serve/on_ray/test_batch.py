@@ -21,7 +21,7 @@ ANSWER = '{"prompt_tokens": 1, "text": "a"}\n'
 def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of answers; one line, the same for each prompt, takes the place of Ray."""
 
-    def answer_lines(artifact: Path, prompts: Sequence[Any], *rest: Any) -> Iterator[str]:
+    def answer_lines(spec: batch.BatchSpec, prompts: Sequence[Any]) -> Iterator[str]:
         return (ANSWER.strip() if prompt else '{"error": "empty"}' for prompt in prompts)
 
     monkeypatch.setattr(batch, "answer_lines", answer_lines)
@@ -77,20 +77,27 @@ def test_drawn_seeds_may_differ_and_a_requested_one_may_not(answer: Path) -> Non
 
 
 def test_sampling_options_are_those_of_eagle_run(answer: Path) -> None:
-    words = ("--logit-bias 5=-1.5 --allow-id 5 --allow-id 6 --stop x --stop-id 2 --top-k 3 "
-             "--ignore-eos --min-tokens 1 --logprobs 2 --echo")  # fmt: skip
+    values = {"logit_bias": {"5": -1.5}, "allowed_ids": [5, 6], "stop_ids": [2], "top_k": 9,
+              "min_tokens": 1, "echo": True}  # fmt: skip
+    words = "--stop", "x", "--top-k", "3", "--ignore-eos", "--logprobs", "2"
     parameters = GenerationParams(
         logit_bias={5: -1.5}, allowed_ids=(5, 6), stop_texts=("x",), stop_ids=(2,), top_k=3,
         ignore_eos=True, min_tokens=1, logprobs=2, echo=True,
     )  # fmt: skip
     stored = json.dumps({"prompt_tokens": 1, "parameters": parameters.to_json()}) + "\n"
     answer.write_text(stored)
-    assert run(answer, "a", "b", options=words.split()).exit_code == 0
+    assert run(answer, "a", "b", options=["--params", json.dumps(values), *words]).exit_code == 0
     assert answer.read_text() == stored + ANSWER
 
 
 def test_invalid_parameters_leave_no_file(answer: Path) -> None:
     refuses(run(answer, "a", options=["--temperature", "-1"]), "temperature -1.0")
+    assert not answer.exists()
+
+
+def test_several_answers_to_a_prompt_are_refused(answer: Path) -> None:
+    refuses(run(answer, "a", options=["--params", '{"n": 2}']), "n 2: a prompt has one line")
+    assert run(answer, "a", options=["--n", "2"]).exit_code == 2
     assert not answer.exists()
 
 
@@ -121,8 +128,10 @@ def test_a_refused_prompt_does_not_stop_the_others(
             yield SimpleNamespace(to_json=lambda answer=answer: answer)
 
     runner = SimpleNamespace(generate_many=generate_many)
-    monkeypatch.setattr(actors, "open_artifact", lambda artifact, key: runner)
+    monkeypatch.setattr(actors, "open_artifact", lambda artifact, key, drafter: runner)
     rows = {"prompt": [json.dumps(prompt) for prompt in ("a", "", "c")]}
-    answers = actors.Predictor("artifact", "key", {"max_new_tokens": 4})(rows)["answer"]
+    answers = actors.Predictor("artifact", "key", {"drafter": "ngram"}, {"max_new_tokens": 4})(
+        rows
+    )["answer"]
     objects = [json.loads(answer) for answer in answers]
     assert objects == [{"text": "a"}, {"error": "the prompt is empty"}, {"text": "c"}]
