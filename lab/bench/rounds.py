@@ -1,7 +1,6 @@
 """`eagle-bench --part rounds`: what the parts of a round cost, in ratios within one run."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import click
