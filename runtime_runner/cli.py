@@ -88,13 +88,13 @@ class RunSpec(GenerationSpec, kw_only=True, frozen=True):
         if (self.images or self.image_tokens) and self.prompts_jsonl is not None:
             raise click.UsageError("--image goes with --prompt, --prompt-file and --chat: the "
                                    "lines of --prompts-jsonl name images of their own")  # fmt: skip
-        if self.batch_size is not None and self.prompts_jsonl is None:
-            raise click.UsageError("--batch-size goes with --prompts-jsonl")
         sources = self.prompt, self.prompt_file, self.prompts_jsonl
         if sum(source is not None for source in sources) != 1:
             raise click.UsageError(
                 "give one of --prompt, --prompt-file, --prompts-jsonl and --chat"
             )
+        if self.batch_size is not None and self.prompts_jsonl is None:
+            raise click.UsageError("--batch-size goes with --prompts-jsonl")
         return read_prompts(*sources)
 
     def _flag(self, name: str) -> str:

@@ -1,0 +1,59 @@
+"""The options of eagle-run, without an artifact."""
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from eagle_aot.common.spec import spec_command
+from eagle_aot.runtime_runner.cli import RunSpec, main
+
+
+def parse(*words: str) -> RunSpec:
+    specs: list[RunSpec] = []
+    result = CliRunner().invoke(spec_command(RunSpec)(specs.append), ["artifact", *words])
+    assert result.exit_code == 0, result.output
+    return specs[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "generation"),
+    [
+        ((), {}),
+        (("--temperature", "0"), {"temperature": 0.0}),
+        (("--no-speculation", "--chain-len", "auto"), {"speculate": False, "chain_len": "auto"}),
+        (("--params", '{"logit_bias": {"42": -1.5}}'), {"logit_bias": {42: -1.5}}),
+        (("--params", '{"top_k": 5, "n": 2}', "--top-k", "0"), {"top_k": 0, "n": 2}),
+    ],
+)
+def test_generation_has_the_fields_that_were_given_and_flags_replace_params(
+    words: tuple[str, ...], generation: dict[str, Any]
+) -> None:
+    assert parse(*words).generation == generation
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--batch-size", "2"), "--prompt-file, --prompts-jsonl and --chat"),
+        (("--prompt", "a", "--batch-size", "2"), "--batch-size goes with --prompts-jsonl"),
+        (("--prompt", "a", "--logprobs", "2"), "--logprobs goes with --json"),
+        (("--prompt", "a", "--params", '{"logprobs": 2}'), "logprobs goes with --json"),
+        (("--chat", "--n", "2"), "leave out --n"),
+        (("--chat", "--params", '{"echo": true}'), "leave out echo"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused_before_the_artifact_is_opened(
+    words: tuple[str, ...], line: str
+) -> None:
+    result = CliRunner().invoke(main, ["none", *words])
+    assert result.exit_code == 2 and line in result.stderr.splitlines()[-1]
+
+
+def test_there_are_at_most_32_flags_in_groups() -> None:
+    options = [option for option in main.params if isinstance(option, click.Option)]
+    assert len(options) <= 32
+    text = CliRunner().invoke(main, ["--help"]).output
+    for group in ("Prompt", "Generation", "Engine", "Speculation", "Output"):
+        assert f"\n{group}:\n" in text
