@@ -83,7 +83,7 @@ def report_caches(manifest: Manifest) -> None:
     """Print the bytes of a sequence, and how many sequences fit into this machine's memory."""
     import torch
 
-    from eagle_aot.common.device_memory import free_bytes
+    from eagle_aot.common.memory import free_bytes
 
     caches = CacheBytes.of(manifest)
     assert caches is not None, "an export records them"

@@ -1,4 +1,4 @@
-"""`encode_image_N`: a picture becomes up to N rows of a prompt, one method for each N."""
+"""`encode_image_N`: turns an image into up to N rows of a prompt, one method for each N."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,11 +16,11 @@ from eagle_aot.targets.gemma4.vision import Gemma4Vision
 ATEN = torch.ops.aten
 
 
-class EncodeImage(nn.Module):
-    """pixel_values float32 [1, P, 3 * S * S] and position_ids int64 [1, P, 2] of P patches of S
-    pixels square, as transformers' processor gives them.
+class EncodeImageMethod(nn.Module):
+    """Encodes an image: pixel_values float32 [1, P, 3 * S * S] and position_ids int64 [1, P, 2] of
+    P patches of S pixels square, as transformers' processor gives them.
 
-    Returns embeddings [1, N, H], of which the first are the picture's.
+    Returns embeddings [1, N, H]; the image's are the first, the rest is padding.
     """
 
     def __init__(self, vision: Gemma4Vision, streams_keys: bool) -> None:
@@ -31,31 +31,33 @@ class EncodeImage(nn.Module):
         return self.vision(pixel_values, position_ids, self.streams_keys)
 
 
-def encoding(pair: Pair, lengths: MethodLengths, streams_keys: bool) -> dict[str, MethodSpec]:
-    """One for each number of rows that a picture may take; none without a tower.
+def encode_image_specs(
+    pair: Pair, lengths: MethodLengths, streams_keys: bool
+) -> dict[str, MethodSpec]:
+    """Return a method for each number of rows that an image may take; none without an encoder.
 
-    With `streams_keys` patches attend through the operator made for prompts, where it serves them.
+    With `streams_keys` patches attend through the project's operator for prompts if it has a kernel
+    for them.
     """
     if pair.vision is None:
         return {}
-    module = EncodeImage(pair.vision, streams_keys)
-    counts = lengths.image_tokens
-    return {encode_image(count): encode_spec(module, count) for count in counts}
+    module = EncodeImageMethod(pair.vision, streams_keys)
+    return {encode_image(rows): encode_image_spec(module, rows) for rows in lengths.image_tokens}
 
 
-def encode_spec(module: EncodeImage, count: int) -> MethodSpec:
-    """Of pictures of up to `count` rows; of a size that does not vary."""
+def encode_image_spec(module: EncodeImageMethod, rows: int) -> MethodSpec:
+    """Return the method for images of up to `rows` rows; no dimension of it varies."""
     config = module.vision.config
-    patches = config.patches(count)
-    places = torch.full((1, patches, 2), -1)
-    places[0, : config.patches(1)] = 0
+    patches = config.patches(rows)
+    position_ids = torch.full((1, patches, 2), -1)
+    position_ids[0, : config.patches(1)] = 0
     return MethodSpec(
         module=module,
         inputs={
             "pixel_values": (torch.zeros(1, patches, config.patch_values), {}),
-            "position_ids": (places, {}),
+            "position_ids": (position_ids, {}),
         },
-        outputs={"embeddings": (FEATURES, (1, count, WIDTH))},
+        outputs={"embeddings": (FEATURES, (1, rows, WIDTH))},
         writes=frozenset(),
         min_rows=patches,
         max_rows=patches,
@@ -84,4 +86,4 @@ DECOMPOSITIONS: Mapping[OpOverload, Callable[..., Any]] = {
     ATEN.one_hot.default: _one_hot,
     ATEN.max.dim: _largest,
 }
-"""What transformers' tower is written in and a GPU's program has no kernel for."""
+"""Operators of transformers' encoder for which the CUDA backend has no kernel."""

@@ -122,8 +122,8 @@ def describe_draft(spec: DraftSpec) -> None:
     from eagle_aot.export.drafters.files import HeadCheckpoint
     from eagle_aot.export.drafters.registry import HEADS, name_of_kind
     from eagle_aot.export.drafters.report_lines import line
-    from eagle_aot.export.drafters.taps import checked_tap_layers
     from eagle_aot.export.drafters.target_facts import TargetFacts
+    from eagle_aot.export.spec import checked_tap_layers
 
     taps = None if spec.tap_layers is None else checked_tap_layers(spec.tap_layers)
     facts = TargetFacts.find(spec.target_dir, spec.target_model)

@@ -1,4 +1,4 @@
-"""How many rows each method takes, checked before anything is loaded."""
+"""The number of rows that each method takes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ DEFAULT_CHAIN_LEN = 4
 
 @dataclass(frozen=True, slots=True)
 class MethodLengths:
-    """Rows that each method accepts: inclusive ranges, none on both sides of the INT4 dispatch.
+    """The rows that each method accepts: inclusive bounds, so that a method's INT4 linears use one
+    kernel only.
 
-    `max_batch_size` is the number of sequences that the caches hold, `image_tokens` are the rows
-    that a picture may take, the default first, none where prompts have no pictures.
+    `max_batch_size` is the number of sequences that the caches hold. `image_tokens` are the rows
+    that an image may take, the default first; it is empty if prompts contain no images.
     """
 
     max_rows: int
@@ -26,7 +27,7 @@ class MethodLengths:
 
     @property
     def max_draft(self) -> int:
-        """Rows of one sequence: a drafter is shown a whole chunk of a prompt at once."""
+        """Rows of one sequence in a drafter's method, which takes a whole prompt chunk at once."""
         return max(self.max_prefill, self.max_rows)
 
 
@@ -36,12 +37,12 @@ def check_chain_len(chain_len: int) -> None:
         raise SettingError(f"--chain-len {chain_len}: must be in [1, {MAX_CHAIN_LEN}]")
 
 
-def drafts_of_a_round(requested: int | None, proposed: int | None) -> int:
-    """Those asked for, else what a drafter's checkpoint proposes, else a default. Raises as
-    `check_chain_len` does."""
-    chosen = requested or proposed or DEFAULT_CHAIN_LEN
-    check_chain_len(chosen)
-    return chosen
+def choose_chain_len(requested: int | None, proposed: int | None) -> int:
+    """Return the requested number of drafts per round, otherwise the one that the drafter's
+    checkpoint proposes, otherwise a default. Raises as `check_chain_len` does."""
+    chain_len = requested or proposed or DEFAULT_CHAIN_LEN
+    check_chain_len(chain_len)
+    return chain_len
 
 
 def check_max_batch_size(sequences: int) -> None:
@@ -51,7 +52,8 @@ def check_max_batch_size(sequences: int) -> None:
 
 
 def check_image_tokens(image_tokens: Sequence[int]) -> None:
-    """Raise SettingError unless a picture may take so many rows, each number named once."""
+    """Raise SettingError unless these are numbers of rows that an image may take, without
+    duplicates."""
     unknown = [count for count in image_tokens if count not in SOFT_TOKENS]
     if unknown or not image_tokens or len(set(image_tokens)) < len(image_tokens):
         raise SettingError(
@@ -68,11 +70,11 @@ def method_lengths(
     chunk: int = 0,
     image_tokens: tuple[int, ...] = (),
 ) -> MethodLengths:
-    """The lengths to export for a target.
+    """Return the lengths to export for a target.
 
-    A chunk of a prompt is no longer than what ring caches take at once, which is `chunk` rows where
-    that is more than a window, and shorter than the context. Raises SettingError when no length is
-    left, and where a picture does not fit into a chunk.
+    A prompt chunk is shorter than the context, and no longer than what ring caches take at once: a
+    window, or `chunk` rows if that is more. Raises SettingError if no length is left, and if an
+    image does not fit into a chunk.
     """
     check_max_batch_size(max_batch_size)
     largest = min(max_prefill, max_seq_len - 1)
@@ -85,7 +87,7 @@ def method_lengths(
         )
     if image_tokens and max(image_tokens) > largest:
         raise SettingError(
-            f"a picture of {max(image_tokens)} rows lies whole in one prefill chunk, which has "
-            f"{largest} at most: raise --max-prefill or --max-seq-len, or lower --image-tokens"
+            f"an image of {max(image_tokens)} rows must fit into one prefill chunk, which has at "
+            f"most {largest}: raise --max-prefill or --max-seq-len, or lower --image-tokens"
         )
     return MethodLengths(MAX_ROWS, MIN_PREFILL, largest, max_batch_size, image_tokens)

@@ -1,4 +1,4 @@
-"""What a method of an artifact is: a module, what it takes and returns, and what it may touch."""
+"""The specification of an artifact's method: its module, inputs, outputs and written buffers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.step import TAIL, chain_tail
 
 BATCH, ROWS, WIDTH = "batch", "rows", "width"
-"""Sizes that are no number: sequences, rows of a sequence, and any that does not vary."""
+"""Symbolic sizes: sequences, rows of a sequence, and any size that does not vary."""
 
 LOGITS, FEATURES = "logits", "features"
 IS_IMAGE = "is_image"
-"""The input that says which rows of a draft head's prompt hold a row of an image."""
+"""The input that marks the rows of a draft head's prompt that contain rows of an image."""
 
 TYPICAL_ROWS = 8
-"""Of a step, over all its sequences: what methods are traced and tuned at."""
+"""Rows of a step, over all its sequences, at which methods are traced and tuned."""
 
 Input = tuple[Tensor, Mapping[int, str]]
-"""An example, and what those of its dimensions count that vary."""
+"""An example tensor, and the symbolic size of each dimension that varies."""
 
 Form = tuple[str, tuple[object, ...]]
-"""A dtype, or FEATURES for any of floating point, and sizes."""
+"""A dtype, or FEATURES for any floating-point dtype, and sizes, which may be symbolic."""
 
 ALL_ROWS: dict[str, Form] = {
     LOGITS: ("float32", (BATCH, ROWS, WIDTH)),
@@ -35,12 +35,12 @@ LAST_ROW: dict[str, Form] = {
     LOGITS: ("float32", (1, 1, WIDTH)),
     FEATURES: (FEATURES, (1, ROWS, WIDTH)),
 }
-"""What methods return: logits, never ids, which the runner chooses; and features, if anyone reads
-them."""
+"""What methods return: logits, never ids, because the runner chooses tokens; and features, if the
+drafter reads some."""
 
 
-def returned(forms: Mapping[str, Form], tap_layers: Sequence[int]) -> dict[str, Form]:
-    """Those of a target's method: features are for drafters that read some boundaries."""
+def target_outputs(forms: Mapping[str, Form], tap_layers: Sequence[int]) -> dict[str, Form]:
+    """Return the outputs of a target's method: features only for a drafter that reads taps."""
     return {name: form for name, form in forms.items() if name != FEATURES or tap_layers}
 
 
@@ -48,11 +48,10 @@ def returned(forms: Mapping[str, Form], tap_layers: Sequence[int]) -> dict[str, 
 class MethodSpec:
     """One method of an artifact, ready to be traced.
 
-    `inputs` are by name, in the order of the module's signature, `outputs` by what they are.
-    `writes` names the buffers that it writes, all of them. `min_rows` and `max_rows` bound the rows
-    of a sequence, both inclusive. A method of `few_rows` reads each weight once for all of them;
-    one that `splits_keys` reads caches with the operator for as many rows, and nothing else. Once
-    traced, operators of `decompositions` are what those say instead.
+    `inputs` are in the order of the module's signature. `writes` names every buffer that the method
+    writes. `min_rows` and `max_rows` bound the rows of a sequence, both inclusive. A method of
+    `few_rows` reads each weight once for all rows. With `splits_keys` it reads caches only by the
+    project's operator for its number of rows. `decompositions` are applied after tracing.
     """
 
     module: nn.Module
@@ -67,40 +66,39 @@ class MethodSpec:
 
     @property
     def varies(self) -> bool:
-        """Whether the number of rows does."""
+        """Whether the number of rows varies."""
         return any(ROWS in varies.values() for _, varies in self.inputs.values())
 
     @property
     def takes_batches(self) -> bool:
-        """Whether rows may be of several sequences."""
+        """Whether rows may belong to several sequences."""
         return any(BATCH in varies.values() for _, varies in self.inputs.values())
 
     @property
     def forms(self) -> dict[str, Form]:
-        """Of the inputs."""
-        return {name: form_of(*given) for name, given in self.inputs.items()}
+        """The dtype and sizes of each input."""
+        return {name: _form(*example) for name, example in self.inputs.items()}
 
 
-def form_of(example: Tensor, varies: Mapping[int, str]) -> Form:
-    """An input's, of any length."""
-    sizes = tuple(varies.get(at, size) for at, size in enumerate(example.shape))
+def _form(example: Tensor, varies: Mapping[int, str]) -> Form:
+    sizes = tuple(varies.get(dim, size) for dim, size in enumerate(example.shape))
     return str(example.dtype).removeprefix("torch."), sizes
 
 
 def caches_of(pair: nn.Module, owner: str) -> frozenset[str]:
-    """The buffers of all caches of a pair's `owner`, "target" or "draft".
+    """Return the names of all cache buffers of a pair's `owner`, "target" or "draft".
 
-    ExecuTorch's CUDA backend knows a cache, which takes no room while it compiles, by `kv_cache` in
-    its name alone: modules of caches are called that.
+    A cache's module is called `kv_cache`: by this name ExecuTorch's CUDA backend recognises caches,
+    for which it allocates no memory while it compiles.
     """
     caches = [path for path, module in pair.named_modules() if isinstance(module, KVCache)]
     assert all(path.endswith("kv_cache") for path in caches), caches
-    own = [path for path in caches if path.startswith(f"{owner}.")]
-    return frozenset(f"{path}.{buffer}" for path in own for buffer in ("k", "v"))
+    owned = [path for path in caches if path.startswith(f"{owner}.")]
+    return frozenset(f"{path}.{buffer}" for path in owned for buffer in ("k", "v"))
 
 
 def prompt_inputs(rows: int) -> dict[str, Input]:
-    """Of a chunk of so many rows."""
+    """Return the inputs of a prompt chunk of `rows` rows."""
     return {
         "tokens": (torch.zeros(1, rows, dtype=torch.int64), {1: ROWS}),
         "input_pos": (torch.arange(rows), {0: ROWS}),
@@ -108,8 +106,8 @@ def prompt_inputs(rows: int) -> dict[str, Input]:
     }
 
 
-def given_inputs(rows: int, width: int, dtype: torch.dtype) -> dict[str, Input]:
-    """Rows of such a chunk that are no tokens', and up to where they see."""
+def embeds_inputs(rows: int, width: int, dtype: torch.dtype) -> dict[str, Input]:
+    """Return the inputs of a prompt chunk whose rows may be embeddings, as `ChunkEmbeds` says."""
     return {
         "embeddings": (torch.zeros(1, rows, width, dtype=dtype), {1: ROWS}),
         "last_visible": (torch.full((rows,), -1), {0: ROWS}),
@@ -117,7 +115,7 @@ def given_inputs(rows: int, width: int, dtype: torch.dtype) -> dict[str, Input]:
 
 
 def copy_inputs(rows: int) -> dict[str, Input]:
-    """Of so many rows, from one sequence to another."""
+    """Return the inputs of a method that copies `rows` rows from one sequence to another."""
     return {
         "input_pos": (torch.arange(rows), {0: ROWS}),
         "source": (torch.zeros(1, dtype=torch.int64), {}),
@@ -126,7 +124,7 @@ def copy_inputs(rows: int) -> dict[str, Input]:
 
 
 def step_inputs(batch: int) -> dict[str, Input]:
-    """Of a step of at most so many sequences."""
+    """Return the inputs of a step of at most `batch` sequences."""
     positions = torch.zeros(typical_shape(batch), dtype=torch.int64)
     positions += torch.arange(positions.shape[1])
     by_row = {0: BATCH, 1: ROWS}
@@ -139,20 +137,20 @@ def step_inputs(batch: int) -> dict[str, Input]:
 
 
 def moves_input(batch: int) -> dict[str, Input]:
-    """What is moved before a step of at most so many sequences."""
+    """Return the input for the slots that are moved before a step of at most `batch` sequences."""
     return {"moves": (torch.full((typical_shape(batch)[0], TAIL), -1), {0: BATCH})}
 
 
 def features_input(batch: int, width: int, dtype: torch.dtype) -> dict[str, Input]:
-    """A feature for each row of a step of at most so many sequences."""
+    """Return the input for the feature of each row of a step of at most `batch` sequences."""
     features = torch.zeros(*typical_shape(batch), width, dtype=dtype)
     return {"features": (features, {0: BATCH, 1: ROWS})}
 
 
 def typical_shape(batch: int) -> tuple[int, int]:
-    """Sequences and rows of each of a typical step where there may be `batch` sequences.
+    """Return the sequences, and the rows of each, of a typical step of at most `batch` sequences.
 
-    A dimension that varies must be traced at 2 or more.
+    A dimension that varies must be traced with a size of at least 2.
     """
     sequences = min(batch, 2)
     return sequences, TYPICAL_ROWS // sequences

@@ -1,4 +1,4 @@
-"""What is traced: the target's methods, and those that its drafter brings."""
+"""The methods of an artifact: the target's, and those that its drafter adds; and their tracing."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,24 +9,26 @@ from torch.export import Dim, ExportedProgram
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY
 from eagle_aot.export.drafters.registry import kind_of
-from eagle_aot.export.encode_image import encoding
+from eagle_aot.export.encode_image import encode_image_specs
 from eagle_aot.export.lengths import MethodLengths
+from eagle_aot.export.lowering.backend import multiprocessors
 from eagle_aot.export.method_spec import (
     ALL_ROWS,
     BATCH,
     LAST_ROW,
     ROWS,
-    Input,
     MethodSpec,
     caches_of,
     copy_inputs,
-    given_inputs,
+    embeds_inputs,
     moves_input,
     prompt_inputs,
-    returned,
     step_inputs,
+    target_outputs,
 )
 from eagle_aot.export.pair import Method, Pair
+from eagle_aot.export.prepare.dense_rows import read_dense_weights_once
+from eagle_aot.export.spec import CUDA
 from eagle_aot.targets.decoder.cache_views import copy_rows
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.step import (
@@ -39,11 +41,11 @@ from eagle_aot.targets.step import (
 from eagle_aot.triton_kernels.int4_gemm import set_matvec_max_m
 
 
-class Prefill(Method):
-    """A prompt's chunk: tokens int64 [1, T], input_pos int64 [T], sequence int64 [1].
+class PrefillMethod(Method):
+    """Runs a prompt chunk: tokens int64 [1, T], input_pos int64 [T], sequence int64 [1].
 
-    Returns logits float32 [1, 1, V] of the last row and the feature of every row [1, T, H], for a
-    drafter that reads any.
+    Returns logits float32 [1, 1, V] of the last row, and features [1, T, H] if the drafter reads
+    some.
     """
 
     def forward(self, tokens: Tensor, input_pos: Tensor, sequence: Tensor) -> tuple[Tensor, ...]:
@@ -52,9 +54,9 @@ class Prefill(Method):
         return logits, *self.features(taps)
 
 
-class PrefillGiven(Method):
-    """The same of a chunk whose rows may be given as `ChunkEmbeds` says: embeddings [1, T, H] and
-    last_visible int64 [T]."""
+class PrefillEmbedsMethod(Method):
+    """Runs a prompt chunk as `PrefillMethod` does. Its rows may be embeddings, as `ChunkEmbeds`
+    says: embeddings [1, T, H] and last_visible int64 [T]."""
 
     def forward(
         self,
@@ -70,10 +72,10 @@ class PrefillGiven(Method):
         return logits, *self.features(taps)
 
 
-class TargetVerify(Method):
-    """Decided tokens and their drafts: tokens int64 [B, T] of a `Step`.
+class TargetVerifyMethod(Method):
+    """Runs decided tokens and their drafts: tokens int64 [B, T], the rows of a `Step`.
 
-    Returns logits float32 [B, T, V] and features [B, T, H], for a drafter that reads any. T = 1 is
+    Returns logits float32 [B, T, V], and features [B, T, H] if the drafter reads some. T = 1 is
     plain decoding.
     """
 
@@ -83,14 +85,14 @@ class TargetVerify(Method):
         step = Step(positions, sequences, tail, moves, self.splits_keys)
         logits, taps = self.target.run(tokens, step)
         features = self.features(one_row_of_rows(taps))
-        return logits, *(rows_of_sequences(one, tokens) for one in features)
+        return logits, *(rows_of_sequences(feature, tokens) for feature in features)
 
 
-class CopyRows(Method):
-    """Rows that a sequence takes over from another: input_pos int64 [T], `source` int64 [1] and
-    `sequence` int64 [1], which is another one.
+class CopyRowsMethod(Method):
+    """Copies rows of the target's and the drafter's caches from one sequence to another: input_pos
+    int64 [T], `source` int64 [1] and `sequence` int64 [1].
 
-    Of the target's caches and the drafter's. Returns int64 [1], the position behind the last.
+    Returns int64 [1], the position after the last one.
     """
 
     def forward(self, input_pos: Tensor, source: Tensor, sequence: Tensor) -> Tensor:
@@ -103,55 +105,61 @@ class CopyRows(Method):
 def method_specs(
     pair: Pair, lengths: MethodLengths, splits_keys: bool = False
 ) -> dict[str, MethodSpec]:
-    """All methods of an artifact, in the order of their use.
+    """Return all methods of an artifact, in the order of their use.
 
-    With `splits_keys` all attend through the operators made for few rows and for prompts, as far as
-    these serve a drafter's caches.
+    With `splits_keys` methods attend through the project's operators; a drafter's do if the
+    operators have kernels for its caches.
     """
-    caches, batch = caches_of(pair, "target"), lengths.max_batch_size
-    reads_pictures = bool(lengths.image_tokens)
-    prefill = MethodSpec(
-        module=(PrefillGiven if reads_pictures else Prefill)(pair, splits_keys),
-        inputs=prompt_inputs(lengths.max_prefill) | given_rows(pair, lengths),
-        outputs=returned(LAST_ROW, pair.draft.tap_layers),
-        writes=caches,
+    return {
+        PREFILL: prefill_spec(pair, lengths, splits_keys),
+        TARGET_VERIFY: verify_spec(pair, lengths, splits_keys),
+        **kind_of(pair.draft).methods(pair, lengths, splits_keys),
+        **copy_rows_specs(pair, lengths, splits_keys),
+        **encode_image_specs(pair, lengths, splits_keys),
+    }
+
+
+def prefill_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> MethodSpec:
+    """Return `prefill`, which takes embeddings of images, too, if prompts may contain images."""
+    module: Method = PrefillMethod(pair, splits_keys)
+    inputs = prompt_inputs(lengths.max_prefill)
+    if lengths.image_tokens:
+        module = PrefillEmbedsMethod(pair, splits_keys)
+        target = pair.target
+        inputs |= embeds_inputs(lengths.max_prefill, target.hidden_size, target.dtype)
+    return MethodSpec(
+        module=module,
+        inputs=inputs,
+        outputs=target_outputs(LAST_ROW, pair.draft.tap_layers),
+        writes=caches_of(pair, "target"),
         min_rows=lengths.min_prefill,
         max_rows=lengths.max_prefill,
         few_rows=False,
         splits_keys=splits_keys,
     )
-    verify = MethodSpec(
-        module=TargetVerify(pair, splits_keys),
+
+
+def verify_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> MethodSpec:
+    """Return `target_verify`."""
+    batch = lengths.max_batch_size
+    return MethodSpec(
+        module=TargetVerifyMethod(pair, splits_keys),
         inputs=step_inputs(batch) | moves_input(batch),
-        outputs=returned(ALL_ROWS, pair.draft.tap_layers),
-        writes=caches,
+        outputs=target_outputs(ALL_ROWS, pair.draft.tap_layers),
+        writes=caches_of(pair, "target"),
         min_rows=1,
         max_rows=lengths.max_rows,
         few_rows=True,
         splits_keys=splits_keys,
     )
-    return {
-        PREFILL: prefill,
-        TARGET_VERIFY: verify,
-        **kind_of(pair.draft).methods(pair, lengths, splits_keys),
-        **copying(pair, lengths, splits_keys),
-        **encoding(pair, lengths, splits_keys),
-    }
 
 
-def given_rows(pair: Pair, lengths: MethodLengths) -> dict[str, Input]:
-    """What a prompt's chunk takes besides where there may be pictures in it."""
-    if not lengths.image_tokens:
-        return {}
-    return given_inputs(lengths.max_prefill, pair.target.hidden_size, pair.target.dtype)
-
-
-def copying(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
-    """`copy_rows`, where there are several sequences; by an operator of its own as are others."""
+def copy_rows_specs(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
+    """Return `copy_rows` if the caches hold several sequences."""
     if lengths.max_batch_size == 1:
         return {}
     spec = MethodSpec(
-        module=CopyRows(pair, splits_keys),
+        module=CopyRowsMethod(pair, splits_keys),
         inputs=copy_inputs(lengths.max_prefill),
         outputs={"copied": ("int64", (1,))},
         writes=caches_of(pair, "target") | caches_of(pair, "draft"),
@@ -162,15 +170,20 @@ def copying(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
     return {COPY_ROWS: spec}
 
 
-def export_methods(
-    specs: Mapping[str, MethodSpec], max_batch_size: int
+def trace_methods(
+    methods: Mapping[str, MethodSpec], max_batch_size: int, backend: str
 ) -> dict[str, ExportedProgram]:
-    """Trace every method. Raises what `torch.export` raises."""
-    return {name: trace_method(spec, max_batch_size) for name, spec in specs.items()}
+    """Trace all methods into graphs for the backend. Raises what `torch.export` raises."""
+    programs = {name: trace_method(method, max_batch_size) for name, method in methods.items()}
+    if backend == CUDA:
+        for name, program in programs.items():
+            few_rows = methods[name].few_rows
+            read_dense_weights_once(program, multiprocessors(), few_rows=few_rows)
+    return programs
 
 
 def trace_method(spec: MethodSpec, max_batch_size: int) -> ExportedProgram:
-    """One method, with its rows, and its sequences if it takes several, as dynamic dimensions."""
+    """Trace one method with dynamic dimensions for its rows and, if it takes several, sequences."""
     dims = {ROWS: Dim("rows", min=spec.min_rows, max=spec.max_rows)} if spec.varies else {}
     if max_batch_size > 1:
         dims[BATCH] = Dim("batch", min=1, max=max_batch_size)
@@ -187,9 +200,9 @@ def trace_method(spec: MethodSpec, max_batch_size: int) -> ExportedProgram:
 
 @contextmanager
 def matvec_max_m_raised(rows: int) -> Iterator[None]:
-    """Let linears of up to `rows` rows take the few-rows path while tracing.
+    """Let linears of up to `rows` rows take the path for few rows while tracing.
 
-    The limit before it is restored on every exit, exceptions included.
+    The former limit is restored on every exit, exceptions included.
     """
     previous = set_matvec_max_m(rows)
     try:

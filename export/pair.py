@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
 from eagle_aot.common.errors import PairingError
-from eagle_aot.export.drafters.protocol import Drafter
+from eagle_aot.export.drafters.protocol import DraftModel
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import KVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
@@ -12,16 +12,16 @@ from eagle_aot.targets.images import ImageSupport
 
 
 class Pair(nn.Module):
-    """The modules of an artifact: `target.*`, `draft.*`, and `vision.*` where prompts may have
+    """The modules of an artifact: `target.*`, `draft.*`, and `vision.*` if prompts may contain
     images."""
 
     target: TapTarget
-    draft: Drafter
+    draft: DraftModel
 
     def __init__(
-        self, target: TapTarget, draft: Drafter, pictures: ImageSupport | None = None
+        self, target: TapTarget, draft: DraftModel, images: ImageSupport | None = None
     ) -> None:
-        """Raises PairingError where the drafter does not fit the target."""
+        """Raises PairingError if the drafter does not fit the target."""
         super().__init__()
         if not isinstance(target, TapTarget) or not isinstance(target, nn.Module):
             raise PairingError(f"{type(target).__name__} is not a TapTarget module")
@@ -30,19 +30,19 @@ class Pair(nn.Module):
         target.set_eagle_tap_layers(draft.tap_layers)
         self.target = target
         self.draft = draft
-        self.vision = None if pictures is None else pictures.encoder
-        self.picture_tokens = None if pictures is None else pictures.tokens
-        self.sees_whole = pictures is not None and pictures.bidirectional
-        if pictures is not None:
+        self.vision = None if images is None else images.encoder
+        self.image_tokens = None if images is None else images.tokens
+        self.sees_whole = images is not None and images.bidirectional
+        if images is not None:
             assert isinstance(target, Gemma4Target)
-            target.suppress_tokens(pictures.tokens.never)
+            target.suppress_tokens(images.tokens.never)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights; what several modules share counts once."""
-        holders = [module for module in self.modules() if not isinstance(module, KVCache)]
-        held = [(*m.parameters(recurse=False), *m.buffers(recurse=False)) for m in holders]
-        storages = [tensor.untyped_storage() for tensors in held for tensor in tensors]
+        """Bytes of all weights; a tensor that several modules share counts once."""
+        owners = [module for module in self.modules() if not isinstance(module, KVCache)]
+        weights = [(*m.parameters(recurse=False), *m.buffers(recurse=False)) for m in owners]
+        storages = [tensor.untyped_storage() for tensors in weights for tensor in tensors]
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def reset_cache(self) -> None:
@@ -54,13 +54,13 @@ class Pair(nn.Module):
 class Method(nn.Module):
     """Base of all methods of an artifact.
 
-    A method holds the pair's target and drafter under the same names as all others, `target.*` and
-    `draft.*`, so that methods share weights and caches. Methods only compute: choosing tokens,
-    accepting drafts and stopping belong to the runner.
+    Every method has the pair's target and drafter as `target.*` and `draft.*`, so that methods
+    share weights and caches by name. Methods only compute: choosing tokens, accepting drafts and
+    stopping are the runner's tasks.
     """
 
     target: TapTarget
-    draft: Drafter
+    draft: DraftModel
 
     def __init__(self, pair: Pair, splits_keys: bool = False) -> None:
         super().__init__()
@@ -69,13 +69,13 @@ class Method(nn.Module):
         self.splits_keys = splits_keys
 
     def features(self, taps: Tensor) -> tuple[Tensor, ...]:
-        """Returns the features that the drafter reads, [1, T, H], from taps [1, T, n_taps * Ht];
+        """Return the features that the drafter reads, [1, T, H], from taps [1, T, n_taps * Ht];
         nothing for a drafter that reads no taps."""
         return (self.draft.fuse(taps),) if self.draft.tap_layers else ()
 
 
-def check_draft_ids(draft: Drafter, target: TapTarget) -> None:
-    """Raise PairingError where the drafter proposes ids that the target does not have."""
+def check_draft_ids(draft: DraftModel, target: TapTarget) -> None:
+    """Raise PairingError if the drafter proposes ids that the target does not have."""
     low, high = _id_range(draft.target_ids)
     if low < 0 or high >= target.vocab_size:
         raise PairingError(
@@ -86,5 +86,5 @@ def check_draft_ids(draft: Drafter, target: TapTarget) -> None:
 
 def _id_range(ids: Tensor) -> tuple[int, int]:
     if isinstance(ids, FakeTensor):
-        return 0, 0  # a graph check holds no values
+        return 0, 0  # a graph check has no values
     return int(ids.min()), int(ids.max())

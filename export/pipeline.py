@@ -1,41 +1,46 @@
-"""From checkpoints to an artifact, step by step."""
+"""The steps from checkpoints to an artifact."""
 
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 
-from eagle_aot.artifact import Constants, Manifest, file_records
+from eagle_aot.artifact import Constants, Device, Manifest, file_records
 from eagle_aot.common.progress import Progress
 from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.graph_checks import check_graphs
-from eagle_aot.export.lengths import MethodLengths, drafts_of_a_round, method_lengths
+from eagle_aot.export.lengths import MethodLengths, choose_chain_len, method_lengths
 from eagle_aot.export.loading.load import LoadedPair, linear_formats, load_by_gpu, load_pair
 from eagle_aot.export.lowering.backend import Lowering, lowering, multiprocessors
 from eagle_aot.export.lowering.patches import Replacement, missing
 from eagle_aot.export.method_spec import MethodSpec
-from eagle_aot.export.methods import method_specs
+from eagle_aot.export.methods import method_specs, trace_methods
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.cpu_weights import FLOAT32, INT4, quantize_for_cpu
 from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
-from eagle_aot.export.publish.decisions import describe_decisions
-from eagle_aot.export.publish.describe import describe, image_inputs, publish, write_draft_ids
+from eagle_aot.export.publish.describe import (
+    describe,
+    describe_constants,
+    describe_decisions,
+    image_inputs,
+    write_draft_ids,
+)
 from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
 from eagle_aot.export.resolution import ResolvedExport, resolve
 from eagle_aot.export.self_test.run import check_head, pairing_record, self_test
 from eagle_aot.export.self_test.verdict import RANDOM, Verdict, unknown
 from eagle_aot.export.spec import CUDA, XNNPACK, ExportSpec
-from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import KVCache
 
 WORKSPACE, PARALLEL = "compiling", "compiling-in-parallel"
-"""Directories where the compiler and parallel processes keep files until the artifact is written:
-on the same disk, and deleted even if the export is killed."""
+"""Directories for files of the compiler and of parallel processes. They are on the artifact's disk
+and are deleted even if the export is killed."""
 
 
 def run_export(spec: ExportSpec, progress: Progress | None = None) -> Manifest:
@@ -55,7 +60,7 @@ def export(resolved: ResolvedExport) -> Manifest:
             checkpoints,
             resolved.dtype,
             resolved.cache_sizes,
-            pictures=resolved.spec.reads_images,
+            images=resolved.spec.reads_images,
         )
     return export_pair(loaded, resolved)
 
@@ -63,8 +68,8 @@ def export(resolved: ResolvedExport) -> Manifest:
 def run_check(spec: ExportSpec, progress: Progress | None = None) -> dict[str, ExportedProgram]:
     """Trace the pair's methods and check their graphs; lower and write nothing.
 
-    The graphs are the CUDA backend's unless `spec` names another, on any machine. Dummy weights are
-    never materialised, so a target of any size can be checked anywhere.
+    The graphs are the CUDA backend's unless `spec` names another one. Dummy weights are never
+    allocated, so a target of any size can be checked on any machine.
     """
     return check(resolve(replace(spec, check_only=True), progress))
 
@@ -90,15 +95,31 @@ def run_self_test(spec: ExportSpec, progress: Progress | None = None) -> Verdict
 
 
 def load(resolved: ResolvedExport) -> LoadedPair:
-    """Load the pair on the host, with the weights that `cpu_weights` says."""
+    """Load the pair on the host, with weights in the format of `cpu_weights`."""
     with resolved.progress.stage("load"):
         loaded = load_pair(
             resolved.checkpoints,
             resolved.dtype,
             resolved.cache_sizes,
-            pictures=resolved.spec.reads_images,
+            images=resolved.spec.reads_images,
         )
     return with_cpu_weights(loaded, resolved.spec.cpu_weights, resolved.progress)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedExport:
+    """A pair that is ready to be traced, and what its manifest needs of the steps before."""
+
+    loaded: LoadedPair
+    lengths: MethodLengths
+    constants: Constants
+    methods: dict[str, MethodSpec]
+    self_test: dict[str, Any] | None
+
+    @property
+    def pair(self) -> Pair:
+        """The prepared pair."""
+        return self.loaded.pair
 
 
 def export_pair(loaded: LoadedPair, resolved: ResolvedExport) -> Manifest:
@@ -108,54 +129,90 @@ def export_pair(loaded: LoadedPair, resolved: ResolvedExport) -> Manifest:
     UnsupportedError for weights that cannot be packed, ExportError when tracing, checking, lowering
     or writing fails.
     """
-    spec, progress, backend = resolved.spec, resolved.progress, resolved.backend
-    provenance = loaded.checkpoints.provenance
-    loaded = with_cpu_weights(loaded, spec.cpu_weights, progress)
-    lengths = _lengths(loaded.pair, resolved)
-    chain_len = drafts_of_a_round(spec.chain_len, loaded.pair.draft.default_chain_len)
-    constants = publish(loaded.pair, lengths, chain_len, provenance.eos_ids)
-    self_test_record = pairing_record(loaded, spec, progress)
-    loaded = dataclasses.replace(loaded, pair=prepare(loaded.pair, backend, progress))
-    pair = loaded.pair
-    codes = 2 if spec.cpu_weights == INT4 else 1  # of 4 bits take 8 until they are lowered
-    saved = pair.weight_bytes if backend == CUDA and spec.jobs > 1 else 0
-    check_disk(resolved.output_dir, pair.weight_bytes // codes + saved)  # before minutes of work
-    methods = method_specs(pair, lengths, resolved.splits_keys)
+    prepared = prepare_export(loaded, resolved)
+    check_disk(resolved.output_dir, disk_bytes(prepared.pair, resolved))  # before minutes of work
     with appearing(resolved.output_dir) as directory:
-        parallel = in_parallel(list(methods), pair, lengths, directory / PARALLEL, resolved)
-        with parallel as compiled:
-            programs = trace(methods, lengths.max_batch_size, backend, progress)
-            decisions = describe_decisions(
-                loaded, backend, methods, programs, lengths.max_batch_size
-            )
-            with progress.stage("import the compiler"):
-                compiler = lowering(backend)
-            write_program(compiler, programs, constants, directory, progress, compiled)
-        provenance.copy_tokenizer(directory)
-        if lengths.image_tokens:
-            provenance.copy_processor(directory)
-        write_draft_ids(pair.draft, directory)
-        with progress.stage("hash"):
+        decisions, device = compile_program(prepared, directory, resolved)
+        copy_files(prepared, directory)
+        with resolved.progress.stage("hash"):
             files = file_records(sorted(directory.iterdir()))
+        pair, constants = prepared.pair, prepared.constants
         manifest = describe(
-            loaded.checkpoints,
+            prepared.loaded.checkpoints,
             pair.draft.kind,
-            methods,
+            prepared.methods,
             constants,
             files,
-            options=resolved.recorded(pair.draft.kind, chain_len, pair.target.max_seq_len),
+            options=resolved.recorded(pair.draft.kind, constants.chain_len, constants.max_seq_len),
             decisions=decisions,
-            device=compiler.device_record(),
-            stages=progress.stages,
-            self_test=self_test_record,
-            images=image_inputs(pair, lengths, methods),
+            device=device,
+            stages=resolved.progress.stages,
+            self_test=prepared.self_test,
+            images=image_inputs(pair, prepared.lengths, prepared.methods),
         )
         manifest.write(directory)
     return manifest
 
 
+def prepare_export(loaded: LoadedPair, resolved: ResolvedExport) -> PreparedExport:
+    """Quantize, self-test and prepare a loaded pair, and specify its methods."""
+    spec, progress = resolved.spec, resolved.progress
+    loaded = with_cpu_weights(loaded, spec.cpu_weights, progress)
+    lengths = _lengths(loaded.pair, resolved)
+    chain_len = choose_chain_len(spec.chain_len, loaded.pair.draft.default_chain_len)
+    eos_ids = loaded.checkpoints.provenance.eos_ids
+    constants = describe_constants(loaded.pair, lengths, chain_len, eos_ids)
+    self_test_record = pairing_record(loaded, spec, progress)
+    pair = prepare(loaded.pair, resolved.backend, progress)
+    return PreparedExport(
+        loaded=dataclasses.replace(loaded, pair=pair),
+        lengths=lengths,
+        constants=constants,
+        methods=method_specs(pair, lengths, resolved.splits_keys),
+        self_test=self_test_record,
+    )
+
+
+def disk_bytes(pair: Pair, resolved: ResolvedExport) -> int:
+    """Return the bytes of weights on the disk; parallel processes need a second copy."""
+    codes = 2 if resolved.spec.cpu_weights == INT4 else 1  # 4-bit codes take 8 until lowered
+    saved = pair.weight_bytes if resolved.backend == CUDA and resolved.spec.jobs > 1 else 0
+    return pair.weight_bytes // codes + saved
+
+
+def compile_program(
+    prepared: PreparedExport, directory: Path, resolved: ResolvedExport
+) -> tuple[dict[str, Any], Device | None]:
+    """Trace, check and lower the methods and write the program's files.
+
+    Returns the manifest's decisions and the device that the program was compiled for.
+    """
+    methods, lengths, backend = prepared.methods, prepared.lengths, resolved.backend
+    parallel = in_parallel(list(methods), prepared.pair, lengths, directory / PARALLEL, resolved)
+    with parallel as compiled:
+        programs = trace(methods, lengths.max_batch_size, backend, resolved.progress)
+        decisions = describe_decisions(
+            prepared.loaded, backend, methods, programs, lengths.max_batch_size
+        )
+        with resolved.progress.stage("import the compiler"):
+            compiler = lowering(backend)
+        write_program(
+            compiler, programs, prepared.constants, directory, resolved.progress, compiled
+        )
+    return decisions, compiler.device_record()
+
+
+def copy_files(prepared: PreparedExport, directory: Path) -> None:
+    """Write an artifact's files other than the program and the manifest."""
+    provenance = prepared.loaded.checkpoints.provenance
+    provenance.copy_tokenizer(directory)
+    if prepared.lengths.image_tokens:
+        provenance.copy_processor(directory)
+    write_draft_ids(prepared.pair.draft, directory)
+
+
 def with_cpu_weights(loaded: LoadedPair, cpu_weights: str, progress: Progress) -> LoadedPair:
-    """Return the pair with the weights that `cpu_weights` says, which the self-test must test."""
+    """Return the pair with weights in the format of `cpu_weights`; the self-test measures them."""
     if cpu_weights == FLOAT32:
         return loaded
     with progress.stage("quantise"):
@@ -164,7 +221,7 @@ def with_cpu_weights(loaded: LoadedPair, cpu_weights: str, progress: Progress) -
 
 
 def prepare(pair: Pair, backend: str, progress: Progress) -> Pair:
-    """Return the pair as its backend needs it; `pair` may be consumed."""
+    """Return the pair in the form that its backend needs; `pair` may be consumed."""
     if backend == XNNPACK:
         return dequantize_int4(pair)
     with progress.stage("pack"), as_export_error("packing failed"):
@@ -174,9 +231,9 @@ def prepare(pair: Pair, backend: str, progress: Progress) -> Pair:
 def trace(
     methods: Mapping[str, MethodSpec], max_batch_size: int, backend: str, progress: Progress
 ) -> dict[str, ExportedProgram]:
-    """Export the methods as their backend wants them, and check their graphs."""
+    """Trace the methods for their backend, and check their graphs."""
     with progress.stage("trace"), as_export_error("tracing failed"):
-        programs = traced(methods, max_batch_size, backend)
+        programs = trace_methods(methods, max_batch_size, backend)
     with progress.stage("check graphs"):
         check_graphs(programs, methods, max_batch_size)
     return programs
@@ -189,12 +246,10 @@ def in_parallel(
     directory: Path,
     resolved: ResolvedExport,
 ) -> AbstractContextManager[Replacement | None]:
-    """Compile methods in separate processes during the block, if `--jobs` is more than one.
+    """Compile methods in separate processes during the block if `--jobs` is more than one.
 
-    Yields what `cuda.lower` takes as `take_compiled`.
-
-    XNNPACK's methods would gain nothing: compiling is a twentieth of lowering them, and this
-    process has to do the rest in any case.
+    Yields the argument `take_compiled` of `cuda.lower`. For XNNPACK this would gain nothing:
+    compiling is a twentieth of lowering, and this process has to do the rest in any case.
     """
     jobs = min(resolved.spec.jobs, len(names))
     if resolved.backend != CUDA or jobs == 1:
@@ -226,19 +281,19 @@ def write_program(
         with progress.stage("write") as begin:
             compiler.write(program, directory)
             begin("clean up")
-            del program  # and files of weights with it
+            del program  # with its files of weights
             stack.close()
 
 
 def _lengths(pair: Pair, resolved: ResolvedExport) -> MethodLengths:
     target = pair.target
     caches = (module for module in pair.modules() if isinstance(module, KVCache))
-    room = min((cache.ring - cache.window for cache in caches if cache.window), default=0)
+    chunk = min((cache.ring - cache.window for cache in caches if cache.window), default=0)
     return method_lengths(
         resolved.max_prefill,
         target.max_seq_len,
         target.sliding_window,
         target.sequences,
-        room,
+        chunk,
         resolved.image_tokens or (),
     )

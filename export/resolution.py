@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
+from eagle_aot.common.errors import SettingError
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import recorded
 from eagle_aot.export.lengths import check_image_tokens
@@ -16,8 +17,16 @@ from eagle_aot.export.loading.checkpoints import (
     target_name,
 )
 from eagle_aot.export.lowering.backend import DTYPES, choose_backend
-from eagle_aot.export.prepare.attention import SPLITK, choose_attention
-from eagle_aot.export.spec import AUTO, CUDA, FLOAT32, XNNPACK, Backend, ExportSpec
+from eagle_aot.export.spec import (
+    AUTO,
+    CUDA,
+    FLOAT32,
+    SPLITK,
+    XNNPACK,
+    Attention,
+    Backend,
+    ExportSpec,
+)
 from eagle_aot.targets import get_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
@@ -39,7 +48,7 @@ class ResolvedExport:
 
     @property
     def spec(self) -> ExportSpec:
-        """The options, with every choice that they left open but lengths."""
+        """The options, in which every choice but lengths is made."""
         return self.checkpoints.spec
 
     @property
@@ -63,7 +72,7 @@ class ResolvedExport:
         return self.spec.output_dir or Path(f"{self.spec.target_model}-{self.backend}")
 
     def recorded(self, drafter: str, chain_len: int, max_seq_len: int) -> dict[str, Any]:
-        """Return a manifest's options; the loaded pair decides those that are passed."""
+        """Return the options for a manifest; the arguments are what the loaded pair decides."""
         return recorded(self.spec) | {
             "drafter": drafter,
             "chain_len": chain_len,
@@ -120,3 +129,13 @@ def _cache_sizes(
     chunk = min(max_prefill, max_seq_len) if spec.backend == CUDA else 0
     chunk = max(chunk, *image_tokens or (0,))  # an image is in one chunk
     return CacheSpec(max_seq_len, DTYPES[spec.backend], spec.max_batch_size, chunk)
+
+
+def choose_attention(requested: Attention | None, backend: Backend) -> Attention:
+    """Return `requested`, by default the project's operators where the backend has them.
+
+    Raises SettingError for the project's operators on a backend without them.
+    """
+    if backend == XNNPACK and requested == SPLITK:
+        raise SettingError("attention splitk: its kernels run on CUDA; leave it out for xnnpack")
+    return requested or ("stock" if backend == XNNPACK else "splitk")

@@ -1,5 +1,6 @@
 """The options of an export, for the command line, Python and manifests. Imports no torch."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,11 +9,11 @@ import msgspec
 from eagle_aot.artifact import NGRAM
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option, check_fields
-from eagle_aot.export.drafters.taps import checked_tap_layers
 
 AUTO, DUMMY, NONE, FLOAT32 = "auto", "dummy", "none", "float32"
 CUDA, XNNPACK = "cuda", "xnnpack"
-TEXT, TEXT_AND_IMAGES = "text", "text,image"
+SPLITK, STOCK = "splitk", "stock"
+TEXT_AND_IMAGES = "text,image"
 
 DrafterName = Literal["auto", "eagle3", "p-eagle", "dflash", "gemma4-assistant", "ngram"]
 Scheme = Literal[
@@ -172,3 +173,11 @@ def check_weights(spec: ExportSpec) -> None:
             f"--table-quant {spec.table_quant}: --cpu-weights {spec.cpu_weights} makes the output "
             "table INT8 already: leave one of them out"
         )
+
+
+def checked_tap_layers(taps: Sequence[int]) -> tuple[int, ...]:
+    """Return `taps`. Raises SettingError unless they are distinct, ascending and not negative."""
+    whole = all(type(tap) is int and tap >= 0 for tap in taps)
+    if not taps or not whole or list(taps) != sorted(set(taps)):
+        raise SettingError(f"--tap-layers {list(taps)}: expected distinct, ascending boundaries")
+    return tuple(taps)

@@ -13,7 +13,7 @@ import torch
 from rich.markup import escape
 
 import eagle_aot
-from eagle_aot.artifact.versions import installed_versions
+from eagle_aot.artifact.manifest import installed_versions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ class HeadFiles(Protocol):
     def stored(self, name: str) -> str: ...
 
 
-class Sizes(Protocol):
+class VocabularySizes(Protocol):
     """Of the target's vocabulary and of the head's."""
 
     @property
@@ -37,7 +37,7 @@ class Sizes(Protocol):
     def draft_vocab_size(self) -> int: ...
 
 
-def read_target_ids(config: Sizes, head: HeadFiles) -> Tensor:
+def read_target_ids(config: VocabularySizes, head: HeadFiles) -> Tensor:
     """Absolute target id of every draft id, int64 [Vd].
 
     `d2t` holds offsets from the draft id, in no particular order: ModelOpt sorts by frequency,
@@ -50,7 +50,7 @@ def read_target_ids(config: Sizes, head: HeadFiles) -> Tensor:
     return ids
 
 
-def _ids(config: Sizes, head: HeadFiles) -> Tensor:
+def _ids(config: VocabularySizes, head: HeadFiles) -> Tensor:
     where, vocab, size = head.directory, config.vocab_size, config.draft_vocab_size
     if "d2t" not in head.names:
         if size != vocab:
@@ -70,7 +70,7 @@ def _ids(config: Sizes, head: HeadFiles) -> Tensor:
     return ids
 
 
-def _check_mask(ids: Tensor, config: Sizes, head: HeadFiles) -> None:
+def _check_mask(ids: Tensor, config: VocabularySizes, head: HeadFiles) -> None:
     """`t2d` marks the target ids that have a draft id: bool, or bytes in older files."""
     mask = head.checkpoint.tensor(head.stored("t2d"))
     if mask.shape != (config.vocab_size,) or mask.is_floating_point():

@@ -21,7 +21,7 @@ Facts = dict[str, Any]
 """JSON, each fact with what decided it."""
 
 
-class Drafter(Protocol):
+class DraftModel(Protocol):
     """A loaded drafter, an `nn.Module` beside its target.
 
     `kind` names its line of the registry, here and in an artifact. `target_ids` int64 [Vd] are the
@@ -58,7 +58,7 @@ class DrafterKind(Protocol):
 
     def without_checkpoint(
         self, spec: TargetSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
-    ) -> tuple[Drafter, Facts]:
+    ) -> tuple[DraftModel, Facts]:
         """The drafter where no checkpoint is read, and the facts that `HeadKind.load` returns.
 
         A head has random weights then, in the geometry that public ones have for such a target.
@@ -87,7 +87,7 @@ class HeadKind(DrafterKind, Protocol):
         dtype: torch.dtype,
         caches: CacheSpec,
         tap_layers: Sequence[int] | None,
-    ) -> tuple[Drafter, Facts]:
+    ) -> tuple[DraftModel, Facts]:
         """The drafter on the host, and for the manifest how its files were understood.
 
         `tap_layers` overrule what they say. Raises CheckpointError for damaged files,

@@ -9,7 +9,7 @@ from eagle_aot.export.drafters.eagle3.model import KIND as EAGLE3
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant import kind as gemma4_assistant
 from eagle_aot.export.drafters.peagle import kind as peagle
-from eagle_aot.export.drafters.protocol import Drafter, DrafterKind, HeadKind
+from eagle_aot.export.drafters.protocol import DrafterKind, DraftModel, HeadKind
 
 __all__ = [
     "HEADS",
@@ -47,6 +47,6 @@ def name_of_kind(checkpoint: HeadCheckpoint) -> str:
     return next(name for name, kind in HEADS.items() if kind.claims(checkpoint))
 
 
-def kind_of(drafter: Drafter) -> DrafterKind:
+def kind_of(drafter: DraftModel) -> DrafterKind:
     """The kind of a drafter that is loaded."""
     return KINDS[drafter.kind]

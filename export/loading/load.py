@@ -1,4 +1,4 @@
-"""From a source to a pair on the host."""
+"""Load target and drafter as a pair on the host."""
 
 import re
 from collections import Counter, defaultdict
@@ -11,11 +11,10 @@ from torch import nn
 from eagle_aot.common.errors import ExportError
 from eagle_aot.common.memory import shortage
 from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.drafters.protocol import Drafter, Facts
-from eagle_aot.export.drafters.quant import quantise_draft
+from eagle_aot.export.drafters.protocol import DraftModel, Facts
 from eagle_aot.export.drafters.registry import HEADS, KINDS, kind_of_checkpoint
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
-from eagle_aot.export.loading.table_quant import quantise_table
+from eagle_aot.export.loading.quantise import quantise_draft, quantise_table
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.quantized_modules import DynamicLinear
@@ -37,9 +36,8 @@ Formats = dict[str, dict[str, int]]
 class LoadedPair:
     """A pair as its checkpoints hold it, and what they say.
 
-    `reading` is how the drafter's files were understood; `linears` how many linears of each name
-    are held in which format. `checkpoints` has the options and
-    everything else that is read.
+    `reading` records how the drafter's files were read, and `linears` how many linears of each name
+    have which format. `checkpoints` has the options and everything else that is read.
     """
 
     pair: Pair
@@ -53,26 +51,26 @@ def load_pair(
     dtype: torch.dtype,
     caches: CacheSpec,
     *,
-    pictures: bool = False,
+    images: bool = False,
 ) -> LoadedPair:
     """Load target and drafter on the host and check them against each other.
 
     Weights and activations have `dtype`; KV caches are made by `caches`, which has a dtype of its
-    own. With `pictures` the target's image encoder is loaded, too.
+    own. With `images` the target's image encoder is loaded, too.
     """
     spec = checkpoints.spec
     load_target = _dummy_target if spec.is_dummy else _target
     try:
         target = load_target(spec, dtype, caches)
         draft, reading = _load_draft(spec, target, dtype, caches)
-        loaded_pictures = _load_pictures(checkpoints, target, dtype) if pictures else None
+        image_support = _load_images(checkpoints, target, dtype) if images else None
         draft_module = cast(nn.Module, draft)
         quantise_table(target, draft_module, spec.table_quant)
         quantise_draft(draft_module, target, spec.draft_quant)
-    except (MemoryError, RuntimeError) as error:  # how torch says that memory is short
+    except (MemoryError, RuntimeError) as error:  # torch reports a lack of memory as either
         reason = shortage(error) or next(iter(str(error).splitlines()), "no reason given")
         raise ExportError(f"loading failed: {reason}") from error
-    pair = Pair(target, draft, loaded_pictures)
+    pair = Pair(target, draft, image_support)
     return LoadedPair(pair, checkpoints, reading, linear_formats(pair))
 
 
@@ -81,19 +79,19 @@ def load_by_gpu(
     dtype: torch.dtype,
     caches: CacheSpec,
     *,
-    pictures: bool = False,
+    images: bool = False,
 ) -> LoadedPair:
-    """Load the pair for an export: on a GPU its caches take no memory until methods are lowered.
+    """Load the pair for an export: for CUDA its caches take no memory until methods are lowered.
 
-    A GPU draws a dummy's numbers: a host takes minutes for 30 billion.
+    A GPU draws a dummy's random weights: a host takes minutes for 30 billion.
     """
     if dtype != DTYPES[CUDA]:
-        return load_pair(checkpoints, dtype, caches, pictures=pictures)
+        return load_pair(checkpoints, dtype, caches, images=images)
     caches = replace(caches, on_host=True)
     if not checkpoints.spec.is_dummy:
-        return load_pair(checkpoints, dtype, caches, pictures=pictures)
+        return load_pair(checkpoints, dtype, caches, images=images)
     with torch.device(CUDA):
-        loaded = load_pair(checkpoints, dtype, caches, pictures=pictures)
+        loaded = load_pair(checkpoints, dtype, caches, images=images)
     loaded.pair.cpu()
     torch.cuda.empty_cache()  # compilers may need the memory in processes of their own
     return loaded
@@ -113,22 +111,22 @@ def _target(spec: ExportSpec, dtype: torch.dtype, caches: CacheSpec) -> TapTarge
     return get_target(target_name(spec)).load(checkpoint, dtype, caches)
 
 
-def _load_pictures(
+def _load_images(
     checkpoints: ResolvedCheckpoints, target: TapTarget, dtype: torch.dtype
 ) -> ImageSupport:
     spec = checkpoints.spec
     if spec.is_dummy:
         return dummy_images(target_name(spec), target, dtype)
     assert spec.target_dir is not None
-    pictures = load_images(Checkpoint(spec.target_dir), target, dtype)
-    config = pictures.encoder.config
+    images = load_images(Checkpoint(spec.target_dir), target, dtype)
+    config = images.encoder.config
     checkpoints.provenance.check_processor(config.patch_size, config.pooling_kernel_size)
-    return pictures
+    return images
 
 
 def _load_draft(
     spec: ExportSpec, target: TapTarget, dtype: torch.dtype, caches: CacheSpec
-) -> tuple[Drafter, Facts]:
+) -> tuple[DraftModel, Facts]:
     if spec.draft_dir is None:
         line = get_target(target_name(spec))
         return KINDS[spec.drafter].without_checkpoint(line, target, dtype, caches)
@@ -138,21 +136,21 @@ def _load_draft(
 
 
 def linear_formats(pair: Pair) -> Formats:
-    """How many linears of each name are held in which format.
+    """Return how many linears of each name have which format.
 
     Layer numbers in names are `*`; formats are dense, int4-g32, int8-g32 and the like, and those of
     `--cpu-weights`: int8-rows, int4-g32-symmetric.
     """
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, module in pair.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Linear | Int4Linear | DynamicLinear):
-            whole = name.removesuffix(".linear")  # of a linear with a bias beside it
-            found[re.sub(r"\.\d+(?=\.|$)", ".*", whole)][format_of(module)] += 1
-    return {name: dict(formats) for name, formats in found.items()}
+            whole = name.removesuffix(".linear")  # the part of a linear with a separate bias
+            counts[re.sub(r"\.\d+(?=\.|$)", ".*", whole)][format_of(module)] += 1
+    return {name: dict(formats) for name, formats in counts.items()}
 
 
 def format_of(linear: nn.Linear | Int4Linear | DynamicLinear) -> str:
-    """How a linear holds its weight."""
+    """Return the name of the format of a linear's weight."""
     if isinstance(linear, nn.Linear):
         return DENSE
     if isinstance(linear, DynamicLinear):

@@ -37,10 +37,9 @@ from eagle_aot.common.tensors import untouched_zeros
 from eagle_aot.export.as_export_error import as_export_error
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.lowering.patches import COMPILE_METHOD, TIME_KERNEL, Replacement
-from eagle_aot.export.methods import method_specs
+from eagle_aot.export.methods import method_specs, trace_methods
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.spec import CUDA
-from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import KVCache
 
 if TYPE_CHECKING:  # each takes seconds to import, and processes start before that
@@ -239,7 +238,7 @@ def compile_method(job: Job, name: str, directory: Path) -> Compiled:
     torch.set_num_threads(job.threads)
     with as_export_error("tracing failed"):
         specs = method_specs(job.pair, job.lengths, job.splits_keys)
-        programs = traced({name: specs[name]}, job.lengths.max_batch_size, CUDA)
+        programs = trace_methods({name: specs[name]}, job.lengths.max_batch_size, CUDA)
     compiled: list[Compiled] = []
     replacements: dict[Any, Replacement] = {
         COMPILE_METHOD: lambda compile_one: partial(record_compiled, compile_one, compiled),

@@ -1,4 +1,4 @@
-"""What an artifact says about itself, and the drafter's ids that travel with it."""
+"""The manifest and constants of an artifact, and its map of draft ids."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from msgspec.structs import asdict
 from safetensors.torch import save_file
+from torch.export import ExportedProgram
 
 from eagle_aot import __version__
 from eagle_aot.artifact import (
     DRAFT_IDS,
     SCHEMA_VERSION,
+    CacheBytes,
     Constants,
     Device,
     FileRecord,
@@ -21,20 +23,29 @@ from eagle_aot.artifact import (
     Stage,
     TargetIdentity,
 )
-from eagle_aot.artifact.versions import installed_versions
+from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.export.drafters.protocol import Drafter
+from eagle_aot.export.drafters.protocol import DraftModel
 from eagle_aot.export.lengths import MethodLengths
 from eagle_aot.export.loading.checkpoints import ResolvedCheckpoints, target_name
+from eagle_aot.export.loading.load import LoadedPair
+from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.export.method_spec import IS_IMAGE, MethodSpec
 from eagle_aot.export.pair import Pair
+from eagle_aot.export.publish.kernel_choices import kernel_choices
+from eagle_aot.export.spec import SPLITK, STOCK
+from eagle_aot.targets.images import SOFT_TOKENS
 from eagle_aot.targets.step import TAIL, flat_slots
 
+PROMPT = "prompt"
+"""The operator that methods for prompts use in place of `SPLITK`."""
 
-def publish(
+
+def describe_constants(
     pair: Pair, lengths: MethodLengths, chain_len: int, eos_ids: tuple[int, ...]
 ) -> Constants:
-    """The constants of an artifact."""
+    """Return the constants of an artifact. Raises CheckpointError for a stop id outside the
+    vocabulary."""
     target = pair.target
     if eos_ids and max(eos_ids) >= target.vocab_size:
         raise CheckpointError(
@@ -72,10 +83,7 @@ def describe(
     self_test: dict[str, Any] | None = None,
     images: ImageInputs | None = None,
 ) -> Manifest:
-    """Return the manifest of an artifact of these files.
-
-    `options` are recorded as they are; `drafter` is the kind of the drafter that was loaded.
-    """
+    """Return the manifest of an artifact; `drafter` is the kind of the drafter that was loaded."""
     spec, provenance = checkpoints.spec, checkpoints.provenance
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -105,10 +113,10 @@ def describe(
 def image_inputs(
     pair: Pair, lengths: MethodLengths, methods: Mapping[str, MethodSpec]
 ) -> ImageInputs | None:
-    """Return what stands for images in prompts, or None where prompts hold no images."""
-    if pair.vision is None or pair.picture_tokens is None:
+    """Return how prompts represent images; None if prompts contain no images."""
+    if pair.vision is None or pair.image_tokens is None:
         return None
-    config, tokens = pair.vision.config, pair.picture_tokens
+    config, tokens = pair.vision.config, pair.image_tokens
     return ImageInputs(
         rows=list(lengths.image_tokens),
         hidden_size=pair.target.hidden_size,
@@ -123,8 +131,62 @@ def image_inputs(
     )
 
 
-def write_draft_ids(draft: Drafter, directory: Path) -> None:
-    """Put the target id of each draft id into the artifact, unless they are the same."""
+def write_draft_ids(draft: DraftModel, directory: Path) -> None:
+    """Write the target id of each draft id into `directory`, unless all are the same."""
     ids = draft.target_ids.cpu()
     if not torch.equal(ids, torch.arange(len(ids))):
         save_file({"target_ids": ids.contiguous()}, directory / DRAFT_IDS)
+
+
+def describe_decisions(
+    loaded: LoadedPair,
+    backend: str,
+    methods: Mapping[str, MethodSpec],
+    programs: Mapping[str, ExportedProgram],
+    sequences: int,
+) -> dict[str, Any]:
+    """Return every decision of an export as JSON; `programs` are its methods before lowering, and
+    `sequences` is how many its caches hold."""
+    return {
+        "dtype": str(DTYPES[backend]).removeprefix("torch."),
+        **loaded.reading,
+        "linears": loaded.linears,
+        "attention": {name: attention(method) for name, method in methods.items()},
+        "caches": cache_bytes(methods, sequences).to_json(),
+        "kernels": {name: kernel_choices(program) for name, program in programs.items()},
+        **describe_encoder(loaded.pair),
+    }
+
+
+def describe_encoder(pair: Pair) -> dict[str, Any]:
+    """Return the cost of encoding an image; nothing for a target that reads no images."""
+    if pair.vision is None:
+        return {}
+    operations = {str(rows): pair.vision.config.operations(rows) for rows in SOFT_TOKENS}
+    parameters = sum(tensor.numel() for tensor in pair.vision.parameters())
+    return {"tower": {"parameters": parameters, "operations": operations}}
+
+
+def attention(method: MethodSpec) -> str:
+    """Return the name of the operator that reads the method's caches."""
+    if not method.splits_keys:
+        return STOCK
+    return SPLITK if method.few_rows else PROMPT
+
+
+def cache_bytes(methods: Mapping[str, MethodSpec], sequences: int) -> CacheBytes:
+    """Return the bytes of the caches that the methods write, of all sequences and of one."""
+    caches = {
+        name: buffer.nbytes
+        for method in methods.values()
+        for name, buffer in method.module.named_buffers()
+        if name in method.writes
+    }
+    target = sum(size for name, size in caches.items() if name.startswith("target."))
+    total = sum(caches.values())
+    return CacheBytes(
+        bytes=total,
+        bytes_of_a_sequence=total // sequences,
+        target_bytes_of_a_sequence=target // sequences,
+        draft_bytes_of_a_sequence=(total - target) // sequences,
+    )

@@ -19,12 +19,12 @@ from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES, large_m_til
 from eagle_aot.triton_kernels.sdpa_prompt import tiling as prompt_tiling
 from eagle_aot.triton_kernels.sdpa_splitk.tiling import choose_tiling
 
-SamplingMode = tuple[tuple[str, Any], ...]
+KernelChoice = tuple[tuple[str, Any], ...]
 
 
 def kernel_choices(program: ExportedProgram) -> dict[str, list[dict[str, Any]]]:
     """Operator -> its different uses: sizes, tiles, and how many `calls` of them there are."""
-    uses: Counter[tuple[str, SamplingMode]] = Counter()
+    uses: Counter[tuple[str, KernelChoice]] = Counter()
     for node in program.graph.nodes:
         operator = operator_name(node)
         if operator in DESCRIBED:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.self_test import CHAIN_LEN
-from eagle_aot.export.self_test.text import Reading, Text
+from eagle_aot.export.self_test.text import Reading, TargetText
 
 UNIFORM = 0.001
 """Share of the uniform distribution that is mixed into a head's: nats stay finite for a token that
@@ -42,7 +42,7 @@ class Score:
     nats: Tensor
     labelled: Tensor
     labels: Tensor
-    rounds: "Rounds"
+    rounds: "RoundCounts"
 
     @classmethod
     def total(cls, parts: Sequence["Score"]) -> "Score":
@@ -52,7 +52,7 @@ class Score:
             nats=torch.cat([part.nats for part in parts]),
             labelled=torch.cat([part.labelled for part in parts]),
             labels=torch.cat([part.labels for part in parts]),
-            rounds=Rounds.total([part.rounds for part in parts]),
+            rounds=RoundCounts.total([part.rounds for part in parts]),
         )
 
     @property
@@ -79,7 +79,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class RoundCounts:
     """Counts as the runner's: `rounds`, tokens `emitted` by them; of draft i, the rounds that
     `reached[i]` and `accepted[i]` it."""
 
@@ -89,7 +89,7 @@ class Rounds:
     accepted: tuple[int, ...]
 
     @classmethod
-    def total(cls, parts: Sequence["Rounds"]) -> "Rounds":
+    def total(cls, parts: Sequence["RoundCounts"]) -> "RoundCounts":
         """Return the sums of texts, at least one, drafted with one chain length."""
         return cls(
             sum(part.rounds for part in parts),
@@ -142,12 +142,12 @@ def is_better(chosen: Score, other: Score) -> bool:
     return gain.is_clear and gain.value > FLOOR and other.mean_nats < chosen.mean_nats
 
 
-def score(reading: Reading, texts: Sequence[Text], vocab_size: int) -> Score:
+def score(reading: Reading, texts: Sequence[TargetText], vocab_size: int) -> Score:
     """Draft texts, at least one, from every anchor, with a vocabulary of `vocab_size`."""
     return Score.total([score_text(reading, text, vocab_size) for text in texts])
 
 
-def score_text(reading: Reading, text: Text, vocab_size: int) -> Score:
+def score_text(reading: Reading, text: TargetText, vocab_size: int) -> Score:
     """Draft one text, which has at least one anchor."""
     tokens, target_ids, columns = text.tokens[0], reading.target_ids, []
     for step, logits in enumerate(reading.chain_logits(text, CHAIN_LEN)):
@@ -164,7 +164,7 @@ def score_text(reading: Reading, text: Text, vocab_size: int) -> Score:
     return Score(hits, nats, labelled, columns[0][3].cpu(), rounds)
 
 
-def replay(hits: Tensor, new_tokens: int) -> Rounds:
+def replay(hits: Tensor, new_tokens: int) -> RoundCounts:
     """Count the rounds that decode `new_tokens`, one of them by prefill, with chains of drafts that
     are right where `hits` bool [A, K] is true."""
     steps = hits.shape[1]
@@ -176,4 +176,4 @@ def replay(hits: Tensor, new_tokens: int) -> Rounds:
             reached[i] += 1
             accepted[i] += i < min(leading[decided - 1], gain)
         decided, rounds = decided + gain, rounds + 1
-    return Rounds(rounds, new_tokens - 1, tuple(reached), tuple(accepted))
+    return RoundCounts(rounds, new_tokens - 1, tuple(reached), tuple(accepted))

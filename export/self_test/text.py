@@ -13,7 +13,7 @@ from eagle_aot.targets import TapTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TargetText:
     """A prompt and its greedy continuation.
 
     `tokens` int64 [1, T] begin with the `start` tokens of the prompt. `streams` [1, T - 1, n, Ht]
@@ -55,7 +55,7 @@ class Reading:
     target_ids: Tensor
     misaligned: bool = False
 
-    def chain_logits(self, text: Text, steps: int) -> Iterator[Tensor]:
+    def chain_logits(self, text: TargetText, steps: int) -> Iterator[Tensor]:
         """Yield the logits of each step of the chains from all anchors, float32 [A, Vd].
 
         Every step is given the token that the target chose, so a chain is what drafting would give
@@ -79,7 +79,7 @@ def target_texts(
     prompts: Sequence[Sequence[int]],
     eos_ids: Collection[int],
     device: torch.device,
-) -> list[Text]:
+) -> list[TargetText]:
     """Return the target's answers that can be drafted, with the streams at `taps` and at the
     boundaries next to them. Prompts longer than the context are left out.
 
@@ -107,7 +107,7 @@ def continue_greedily(
     max_new_tokens: int,
     eos_ids: Collection[int],
     device: torch.device,
-) -> Text:
+) -> TargetText:
     """Return `prompt` and up to `max_new_tokens` more tokens, within the target's context.
 
     Leaves `boundaries` tapped. Raises PromptError for ids outside the vocabulary.
@@ -126,7 +126,7 @@ def continue_greedily(
         logits, taps = run_target(target, tokens, tokens.shape[1] - 1)
         streams.append(taps)
     tapped = torch.cat(streams, dim=1).unflatten(-1, (len(boundaries), -1))
-    return Text(tokens, len(prompt), tuple(boundaries), tapped)
+    return TargetText(tokens, len(prompt), tuple(boundaries), tapped)
 
 
 def run_target(target: TapTarget, tokens: Tensor, start: int) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from eagle_aot.common.self_test import CHAIN_LEN, MAX_NEW_TOKENS, by_position
 from eagle_aot.common.text import one_line
 from eagle_aot.export.self_test.score import Score, is_better, log_gain, score
-from eagle_aot.export.self_test.text import Reading, Text
+from eagle_aot.export.self_test.text import Reading, TargetText
 
 Finding = Literal["fits", "other reading", "chance", "unknown"]
 
@@ -114,7 +114,7 @@ def unknown(reason: str) -> Verdict:
     return Verdict(kind="unknown", message=f"not known whether the head reads the target: {reason}")
 
 
-def rank(readings: Iterable[Reading], texts: Sequence[Text], vocab_size: int) -> Verdict:
+def rank(readings: Iterable[Reading], texts: Sequence[TargetText], vocab_size: int) -> Verdict:
     """Judge a drafter by how its readings draft texts of a target with `vocab_size` tokens.
 
     The first reading is the chosen one. Controls are measured for it and for every reading that

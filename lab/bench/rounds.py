@@ -9,8 +9,8 @@ import torch
 
 from eagle_aot import __version__
 from eagle_aot.artifact import DRAFTERS, TARGET_VERIFY, CacheBytes, Constants, Manifest
-from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.errors import SettingError
+from eagle_aot.common.memory import free_bytes
 from eagle_aot.common.progress import Progress
 from eagle_aot.common.spec import Option, spec_command
 from eagle_aot.lab.bench.floor import Floors, bytes_to_read

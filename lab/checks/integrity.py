@@ -7,8 +7,8 @@ from typing import Any
 
 from eagle_aot import __version__
 from eagle_aot.artifact import Manifest
+from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.artifact.outline import outline_fields, outline_origin, row
-from eagle_aot.artifact.versions import installed_versions
 from eagle_aot.common.errors import ArtifactError, EagleError, UnsupportedError
 
 OK = "ok"

@@ -17,7 +17,7 @@ from eagle_aot.artifact import (
     Constants,
     Manifest,
 )
-from eagle_aot.artifact.drafted_block import block_size
+from eagle_aot.artifact.manifest import dflash_block_size
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
@@ -64,7 +64,7 @@ def dflash(
     executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
 ) -> CatchUpDrafter:
     """The artifact's head, whose blocks are as long as its manifest says."""
-    return DFlashDrafter(executor, constants, ids, block_size(manifest))
+    return DFlashDrafter(executor, constants, ids, dflash_block_size(manifest))
 
 
 def ngram(

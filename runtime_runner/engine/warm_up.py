@@ -4,9 +4,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.common.memory import shortage
+from eagle_aot.common.memory import free_bytes, shortage
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 

@@ -2,9 +2,8 @@
 
 import torch
 
-from eagle_aot.common.device_memory import free_bytes
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.common.memory import LOWER, in_binary
+from eagle_aot.common.memory import LOWER, free_bytes, in_binary
 
 
 def check_memory(weights: int, caches: int, sequences: int, device: torch.device) -> None:

@@ -144,7 +144,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
         ExportSpec(target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1])
     )
     pair = load_pair(
-        checkpoints, torch.float32, CacheSpec(320, torch.float32, chunk=96), pictures=True
+        checkpoints, torch.float32, CacheSpec(320, torch.float32, chunk=96), images=True
     ).pair
     given = runner.target.given_rows(Chunk(0, len(read.tokens), False), read.images)
     tokens, places = torch.tensor([read.tokens]), torch.arange(len(read.tokens))

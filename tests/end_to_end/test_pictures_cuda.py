@@ -42,7 +42,7 @@ def test_the_tower_is_the_one_of_its_modules(
         ExportSpec(target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1])
     )
     pair = load_pair(
-        checkpoints, torch.float32, CacheSpec(96, torch.float32, chunk=ROWS), pictures=True
+        checkpoints, torch.float32, CacheSpec(96, torch.float32, chunk=ROWS), images=True
     ).pair
     for image in IMAGES:
         picture = runner.reader.read_image(image, None)

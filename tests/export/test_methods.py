@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.methods import export_methods, matvec_max_m_raised, method_specs
+from eagle_aot.export.methods import matvec_max_m_raised, method_specs, trace_methods
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.triton_kernels.int4_gemm import api
@@ -60,7 +60,8 @@ def test_a_pair_that_memory_could_not_hold_is_traced() -> None:
         cache.k, cache.v = immense(cache.k, 1), immense(cache.v, 1)
         cache.slots = cache.k.shape[1]
     assert caches
-    programs = export_methods(method_specs(pair, method_lengths(72, 128, target.sliding_window)), 1)
+    specs = method_specs(pair, method_lengths(72, 128, target.sliding_window))
+    programs = trace_methods(specs, 1, "xnnpack")
     own = dict(pair.named_parameters(remove_duplicate=False)) | dict(
         pair.named_buffers(remove_duplicate=False)
     )

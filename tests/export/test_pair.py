@@ -11,9 +11,9 @@ from transformers import Gemma4ForCausalLM
 
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export import Pair, load_draft
-from eagle_aot.export.drafters.eagle3.methods import DraftDecode
+from eagle_aot.export.drafters.eagle3.methods import DraftDecodeMethod
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.methods import Prefill, TargetVerify
+from eagle_aot.export.methods import PrefillMethod, TargetVerifyMethod
 from eagle_aot.export.pair import Method
 from eagle_aot.targets import TARGETS, TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import KVCache
@@ -75,17 +75,17 @@ def call(
     first, positions = torch.zeros(1, dtype=torch.int64), input_pos.unsqueeze(0)
     rows = (
         (input_pos, first)
-        if isinstance(method, Prefill)
+        if isinstance(method, PrefillMethod)
         else (positions, first, chain_tail(positions))
     )
-    moves = (torch.full((1, TAIL), -1),) if isinstance(method, TargetVerify) else ()
+    moves = (torch.full((1, TAIL), -1),) if isinstance(method, TargetVerifyMethod) else ()
     with torch.no_grad():
         logits, features = method(row, *rows, *moves, *feature)
-    count = 1 if isinstance(method, Prefill) else len(tokens)
+    count = 1 if isinstance(method, PrefillMethod) else len(tokens)
     assert logits.dtype == torch.float32 and logits.shape[:2] == (1, count)
     assert features.shape[:2] == (1, len(tokens))
     ids = logits.argmax(-1)
-    if isinstance(method, DraftDecode):
+    if isinstance(method, DraftDecodeMethod):
         ids = method.draft.draft_to_target(ids)
     return ids[0].tolist(), features
 
@@ -98,15 +98,15 @@ class Methods:
 
     @property
     def prefill(self) -> Method:
-        return Prefill(self.pair)
+        return PrefillMethod(self.pair)
 
     @property
     def target_verify(self) -> Method:
-        return TargetVerify(self.pair)
+        return TargetVerifyMethod(self.pair)
 
     @property
     def draft_decode(self) -> Method:
-        return DraftDecode(self.pair)
+        return DraftDecodeMethod(self.pair)
 
 
 Propose = Callable[[int, list[int]], list[int]]  # (tokens emitted, the head's chain) -> drafts

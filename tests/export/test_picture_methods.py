@@ -17,7 +17,7 @@ from eagle_aot.common.errors import CheckpointError, EagleError, SettingError, U
 from eagle_aot.export import ExportSpec, pipeline, resolve, resolve_checkpoints, run_check
 from eagle_aot.export.encode_image import DECOMPOSITIONS
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.publish.decisions import describe_decisions, tower
+from eagle_aot.export.publish.describe import describe_decisions, tower
 from eagle_aot.targets import images, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -234,7 +234,7 @@ def test_an_export_for_a_gpu_tells_of_the_tower_that_it_took_over(
         )
     )
     caches = CacheSpec(96, torch.bfloat16, chunk=70)
-    loaded = load_pair(resolved.checkpoints, torch.bfloat16, caches, pictures=True)
+    loaded = load_pair(resolved.checkpoints, torch.bfloat16, caches, images=True)
     parameters = sum(p.numel() for p in loaded.pair.vision.parameters())
     with pytest.raises(Reached):
         pipeline.export_pair(loaded, resolved)
@@ -248,7 +248,7 @@ def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]
         ExportSpec(target_model="auto", target_dir=target_dir, draft_dir=head_dir)
     )
     caches = CacheSpec(96, torch.float32, chunk=70)
-    pair = load_pair(checkpoints, torch.float32, caches, pictures=True).pair
+    pair = load_pair(checkpoints, torch.float32, caches, images=True).pair
     told = tower(pair)["tower"]
     assert told["parameters"] == sum(p.numel() for p in pair.vision.parameters())
     assert tower(load_pair(checkpoints, torch.float32, caches).pair) == {}
@@ -265,7 +265,7 @@ def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]
                 ),
                 torch.float32,
                 caches,
-                pictures=True,
+                images=True,
             )
     finally:
         settings.write_text(before)

@@ -16,15 +16,16 @@ from eagle_aot.artifact import (
     TargetIdentity,
     file_record,
 )
-from eagle_aot.artifact.versions import installed_versions
+from eagle_aot.artifact.manifest import installed_versions
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import ExportSpec, resolve
 from eagle_aot.export import reproduce as module
 from eagle_aot.export.cli import main
-from eagle_aot.export.differences import compare_artifacts, differences
 from eagle_aot.export.loading.provenance import identity
 from eagle_aot.export.reproduce import (
     check_checkpoints,
+    compare_artifacts,
+    differences,
     read_recorded,
     recorded_spec,
 )

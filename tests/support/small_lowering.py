@@ -27,11 +27,10 @@ from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.lowering import parallel
 from eagle_aot.export.lowering.patches import Replacement
-from eagle_aot.export.methods import method_specs
+from eagle_aot.export.methods import method_specs, trace_methods
 from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.export.spec import CUDA
-from eagle_aot.export.trace import traced
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 SEQUENCES = 2
@@ -50,7 +49,7 @@ def small_pair() -> Pair:
 
 
 def small_programs(pair: Pair) -> dict[str, ExportedProgram]:
-    return traced(method_specs(pair, LENGTHS, splits_keys=True), SEQUENCES, CUDA)
+    return trace_methods(method_specs(pair, LENGTHS, splits_keys=True), SEQUENCES, CUDA)
 
 
 def in_parallel(

@@ -7,7 +7,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.common.progress import Progress
 from eagle_aot.export import ExportSpec, run_check
-from eagle_aot.export.prepare.attention import choose_attention
+from eagle_aot.export.resolution import choose_attention
 
 
 def tiny_graphs(

@@ -15,7 +15,7 @@ from eagle_aot.export.drafters.dflash.reading import Z_LAB, read_files, recognis
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.self_test.text import Reading, Text
+from eagle_aot.export.self_test.text import Reading, TargetText
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import MAX_ROWS, chain_step
@@ -67,7 +67,7 @@ class LoadedHead(Reading):
     draft: DFlashDraft
 
     @torch.no_grad()
-    def chain_logits(self, text: Text, steps: int) -> Iterator[Tensor]:
+    def chain_logits(self, text: TargetText, steps: int) -> Iterator[Tensor]:
         draft, device = self.draft, text.tokens.device
         features = self.aligned(draft.fuse(text.taps(draft.tap_layers)))
         rows, stored, logits = max(draft.config.block_size, steps + 1), 0, []

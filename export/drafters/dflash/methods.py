@@ -21,7 +21,7 @@ from eagle_aot.targets.step import TAIL, Step
 from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 
-class DFlashContext(Method):
+class DFlashContextMethod(Method):
     """A text's features, whose keys and values are stored: positions int64 [B, T], -1 for padding,
     sequences int64 [B], features [B, T, H].
 
@@ -35,7 +35,7 @@ class DFlashContext(Method):
         return positions[:, -1:] + 1
 
 
-class DFlashBlock(Method):
+class DFlashBlockMethod(Method):
     """Blocks: tokens int64 [B, T], of which the first is the bonus and all others stand for masks,
     at consecutive positions of a `Step` behind what is stored.
 
@@ -60,7 +60,7 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
     step, caches = step_inputs(batch), caches_of(pair, "draft")
     features = features_input(batch, draft.hidden_size, draft.dtype)
     context = MethodSpec(
-        module=DFlashContext(pair),
+        module=DFlashContextMethod(pair),
         inputs={name: step[name] for name in ("positions", "sequences")} | features,
         outputs={"stored": ("int64", (BATCH, 1))},
         writes=caches,
@@ -69,7 +69,7 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
         few_rows=True,
     )
     block = MethodSpec(
-        module=DFlashBlock(pair, served),
+        module=DFlashBlockMethod(pair, served),
         inputs=step,
         outputs={LOGITS: ALL_ROWS[LOGITS]},
         writes=caches,

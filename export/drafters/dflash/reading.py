@@ -12,7 +12,7 @@ from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.export.drafters.dflash.config import DFlashConfig
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.head_rope import read_head_rope
-from eagle_aot.export.drafters.taps import checked_tap_layers
+from eagle_aot.export.spec import checked_tap_layers
 from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig
 from eagle_aot.targets.step import TAIL

@@ -9,7 +9,7 @@ UNSCALED = Rope(theta=10000.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wiring:
+class Eagle3Wiring:
     """How a head's parts are connected: what a file may leave unsaid, or say wrongly."""
 
     norm_output: bool
@@ -53,9 +53,11 @@ class DraftConfig:
     mask_token_id: int | None = None  # of a head that drafts in parallel
 
     @property
-    def wiring(self) -> Wiring:
+    def wiring(self) -> Eagle3Wiring:
         """As these options say."""
-        return Wiring(norm_output=self.norm_output, norm_before_residual=self.norm_before_residual)
+        return Eagle3Wiring(
+            norm_output=self.norm_output, norm_before_residual=self.norm_before_residual
+        )
 
     @property
     def rope_theta(self) -> float:

@@ -8,7 +8,7 @@ draft hidden.
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
+from eagle_aot.export.drafters.eagle3.config import DraftConfig, Eagle3Wiring
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.layer import GatedMLP, SharedInput
 from eagle_aot.targets.decoder.norms import RMSNorm
@@ -72,7 +72,7 @@ class DraftBlock(nn.Module):
         )
 
     def project(
-        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Wiring | None = None
+        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Eagle3Wiring | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """`stream`, `feature` [B, T, H] at int64 [B, T] or [T] -> (residual, q, k, v).
 
@@ -96,7 +96,7 @@ class DraftLayer(DraftBlock):
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
 
     def project(
-        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Wiring | None = None
+        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Eagle3Wiring | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wiring = wiring or self.wiring
         normed = self.hidden_norm(feature)
@@ -117,6 +117,6 @@ class DeepDraftLayer(DraftBlock):
         self.kv_cache = caches.cache(config.num_kv_heads, config.head_dim)
 
     def project(
-        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Wiring | None = None
+        self, stream: Tensor, feature: Tensor, positions: Tensor, wiring: Eagle3Wiring | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return stream, *self.self_attn.heads(self.input_layernorm(stream), positions)

@@ -22,7 +22,7 @@ from eagle_aot.targets.step import PromptChunk, Step
 from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 
-class DraftDecode(Method):
+class DraftDecodeMethod(Method):
     """Draft slots: slot j holds token j + 1 and the feature of position j.
 
     tokens int64 [B, T] of a `Step` whose positions are slots, features [B, T, H], fused for
@@ -39,13 +39,13 @@ class DraftDecode(Method):
         return self.draft.run(self.draft.embed(tokens), features, step)
 
 
-class DraftPrefill(Method):
+class DraftPrefillMethod(Method):
     """Store the slots of a prompt's chunk in the head's caches.
 
     tokens int64 [1, T], input_pos int64 [T], sequence int64 [1] and fused features [1, T, H]. Where
     prompts may hold images, a slot may hold a row of an image instead of a token's embedding:
     `embeddings` [1, T, H] where `is_image` int64 [1, T] is not 0. Returns int64 [1], the slot after
-    the last one. `DraftDecode` runs the last slot again, because this method returns no logits.
+    the last one. `DraftDecodeMethod` runs it again, because this method returns no logits.
     """
 
     draft: Eagle3Draft
@@ -74,7 +74,7 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
     `draft_prefill` is there where that operator serves the head, and where the head reads images;
     otherwise `draft_decode` runs a prompt's slots as well.
     """
-    return methods_of_slots(DRAFT_DECODE, DraftDecode, pair, lengths, splits_keys)
+    return methods_of_slots(DRAFT_DECODE, DraftDecodeMethod, pair, lengths, splits_keys)
 
 
 def methods_of_slots(
@@ -114,7 +114,7 @@ def prompt_spec(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> Method
             IS_IMAGE: (is_image, {1: ROWS}),
         }
     return MethodSpec(
-        module=DraftPrefill(pair, splits_keys),
+        module=DraftPrefillMethod(pair, splits_keys),
         inputs=inputs,
         outputs={"stored": ("int64", (1,))},
         writes=caches_of(pair, "draft"),

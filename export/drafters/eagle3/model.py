@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import PairingError, SettingError
-from eagle_aot.export.drafters.eagle3.config import DraftConfig, Wiring
+from eagle_aot.export.drafters.eagle3.config import DraftConfig, Eagle3Wiring
 from eagle_aot.export.drafters.eagle3.layer import DeepDraftLayer, DraftBlock, DraftLayer
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.cache_views import PromptView, StepView
@@ -115,7 +115,7 @@ class Eagle3Draft(nn.Module):
             )
         return self.embed_tokens(tokens)
 
-    def logits(self, recurrent: Tensor, wiring: Wiring | None = None) -> Tensor:
+    def logits(self, recurrent: Tensor, wiring: Eagle3Wiring | None = None) -> Tensor:
         """Recurrent feature [B, T, H] -> logits over the draft vocabulary, float32 [B, T, Vd].
 
         `wiring` is the config's where it is None.
@@ -130,7 +130,7 @@ class Eagle3Draft(nn.Module):
         feature: Tensor,
         positions: Tensor,
         attends: Sequence[Attend],
-        wiring: Wiring,
+        wiring: Eagle3Wiring,
     ) -> Tensor:
         """embedding, feature [B, T, H] at int64 [B, T] or [T] -> what the last layer returns.
 
@@ -143,7 +143,7 @@ class Eagle3Draft(nn.Module):
             stream = layer.finish(residual, attend(q, k, v))
         return stream
 
-    def read_out(self, stream: Tensor, wiring: Wiring) -> tuple[Tensor, Tensor]:
+    def read_out(self, stream: Tensor, wiring: Eagle3Wiring) -> tuple[Tensor, Tensor]:
         """What `stream` returned [B, T, H] -> logits [B, T, Vd], recurrent feature [B, T, H]."""
         recurrent = self.norm(stream) if wiring.norm_output else stream
         return self.logits(recurrent, wiring), recurrent

@@ -14,10 +14,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from eagle_aot.export.drafters.eagle3.config import Wiring
+from eagle_aot.export.drafters.eagle3.config import Eagle3Wiring
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.self_test.text import Reading, Text
+from eagle_aot.export.self_test.text import Reading, TargetText
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -26,10 +26,10 @@ class Eagle3Reading(Reading):
 
     draft: Eagle3Draft
     tap_layers: tuple[int, ...]
-    wiring: Wiring
+    wiring: Eagle3Wiring
 
     @torch.no_grad()
-    def chain_logits(self, text: Text, steps: int) -> Iterator[Tensor]:
+    def chain_logits(self, text: TargetText, steps: int) -> Iterator[Tensor]:
         draft, last = self.draft, text.tokens.shape[1] - 1
         slots = torch.arange(text.slots, device=text.tokens.device)
         anchors = slots[text.first_anchor :]

@@ -6,7 +6,7 @@ from eagle_aot.targets.gemma4.config import Gemma4Config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wiring:
+class AssistantWiring:
     """How an assistant reads its target where implementations disagree, or its files say nothing.
 
     Queries are turned `position_offset` behind the position of the newest key: 1 is where the bonus
@@ -33,5 +33,5 @@ class AssistantConfig:
     backbone_hidden_size: int
     text: Gemma4Config
     centroids: tuple[int, int] | None = None
-    wiring: Wiring = Wiring()
+    wiring: AssistantWiring = AssistantWiring()
     default_chain_len: int | None = None

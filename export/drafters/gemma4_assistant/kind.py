@@ -24,7 +24,7 @@ from eagle_aot.export.drafters.gemma4_assistant.reading import read_files, recog
 from eagle_aot.export.drafters.protocol import Facts
 from eagle_aot.export.drafters.target_facts import TargetFacts
 from eagle_aot.export.pair import Pair
-from eagle_aot.export.self_test.text import Reading, Text, run_target
+from eagle_aot.export.self_test.text import Reading, TargetText, run_target
 from eagle_aot.targets import TapTarget, TargetSpec
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4 import Gemma4Target
@@ -92,7 +92,7 @@ class LoadedAssistant(Reading):
     target: Gemma4Target
 
     @torch.no_grad()
-    def chain_logits(self, text: Text, steps: int) -> Iterator[Tensor]:
+    def chain_logits(self, text: TargetText, steps: int) -> Iterator[Tensor]:
         draft, device, last = self.draft, text.tokens.device, text.tokens.shape[1] - 1
         self.target.reset_cache()
         run_target(self.target, text.tokens[:, :last], 0)

@@ -14,7 +14,7 @@ from eagle_aot.targets.step import Step
 from eagle_aot.triton_kernels.sdpa_splitk import is_servable
 
 
-class MtpDecode(Method):
+class MtpDecodeMethod(Method):
     """Rows behind the newest keys of their sequences, which may be as many as there are branches.
 
     tokens int64 [B, T]; positions, sequences and tail of a `Step`, those of each row's newest key;
@@ -55,7 +55,7 @@ def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, 
     served = splits_keys and all(is_servable(heads, cache.k) for cache in caches)
     batch = lengths.max_batch_size
     spec = MethodSpec(
-        module=MtpDecode(pair, served),
+        module=MtpDecodeMethod(pair, served),
         inputs=step_inputs(batch) | features_input(batch, draft.hidden_size, target.dtype),
         outputs=ALL_ROWS,
         writes=buffers_of(pair, list(caches)),

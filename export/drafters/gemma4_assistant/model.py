@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from eagle_aot.artifact import GEMMA4_ASSISTANT
 from eagle_aot.common.errors import PairingError
 from eagle_aot.export.drafters.gemma4_assistant.centroids import Centroids
-from eagle_aot.export.drafters.gemma4_assistant.config import AssistantConfig, Wiring
+from eagle_aot.export.drafters.gemma4_assistant.config import AssistantConfig, AssistantWiring
 from eagle_aot.export.drafters.gemma4_assistant.layer import AssistantLayer, ReadContext, linear
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.cache_views import StepView
@@ -153,7 +153,7 @@ class Gemma4Assistant(nn.Module):
 
 
 def source_caches(
-    draft: Gemma4Assistant, target: Gemma4Target, wiring: Wiring
+    draft: Gemma4Assistant, target: Gemma4Target, wiring: AssistantWiring
 ) -> dict[str, KVCache]:
     """The target's caches that are read, by the kind of the assistant's layers."""
     layers = [layer for layer in target.layers if isinstance(layer, ResidualLayer)]
@@ -161,7 +161,9 @@ def source_caches(
     return {kind: layers[layer].kv_cache for kind, layer in found.items()}
 
 
-def source_layers(draft: Gemma4Assistant, target: Gemma4Target, wiring: Wiring) -> dict[str, int]:
+def source_layers(
+    draft: Gemma4Assistant, target: Gemma4Target, wiring: AssistantWiring
+) -> dict[str, int]:
     """Which layers of the target are read, counted from 0, by kind.
 
     Raises PairingError where the target has none of a kind, or `wiring` names what is none.

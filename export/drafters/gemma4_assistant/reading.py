@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.export.drafters.gemma4_assistant.config import AssistantConfig, Wiring
+from eagle_aot.export.drafters.gemma4_assistant.config import AssistantConfig, AssistantWiring
 from eagle_aot.targets.checkpoint import read_json
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.gemma4.config import FULL, Gemma4Config
@@ -138,9 +138,9 @@ def read_centroids(config: ConfigSection, checkpoint: HeadCheckpoint) -> tuple[i
     return count, top_k
 
 
-def read_wiring(config: ConfigSection) -> tuple[Wiring, dict[str, str]]:
+def read_wiring(config: ConfigSection) -> tuple[AssistantWiring, dict[str, str]]:
     """How the target is read, and what decided each part of that."""
-    plain, section = Wiring(), config.section(READING)
+    plain, section = AssistantWiring(), config.section(READING)
     sources = {
         "position_offset": "transformers' and mlx-vlm's: where the bonus token stands",
         "window_offset": "transformers'; vLLM and mlx-vlm see fewer keys",
@@ -153,7 +153,7 @@ def read_wiring(config: ConfigSection) -> tuple[Wiring, dict[str, str]]:
         chosen[name] = _kv_layers(section) if name == LAYERS else _offset(section, name)
         sources[name] = f"{READING}.{name} in config.json"
     known = {name: chosen.get(name, getattr(plain, name)) for name in sources}
-    return Wiring(**known), sources
+    return AssistantWiring(**known), sources
 
 
 def _offset(section: ConfigSection, name: str) -> int:

@@ -11,9 +11,9 @@ from eagle_aot.export.pair import Method, Pair
 from eagle_aot.targets.step import Step
 
 
-class PEagleDecode(Method):
-    """Draft slots as `DraftDecode` takes and answers them; a token of -1 is one that is not known
-    yet, and the feature given for it does not count."""
+class PEagleDecodeMethod(Method):
+    """Runs draft slots as `DraftDecodeMethod` does; a token of -1 stands for one that is not known
+    yet, and the feature given for it is ignored."""
 
     draft: ParallelDraft
 
@@ -26,4 +26,4 @@ class PEagleDecode(Method):
 
 def methods(pair: Pair, lengths: MethodLengths, splits_keys: bool) -> dict[str, MethodSpec]:
     """`peagle_decode`, and `draft_prefill` where an EAGLE-3 head has it."""
-    return methods_of_slots(PEAGLE_DECODE, PEagleDecode, pair, lengths, splits_keys)
+    return methods_of_slots(PEAGLE_DECODE, PEagleDecodeMethod, pair, lengths, splits_keys)

@@ -15,9 +15,9 @@ from eagle_aot.artifact import P_EAGLE
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option, check_fields
 from eagle_aot.common.tokenizer import Tokenizer
-from eagle_aot.export.drafters.taps import parse_tap_layers
 from eagle_aot.export.loading.provenance import checkpoint_records, read_eos_ids
 from eagle_aot.export.loading.tokenizer import convert_tokenizer
+from eagle_aot.export.spec import checked_tap_layers
 from eagle_aot.lab.training.heads.draft import HeadSizes
 from eagle_aot.lab.training.heads.frozen_target import FrozenTarget, read_target
 from eagle_aot.lab.training.heads.learned_mask import LAYERS
@@ -68,7 +68,8 @@ class TrainSpec(msgspec.Struct, kw_only=True, frozen=True):
         int | None, Option("Of the head; default: 1, of P-EAGLE 4.", HEAD, least=1)
     ] = None
     tap_layers: Annotated[
-        str | None, Option("Boundaries; default: 2, n // 2 and n - 3.", HEAD, "A,B,C")
+        tuple[int, ...] | None,
+        Option("Boundaries; default: 2, n // 2 and n - 3.", HEAD, "A,B,C", commas=True),
     ] = None
     steps: Annotated[int, Option("Of training.", HEAD, least=1)] = 2600
     batch_tokens: Annotated[int, Option("Tokens of a batch with padding.", HEAD, least=1)] = 32_768
@@ -106,7 +107,7 @@ class Run:
             draft_vocab_size=spec.draft_vocab_size,
             intermediate_size=spec.intermediate_size,
             num_layers=spec.layers or (LAYERS if spec.drafter == P_EAGLE else 1),
-            tap_layers=parse_tap_layers(spec.tap_layers),
+            tap_layers=spec.tap_layers and checked_tap_layers(spec.tap_layers),
         )
         self.budget = Budget(
             steps=spec.steps,

@@ -5,7 +5,6 @@ weights lie outside the program, `manifest.json`, and the tokenizer's files. Bot
 package and neither imports the other.
 """
 
-from eagle_aot.artifact.cache_bytes import CacheBytes
 from eagle_aot.artifact.files import (
     ARTIFACT_FILES,
     DRAFT_IDS,
@@ -21,6 +20,7 @@ from eagle_aot.artifact.files import (
 )
 from eagle_aot.artifact.manifest import (
     SCHEMA_VERSION,
+    CacheBytes,
     CheckpointIdentity,
     Device,
     ImageInputs,

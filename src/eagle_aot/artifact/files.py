@@ -5,7 +5,7 @@ A file of up to 64 MiB has the hash that `sha256sum` prints. A longer one is cut
 
     split -b 64M --filter='sha256sum | xxd -r -p' FILE | sha256sum
 
-One thread hashes about 1.5 GB a second; an artifact of 21 GB would keep its user waiting.
+One thread hashes about 1.5 GB per second: an artifact of 21 GB would take 14 seconds.
 """
 
 import hashlib
@@ -21,8 +21,7 @@ MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 WEIGHTS = "model.ptd"
 DRAFT_IDS = "draft_ids.safetensors"
-"""Holds `target_ids` int64 [Vd], the target id of each draft id; missing where they are the
-same."""
+"""Contains `target_ids` int64 [Vd], the target id of each draft id; missing if both are equal."""
 LONGEST_NAME = 100  # of a file in an artifact
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -35,12 +34,12 @@ TOKENIZER_FILES = (
     "generation_config.json",
 )
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
-"""How images are prepared, where prompts may have some: the first that exists counts."""
+"""Settings of the image processor; the first file that exists counts."""
 ARTIFACT_FILES = (*TOKENIZER_FILES, *PROCESSOR_FILES, WEIGHTS, DRAFT_IDS, PROGRAM)
 """All files of an artifact but its manifest: a runner reads no other."""
 
 PART = 64 << 20  # bytes
-READ = 1 << 20  # bytes that a thread holds of its part
+READ = 1 << 20  # bytes that a thread reads at once
 MAX_THREADS = 16  # more wait for memory
 
 
@@ -52,13 +51,13 @@ class FileRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """Returns the tokenizer's files in a checkpoint or artifact directory."""
+    """Return the tokenizer's files in a checkpoint or artifact directory."""
     return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
 
 
 def mismatch(directory: Path, name: str, size: int) -> str:
-    """Returns what is wrong with a file that should have `size` bytes, without reading it; empty
-    where nothing is."""
+    """Return what is wrong with a file that should have `size` bytes, without reading it; empty
+    if nothing is."""
     if not is_plain(name):
         return f"{directory / MANIFEST}: {name[:LONGEST_NAME]!r} is not a plain file name"
     path = directory / name
@@ -72,23 +71,23 @@ def mismatch(directory: Path, name: str, size: int) -> str:
 
 
 def is_plain(name: str) -> bool:
-    """Returns whether a name is a printable file name without a directory."""
+    """Return whether a name is a printable file name without a directory."""
     bare = name == os.path.basename(name) and name not in ("", ".", "..")
     return bare and name.isprintable() and len(name) <= LONGEST_NAME
 
 
 def leads_out(directory: Path, name: str) -> bool:
-    """Returns whether a file of `directory` is a link that leads out of it."""
+    """Return whether a file of `directory` is a link that leads out of it."""
     return os.path.dirname(os.path.realpath(directory / name)) != os.path.realpath(directory)
 
 
 def file_record(path: Path) -> FileRecord:
-    """Returns the record of one file. Raises OSError."""
+    """Return the record of one file. Raises OSError."""
     return file_records([path])[path.name]
 
 
 def file_records(paths: Iterable[Path]) -> dict[str, FileRecord]:
-    """Returns the records by file name, in the order of `paths`. Raises OSError."""
+    """Return the records by file name, in the order of `paths`. Raises OSError."""
     sizes = {path: path.stat().st_size for path in paths}
     parts = [(path, at) for path, size in sizes.items() for at in range(0, max(size, 1), PART)]
     digests: dict[Path, list[bytes]] = {path: [] for path in sizes}
@@ -99,7 +98,7 @@ def file_records(paths: Iterable[Path]) -> dict[str, FileRecord]:
 
 
 def thread_count() -> int:
-    """Returns the number of cores that this process may use, `MAX_THREADS` at most."""
+    """Return the number of cores that this process may use, `MAX_THREADS` at most."""
     return min(len(os.sched_getaffinity(0)), MAX_THREADS)
 
 

@@ -4,7 +4,9 @@ Its types, and its hashes of all other files, reveal damage and files of other a
 """
 
 import json
+import platform
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,9 +22,10 @@ from eagle_aot.artifact.files import (
     leads_out,
     mismatch,
 )
-from eagle_aot.artifact.methods import constant_methods
+from eagle_aot.artifact.methods import DFLASH_BLOCK, constant_methods
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.common.strict_json import read_object
+from eagle_aot.common.text import gigabytes
 
 SCHEMA_VERSION = 4
 
@@ -95,13 +98,13 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where an artifact comes from, what the export decided, and which files it has.
 
     `versions` are those of Python and of the packages that made it. `device` is None for a program
-    that runs anywhere. `drafter` is the kind of the drafter; `methods` are the program's, in the
-    order of their use, and `caches` the buffers that they may write. `options` repeat the export,
-    `decisions` follow from them. `constants` are what the program publishes, by method. `stages` is
-    what the export cost. `self_test` is the result of the export's self-test, None where it was not
-    run. `files` are the records of every other file of the artifact; the
-    tokenizer's are the target's own files where a runner reads them as transformers does, or else
-    what an export made of them. `images` is None, and not written, where prompts are text alone.
+    that runs anywhere. `drafter` is the drafter's kind; `methods` are the program's, in the order
+    of their use, and `caches` the buffers that they may write. `options` repeat the export;
+    `decisions` follow from them. `constants` are what the program publishes, by method. `stages`
+    record the export's time and memory. `self_test` is the result of the export's self-test, None
+    if it was not run. `files` are the records of every other file of the artifact; its tokenizer is
+    the target's own files if a runner reads them as transformers does, otherwise converted ones.
+    `images` is None, and not written, if prompts contain only text.
     """
 
     schema_version: int
@@ -145,7 +148,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         (directory / MANIFEST).write_text(text, encoding="utf-8")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON reads it back, with lists for tuples. Raises ValueError for NaN and
+        """Return it as JSON reads it back, with lists for tuples. Raises ValueError for NaN and
         infinity."""
         text = json.dumps(self, default=structs.asdict, allow_nan=False)
         values: dict[str, Any] = json.loads(text)
@@ -197,7 +200,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ArtifactError(f"{problem}: export again")
 
     def problems(self, directory: Path) -> dict[str, str]:
-        """Returns what is wrong with files, by name, files that are not listed among them."""
+        """Return what is wrong with files, by name, files that are not listed among them."""
         problems = dict(self._mismatches(directory))
         records = file_records(directory / name for name in self.files if name not in problems)
         changed = {
@@ -208,7 +211,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return problems | changed
 
     def _mismatches(self, directory: Path) -> Iterator[tuple[str, str]]:
-        """Yields the names and problems that need no file to be read."""
+        """Yield the names and problems that need no file to be read."""
         for name in ARTIFACT_FILES:
             needed = name == PROGRAM or (directory / name).exists()
             if needed and name not in self.files:
@@ -222,3 +225,69 @@ class Versioned(Struct):
     """The field that manifests of all versions have."""
 
     schema_version: int
+
+
+class CacheBytes(Struct, frozen=True, kw_only=True):
+    """The memory of all caches, and of one sequence: in all, in the target's and the drafter's."""
+
+    bytes: int
+    bytes_of_a_sequence: int
+    target_bytes_of_a_sequence: int
+    draft_bytes_of_a_sequence: int
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences the caches hold."""
+        return self.bytes // max(self.bytes_of_a_sequence, 1)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "CacheBytes | None":
+        """Read it from a manifest; None if the export did not record it."""
+        try:
+            return msgspec.convert(manifest.decisions.get("caches"), cls)
+        except msgspec.ValidationError:
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the manifest records it."""
+        return structs.asdict(self)
+
+    def fitting(self, free: int) -> int:
+        """Return how many sequences' caches fit into `free` bytes."""
+        return max(free, 0) // max(self.bytes_of_a_sequence, 1)
+
+    def __str__(self) -> str:
+        parts = self.target_bytes_of_a_sequence, self.draft_bytes_of_a_sequence
+        target, draft = map(gigabytes, parts)
+        return (
+            f"a sequence takes {gigabytes(self.bytes_of_a_sequence)} of caches (target {target}, "
+            f"drafter {draft}), all {self.sequences} of this artifact {gigabytes(self.bytes)}"
+        )
+
+
+def dflash_block_size(manifest: Manifest) -> int:
+    """Return the rows of a DFlash head's block, including the bonus token's. Raises ArtifactError
+    if the manifest has no valid number."""
+    head = manifest.decisions.get("head")
+    rows = head.get("block_size") if isinstance(head, dict) else None
+    most = manifest.shapes[DFLASH_BLOCK].max_rows if DFLASH_BLOCK in manifest.shapes else 0
+    if type(rows) is not int or not 2 <= rows <= most:
+        raise ArtifactError(f"{MANIFEST}: damaged (block_size is {rows!r}): export again")
+    return rows
+
+
+PACKAGES = ("torch", "triton", "executorch", "torchao", "transformers")
+NOT_INSTALLED = "not installed"
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that make or run artifacts, without
+    importing them."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return NOT_INSTALLED

@@ -46,12 +46,12 @@ ENCODE_IMAGE = "encode_image_"
 
 
 def encode_image(rows: int) -> str:
-    """Returns the name of the method for images of at most `rows` rows."""
+    """Return the name of the method for images of at most `rows` rows."""
     return f"{ENCODE_IMAGE}{rows}"
 
 
 def methods_of(drafter: str, listed: Collection[str] = ()) -> tuple[str, ...]:
-    """Returns the methods of a program with a drafter of this kind; only the target's for an
+    """Return the methods of a program with a drafter of this kind; only the target's for an
     unknown kind. Optional methods are included if they are in `listed`, a manifest's methods."""
     optional = [name for name in (DRAFT_PREFILL, COPY_ROWS) if name in listed]
     optional += [name for name in listed if name.startswith(ENCODE_IMAGE)]
@@ -86,7 +86,7 @@ class Constants:
     kv_cache: bool = True
 
     def methods(self) -> dict[str, Any]:
-        """Returns the value of each constant method, as ExecuTorch stores it."""
+        """Return the value of each constant method, as ExecuTorch stores it."""
         values = asdict(self)
         published = {method: values[name] for name, method in constant_methods().items()}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in published.items()}
@@ -107,6 +107,6 @@ class Constants:
 
 
 def constant_methods() -> dict[str, str]:
-    """Returns the name of the constant method of each field of `Constants`."""
+    """Return the name of the constant method of each field of `Constants`."""
     names = {field.name: f"get_{field.name}" for field in fields(Constants)}
     return names | {"kv_cache": "use_kv_cache"}

@@ -44,7 +44,7 @@ def forget(key: str) -> None:
 
 
 def stamps_file(key: str) -> Path:
-    """Returns the file that records what was verified."""
+    """Return the file that records what was verified."""
     return Path(tempfile.gettempdir()) / f"eagle-aot-{key}"
 
 
@@ -55,14 +55,14 @@ def open_private(path: Path) -> FileIO:
 
 
 def stamps(manifest: Manifest, directory: Path) -> Stamps:
-    """Returns the stamps of an artifact as it is now."""
+    """Return the stamps of an artifact as it is now."""
     listed = {name: [record.sha256] for name, record in manifest.files.items()}
     hashes: Stamps = {"": [], **listed}
     return {name: sha256 + stamp(directory / name) for name, sha256 in hashes.items()}
 
 
 def stamp(path: Path) -> list[int]:
-    """Returns one file's stamp, empty for a missing file, which `Manifest.verify` reports."""
+    """Return one file's stamp, empty for a missing file, which `Manifest.verify` reports."""
     try:
         stat = path.stat()
     except OSError:
@@ -71,7 +71,7 @@ def stamp(path: Path) -> list[int]:
 
 
 def read_stamps(file: FileIO) -> Stamps | None:
-    """Returns the recorded stamps, None where there are none or they were not written whole."""
+    """Return the recorded stamps, None where there are none or they were not written whole."""
     try:
         return json.loads(file.read())
     except ValueError:

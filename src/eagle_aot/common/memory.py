@@ -1,16 +1,20 @@
-"""How much memory this process takes, and memory that ran out told from other errors."""
+"""Memory of this process and of devices, and errors that report a lack of it."""
 
 import re
 import resource
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eagle_aot.common.errors import UnsupportedError
 
+if TYPE_CHECKING:
+    import torch
+
 LEAST_ADDRESSES = 5 << 28
-"""Bytes: with less, libraries of PyTorch abort the process while they load."""
-ASKED = re.compile(r"tried to allocate ([\d.]+ ?[A-Za-z]+)", re.IGNORECASE)
-"""PyTorch's words, on either: `20.00 MiB` from CUDA's allocator, `64 bytes` from the host's."""
+"""Bytes below which libraries of PyTorch abort the process while they load."""
+REQUESTED = re.compile(r"tried to allocate ([\d.]+ ?[A-Za-z]+)", re.IGNORECASE)
+"""PyTorch's message: `20.00 MiB` from CUDA's allocator, `64 bytes` from the host's."""
 SIGNS = (
     "can't allocate memory",
     "Cannot allocate memory",
@@ -26,15 +30,16 @@ LOWER = (
 
 
 def host_peak_bytes() -> int:
-    """Largest resident set of this process so far (Linux reports KiB, macOS bytes)."""
+    """Return the largest resident set of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux reports KiB
 
 
 def host_own_peak_bytes() -> int:
-    """The same without what it shares with other processes now: memory and files. Linux only.
+    """Return the largest resident set of this process, without memory and files that it shares with
+    other processes. Linux only.
 
-    `getrusage` would count what the process took that spawned this one.
+    `getrusage` would include the memory of the parent process.
     """
     status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
     peak, *shared = (
@@ -44,13 +49,13 @@ def host_own_peak_bytes() -> int:
 
 
 def host_free_bytes() -> int | None:
-    """What this process may still take: memory that can be had, swap included, and no more than
-    `ulimit -v` leaves. None where the system does not tell. A container's own limit is not in it.
+    """Return the bytes that this process may still allocate: available memory and swap, at most
+    what `ulimit -v` allows. A container's own limit is not considered. None if unknown.
     """
     try:
-        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        free = sum(int(told[name].split()[0]) << 10 for name in ("MemAvailable", "SwapFree"))
+        free = sum(int(meminfo[name].split()[0]) << 10 for name in ("MemAvailable", "SwapFree"))
     except (OSError, KeyError):
         return None
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -60,7 +65,7 @@ def host_free_bytes() -> int | None:
 
 
 def check_address_space() -> None:
-    """Raise UnsupportedError where `ulimit -v` leaves no room for PyTorch itself."""
+    """Raise UnsupportedError if `ulimit -v` is too low to load PyTorch."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESSES:
         raise UnsupportedError(
@@ -70,25 +75,32 @@ def check_address_space() -> None:
 
 
 def shortage(error: BaseException) -> str | None:
-    """One line on what was needed and what to lower; None for an error that is no lack of memory.
+    """Return one line with the memory that was needed and what to reduce; None for other errors.
 
-    PyTorch and ExecuTorch report it as a RuntimeError, whose text is all that tells it apart.
+    PyTorch and ExecuTorch report a lack of memory as a RuntimeError that only its text identifies.
     """
     text = str(error)
     if not isinstance(error, MemoryError) and not any(sign in text for sign in SIGNS):
         return None
     place = "the GPU" if "CUDA" in text or "CUBLAS" in text else "the host"
-    asked = ASKED.search(text)
-    needed = f", {readable(asked[1])} more were needed" if asked else ""
+    requested = REQUESTED.search(text)
+    needed = f", {readable(requested[1])} more were needed" if requested else ""
     return f"out of memory on {place}{needed}: {LOWER}"
 
 
 def readable(amount: str) -> str:
-    """`1099511627776 bytes` -> `1024.0 GiB`; an amount in another unit as it is."""
+    """Return `1099511627776 bytes` as `1024.0 GiB`; amounts in other units stay as they are."""
     count, _, unit = amount.partition(" ")
     return in_binary(int(count)) if unit == "bytes" and count.isdecimal() else amount
 
 
 def in_binary(count: int) -> str:
-    """Bytes in GiB, in MiB where there is less than one."""
+    """Return a number of bytes in GiB, or in MiB below one GiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def free_bytes(device: "torch.device") -> int | None:
+    """Return the free bytes of a GPU, or of the host; None if unknown."""
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()

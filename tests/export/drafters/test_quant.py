@@ -12,7 +12,7 @@ from eagle_aot.export import ExportSpec, Pair, load_pair, resolve_checkpoints, r
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.drafters.eagle3.config import DraftConfig
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
-from eagle_aot.export.drafters.quant import quantise_draft
+from eagle_aot.export.loading.quantise import quantise_draft
 from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Biased, Int4Linear

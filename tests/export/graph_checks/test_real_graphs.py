@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensor
 from eagle_aot.artifact import COPY_ROWS, DRAFT_PREFILL, METHODS, TARGET_METHODS
 from eagle_aot.export import ExportSpec, run_check
 from eagle_aot.export.graph_checks import mutated_buffers
-from eagle_aot.export.prepare.attention import choose_attention
+from eagle_aot.export.resolution import choose_attention
 from eagle_aot.targets import TARGETS
 from eagle_aot.triton_kernels.int4_gemm import api
 from support.heads.files import HeadShape, write_speculators

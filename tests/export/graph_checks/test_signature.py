@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.drafters.ngram import NgramDraft
-from eagle_aot.export.method_spec import returned
+from eagle_aot.export.method_spec import target_outputs
 from support.graph_toy import (
     WIDTH,
     Outputs,
@@ -105,7 +105,7 @@ def test_outputs_that_are_no_logits_and_features_are_refused(
 
 def test_features_without_a_reader_are_refused(good: Programs) -> None:
     verify = spec("target_verify")
-    alone = replace(verify, outputs=returned(verify.outputs, NgramDraft(4).tap_layers))
+    alone = replace(verify, outputs=target_outputs(verify.outputs, NgramDraft(4).tap_layers))
     with pytest.raises(ExportError, match=r"^target_verify: returns 2 tensors, expected logits$"):
         check(good, target_verify=alone)
 

@@ -13,7 +13,7 @@ from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.export import ExportSpec, Pair, load_pair, resolve_checkpoints, run_check
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.loading.load import linear_formats
-from eagle_aot.export.loading.table_quant import quantise_table
+from eagle_aot.export.loading.quantise import quantise_table
 from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear

@@ -15,7 +15,7 @@ from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.graph_checks.routes import check_attention_route
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
-from eagle_aot.export.prepare.attention import (
+from eagle_aot.export.resolution import (
     SPLITK,
     STOCK,
     choose_attention,

@@ -14,8 +14,11 @@ from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import ExportSpec, Pair, load_pair, resolve_checkpoints, run_check
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
-from eagle_aot.export.publish.decisions import cache_bytes, describe_decisions
-from eagle_aot.export.publish.describe import publish
+from eagle_aot.export.publish.describe import (
+    cache_bytes,
+    describe_constants,
+    describe_decisions,
+)
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 
 LAYERS = 3  # of a dummy, all sliding
@@ -120,4 +123,4 @@ def test_caches_are_told_by_sequence_and_owner() -> None:
 def test_a_stop_id_outside_the_vocabulary_is_refused() -> None:
     pair = cast(Pair, SimpleNamespace(target=SimpleNamespace(vocab_size=8)))
     with pytest.raises(CheckpointError, match="eos_token_id 8 is outside the vocabulary of 8"):
-        publish(pair, method_lengths(72, 128, 64), 4, (1, 8))
+        describe_constants(pair, method_lengths(72, 128, 64), 4, (1, 8))

@@ -13,7 +13,7 @@ from eagle_aot.export.self_test.score import (
     FEWEST_BLOCKS,
     STANDARD_ERRORS,
     Mean,
-    Rounds,
+    RoundCounts,
     Score,
     is_better,
     log_gain,
@@ -28,7 +28,7 @@ def score(nats: Tensor) -> Score:
     """`nats` [A, K]; every first draft is right and no token common."""
     anchors = len(nats)
     yes = torch.ones(nats.shape, dtype=torch.bool)
-    rounds = Rounds(1, 1, (1, 1, 1, 1), (1, 1, 1, 1))
+    rounds = RoundCounts(1, 1, (1, 1, 1, 1), (1, 1, 1, 1))
     return Score(yes, nats.float(), yes, torch.arange(anchors), rounds)
 
 

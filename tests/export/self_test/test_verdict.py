@@ -5,7 +5,7 @@ from io import StringIO
 import torch
 from rich.console import Console
 
-from eagle_aot.export.self_test.score import Rounds, Score
+from eagle_aot.export.self_test.score import RoundCounts, Score
 from eagle_aot.export.self_test.text import Reading
 from eagle_aot.export.self_test.verdict import Entry, Verdict, unknown
 
@@ -13,7 +13,7 @@ from eagle_aot.export.self_test.verdict import Entry, Verdict, unknown
 def entry(name: str, reached: tuple[int, ...], accepted: tuple[int, ...]) -> Entry:
     """Return the entry of a reading whose nats are all 1."""
     ids, yes = torch.arange(16), torch.ones(16, 4, dtype=torch.bool)
-    score = Score(yes, yes.float(), yes, ids, Rounds(10, 20, reached, accepted))
+    score = Score(yes, yes.float(), yes, ids, RoundCounts(10, 20, reached, accepted))
     return Entry(reading=Reading(name=name, target_ids=ids), score=score)
 
 

@@ -10,8 +10,8 @@ import torch
 from click.testing import CliRunner, Result
 
 from eagle_aot.artifact import PROGRAM, WEIGHTS, Device, Manifest, TargetIdentity, file_record
+from eagle_aot.artifact.manifest import PACKAGES, installed_versions
 from eagle_aot.artifact.outline import plain
-from eagle_aot.artifact.versions import PACKAGES, installed_versions
 from eagle_aot.common.errors import ArtifactError
 from eagle_aot.lab.checks.cli import main
 from eagle_aot.lab.checks.integrity import check_integrity

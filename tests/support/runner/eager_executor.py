@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eagle_aot.artifact import DRAFT_PREFILL, EAGLE3
 from eagle_aot.export import Pair
-from eagle_aot.export.drafters.eagle3.methods import DraftPrefill
+from eagle_aot.export.drafters.eagle3.methods import DraftPrefillMethod
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
 from eagle_aot.runtime_runner.program.executor import Call
@@ -24,7 +24,7 @@ class EagerExecutor:
         lengths = method_lengths(96, 96, 0, pair.target.sequences)
         self.methods = {name: spec.module for name, spec in method_specs(pair, lengths).items()}
         if pair.draft.kind == EAGLE3:
-            self.methods[DRAFT_PREFILL] = DraftPrefill(pair)
+            self.methods[DRAFT_PREFILL] = DraftPrefillMethod(pair)
         self.calls: dict[str, int] = {}
 
     def constants(self) -> Mapping[str, Sequence[Any]]:

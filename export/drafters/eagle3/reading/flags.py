@@ -27,7 +27,7 @@ OF_TENSORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class Sourced(Generic[T]):
     """A value and where it was read."""
 
     value: T
@@ -36,7 +36,7 @@ class Found(Generic[T]):
 
 def read_options(
     options: ConfigSection, names: Collection[str], trainer: str
-) -> dict[str, Found[bool]]:
+) -> dict[str, Sourced[bool]]:
     """Every flag of `DraftConfig`, by its name there.
 
     Raises CheckpointError where two keys disagree, or a key and the tensors.
@@ -49,19 +49,19 @@ def read_options(
                 f"tensors say {found[option].value}"
             )
     found["final_norm"] = _final_norm(options, found["final_norm"])
-    found["norm_before_residual"] = declared(options, "norm_before_residual") or Found(
+    found["norm_before_residual"] = declared(options, "norm_before_residual") or Sourced(
         False, "no norm_before_residual in config.json"
     )
     found["norm_output"] = _norm_output(options, trainer, found["fc_norm"].value)
     return found
 
 
-def declared(options: ConfigSection, key: str) -> Found[bool] | None:
+def declared(options: ConfigSection, key: str) -> Sourced[bool] | None:
     """A flag that config.json states, at its top or in `eagle_config`, where engines look too."""
     nested = options.section("eagle_config")
-    top = Found(options.flag(key), f"{key} in config.json") if options.has(key) else None
+    top = Sourced(options.flag(key), f"{key} in config.json") if options.has(key) else None
     below = (
-        Found(nested.flag(key), f"eagle_config.{key} in config.json") if nested.has(key) else None
+        Sourced(nested.flag(key), f"eagle_config.{key} in config.json") if nested.has(key) else None
     )
     if top and below and top.value != below.value:
         raise CheckpointError(
@@ -70,11 +70,11 @@ def declared(options: ConfigSection, key: str) -> Found[bool] | None:
     return top or below
 
 
-def _of_tensor(name: str, names: Collection[str]) -> Found[bool]:
-    return Found(name in names, f"{name} is there" if name in names else f"no {name}")
+def _of_tensor(name: str, names: Collection[str]) -> Sourced[bool]:
+    return Sourced(name in names, f"{name} is there" if name in names else f"no {name}")
 
 
-def _final_norm(options: ConfigSection, tensor: Found[bool]) -> Found[bool]:
+def _final_norm(options: ConfigSection, tensor: Sourced[bool]) -> Sourced[bool]:
     """ModelOpt may train a head without the norm before its output table.
 
     A norm that is merely missing stays on, so that the loader misses its weight.
@@ -84,10 +84,10 @@ def _final_norm(options: ConfigSection, tensor: Found[bool]) -> Found[bool]:
         raise CheckpointError(
             f"{options.where}: {stated.source} is false, but norm.weight is there"
         )
-    return tensor if tensor.value else stated or Found(True, "a head has one")
+    return tensor if tensor.value else stated or Sourced(True, "a head has one")
 
 
-def _norm_output(options: ConfigSection, trainer: str, fc_norm: bool) -> Found[bool]:
+def _norm_output(options: ConfigSection, trainer: str, fc_norm: bool) -> Sourced[bool]:
     """Whether the recurrent feature is the one after the final norm.
 
     Speculators and NeMo call that `norm_output`, TensorRT-LLM `return_hidden_post_norm`. SpecForge
@@ -98,9 +98,9 @@ def _norm_output(options: ConfigSection, trainer: str, fc_norm: bool) -> Found[b
         return post_norm
     stated = declared(options, "norm_output")
     if stated is None:
-        return Found(False, "no norm_output in config.json")
+        return Sourced(False, "no norm_output in config.json")
     if trainer in (SPECULATORS, NEMO) or not stated.value:
         return stated
     if fc_norm:
-        return Found(True, f"{stated.source}, with fc_norm: EAGLE-3.1")
-    return Found(False, f"{stated.source}: in a flat file the norm before lm_head")
+        return Sourced(True, f"{stated.source}, with fc_norm: EAGLE-3.1")
+    return Sourced(False, f"{stated.source}: in a flat file the norm before lm_head")

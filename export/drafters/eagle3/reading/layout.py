@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
-from eagle_aot.export.drafters.eagle3.reading.flags import Found, read_options
+from eagle_aot.export.drafters.eagle3.reading.flags import Sourced, read_options
 from eagle_aot.export.drafters.eagle3.reading.names import canonical_names, count_layers
 from eagle_aot.export.drafters.eagle3.reading.refusals import (
     refuse_other_configs,
@@ -36,7 +36,7 @@ class HeadLayout:
     recognised_by: str
     layer: ConfigSection
     options: ConfigSection
-    flags: Mapping[str, Found[bool]]
+    flags: Mapping[str, Sourced[bool]]
     taps: TapChoice
     names: Mapping[str, str]
     parallel: bool = False

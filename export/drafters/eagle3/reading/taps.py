@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_aot.common.errors import CheckpointError, PairingError
-from eagle_aot.export.drafters.taps import checked_tap_layers
+from eagle_aot.export.spec import checked_tap_layers
 from eagle_aot.targets.config_section import ConfigSection
 
 KEY = "eagle_aux_hidden_state_layer_ids"

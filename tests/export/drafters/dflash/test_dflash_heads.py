@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.export.drafters.dflash.model import DFlashDraft
-from eagle_aot.export.drafters.quant import quantise_draft
+from eagle_aot.export.loading.quantise import quantise_draft
 from eagle_aot.targets import TapTarget
 from eagle_aot.targets.step import chain_step
 from support.golden_cases import golden_case

@@ -15,7 +15,7 @@ from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test import readings_of
 from eagle_aot.export.prepare.int4 import dequantize_int4
-from eagle_aot.export.self_test.text import Text, continue_greedily
+from eagle_aot.export.self_test.text import TargetText, continue_greedily
 from eagle_aot.export.self_test.verdict import Verdict, rank
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import TapTarget, load_target
@@ -34,7 +34,7 @@ def target() -> TapTarget:
     return dequantize_int4(load_target("gemma4-tiny", 256))
 
 
-def texts_of(target: TapTarget, prompts: list[str]) -> list[Text]:
+def texts_of(target: TapTarget, prompts: list[str]) -> list[TargetText]:
     """Greedy answers, with the hidden states of every boundary."""
     tokenizer, boundaries = read_tokenizer(TINY_DIR / "target"), range(target.num_hidden_layers + 1)
     answer = partial(
@@ -48,21 +48,21 @@ def texts_of(target: TapTarget, prompts: list[str]) -> list[Text]:
     return [answer(tokenizer.encode(prompt)) for prompt in prompts]
 
 
-def judged(draft: Eagle3Draft, texts: list[Text], target: TapTarget) -> Verdict:
+def judged(draft: Eagle3Draft, texts: list[TargetText], target: TapTarget) -> Verdict:
     return rank(readings_of(draft, target.num_hidden_layers), texts, target.vocab_size)
 
 
 @pytest.fixture(scope="module")
-def built_in(target: TapTarget) -> list[Text]:
+def built_in(target: TapTarget) -> list[TargetText]:
     return texts_of(target, list(PROMPTS))
 
 
 @pytest.fixture(scope="module")
-def many_stories(target: TapTarget) -> list[Text]:
+def many_stories(target: TapTarget) -> list[TargetText]:
     return texts_of(target, [s.question for s in itertools.islice(stories(5, "test"), STORIES)])
 
 
-def test_the_shipped_head_fits(target: TapTarget, built_in: list[Text]) -> None:
+def test_the_shipped_head_fits(target: TapTarget, built_in: list[TargetText]) -> None:
     verdict = judged(load_draft(TINY_DIR / "head", target, 256), built_in, target)
     assert verdict.kind == "fits" and not verdict.is_warning
     assert verdict.entries[0] is verdict.chosen
@@ -85,7 +85,7 @@ def test_a_fault_is_found(
 
 
 def test_the_tap_flag_of_the_message_mends_the_head(
-    target: TapTarget, built_in: list[Text], tmp_path: Path
+    target: TapTarget, built_in: list[TargetText], tmp_path: Path
 ) -> None:
     directory = write_faulty_head(FAULTS[0], tmp_path / "head")
     verdict = judged(load_draft(directory, target, 256), built_in, target)
@@ -96,7 +96,7 @@ def test_the_tap_flag_of_the_message_mends_the_head(
 
 @pytest.mark.parametrize("name", ["wrong feedback", "wrong residual"])
 def test_the_config_key_of_the_message_mends_the_head(
-    name: str, target: TapTarget, built_in: list[Text], tmp_path: Path
+    name: str, target: TapTarget, built_in: list[TargetText], tmp_path: Path
 ) -> None:
     fault = next(fault for fault in FAULTS if fault.name == name)
     directory = write_faulty_head(fault, tmp_path / "head")

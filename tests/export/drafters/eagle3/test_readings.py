@@ -10,7 +10,7 @@ from torch import Tensor
 from eagle_aot.export import load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.self_test import readings_of
-from eagle_aot.export.self_test.text import Text
+from eagle_aot.export.self_test.text import TargetText
 from support.heads.files import HeadShape, write_speculators
 
 STEPS = 3
@@ -22,15 +22,15 @@ SHAPES = [
 ]
 
 
-def random_text(shape: HeadShape, length: int = 14, start: int = 5) -> Text:
+def random_text(shape: HeadShape, length: int = 14, start: int = 5) -> TargetText:
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(shape.vocab, (1, length), generator=generator)
     streams = torch.randn(1, length - 1, 5, shape.target_hidden, generator=generator)
-    return Text(tokens, start, tuple(range(5)), streams)
+    return TargetText(tokens, start, tuple(range(5)), streams)
 
 
 @torch.no_grad()
-def drafted(draft: Eagle3Draft, text: Text, anchor: int) -> list[Tensor]:
+def drafted(draft: Eagle3Draft, text: TargetText, anchor: int) -> list[Tensor]:
     """The logits [Vd] of a chain from one anchor, as long as the text is."""
     draft.reset_cache()
     feature = draft.fuse(text.taps(draft.config.tap_layers))[:, : anchor + 1]

@@ -12,7 +12,7 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.gemma4_assistant.load import build_assistant
 from eagle_aot.export.drafters.gemma4_assistant.model import Gemma4Assistant
 from eagle_aot.export.drafters.gemma4_assistant.reading import read_files
-from eagle_aot.export.drafters.quant import quantise_draft
+from eagle_aot.export.loading.quantise import quantise_draft
 from eagle_aot.targets.decoder.attention import MASKED
 from eagle_aot.targets.decoder.kv_cache import CacheSpec, KVCache
 from eagle_aot.targets.gemma4 import Gemma4Target

@@ -13,9 +13,9 @@ from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
 from eagle_aot.export.drafters.eagle3.self_test import readings_of
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
-from eagle_aot.export.drafters.quant import quantise_draft
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
-from eagle_aot.export.self_test.text import Text
+from eagle_aot.export.loading.quantise import quantise_draft
+from eagle_aot.export.self_test.text import TargetText
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import chain_step
@@ -44,15 +44,15 @@ def loaded(directory: Path, target: TapTarget) -> ParallelDraft:
     return draft
 
 
-def text_of(shape: HeadShape) -> Text:
+def text_of(shape: HeadShape) -> TargetText:
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(shape.vocab, (1, 14), generator=generator)
     streams = torch.randn(1, 13, 5, shape.target_hidden, generator=generator)
-    return Text(tokens, 5, tuple(range(5)), streams)
+    return TargetText(tokens, 5, tuple(range(5)), streams)
 
 
 @torch.no_grad()
-def drafted(draft: ParallelDraft, text: Text, committed: int = COMMITTED) -> Tensor:
+def drafted(draft: ParallelDraft, text: TargetText, committed: int = COMMITTED) -> Tensor:
     """Logits [1 + MASKS, Vd] behind so many slots: of the last, and of masks in one forward."""
     features = draft.fuse(text.taps(draft.tap_layers))[:, :committed]
     step = chain_step(torch.arange(committed))
