@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from eagle_aot.artifact import Constants, tokenizer_files
 from eagle_aot.export import Pair, load_draft
-from eagle_aot.export.methods import Prefill
+from eagle_aot.export.methods import PrefillMethod
 from eagle_aot.export.prepare.int4 import dequantize_int4
 from eagle_aot.export.publish.describe import write_draft_ids
 from eagle_aot.lab.training.tiny.stories import stories
@@ -80,7 +80,7 @@ def test_features_are_those_of_the_boundaries_that_transformers_sees() -> None:
     oracle = AutoModelForCausalLM.from_pretrained(spec.target_dir, dtype=torch.float32)
     with torch.no_grad():
         first = torch.zeros(1, dtype=torch.int64)
-        _, features = Prefill(pair)(tokens, torch.arange(40), first)
+        _, features = PrefillMethod(pair)(tokens, torch.arange(40), first)
         boundaries = oracle(tokens, output_hidden_states=True).hidden_states
 
         def error(taps: Sequence[int]) -> float:

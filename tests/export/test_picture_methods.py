@@ -17,7 +17,7 @@ from eagle_aot.common.errors import CheckpointError, EagleError, SettingError, U
 from eagle_aot.export import ExportSpec, pipeline, resolve, resolve_checkpoints, run_check
 from eagle_aot.export.encode_image import DECOMPOSITIONS
 from eagle_aot.export.loading.load import load_pair
-from eagle_aot.export.publish.describe import describe_decisions, tower
+from eagle_aot.export.publish.describe import describe_decisions, describe_encoder
 from eagle_aot.targets import images, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
@@ -249,9 +249,9 @@ def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]
     )
     caches = CacheSpec(96, torch.float32, chunk=70)
     pair = load_pair(checkpoints, torch.float32, caches, images=True).pair
-    told = tower(pair)["tower"]
+    told = describe_encoder(pair)["tower"]
     assert told["parameters"] == sum(p.numel() for p in pair.vision.parameters())
-    assert tower(load_pair(checkpoints, torch.float32, caches).pair) == {}
+    assert describe_encoder(load_pair(checkpoints, torch.float32, caches).pair) == {}
     before = settings.read_text()
     try:
         wrong = {**PROCESSOR["image_processor"], "patch_size": 16}

@@ -15,11 +15,8 @@ from eagle_aot.export.graph_checks import mutated_buffers
 from eagle_aot.export.graph_checks.routes import check_attention_route
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
-from eagle_aot.export.resolution import (
-    SPLITK,
-    STOCK,
-    choose_attention,
-)
+from eagle_aot.export.resolution import choose_attention
+from eagle_aot.export.spec import SPLITK, STOCK
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.attention import MASKED
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
