@@ -18,6 +18,10 @@ from eagle_aot.targets.int4.weight import random_int4
 CHECKED_ELEMENTS = 2**24
 """How many elements are checked for NaN at a time."""
 
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""Dtypes whose values are read as they are."""
+
 WEIGHT = ".weight"
 CODES_PER_WORD = 8
 """INT4 codes per int32, in every format that stores a linear as several tensors."""
@@ -70,6 +74,7 @@ def check_sizes(model: nn.Module, checkpoint: Checkpoint, prefix: str) -> None:
         if tensor_name in checkpoint:
             check_shape(checkpoint, tensor_name, checkpoint.shape(tensor_name), expected.shape)
         elif layout is not None and layout.holds(checkpoint, module):
+            layout.check_module(checkpoint.quantization, module)
             words = checkpoint.shape(f"{module}.{layout.suffixes[0]}")
             if CODES_PER_WORD * words.numel() != expected.numel():
                 raise CheckpointError(
@@ -122,11 +127,11 @@ def read_tensor(checkpoint: Checkpoint, name: str, shape: torch.Size, dtype: tor
     """Read a tensor of `shape` from the checkpoint and convert it to `dtype`.
 
     Raises CheckpointError for another shape, for integers instead of floats or the other way
-    round, and for NaN or infinite values.
+    round, for a dtype that needs a scale, such as float8, and for NaN or infinite values.
     """
     tensor = checkpoint.tensor(name)
     check_shape(checkpoint, name, tensor.shape, shape)
-    if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool:
+    if tensor.dtype not in (FLOATS if dtype.is_floating_point else INTEGERS):
         raise CheckpointError(f"{checkpoint.directory}: {name} holds {tensor.dtype} values")
     if tensor.is_floating_point() and not _is_finite(tensor):
         raise CheckpointError(f"{checkpoint.directory}: {name} holds NaN or infinite values")

@@ -13,6 +13,7 @@ quantised in another order (`desc_act`) have a g_idx other than k // g.
 Source: GPTQModel 7.7 `nn_modules/qlinear`, `utils/model.py`, `quantization/config.py`.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ VERSION_KEYS = ("checkpoint_format", "format")
 BITS_KEYS = ("bits", "w_bit", "wbits")
 GROUP_KEYS = ("group_size", "q_group_size")
 """Spellings of AutoGPTQ, AutoAWQ, GPTQModel and GPTQ-for-LLaMa."""
+MODULES, EXTRA = "dynamic", "extra_config"
+"""What GPTQModel (by expressions) and auto-round (by names) say of single modules."""
 CODES = 16
 SYMMETRIC_ZERO = 8
 
@@ -80,6 +83,31 @@ def check_gptq(config: ConfigSection) -> None:
         )
 
 
+def module_config(config: ConfigSection, module: str) -> ConfigSection:
+    """Return the config with what it says of the linear called `module` alone.
+
+    Raises CheckpointError for an expression that is none.
+    """
+    try:
+        patterns = config.section(MODULES).values
+        matches = [p for p in patterns if re.match(p.removeprefix("+:"), module)]
+    except re.error as error:
+        raise CheckpointError(f"{config.where}: {MODULES}: {error}") from error
+    own = config.section(MODULES).section(matches[0]).values if matches else {}
+    own = {**own, **config.section(EXTRA).section(module).values}
+    spelled = [keys for keys in (BITS_KEYS, GROUP_KEYS) if any(key in own for key in keys)]
+    replaced = {key for keys in spelled for key in keys}
+    values = {key: value for key, value in config.values.items() if key not in replaced}
+    return ConfigSection(values | own, config.where)
+
+
+def check_module(config: ConfigSection, module: str) -> None:
+    """Raise UnsupportedError unless the linear called `module` has 4 bits."""
+    bits = _one_of(module_config(config, module), BITS_KEYS, None)
+    if bits != 4:
+        raise UnsupportedError(f"{config.where}: {module} has {bits} bits: only 4 are read")
+
+
 def read_gptq(checkpoint: Checkpoint, module: str) -> Int4Weight:
     """Read the weight of the linear called `module`, scale and zero point as float32.
 
@@ -105,7 +133,7 @@ def _gptq_zeros(checkpoint: Checkpoint, module: str, scales: Tensor) -> Tensor:
     Raises CheckpointError if the config says `sym` and they are not those of symmetric weights:
     then the version of the format is another one than the config says.
     """
-    config = checkpoint.quantization
+    config = module_config(checkpoint.quantization, module)
     version = _one_of(config, VERSION_KEYS, "gptq")
     stored = codes_of_words(_read_zeros(checkpoint, module, scales))[:, : scales.shape[1]]
     zeros = (stored + GPTQ_ZERO_OFFSET[version]) % CODES
@@ -167,7 +195,7 @@ def _read_scales(checkpoint: Checkpoint, module: str, rows: int, columns: int) -
         raise CheckpointError(
             f"{name}: {scales.dtype} {list(scales.shape)} for a weight [{rows}, {columns}]"
         )
-    group_size = _one_of(checkpoint.quantization, GROUP_KEYS, -1)
+    group_size = _one_of(module_config(checkpoint.quantization, module), GROUP_KEYS, -1)
     if group_size not in (-1, columns // groups):
         raise CheckpointError(
             f"{name}: groups of {columns // groups}, the config says {group_size}"

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import ConfigSection
-from eagle_aot.targets.int4.awq_gptq import check_gptq, read_gptq
-from support.files.int4 import Rounded, dense, gptq, rounded, write_linear
+from eagle_aot.targets.int4.awq_gptq import check_gptq, check_module, read_gptq
+from eagle_aot.targets.int4.formats import format_of
+from support.files.int4 import Rounded, awq, dense, gptq, rounded, write_linear
 
 CONFIG: dict[str, Any] = {
     "quant_method": "gptq",
@@ -79,6 +80,58 @@ def test_zero_points_that_contradict_sym_are_refused(
     checkpoint = write_linear(tmp_path, tensors, config)
     with pytest.raises(CheckpointError, match=r"proj.qzeros: a zero point of [79] in the format"):
         read_gptq(checkpoint, "proj")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"dynamic": {"+:.*proj": {"group_size": 16}}},
+        {"dynamic": {r".*other": {"group_size": 64}, r".*proj": {"group_size": 16}}},
+        {"extra_config": {"proj": {"bits": 4, "group_size": 16}}},
+    ],
+    ids=str,
+)
+def test_a_module_may_have_its_own_group_size(tmp_path: Path, own: dict[str, Any]) -> None:
+    written = rounded(torch.randn(8, 64), 16)
+    checkpoint = write_linear(tmp_path, gptq(written, 1), CONFIG | own)
+    weight = read_gptq(checkpoint, "proj")
+    assert weight.group_size == 16 and torch.equal(dense(weight), written.dense)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"dynamic": {".*up_proj": {"bits": 8}}}, {"extra_config": {"mlp.up_proj": {"bits": 8}}}],
+    ids=str,
+)
+def test_a_module_with_other_bits_is_refused_by_name(own: dict[str, Any]) -> None:
+    config = ConfigSection(CONFIG | own, Path("config.json"))
+    check_module(config, "mlp.down_proj")
+    with pytest.raises(UnsupportedError, match=r"config\.json: mlp\.up_proj has 8 bits: only 4"):
+        check_module(config, "mlp.up_proj")
+
+
+@pytest.mark.parametrize("method", ["auto-round", "intel/auto-round"])
+@pytest.mark.parametrize("packing", [None, "auto_round:auto_gptq"])
+def test_gptq_of_auto_round_is_read(tmp_path: Path, method: str, packing: str | None) -> None:
+    written = rounded(torch.randn(8, 32), 32, symmetric=True)
+    config = {"quant_method": method, "bits": 4, "group_size": 32, "sym": True}
+    config |= {} if packing is None else {"packing_format": packing}
+    checkpoint = write_linear(tmp_path, gptq(written, 1), config)
+    layout = format_of(checkpoint)
+    assert layout is not None and torch.equal(dense(layout.read(checkpoint, "proj")), written.dense)
+
+
+def test_awq_of_auto_round_is_read_and_other_packings_are_refused(tmp_path: Path) -> None:
+    written = rounded(torch.randn(8, 32), 32, symmetric=True)
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True}
+    checkpoint = write_linear(
+        tmp_path, awq(written), config | {"packing_format": "auto_round:auto_awq"}
+    )
+    layout = format_of(checkpoint)
+    assert layout is not None and torch.equal(dense(layout.read(checkpoint, "proj")), written.dense)
+    other = write_linear(tmp_path, awq(written), config | {"packing_format": "auto_round:exllama"})
+    with pytest.raises(UnsupportedError, match="packing_format 'auto_round:exllama': known are"):
+        format_of(other)
 
 
 def test_contradicting_spellings_are_refused() -> None:

@@ -174,3 +174,17 @@ def test_nan_and_infinity_are_found_anywhere_in_a_tensor(
     edit_tensors(directory, spoil)
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds NaN or infinite"):
         load_target(directory, 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64])
+def test_dtypes_whose_values_need_more_than_the_tensor_are_refused_by_name(
+    directory: Path, dtype: torch.dtype
+) -> None:
+    def convert(tensors: Tensors) -> None:
+        name = "model.layers.0.mlp.up_proj.weight"
+        tensors[name] = tensors[name].to(dtype)
+
+    edit_tensors(directory, convert)
+    kind = str(dtype).replace(".", r"\.")
+    with pytest.raises(CheckpointError, match=rf"0\.mlp\.up_proj\.weight holds {kind} values"):
+        load_target(directory, 16)
