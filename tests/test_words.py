@@ -38,6 +38,8 @@ PYTHON = (
     "src/eagle_aot/artifact",
     "targets",
     "tests/end_to_end/test_readme.py",
+    "tests/faults",
+    "tests/fuzz",
     "tests/lab",
     "tests/scripts",
     "tests/support/files",

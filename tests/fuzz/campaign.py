@@ -1,5 +1,5 @@
 """How many cases: a few seconds of the same ones in every run of the tests, many new ones in a
-campaign, which `--hypothesis-profile=campaign` asks for."""
+campaign, which `--hypothesis-profile=campaign` runs."""
 
 from hypothesis import HealthCheck, settings
 
@@ -9,12 +9,12 @@ SUITE = settings(CAMPAIGN, derandomize=True, database=None)
 
 
 def is_campaign() -> bool:
-    """Whether the profile was asked for, as is known once conftest.py has been read."""
+    """Return whether the profile is set, which is known once conftest.py has been read."""
     return settings.default is CAMPAIGN
 
 
 def cases(suite: int, campaign: int) -> settings:
-    """For a test: so many in every run, so many in a campaign."""
+    """Return the settings of a test: how many cases it has in every run, and in a campaign."""
     if is_campaign():
         return settings(CAMPAIGN, max_examples=campaign)
     return settings(SUITE, max_examples=suite)

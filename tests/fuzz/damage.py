@@ -135,7 +135,7 @@ def damaged_safetensors(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def damaged_pickle(draw: st.DrawFn, content: bytes) -> bytes:
-    """A zip file, whole and with right checksums, of which one member is changed."""
+    """A zip file, whole and with right checksums, in which one member is changed."""
     with zipfile.ZipFile(io.BytesIO(content)) as stored:
         members = {name: stored.read(name) for name in stored.namelist()}
     pickles = [name for name in members if name.endswith("data.pkl")]

@@ -1,4 +1,7 @@
-"""All readers of files that are not trusted, each as a function of a directory."""
+"""Readers of files that are not trusted, each as a function of a directory.
+
+Those of programs for CUDA are fuzzed in `tests/runtime_runner/program`.
+"""
 
 import json
 from collections.abc import Callable
@@ -6,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from eagle_aot.artifact import PROGRAM, WEIGHTS
 from eagle_aot.common.tokenizer import read_tokenizer as read_artifact_tokenizer
 from eagle_aot.export.drafters.eagle3.describe import describe_draft
 from eagle_aot.export.drafters.eagle3.load import load_draft
@@ -15,41 +17,13 @@ from eagle_aot.export.loading.provenance import read_eos_ids
 from eagle_aot.export.reproduce import recorded_spec
 from eagle_aot.lab.checks.integrity import check_integrity, report
 from eagle_aot.runtime_runner.images.reader import ImageReader
-from eagle_aot.runtime_runner.program.device_weights import DeviceWeights
-from eagle_aot.runtime_runner.program.flatbuffer import opened
-from eagle_aot.runtime_runner.program.ptd import TensorData
-from eagle_aot.runtime_runner.program.pte import Program, check_weights
-from eagle_aot.runtime_runner.program.weight_table import read_weight_table
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.int4.formats import format_of
 from support.pictures import INPUTS
 
 CONTEXT = 32  # tokens
-CACHES = ("target.kv_cache.k", "target.kv_cache.v", "draft.kv_cache.k")
 TOKENS = torch.tensor([[3, 1, 4, 1]])
-
-
-def read_cuda_program(directory: Path) -> None:
-    """Both files, and every weight as the device would hold it."""
-    program = Program.open(directory / PROGRAM)
-    data = TensorData.open(directory / WEIGHTS)
-    check_weights(program, data)
-    methods = list(program.methods.values())
-    caches = [
-        weight.fqn for method in methods for weight in method.weights if ".kv_cache." in weight.fqn
-    ]
-    weights = DeviceWeights(data, methods, torch.device("cpu"), caches)
-    for method in methods:
-        program.named_data(method.library_key)
-        for weight in method.weights:
-            weights.tensor(weight)
-
-
-def read_table(directory: Path) -> None:
-    """A CUDA delegate's table of weights."""
-    with opened(directory / "table") as payload:
-        read_weight_table(payload)
 
 
 def read_target(directory: Path) -> None:
@@ -113,12 +87,10 @@ def read_pictures(directory: Path) -> None:
 
 READERS: dict[str, Callable[[Path], None]] = {
     "artifact": read_manifest,
-    "cuda": read_cuda_program,
-    "weight_table": read_table,
     **dict.fromkeys(("gemma4", "llama", "qwen3"), read_target),
     **dict.fromkeys(("head", "head_pickled", "head_speculators"), read_head),
     **dict.fromkeys(("awq", "compressed_tensors", "gguf", "gptq", "torchao"), read_weights),
     "pictures": read_pictures,
     "tokenizer": read_tokenizer,
 }
-"""By the folder of seeds that they read."""
+"""Readers by the folder of small valid files, the seeds, that they read."""

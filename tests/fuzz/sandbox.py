@@ -1,4 +1,4 @@
-"""Read a folder, and say what became of it: here, or in a process that may crash, hang or swell."""
+"""Read a folder and report the outcome: here, or in a process that may crash, hang or swell."""
 
 import contextlib
 import faulthandler
@@ -22,7 +22,7 @@ Reader = Callable[[Path], None]
 
 
 def outcome(read: Reader, directory: Path) -> str:
-    """READ or REFUSED; anything else is a finding: its type, place and text."""
+    """Return READ or REFUSED; anything else is a finding: its type, place and text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as the commands do
@@ -40,7 +40,7 @@ def outcome(read: Reader, directory: Path) -> str:
 
 
 def outcome_apart(read: Reader, directory: Path, seconds: float = 60) -> str:
-    """The same of a fork with limits, whose death is a finding too."""
+    """Return the outcome in a fork with limits, whose death is a finding too."""
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     child = fork.Process(target=_work, args=(read, directory, seconds, sender))
@@ -54,7 +54,7 @@ def outcome_apart(read: Reader, directory: Path, seconds: float = 60) -> str:
 
 def _work(read: Reader, directory: Path, seconds: float, sender: Connection) -> None:
     faulthandler.disable()
-    signal.setitimer(signal.ITIMER_REAL, seconds)  # nobody handles its alarm
+    signal.setitimer(signal.ITIMER_REAL, seconds)  # its alarm is not handled
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

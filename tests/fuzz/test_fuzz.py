@@ -1,4 +1,4 @@
-"""Seeds are good, what fuzzing found stays fixed, and no damage of a fixed seed gets through."""
+"""Seeds are read, files that failed once are refused, and so is any damage that is not harmless."""
 
 import ctypes
 import shutil
@@ -22,12 +22,12 @@ KNOWN = sorted(path for path in CASES.glob("*/*") if path.is_dir())
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_seeds_are_good(reader: str) -> None:
+def test_seeds_are_read(reader: str) -> None:
     assert outcome(READERS[reader], SEEDS / reader) == READ
 
 
 @pytest.mark.parametrize("case", KNOWN, ids=lambda path: path.name)
-def test_what_was_found_is_refused_in_words(case: Path, tmp_path: Path) -> None:
+def test_files_that_failed_once_are_refused(case: Path, tmp_path: Path) -> None:
     reader = case.parent.name
     shutil.copytree(SEEDS / reader, tmp_path, dirs_exist_ok=True)
     shutil.copytree(case, tmp_path, dirs_exist_ok=True)
@@ -36,10 +36,10 @@ def test_what_was_found_is_refused_in_words(case: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def outcomes() -> Iterator[list[str]]:
-    """What became of the damaged files of one reader."""
-    found: list[str] = []
-    yield found
-    assert REFUSED in found
+    """The outcomes of the damaged files of one reader."""
+    outcomes: list[str] = []
+    yield outcomes
+    assert REFUSED in outcomes
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -61,12 +61,12 @@ def test_damage_is_refused_or_harmless(
         pytest.fail(f"{FINDINGS / reader / name}: {outcomes[-1]}", pytrace=False)
 
 
-def keep(place: Path, name: str, content: bytes, error: str) -> None:
-    """Write a finding down; what Hypothesis makes smaller replaces it."""
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    (place / name).write_bytes(content)
-    (place / "error.txt").write_text(error + "\n")
+def keep(directory: Path, name: str, content: bytes, error: str) -> None:
+    """Write a finding to disk; a smaller file that Hypothesis finds replaces it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    (directory / name).write_bytes(content)
+    (directory / "error.txt").write_text(error + "\n")
 
 
 def test_seeds_cover_every_reader() -> None:
@@ -75,7 +75,7 @@ def test_seeds_cover_every_reader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reader", "found"),
+    ("reader", "expected"),
     [
         (lambda directory: ctypes.string_at(0), "died with -11"),
         (lambda directory: time.sleep(9), "hangs"),
@@ -83,6 +83,6 @@ def test_seeds_cover_every_reader() -> None:
         (lambda directory: None, READ),
     ],
 )
-def test_a_reader_that_dies_is_a_finding(reader: object, found: str, tmp_path: Path) -> None:
+def test_a_reader_that_dies_is_a_finding(reader: object, expected: str, tmp_path: Path) -> None:
     assert callable(reader)
-    assert outcome_apart(reader, tmp_path, seconds=0.3).startswith(found)
+    assert outcome_apart(reader, tmp_path, seconds=0.3).startswith(expected)
