@@ -10,14 +10,12 @@ import torch
 from click.testing import CliRunner, Result
 from torch import Tensor
 
-from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import Message
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.frontend.conversation import Conversation
-from support.refusals import refuses
 
 SYSTEM = "You count things."
 QUESTIONS = [one.question for one in itertools.islice(stories(21, "test"), 12)]
@@ -147,13 +145,6 @@ def test_a_text_ends_before_a_stop_text(tiny: Runner, speculate: bool, cut: int)
     assert result.stats.emitted == len(result.token_ids) - 1
 
 
-def test_text_arrives_in_parts_and_whole(tiny: Runner) -> None:
-    parts: list[str] = []
-    result = tiny.generate(QUESTIONS[1], on_text=parts.append)
-    assert "".join(parts) == result.text
-    assert len(parts) > 3
-
-
 def test_a_chat_continues_after_a_turn_that_does_not_fit(tiny_artifact: Path) -> None:
     typed = "\n".join([QUESTIONS[0], "Tom " * 1200, "/reset", QUESTIONS[0], "/exit", QUESTIONS[1]])
     done = run(tiny_artifact, "--chat", "--max-new-tokens", "8", typed=typed)
@@ -180,18 +171,6 @@ def test_standard_input_is_the_prompt(tiny_artifact: Path) -> None:
     assert done.stdout == run(tiny_artifact, "--prompt", QUESTIONS[0], "--quiet").stdout
 
 
-def test_wrong_messages_are_refused(tiny: Runner) -> None:
-    with pytest.raises(PromptError, match="messages: Object missing required field `content`"):
-        tiny.generate([{"role": "user"}], 1)  # type: ignore[typeddict-item]
-    with pytest.raises(PromptError, match="the last one must be the user's"):
-        tiny.generate([{"role": "assistant", "content": "a"}], 1)
-
-
-def test_token_ids_take_no_system_text(tiny: Runner) -> None:
-    with pytest.raises(PromptError, match="token ids take no system text"):
-        tiny.generate([1, 2, 3], 1, system=SYSTEM)
-
-
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
@@ -205,14 +184,3 @@ def test_a_chat_reads_its_turns_itself(
 ) -> None:
     done = run(tiny_artifact, *arguments)
     assert done.exit_code == 2 and f"leave out {option}" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--prompt", "Tom", "--stop", ""], "stop text '': every text contains it"),
-        (["--prompt", "Tom", "--raw-prompt", "--system", "a"], "a raw prompt is text alone"),
-    ],
-)
-def test_wrong_texts_are_refused(tiny_artifact: Path, arguments: list[str], message: str) -> None:
-    refuses(run(tiny_artifact, *arguments), message)

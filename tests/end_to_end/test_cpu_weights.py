@@ -18,36 +18,18 @@ from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.registry import kind_of_checkpoint
 from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager, quantize_for_cpu
 from eagle_aot.lab.checks.integrity import check_integrity, report
-from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.decode.target import no_moves
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.runner.eager_executor import EagerExecutor
-from support.runner.mixed_prompts import mixed_prompts
 
 pytestmark = pytest.mark.usefixtures("qwen3_runner", "batch_runner")  # which starts their exports
 
 KINDS = {"qwen3_runner": "int8", "batch_runner": "int4"}
 PAIRS = {"qwen3_runner": "qwen3_pair", "batch_runner": "random_pair"}
 ARTIFACTS = {"qwen3_runner": "qwen3_artifact", "batch_runner": "batch_artifact"}
-
-
-@pytest.mark.parametrize("fixture", KINDS)
-def test_a_row_does_not_feel_its_neighbours(fixture: str, request: pytest.FixtureRequest) -> None:
-    runner: Runner = request.getfixturevalue(fixture)
-    for context in (0, 17, 100):
-        found = list(RowCheck(runner, context).all())
-        assert len(found) > 6
-        assert [one for one in found if one.different] == []
-
-
-def test_nor_does_a_text_depend_on_drafts(batch_runner: Runner) -> None:
-    for prompt in mixed_prompts(batch_runner)[:20]:
-        plain = batch_runner.generate(prompt, 20, speculate=False)
-        for chain_len in (1, 4, 7):
-            assert batch_runner.generate(prompt, 20, chain_len).token_ids == plain.token_ids
 
 
 @pytest.mark.parametrize("fixture", KINDS)

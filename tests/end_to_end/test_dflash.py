@@ -1,15 +1,12 @@
 """A DFlash head through a real `.pte`: every way of drafting gives the text of plain decoding."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from eagle_aot.artifact import Manifest
-from eagle_aot.lab.checks.cli import CheckSpec, main
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.frontend.result import Result
 from support.golden_cases import golden_case
@@ -74,23 +71,6 @@ def test_rows_of_a_plain_text_are_reused_only_if_the_drafter_needs_not_see_them(
     assert reused.token_ids == fresh.token_ids == TEXT[len(text) :][:16]
     assert reused.stats.accepted_lengths == fresh.stats.accepted_lengths
     assert (reused.cached_tokens, reused.drafter) == (kept, drafter) and fresh.stats.accepted > 0
-
-
-def test_eagle_check_self_test_finds_no_difference(
-    dflash_runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CheckSpec, "load", lambda spec: dflash_runner)
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(json.dumps({"token_ids": PROMPT}) + "\n")
-    words = [
-        str(dflash_runner.directory),
-        "--self-test",
-        "--self-test-prompts",
-        str(prompts),
-        "--json",
-    ]
-    finding = json.loads(CliRunner().invoke(main, words).stdout)
-    assert finding["prompts"] == finding["identical"] == 1 and finding["stats"]["accepted"] > 0
 
 
 def test_the_manifest_describes_the_head(dflash_artifact: Path) -> None:

@@ -17,32 +17,12 @@ from eagle_aot.export.resolution import ResolvedExport
 from support.refusals import refuses
 
 OPTIONS = {
-    "--target-model",
-    "--target-dir",
-    "--draft-dir",
-    "--drafter",
-    "--output-dir",
-    "--backend",
-    "--chain-len",
-    "--max-seq-len",
-    "--max-prefill",
-    "--max-batch-size",
-    "--load-format",
-    "--dummy-layers",
-    "--quantize",
-    "--draft-quant",
-    "--inputs",
-    "--image-tokens",
-    "--table-quant",
-    "--cpu-weights",
-    "--check-only",
-    "--tap-layers",
-    "--jobs",
-    "--reproduce",
-    "--no-self-test",
-    "--json",
-    "--version",
-}
+    "--target-model", "--target-dir", "--draft-dir", "--drafter", "--output-dir", "--backend",
+    "--chain-len", "--max-seq-len", "--max-prefill", "--max-batch-size", "--load-format",
+    "--dummy-layers", "--quantize", "--draft-quant", "--inputs", "--image-tokens", "--table-quant",
+    "--cpu-weights", "--check-only", "--tap-layers", "--jobs", "--reproduce", "--no-self-test",
+    "--json", "--version",
+}  # fmt: skip
 
 
 def export(*arguments: str | Path) -> Result:
@@ -116,22 +96,6 @@ def test_without_a_gpu_nothing_is_loaded(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
     assert export(*arguments).exit_code == 2
-
-
-def test_a_head_of_another_target_is_refused(
-    random_pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    result = export(
-        *("--target-model", "gemma4-tiny", "--draft-dir", random_pair[1]),
-        *("--output-dir", tmp_path / "out"),
-    )
-    refuses(result, "may be boundaries or layer outputs")
-
-
-def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    refuses(export("--target-model", "gemma4-tiny", "--output-dir", tmp_path), "holds other files")
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_check_only_traces_and_writes_nothing(

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from eagle_aot.artifact import CacheBytes, Manifest
 from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.invariants import check_invariants, check_serial
-from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.engine import Failed, Finished, Limits, Request, Tokens
+from eagle_aot.runtime_runner.engine import Finished, Limits, Request, Tokens
 from support.runner.mixed_prompts import mixed_prompts
 
 NEW_TOKENS = 16
@@ -108,16 +107,6 @@ def test_prompts_side_by_side_are_answered_in_their_order(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_each_text_has_its_own_end(batch_runner: Runner) -> None:
-    """Of the context or of what was asked for, whoever is the longest, and no token behind it."""
-    context = batch_runner.constants.max_seq_len
-    prompts = [[3] * (context - left) for left in (1, 5, 100, 40)]
-    answers = batch_runner.generate_many(prompts, 4, max_new_tokens=30, chain_len=15)
-    results = [answer for answer in answers if not isinstance(answer, Failed)]
-    lengths = [(len(result.token_ids), result.finish_reason) for result in results]
-    assert lengths == [(1, "context"), (5, "context"), (30, "length"), (30, "length")]
-
-
 def test_measuring_what_drafts_cost_leaves_nobody_running(batch_runner: Runner) -> None:
     for trees in (False, True):
         assert batch_runner.adaptive_schedule(trees).chooser.costs.measured
@@ -144,11 +133,3 @@ def test_what_there_are_no_caches_for(batch_runner: Runner, batch_artifact: Path
         list(batch_runner.generate_many([[1]], 5))
     refused = run(batch_artifact, "--prompt", "x", "--batch-size", "2")
     assert refused.exit_code == 2 and "--prompts-jsonl" in refused.output
-    with pytest.raises(SettingError, match="between 0 and 1"):
-        load_artifact(batch_artifact, prompt_share=1.0)
-
-
-def test_an_artifact_says_what_a_sequence_costs(batch_artifact: Path) -> None:
-    caches = CacheBytes.of(Manifest.read(batch_artifact))
-    assert caches is not None and caches.sequences == 4
-    assert caches.target_bytes_of_a_sequence > caches.draft_bytes_of_a_sequence > 0

@@ -96,39 +96,6 @@ def told(result: object) -> list[TokenLogprobs]:
     return result.logprobs
 
 
-def test_who_does_not_ask_is_told_nothing_beside_one_who_does(int4_head: Runner) -> None:
-    """And n cuts what is told, in one text as in many."""
-    prompt = int4_head.encode(QUESTION)
-    whole = told(int4_head.generate(prompt, 12, logprobs=20))
-    assert int4_head.generate(prompt, 12).logprobs is None
-    for count in (0, 3):
-        found = told(int4_head.generate(prompt, 12, logprobs=count))
-        assert found == [one.first(count) for one in whole]
-
-
-def test_answers_and_texts_that_go_on_are_told_the_same(int4_head: Runner) -> None:
-    """Though rows of theirs are those of an earlier text."""
-    asked = HOT | {"logprobs": 4, "max_new_tokens": 16}
-    three = list(int4_head.generate_many([QUESTION], 1, n=3, **asked))
-    for seed, answer in enumerate(three, start=5):
-        assert told(answer) == told(int4_head.generate(QUESTION, **asked | {"seed": seed}))
-    text = int4_head.encode(QUESTION)
-    text += int4_head.generate(text, 8, reuse=True).token_ids + text[:8]
-    resumed = int4_head.generate(text, 16, logprobs=4, reuse=True)
-    assert resumed.cached_tokens > 0
-    assert told(resumed) == told(int4_head.generate(text, 16, logprobs=4))
-
-
-def test_they_end_where_the_tokens_end(int4_head: Runner) -> None:
-    whole = int4_head.generate(QUESTION, logprobs=2)
-    assert whole.text is not None
-    stop = whole.text[20:24]
-    for chain_len in (1, 7):
-        cut = int4_head.generate(QUESTION, chain_len=chain_len, stop_texts=[stop], logprobs=2)
-        assert cut.finish_reason == "stop" and len(cut.token_ids) < len(whole.token_ids)
-        assert told(cut) == told(whole)[: len(cut.token_ids)]
-
-
 def test_a_line_of_json_has_them(int4_head_artifact: Path, int4_head: Runner) -> None:
     run = CliRunner().invoke
     options = str(int4_head_artifact), "--prompt", QUESTION, "--logprobs"

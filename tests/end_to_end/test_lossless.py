@@ -6,18 +6,14 @@ No tolerance: token for token, whatever the drafter proposes.
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from eagle_aot.artifact import Manifest
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.adaptive.chooser import Chooser
-from eagle_aot.runtime_runner.adaptive.costs import CostTable
 from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, PLAIN, TREES
 from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
@@ -25,7 +21,6 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.engine.engine import Engine
-from support.runner.even_clock import set_even_clock
 from support.runner.mixed_prompts import BOUNDARIES, CHAIN_LENS, mixed_prompts
 from support.runner.one_text import decode
 from support.runner.shuffled_shapes import ShuffledChooser
@@ -46,30 +41,6 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
             result = runner.generate(prompt, 20, chain_len)
             assert result.token_ids == plain.token_ids, (len(prompt), chain_len)
             assert result.finish_reason == plain.finish_reason
-
-
-@pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
-def test_nor_does_choosing_the_chain_length(fixture: str, request: pytest.FixtureRequest) -> None:
-    """What is chosen depends on time, the tokens do not."""
-    runner: Runner = request.getfixturevalue(fixture)
-    for prompt in mixed_prompts(runner, FEW)[::2]:
-        plain = runner.generate(prompt, 40, speculate=False)
-        result = runner.generate(prompt, 40, "auto")
-        assert result.token_ids == plain.token_ids, len(prompt)
-        assert result.finish_reason == plain.finish_reason
-
-
-def test_what_pays_is_drafted(tiny: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trained head's drafts do where rounds take the same."""
-    set_even_clock(monkeypatch)
-    schedule = tiny.adaptive_schedule(False)
-    measured = schedule.chooser.costs.measured
-    assert measured is not None
-    even = replace(measured, rounds=dict.fromkeys(measured.rounds, (1.0, 1.0)))
-    monkeypatch.setattr(schedule, "chooser", Chooser(CostTable(even)))
-    found = [tiny.generate(prompt, 40, "auto").stats for prompt in mixed_prompts(tiny, FEW)[::8]]
-    drafting = Stats.total(found).rounds - Stats.total(found).rounds_by_chain_len[0]
-    assert drafting > Stats.total(found).rounds // 2
 
 
 @pytest.mark.parametrize(("fixture", "ahead"), [("tiny", True), ("random_runner", False)])
@@ -123,13 +94,6 @@ def test_nor_does_a_head_in_int4(int4_head: Runner, tiny: Runner) -> None:
         result = int4_head.generate(story.question, 128, 4)
         assert result.token_ids == tiny.generate(story.question, 128, speculate=False).token_ids
         assert result.stats.tau > 3.5
-
-
-def test_that_holds_for_an_output_table_in_int8(random_runner: Runner) -> None:
-    """With which the random pair is exported: its target is that of the rounded table."""
-    manifest = Manifest.read(random_runner.directory)
-    assert manifest.options["table_quant"] == "int8"
-    assert manifest.decisions["linears"]["target.lm_head"] == {"int8-g32": 1}
 
 
 def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -> None:
@@ -187,29 +151,3 @@ def test_the_last_tokens_of_the_context_are_decoded(
             assert result.token_ids == plain
             if result.finish_reason != "stop":
                 assert (len(result.token_ids), result.finish_reason) == (left, "context")
-
-
-def test_a_stop_id_inside_an_accepted_run_cuts_the_rest(tiny: Runner) -> None:
-    question = next(stories(2, "test")).question
-    plain = tiny.generate(question, 128, speculate=False).token_ids
-    for index in (1, 2, 3, 4, 5):
-        stop = plain[index]
-        expected = plain[: plain.index(stop) + 1]
-        result = tiny.generate(question, 128, 7, stop_ids=[stop])
-        assert (result.token_ids, result.finish_reason) == (expected, "stop")
-        assert result.stats.emitted == len(expected) - 1
-
-
-def test_budgets_are_met_exactly(tiny: Runner) -> None:
-    question = next(stories(4, "test")).question
-    plain = tiny.generate(question, 128, speculate=False).token_ids
-    for budget in range(1, 12):
-        result = tiny.generate(question, budget, 7)
-        assert (result.token_ids, result.finish_reason) == (plain[:budget], "length")
-
-
-def test_sequences_do_not_touch_one_another(tiny: Runner) -> None:
-    first, second = itertools.islice(stories(6, "test"), 2)
-    alone = tiny.generate(second.question, 64, 4).token_ids
-    tiny.generate(first.question * 3, 64, 7)
-    assert tiny.generate(second.question, 64, 4).token_ids == alone

@@ -9,11 +9,8 @@ import pytest
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.adaptive.shapes import CHAINS
-from eagle_aot.runtime_runner.decode.prefill import prefill
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import ChainLen
 from eagle_aot.runtime_runner.decode.stats import Stats
-from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from support.runner.mixed_prompts import mixed_prompts
 from support.runner.shuffled_shapes import ShuffledChooser
 
@@ -24,12 +21,6 @@ LENGTHS: list[ChainLen] = [1, 4, 7, "auto"]
 def lookup(tiny_artifact: Path) -> Runner:
     """The shipped pair, its head left alone."""
     return load_artifact(tiny_artifact, drafter="ngram")
-
-
-@pytest.fixture(scope="module")
-def random_lookup(random_artifact: Path) -> Runner:
-    """A target that copies nothing: nearly every draft is wrong."""
-    return load_artifact(random_artifact, drafter="ngram")
 
 
 def asked_again(runner: Runner) -> list[list[int]]:
@@ -65,14 +56,6 @@ def test_copying_is_drafted_and_changes_no_token(lookup: Runner) -> None:
             assert stats.tau > 1.8, "most of a copy is drafted"
 
 
-def test_nor_does_any_prompt(lookup: Runner, random_lookup: Runner) -> None:
-    for runner in (lookup, random_lookup):
-        for prompt in mixed_prompts(runner, 40)[::4]:
-            plain = runner.generate(prompt, 20, speculate=False).token_ids
-            for chain_len in (1, 4, 7, "auto"):
-                assert runner.generate(prompt, 20, chain_len).token_ids == plain, len(prompt)
-
-
 def test_nor_does_any_order_of_chain_lengths(
     lookup: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,30 +68,3 @@ def test_nor_does_any_order_of_chain_lengths(
         assert result.token_ids == plain.token_ids, len(prompt)
         lengths |= {k for k, rounds in enumerate(result.stats.rounds_by_chain_len) if rounds}
     assert lengths == {chain.depth for chain in CHAINS}
-
-
-def test_the_last_tokens_of_the_context_are_decoded(lookup: Runner) -> None:
-    context = lookup.constants.max_seq_len
-    prompt = ([7, 8, 9] * context)[: context - 11]
-    plain = lookup.generate(prompt, 1000, speculate=False)
-    for chain_len in (1, 7, 15):
-        result = lookup.generate(prompt, 1000, chain_len)
-        assert result.token_ids == plain.token_ids
-
-
-def test_sequences_beside_one_another_are_each_drafted_their_own(batch_runner: Runner) -> None:
-    """Four at a time, each with the tokens that it has alone."""
-    prompts, constants = cycles(batch_runner), batch_runner.constants
-    alone = [batch_runner.generate(p, 60, speculate=False).token_ids for p in prompts]
-    running = BatchState([2, 0, 3, 1], constants.tail, "cpu")
-    round_ = Round(batch_runner.target, NgramDrafter(constants, "cpu"), 5, running)
-    outputs = [
-        [prefill(round_, prompt, Stats(chain_len=5), index)] for index, prompt in enumerate(prompts)
-    ]
-    rounds = 59
-    for _ in range(rounds):
-        for output, (accepted, *tokens) in zip(outputs, round_.play().tolist(), strict=True):
-            output += tokens[: accepted + 1]
-    for output, expected in zip(outputs, alone, strict=True):
-        assert output[: len(expected)] == expected
-    assert sum(map(len, outputs)) > 4 * (rounds + 1), "no draft was ever right"

@@ -49,9 +49,11 @@ def prefilled(runner: Runner, tokens: list[int], lengths: Sequence[int]) -> Tens
     return torch.cat(found, dim=1)
 
 
-@pytest.mark.parametrize("fixture", FIXTURES)
-def test_a_row_does_not_feel_its_neighbours(fixture: str, request: pytest.FixtureRequest) -> None:
-    """Nor the width of its bucket, nor where its path lies: bit for bit."""
+@pytest.mark.parametrize("fixture", [*FIXTURES, "qwen3_runner"])
+def test_a_row_does_not_depend_on_its_neighbours(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    """Nor on the width of its bucket, or where its path lies: bit for bit."""
     runner: Runner = request.getfixturevalue(fixture)
     window = runner.constants.sliding_window
     for context in (0, 17, window + 5, 120, 511, 900):
@@ -61,7 +63,7 @@ def test_a_row_does_not_feel_its_neighbours(fixture: str, request: pytest.Fixtur
             assert [one for one in found if one.different] == []
 
 
-def test_nor_sequences_beside_it(batch_runner: Runner) -> None:
+def test_a_row_does_not_depend_on_other_sequences(batch_runner: Runner) -> None:
     """Of four in one artifact, each at its own length."""
     for context in (0, 17, 100):
         found = list(RowCheck(batch_runner, context).all())

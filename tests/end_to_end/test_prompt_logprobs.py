@@ -2,9 +2,7 @@
 and no token of the answer depends on who asks."""
 
 import json
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,8 @@ import torch
 from click.testing import CliRunner
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
-from eagle_aot.runtime_runner.engine import Event, Finished, Scored, Tokens
-from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.result import Result
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.targets import load_target
@@ -85,57 +80,6 @@ def test_no_bit_depends_on_what_else_is_asked_for(
     assert [result.token_ids for result in together if isinstance(result, Result)] == plain
 
 
-def test_beside_others_nobody_sees_what_scoring_left(batch_runner: Runner) -> None:
-    """Of requests with prompts that begin alike, which come at random and of which some ask and one
-    is cancelled: all is checked behind every step."""
-    engine, rng = batch_runner.engine, random.Random(2)
-    system = [rng.randrange(5, batch_runner.constants.vocab_size) for _ in range(80)]
-    prompts = [[*system[: rng.choice((40, 80))], *[7 + i] * 20] for i in range(7)]
-    asked = [
-        GenerationParams(max_new_tokens=6, reuse=True, prompt_logprobs=most)
-        for most in (None, 2, 0, None, 1, None, 1)
-    ]
-    alone = [batch_runner.answer(*pair) for pair in zip(prompts, asked, strict=True)]
-    engine.cache_slots.forget()
-    engine.after_step = check_all
-    try:
-        found = {n: Seen() for n in range(len(prompts))}
-        coming = [batch_runner.request(*pair) for pair in zip(prompts, asked, strict=True)]
-        first = engine.add(coming.pop(0))
-        while coming or engine.busy:
-            if coming and rng.random() < 0.4:
-                engine.add(coming.pop(0))
-            for event in engine.step():
-                found[event.request - first].see(event)
-            if found[4].told:
-                engine.cancel(first + 4)
-    finally:
-        engine.after_step = lambda engine: None
-    cancelled = found.pop(4)
-    assert cancelled.end == "cancelled" and cancelled.told == bare(scored(alone[4]))[:65]
-    for number, seen in found.items():
-        assert seen.tokens == alone[number].token_ids
-        assert seen.told == bare(alone[number].prompt_logprobs or ())
-
-
-@dataclass
-class Seen:
-    """What came of a request."""
-
-    tokens: list[int] = field(default_factory=list)
-    told: list[tuple[Any, ...]] = field(default_factory=list)
-    end: str | None = None
-
-    def see(self, event: Event) -> None:
-        if isinstance(event, Tokens):
-            self.tokens += event.tokens
-        elif isinstance(event, Scored):
-            self.told += bare(event.logprobs)
-        else:
-            assert isinstance(event, Finished), event
-            self.end = event.reason
-
-
 def bare(logprobs: Sequence[TokenLogprobs]) -> list[tuple[Any, ...]]:
     """Without offsets."""
     return [one[:3] for one in logprobs]
@@ -149,25 +93,6 @@ def test_those_of_a_prompt_are_those_of_the_answer_that_it_once_was(int4_head: R
         assert len(prompt) < int4_head.constants.min_prefill_chunk and answer.logprobs is not None
         again = int4_head.generate([*prompt, *answer.token_ids], 0, prompt_logprobs=20)
         assert bare(scored(again)[len(prompt) :]) == bare(answer.logprobs)
-
-
-def test_texts_begin_where_they_are_told_to(int4_head: Runner) -> None:
-    result = int4_head.generate(QUESTION, 0, prompt_logprobs=0, echo=True)
-    decode, ids = int4_head.tokenizer.decode, int4_head.encode(QUESTION)
-    assert result.text == decode(ids) and QUESTION in result.text
-    assert (result.token_ids, result.finish_reason, result.stats.rounds) == ([], "length", 0)
-    assert [one.offset for one in scored(result)] == [len(decode(ids[:i])) for i in range(len(ids))]
-
-
-def test_several_answers_are_each_told_of_the_prompt(int4_head: Runner) -> None:
-    answers = list(int4_head.generate_many([QUESTION], n=2, max_new_tokens=5, **HOT))
-    asked = list(
-        int4_head.generate_many([QUESTION], n=2, max_new_tokens=5, prompt_logprobs=1, **HOT)
-    )
-    assert [one.token_ids for one in asked if isinstance(one, Result)] == [
-        one.token_ids for one in answers if isinstance(one, Result)
-    ]
-    assert scored(asked[0]) == scored(asked[1])
 
 
 def test_a_line_of_json_has_them(int4_head_artifact: Path, int4_head: Runner) -> None:

@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,19 +199,6 @@ def test_bodies_that_are_no_json_objects_are_refused(server: Server) -> None:
     assert server.http.get("/v1/nothing").status_code == 404
     other = server.http.get("/v1/completions")
     assert other.status_code == 405 and other.headers["allow"] == "POST"
-
-
-def test_many_clients_each_get_their_own_text(server: Server, int4_head: Runner) -> None:
-    expected = {text: int4_head.generate(text, 200).text for text in OTHERS}
-
-    def client(text: str) -> bool:
-        if len(text) % 2:
-            return chat(server, text).choices[0].message.content == expected[text]
-        parts = chat(server, text, stream=True)
-        return "".join(p.choices[0].delta.content or "" for p in parts) == expected[text]
-
-    with ThreadPoolExecutor(16) as pool:
-        assert all(pool.map(client, OTHERS * 8))
 
 
 def test_a_client_that_disconnects_frees_its_cache(server: Server) -> None:

@@ -1,12 +1,40 @@
 """Prompts for an artifact that reads text alone."""
 
+from typing import Any
+
+import pytest
+
+from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
 from eagle_aot.targets.registry import TINY_DIR
 
 BOS = 2  # of the shipped tokenizer
+USER = {"role": "user", "content": "a"}
 
 
-def test_raw_text_has_the_tokenizers_ids() -> None:
-    reader = PromptReader(TINY_DIR / "target", None, 64)
+@pytest.fixture(scope="module")
+def reader() -> PromptReader:
+    return PromptReader(TINY_DIR / "target", None, 64)
+
+
+def test_raw_text_has_the_tokenizers_ids(reader: PromptReader) -> None:
     assert reader.read("", raw=True).tokens == (BOS,)
     assert reader.read("Tom", raw=True).tokens == tuple(reader.tokenizer.encode("Tom", raw=True))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([{"role": "user"}], {}, "messages: Object missing required field `content`"),
+        ([{"role": "assistant", "content": "a"}], {}, "the last one must be the user's"),
+        ([1, 2], {"system": "Count."}, "token ids take no system text"),
+        ("Tom", {"raw": True, "system": "Count."}, "a raw prompt is text alone"),
+        ([USER], {"raw": True}, "a raw prompt is text alone"),
+        ("a\ud800", {}, "the prompt is not valid Unicode text"),
+    ],
+)
+def test_a_prompt_that_cannot_be_read_is_refused(
+    reader: PromptReader, prompt: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((PromptError, SettingError), match=message):
+        reader.read(prompt, **options)
