@@ -1,4 +1,4 @@
-"""Requests that come and go over a toy model, against one text at a time."""
+"""Requests that are added and cancelled at any time over a toy model, against single texts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,29 +7,28 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.lab.invariants import check_invariants, check_serial
-from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.engine import (
-    Engine,
-    Event,
-    Failed,
-    Finished,
-    Request,
-    Scored,
-    Tokens,
-)
-from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.decode.step import StepRows
+from eagle_aot.runtime_runner.decode.target import Forward
+from eagle_aot.runtime_runner.engine import Engine, Event, Finished, Request, Scored, Tokens
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from support.runner.chosen import request_of, schedule_over
-from support.runner.sampled import prompt_logprobs, sampled_text, samplings, told_logprobs
-from support.runner.toy import MAX_ROWS, TAIL, VOCAB, SeeingDrafter, ToyTarget, plain_text
-from support.runner.waiting import Waiting
+from support.runner.engines import (
+    Requests,
+    WaitingEngine,
+    adaptive_schedule_over,
+    record,
+    request_of,
+    rounds_over,
+    schedule_over,
+)
+from support.runner.sampled import expected_logprobs, prompt_logprobs, sampled_text, samplings
+from support.runner.toy import VOCAB, SeeingDrafter, ToyTarget, plain_text
 
 SEED = 11
 
@@ -42,25 +41,20 @@ def engine_of(
     copies: bool = True,
     waits: bool = False,
 ) -> Engine:
-    """Over a toy target that cuts prompts into short chunks, of which no copy is too short."""
+    """Return an engine whose target cuts prompts into short chunks, and copies any number of
+    rows."""
     target = ToyTarget(SEED, 16, 9, sequences=sequences)
     target.copies = copies
     sampler = Sampler(sequences, "cpu", length=400, vocab=VOCAB)
-    running = BatchState(range(sequences), TAIL, "cpu", sampler)
-
-    def record(step: Call) -> Call:
-        step()
-        return step
-
     drafter = SeeingDrafter(target, pattern)
-    rounds = Rounds(target, drafter, running, MAX_ROWS, record if recorded else None)
-    engine = (Waiting if waits else Engine)(schedule_over(rounds))
+    rounds = rounds_over(target, drafter, record if recorded else None, sampler)
+    engine = (WaitingEngine if waits else Engine)(adaptive_schedule_over(rounds, drafter))
     engine.cache_slots.copy_least = 1
     return engine
 
 
 def alone(request: Request) -> list[int]:
-    """What plain decoding gives."""
+    """Return what plain decoding gives."""
     run = sampled_text(request.prompt, SEED, request.limits.max_new_tokens, request.sampling)
     return request.limits.cut(run)[0]
 
@@ -76,7 +70,7 @@ requests = st.builds(
 )  # fmt: skip
 
 
-class Comings(RuleBasedStateMachine):
+class EngineMachine(RuleBasedStateMachine):
     """Any order of adding, stepping and cancelling."""
 
     served = Bundle("served")
@@ -93,47 +87,50 @@ class Comings(RuleBasedStateMachine):
     ) -> None:
         how = {"recorded": recorded, "copies": copies > 0, "waits": waits}
         self.engine = engine_of(sequences, pattern, **how)
-        self.asked: dict[int, Request] = {}
+        self.requests: dict[int, Request] = {}
         self.got: dict[int, list[int]] = {}
-        self.told: dict[int, list[TokenLogprobs]] = {}
+        self.logprobs: dict[int, list[TokenLogprobs]] = {}
         self.scored: dict[int, list[TokenLogprobs]] = {}
         self.ended: dict[int, Event] = {}
         self.cancelled: set[int] = set()
 
-    @rule(target=served, number=served, behind=prompts, room=st.integers(1, 20))
-    def go_on_from(self, number: int, behind: list[int], room: int) -> int:
-        """Another text that begins like one which may have been served, and its output."""
-        prompt = [*self.asked[number].prompt, *self.got[number], *behind]
-        return self.add(request_of(prompt, room, reuse=True))
+    @rule(target=served, number=served, more=prompts, length=st.integers(1, 20))
+    def continue_text(self, number: int, more: list[int], length: int) -> int:
+        """Add a prompt that begins with another request's text so far."""
+        prompt = [*self.requests[number].prompt, *self.got[number], *more]
+        return self.submit(request_of(prompt, length, reuse=True))
 
-    @rule(target=served, number=served, cut=st.floats(0, 1), behind=prompts, room=st.integers(1, 9))
-    def turn_off_from(self, number: int, cut: float, behind: list[int], room: int) -> int:
-        """Another text that begins as one which may be served, and goes another way."""
-        whole = [*self.asked[number].prompt, *self.got[number]]
-        return self.add(request_of([*whole[: int(cut * len(whole))], *behind], room, reuse=True))
+    @rule(target=served, number=served, cut=st.floats(0, 1), more=prompts, length=st.integers(1, 9))
+    def fork_text(self, number: int, cut: float, more: list[int], length: int) -> int:
+        """Add a prompt that begins with a part of another request's text."""
+        whole = [*self.requests[number].prompt, *self.got[number]]
+        prompt = [*whole[: int(cut * len(whole))], *more]
+        return self.submit(request_of(prompt, length, reuse=True))
 
     @rule(target=served, number=served, n=st.integers(1, 4))
-    def ask_again(self, number: int, n: int) -> int:
-        """The same prompt, several times at once."""
-        asked = replace(self.asked[number], reuse=True)
-        return [self.add(asked) for _ in range(n)][-1]
+    def repeat(self, number: int, n: int) -> int:
+        """Add a request again, several times at once."""
+        request = replace(self.requests[number], reuse=True)
+        return [self.submit(request) for _ in range(n)][-1]
 
     @rule(target=served, prompt=prompts, reuse=st.booleans())
     def score(self, prompt: list[int], reuse: bool) -> int:
-        """Nothing is wanted but what is told of the prompt."""
-        return self.add(
-            request_of(prompt, 0, 0, reuse=reuse, sampling=SamplingParams(prompt_logprobs=2))
-        )
+        """Add a request for nothing but log probabilities of a prompt."""
+        scoring = SamplingParams(prompt_logprobs=2)
+        return self.submit(request_of(prompt, 0, 0, reuse=reuse, sampling=scoring))
 
     @rule(target=served, request=requests)
     def add(self, request: Request) -> int:
+        return self.submit(request)
+
+    def submit(self, request: Request) -> int:
         number = self.engine.add(request)
-        self.asked[number], self.got[number], self.told[number] = request, [], []
+        self.requests[number], self.got[number], self.logprobs[number] = request, [], []
         self.scored[number] = []
         return number
 
     @rule(steps=st.integers(1, 12))
-    def go_on(self, steps: int) -> None:
+    def run_steps(self, steps: int) -> None:
         for _ in range(steps):
             self.take(self.engine.step())
 
@@ -144,11 +141,11 @@ class Comings(RuleBasedStateMachine):
 
     def take(self, events: list[Event]) -> None:
         for event in events:
-            assert event.request not in self.ended, "an event behind the last"
+            assert event.request not in self.ended, "an event after the last"
             if isinstance(event, Tokens):
                 assert event.tokens
                 self.got[event.request] += event.tokens
-                self.told[event.request] += event.logprobs
+                self.logprobs[event.request] += event.logprobs
             elif isinstance(event, Scored):
                 assert event.logprobs and not self.got[event.request]
                 self.scored[event.request] += event.logprobs
@@ -161,7 +158,7 @@ class Comings(RuleBasedStateMachine):
             check_invariants(self.engine)
 
     @rule()
-    def all_see_their_own_texts(self) -> None:
+    def each_sees_its_own_text(self) -> None:
         check_serial(self.engine)
 
     def teardown(self) -> None:
@@ -170,8 +167,8 @@ class Comings(RuleBasedStateMachine):
         while self.engine.busy:
             self.take(self.engine.step())
         check_invariants(self.engine)
-        assert set(self.ended) == set(self.asked)
-        for number, request in self.asked.items():
+        assert set(self.ended) == set(self.requests)
+        for number, request in self.requests.items():
             end, expected = self.ended[number], alone(request)
             assert isinstance(end, Finished)
             if end.reason == "cancelled":
@@ -179,88 +176,79 @@ class Comings(RuleBasedStateMachine):
                 assert self.got[number] == expected[: len(self.got[number])]
             else:
                 assert self.got[number] == expected
-            check_told(request, self.got[number], self.told[number])
+            check_logprobs(request, self.got[number], self.logprobs[number])
             check_scored(request, self.scored[number], whole=end.reason != "cancelled")
 
 
-def check_scored(request: Request, told: list[TokenLogprobs], *, whole: bool) -> None:
+def check_scored(request: Request, scored: list[TokenLogprobs], *, whole: bool) -> None:
     expected = prompt_logprobs(request.prompt, SEED, request.sampling.prompt_logprobs)
-    assert len(told) == len(expected) or not whole
-    for one, (token, logprob, top) in zip(told, expected, strict=False):
-        assert one.id == token and [found for found, _ in one.top] == [found for found, _ in top]
-        assert one.logprob == (None if logprob is None else pytest.approx(logprob, abs=1e-5))
-        assert [found for _, found in one.top] == pytest.approx([lp for _, lp in top], abs=1e-5)
+    assert len(scored) == len(expected) or not whole
+    for token, (number, logprob, top) in zip(scored, expected, strict=False):
+        assert token.id == number
+        assert token.logprob == (None if logprob is None else pytest.approx(logprob, abs=1e-5))
+        check_top(token, top)
 
 
-def check_told(request: Request, output: list[int], told: list[TokenLogprobs]) -> None:
-    expected = told_logprobs(request.prompt, output, SEED, request.sampling)
-    assert [one.id for one in told] == output[: len(expected)]
-    for one, (logprob, top) in zip(told, expected, strict=True):
-        assert one.logprob == pytest.approx(logprob, abs=1e-5)
-        assert [token for token, _ in one.top] == [token for token, _ in top]
-        assert [found for _, found in one.top] == pytest.approx([lp for _, lp in top], abs=1e-5)
+def check_logprobs(request: Request, output: list[int], logprobs: list[TokenLogprobs]) -> None:
+    expected = expected_logprobs(request.prompt, output, SEED, request.sampling)
+    assert [token.id for token in logprobs] == output[: len(expected)]
+    for token, (logprob, top) in zip(logprobs, expected, strict=True):
+        assert token.logprob == pytest.approx(logprob, abs=1e-5)
+        check_top(token, top)
 
 
-TestComings = Comings.TestCase
-TestComings.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+def check_top(token: TokenLogprobs, expected: list[tuple[int, float]]) -> None:
+    assert [number for number, _ in token.top] == [number for number, _ in expected]
+    assert [lp for _, lp in token.top] == pytest.approx([lp for _, lp in expected], abs=1e-5)
 
 
-def serve(engine: Engine) -> list[Event]:
-    events: list[Event] = []
-    while engine.busy:
-        events += engine.step()
-    return events
-
-
-def tokens_of(events: list[Event], number: int) -> list[int]:
-    told = [e.tokens for e in events if isinstance(e, Tokens) and e.request == number]
-    return [token for run in told for token in run]
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 def test_all_sequences_share_a_forward() -> None:
-    engine = engine_of(4, [True])
+    requests = Requests(engine_of(4, [True]))
     for i in range(4):
-        engine.add(request_of([i], 21))
-    serve(engine)
-    target = engine.schedule.target
+        requests.add(request_of([i], 21))
+    requests.finish()
+    target = requests.engine.schedule.target
     assert isinstance(target, ToyTarget)
     # Four prompts of one chunk each; then 20 tokens each in rounds of five, a few of them shared by
     # all, the first ones by those that were there.
     assert target.forwards < 4 + 4 + 4 * 3
 
 
-def test_a_request_that_does_not_speculate_beside_one_that_does() -> None:
-    engine = engine_of(2, [True])
-    plain, drafting = engine.add(request_of([1], 21, 0)), engine.add(request_of([2], 21, 4))
-    stats = {e.request: e.stats for e in serve(engine) if isinstance(e, Finished)}
+def test_a_request_without_drafts_runs_next_to_one_with_drafts() -> None:
+    requests = Requests(engine_of(2, [True]))
+    plain, drafted = requests.add(request_of([1], 21, 0)), requests.add(request_of([2], 21, 4))
+    requests.finish()
+    stats = {number: end.stats for number, end in requests.ends.items()}
     assert (stats[plain].drafted, stats[plain].tau) == (0, 1.0)
-    assert stats[drafting].tau == 5.0
+    assert stats[drafted].tau == 5.0
 
 
 def test_more_drafts_than_rows_for_all_are_cut() -> None:
-    engine = engine_of(5, [True], recorded=True)
-    numbers = [engine.add(request_of([i], 33, 15)) for i in range(5)]
-    events = serve(engine)
-    for i, number in enumerate(numbers):
-        assert tokens_of(events, number) == plain_text([i], SEED, 33)
+    requests = Requests(engine_of(5, [True], recorded=True))
+    for i in range(5):
+        requests.add(request_of([i], 33, 15))
+    requests.finish()
+    assert requests.tokens == {i: plain_text([i], SEED, 33) for i in range(5)}
 
 
-def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
-    engine = engine_of(2)
-    long, short = engine.add(request_of([1] * 320, 2)), engine.add(request_of([2] * 30, 2))
-    ends = [e.request for e in serve(engine) if isinstance(e, Finished)]
-    assert ends == [short, long]
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    requests = Requests(engine_of(2))
+    long, short = requests.add(request_of([1] * 320, 2)), requests.add(request_of([2] * 30, 2))
+    requests.finish()
+    assert [*requests.ends] == [short, long]
 
 
-def test_running_texts_go_on_beside_a_long_prompt() -> None:
-    engine = engine_of(2, [False])
-    first = engine.add(request_of([1], 200, 0))
-    engine.step()
-    long = engine.add(request_of([2] * 640, 2))
-    before = []
-    while not tokens_of(before, long):
-        before += engine.step()
-    assert len(tokens_of(before, first)) > 10
+def test_running_texts_continue_while_a_long_prompt_runs() -> None:
+    requests = Requests(engine_of(2, [False]))
+    first = requests.add(request_of([1], 200, 0))
+    requests.step()
+    long = requests.add(request_of([2] * 640, 2))
+    requests.step_until(lambda: bool(requests.tokens[long]))
+    assert len(requests.tokens[first]) > 10
 
 
 class Breaking(ToyTarget):
@@ -268,35 +256,33 @@ class Breaking(ToyTarget):
 
     failed = False
 
-    def verify(self, step, moves):  # type: ignore[no-untyped-def]
+    def verify(self, step: StepRows, moves: Tensor) -> Forward:
         if not self.failed and (step.positions[:, 0] >= 0).sum() == 2:
             self.failed = True
             raise RuntimeError("out of\nmemory")
         return super().verify(step, moves)
 
 
-def test_what_fails_ends_those_it_was_for() -> None:
+def test_a_round_that_fails_ends_its_requests_alone() -> None:
     target = Breaking(SEED, 16, 9, sequences=2)
-    rounds = Rounds(target, None, BatchState(range(2), TAIL, "cpu"), MAX_ROWS, None)
-    engine = Engine(schedule_over(rounds))
-    numbers = [engine.add(request_of([i], 12)) for i in range(4)]
-    events = serve(engine)
-    failed = [e for e in events if isinstance(e, Failed)]
-    assert [e.request for e in failed] == numbers[:2]
-    assert {e.error for e in failed} == {"out of memory"}
+    requests = Requests(Engine(schedule_over(rounds_over(target, None))))
+    numbers = [requests.add(request_of([i], 12)) for i in range(4)]
+    requests.finish()
+    assert [*requests.failed] == numbers[:2]
+    assert {failed.error for failed in requests.failed.values()} == {"out of memory"}
     for i in (2, 3):
-        assert tokens_of(events, numbers[i]) == plain_text([i], SEED, 12)
-    check_invariants(engine)
+        assert requests.tokens[numbers[i]] == plain_text([i], SEED, 12)
+    check_invariants(requests.engine)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0])
-def test_a_share_that_is_none(share: float) -> None:
+def test_a_prompt_share_outside_its_range_is_refused(share: float) -> None:
     with pytest.raises(SettingError, match="between 0 and 1"):
         Engine(engine_of(1).schedule, share)
 
 
 def test_a_request_that_samples_has_a_seed() -> None:
-    asked = SamplingParams(temperature=1.0)
+    sampling = SamplingParams(temperature=1.0)
     with pytest.raises(SettingError, match="needs a seed"):
-        request_of([1], 4, sampling=asked)
-    assert request_of([1], 4, sampling=asked.drawn()).sampling.seed is not None
+        request_of([1], 4, sampling=sampling)
+    assert request_of([1], 4, sampling=sampling.drawn()).sampling.seed is not None

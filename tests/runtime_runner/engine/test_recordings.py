@@ -1,5 +1,5 @@
-"""One recording of a round for each kind of choice and what is told, and none for parameters; the
-time that it takes is not the round's."""
+"""A round is recorded once for each sampling mode and kind of log probabilities, whatever the other
+parameters are; the time that a recording takes is not the round's."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -8,51 +8,17 @@ from typing import Any
 import pytest
 
 from eagle_aot.runtime_runner.adaptive.costs import CostTable
-from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine import engine as engines
-from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.program.executor import Call
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
-from support.runner.chosen import request_of, schedule_over
+from support.runner.engines import adaptive_schedule_over, request_of, rounds_over
 from support.runner.following import Followed, Following
-from support.runner.toy import MAX_ROWS, TAIL, VOCAB, ToyTarget
+from support.runner.toy import VOCAB, ToyTarget
 
 ROUND, RECORDING = 0.25, 64.0  # seconds
-
-
-def test_a_kind_is_recorded_when_a_text_first_needs_it() -> None:
-    recorded: list[Call] = []
-
-    def record(step: Call) -> Call:
-        recorded.append(step)
-        step()
-        return step
-
-    sampler = Sampler(1, "cpu", vocab=VOCAB)
-    running = BatchState([0], TAIL, "cpu", sampler)
-    rounds = Rounds(ToyTarget(1, 16, 9), None, running, MAX_ROWS, record)
-    round_ = rounds.of(1, Shape.chain(0))
-    counts = []
-    for asked in (
-        GREEDY,
-        SamplingParams(temperature=0.5, seed=1),
-        SamplingParams(temperature=2.0, seed=2),
-        SamplingParams(top_k=9, temperature=0.5, seed=1),
-        SamplingParams(presence_penalty=0.5),
-        GREEDY,
-        SamplingParams(logprobs=0),
-        SamplingParams(logprobs=20),
-        SamplingParams(logprobs=3, logprobs_of="sampling", temperature=0.5, seed=1),
-        SamplingParams(temperature=0.5, seed=1),
-    ):
-        sampler.begin(0, asked, [1, 2, 3])
-        round_.play()
-        counts.append(len(recorded))
-        sampler.end(0)
-    assert counts == [1, 2, 2, 3, 3, 3, 4, 4, 5, 5]
 
 
 class Clock:
@@ -72,17 +38,40 @@ class Clock:
         return step()
 
 
+def test_a_mode_is_recorded_when_a_text_first_needs_it() -> None:
+    clock, sampler = Clock(), Sampler(1, "cpu", vocab=VOCAB)
+    rounds = rounds_over(ToyTarget(1, 16, 9), None, clock.record, sampler)
+    round_ = rounds.of(1, Shape.chain(0))
+    counts = []
+    for sampling in (
+        GREEDY,
+        SamplingParams(temperature=0.5, seed=1),
+        SamplingParams(temperature=2.0, seed=2),
+        SamplingParams(top_k=9, temperature=0.5, seed=1),
+        SamplingParams(presence_penalty=0.5),
+        GREEDY,
+        SamplingParams(logprobs=0),
+        SamplingParams(logprobs=20),
+        SamplingParams(logprobs=3, logprobs_of="sampling", temperature=0.5, seed=1),
+        SamplingParams(temperature=0.5, seed=1),
+    ):
+        sampler.begin(0, sampling, [1, 2, 3])
+        round_.play()
+        counts.append(clock.recorded)
+        sampler.end(0)
+    assert counts == [1, 2, 2, 3, 3, 3, 4, 4, 5, 5]
+
+
 def recording_engine(clock: Clock) -> Engine:
-    """For two sequences."""
+    """Return an engine for two sequences, in which no prompt waits for another text's recording."""
     target = Followed(5, 16, 9, sequences=2)
-    running = BatchState(range(2), TAIL, "cpu", Sampler(2, "cpu", length=400, vocab=VOCAB))
-    rounds = Rounds(target, Following(target, [True, False]), running, MAX_ROWS, clock.record)
-    schedule = schedule_over(rounds)
-    return Engine(schedule, prompt_share=0.999)  # a prompt waits for no recording of another text
+    drafter, sampler = Following(target, [True, False]), Sampler(2, "cpu", length=400, vocab=VOCAB)
+    rounds = rounds_over(target, drafter, clock.record, sampler)
+    return Engine(adaptive_schedule_over(rounds, drafter), prompt_share=0.999)
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-def test_rounds_that_are_recorded_do_not_count_as_measurements(
+def test_the_time_of_a_recording_is_not_measured(
     requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that samples is the first one to need its rounds recorded."""

@@ -1,6 +1,7 @@
-"""Requests that want to know of their prompts, over a toy model: beside others, and alone."""
+"""Requests for the log probabilities of their prompts, over a toy model: alone and with others."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,32 +10,22 @@ from torch import Tensor
 from eagle_aot.common.errors import PromptError
 from eagle_aot.lab.invariants import check_all
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
-from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
-from eagle_aot.runtime_runner.engine import (
-    Engine,
-    Event,
-    Failed,
-    Finished,
-    Request,
-    Scored,
-    Tokens,
-)
-from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.engine import Engine, Request
 from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, PromptImage
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
-from support.runner.chosen import fixed_schedule_over, request_of
+from support.runner.engines import Requests, request_of, rounds_over, schedule_over
 from support.runner.sampled import prompt_logprobs
-from support.runner.toy import MAX_ROWS, TAIL, SeeingDrafter, ToyTarget, plain_text
+from support.runner.toy import TAIL, SeeingDrafter, ToyTarget, plain_text
 
-SEED, ROOM, MOST = 11, 8, 3
+SEED, LENGTH, MOST = 11, 8, 3
 LONG = [3, 1, 4, 1, 5, 9, 2, 6] * 25
-"""Of four windows, and seven chunks."""
+"""A prompt of four windows, and seven chunks."""
 
 
-class Windows(ToyTarget):
+class WindowTarget(ToyTarget):
     """Counts windows, and the rows of prompts that are run; fails at a window from some position
     on."""
 
@@ -42,12 +33,12 @@ class Windows(ToyTarget):
 
     def __init__(self, sequences: int) -> None:
         super().__init__(SEED, 32, 9, sequences=sequences)
-        self.windows, self.read = 0, 0
+        self.windows, self.rows = 0, 0
 
     def run_prompt(
         self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
     ) -> Forward:
-        self.read += len(chunk)
+        self.rows += len(chunk)
         return super().run_prompt(tokens, input_pos, sequence, chunk)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
@@ -58,166 +49,137 @@ class Windows(ToyTarget):
         return super().verify(step, moves)
 
 
-class Told:
-    """An engine over a toy, whose requests' events are kept; all is checked behind every step."""
+class ScoredRequests(Requests):
+    """Requests whose engine is checked after each step."""
 
     def __init__(self, sequences: int = 2) -> None:
-        self.target = Windows(sequences)
-        running = BatchState(range(sequences), TAIL, "cpu")
+        self.target = WindowTarget(sequences)
         drafter = SeeingDrafter(self.target, [True, False])
-        rounds = Rounds(self.target, drafter, running, MAX_ROWS, None)
-        schedule = fixed_schedule_over(rounds)
-        self.engine = Engine(schedule)
+        super().__init__(Engine(schedule_over(rounds_over(self.target, drafter))))
         self.engine.cache_slots.copy_least = 1
-        self.events: list[Event] = []
 
-    def add(
-        self,
-        prompt: Sequence[int],
-        room: int = ROOM,
-        most: int | None = MOST,
-        *,
-        reuse: bool = True,
+    def add_prompt(
+        self, prompt: Sequence[int], length: int = LENGTH, most: int | None = MOST
     ) -> int:
-        return self.engine.add(asking(prompt, room, most, reuse=reuse))
+        return self.add(scoring(prompt, length, most))
 
     def step(self) -> None:
-        self.events += self.engine.step()
-        read = self.target.read
+        super().step()
+        rows = self.target.rows
         check_all(self.engine)
-        self.target.read = read
-
-    def all(self) -> None:
-        while self.engine.busy:
-            self.step()
-
-    def scored(self, number: int) -> list[TokenLogprobs]:
-        parts = [e.logprobs for e in self.events if isinstance(e, Scored) and e.request == number]
-        return [one for part in parts for one in part]
-
-    def tokens(self, number: int) -> list[int]:
-        parts = [e.tokens for e in self.events if isinstance(e, Tokens) and e.request == number]
-        return [token for part in parts for token in part]
-
-    def end(self, number: int) -> Finished:
-        (end,) = (e for e in self.events if isinstance(e, Finished) and e.request == number)
-        return end
+        self.target.rows = rows
 
 
-def asking(
-    prompt: Sequence[int], room: int = ROOM, most: int | None = MOST, *, reuse: bool = True
-) -> Request:
-    return request_of(prompt, room, 4, reuse=reuse, sampling=SamplingParams(prompt_logprobs=most))
+def scoring(prompt: Sequence[int], length: int = LENGTH, most: int | None = MOST) -> Request:
+    return request_of(prompt, length, 4, reuse=True, sampling=SamplingParams(prompt_logprobs=most))
 
 
-def check(told: Sequence[TokenLogprobs], prompt: Sequence[int]) -> None:
-    """Against plain numbers."""
+def check(scored: Sequence[TokenLogprobs], prompt: Sequence[int]) -> None:
+    """Compare with plain numbers."""
     expected = prompt_logprobs(prompt, SEED, MOST)
-    assert [(one.id, [token for token, _ in one.top]) for one in told] == [
+    assert [(token.id, [number for number, _ in token.top]) for token in scored] == [
         (token, [likely for likely, _ in top]) for token, _, top in expected
     ]
-    assert told[0].logprob is None
-    found = [one.logprob for one in told[1:]]
-    assert found == pytest.approx([logprob for _, logprob, _ in expected[1:]], abs=1e-5)
+    assert scored[0].logprob is None
+    logprobs = [token.logprob for token in scored[1:]]
+    assert logprobs == pytest.approx([logprob for _, logprob, _ in expected[1:]], abs=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 64, 65, 66, 129])
-def test_windows_of_any_size_tell_the_same(rows: int, length: int) -> None:
-    """And no more forwards are run than there are rows for."""
-    told, prompt = Told(), LONG[:length]
-    told.target.max_rows = rows
-    number = told.add(prompt, room=0)
-    told.all()
-    check(told.scored(number), prompt)
-    end = told.end(number)
-    assert (end.reason, end.reused, told.tokens(number)) == ("length", 0, [])
-    assert end.stats.target_forwards == told.target.forwards == -(-(length - 1) // rows)
+def test_windows_of_any_size_give_the_same_log_probabilities(rows: int, length: int) -> None:
+    """In the least number of forwards."""
+    requests, prompt = ScoredRequests(), LONG[:length]
+    requests.target.max_rows = rows
+    number = requests.add_prompt(prompt, 0)
+    requests.finish()
+    check(requests.scored[number], prompt)
+    end = requests.ends[number]
+    assert (end.reason, end.reused, requests.tokens[number]) == ("length", 0, [])
+    assert end.stats.target_forwards == requests.target.forwards == -(-(length - 1) // rows)
 
 
-def test_nobody_goes_on_from_a_prompt_that_is_scored() -> None:
-    """Which goes on from nobody, and takes no other's rows away for it; behind that both do."""
-    told = Told(3)
-    first = told.add(LONG, most=None)
-    told.all()
-    scored = told.add(LONG)
-    told.step()
-    (text,) = told.engine.prompts
-    assert text.scoring is not None and text.sequence != told.engine.cache_slots.free[-1]
-    other = told.add([*LONG, 1], most=None)
+def test_no_rows_are_reused_while_a_prompt_is_scored() -> None:
+    """Neither its own nor by it, and it evicts none for that; afterwards both are."""
+    requests = ScoredRequests(3)
+    first = requests.add_prompt(LONG, most=None)
+    requests.finish()
+    scored = requests.add_prompt(LONG)
+    requests.step()
+    (text,) = requests.engine.prompts
+    assert text.scoring is not None and text.sequence != requests.engine.cache_slots.free[-1]
+    other = requests.add_prompt([*LONG, 1], most=None)
     while text.scoring is not None:
         assert text.sequence is not None
-        assert (text.rows, told.engine.cache_slots.cached(text.sequence).rows) == (0, 0)
-        told.step()
-    told.all()
-    assert [told.end(n).reused for n in (first, scored, other)] == [0, len(LONG) - 1, len(LONG) - 1]
-    assert told.target.read == len(LONG) + 1 + 2
-    check(told.scored(scored), LONG)
-    assert told.tokens(scored) == told.tokens(first) == plain_text(LONG, SEED, ROOM)
-    assert told.tokens(other) == plain_text([*LONG, 1], SEED, ROOM)
+        assert (text.rows, requests.engine.cache_slots.cached(text.sequence).rows) == (0, 0)
+        requests.step()
+    requests.finish()
+    assert [requests.reused[n] for n in (first, scored, other)] == [0, len(LONG) - 1, len(LONG) - 1]
+    assert requests.target.rows == len(LONG) + 1 + 2
+    check(requests.scored[scored], LONG)
+    assert requests.tokens[scored] == requests.tokens[first] == plain_text(LONG, SEED, LENGTH)
+    assert requests.tokens[other] == plain_text([*LONG, 1], SEED, LENGTH)
 
 
 @pytest.mark.parametrize("steps", range(1, 10))
-def test_one_that_is_cancelled_leaves_what_it_has_run(steps: int) -> None:
-    """Of the prompt itself: of what scoring has stored nothing."""
-    told = Told(1)
-    number = told.add(LONG)
+def test_rows_of_scoring_that_is_cancelled_are_not_reused(steps: int) -> None:
+    requests = ScoredRequests(1)
+    number = requests.add_prompt(LONG)
     for _ in range(steps):
-        told.step()
-    told.engine.cancel(number)
-    again = told.add(LONG)
-    told.all()
-    assert told.end(number).reason == "cancelled"
-    assert len(told.scored(number)) == min(64 * steps + 1, len(LONG))
-    assert told.end(again).reused == 0, "it was scored again, from the beginning"
-    check(told.scored(again), LONG)
-    after = told.add([*LONG, 7], most=None)
-    told.all()
-    assert told.tokens(after) == plain_text([*LONG, 7], SEED, ROOM)
-    assert told.tokens(again) == plain_text(LONG, SEED, ROOM)
+        requests.step()
+    requests.engine.cancel(number)
+    again = requests.add_prompt(LONG)
+    requests.finish()
+    assert requests.ends[number].reason == "cancelled"
+    assert len(requests.scored[number]) == min(64 * steps + 1, len(LONG))
+    assert requests.reused[again] == 0, "it was scored again, from the beginning"
+    check(requests.scored[again], LONG)
+    after = requests.add_prompt([*LONG, 7], most=None)
+    requests.finish()
+    assert requests.tokens[after] == plain_text([*LONG, 7], SEED, LENGTH)
+    assert requests.tokens[again] == plain_text(LONG, SEED, LENGTH)
 
 
 def test_a_window_that_fails_ends_its_text_alone() -> None:
-    told = Told(2)
-    beside = told.add([1, 2], room=40, most=None)
-    told.target.fails_from = 64
-    failing = told.add(LONG)
-    told.all()
-    (failed,) = (e for e in told.events if isinstance(e, Failed))
-    assert (failed.request, failed.error) == (failing, "a kernel failed")
-    assert told.tokens(beside) == plain_text([1, 2], SEED, 40)
-    assert len(told.scored(failing)) == 65 and told.tokens(failing) == []
-    told.target.fails_from = None
-    again = told.add(LONG)
-    told.all()
-    check(told.scored(again), LONG)
-    assert told.tokens(again) == plain_text(LONG, SEED, ROOM)
+    requests = ScoredRequests(2)
+    other = requests.add_prompt([1, 2], 40, None)
+    requests.target.fails_from = 64
+    failing = requests.add_prompt(LONG)
+    requests.finish()
+    assert [*requests.failed] == [failing] and requests.failed[failing].error == "a kernel failed"
+    assert requests.tokens[other] == plain_text([1, 2], SEED, 40)
+    assert len(requests.scored[failing]) == 65 and requests.tokens[failing] == []
+    requests.target.fails_from = None
+    again = requests.add_prompt(LONG)
+    requests.finish()
+    check(requests.scored[again], LONG)
+    assert requests.tokens[again] == plain_text(LONG, SEED, LENGTH)
 
 
-def test_running_texts_go_on_beside_windows() -> None:
-    told = Told(2)
-    first = told.add([1], room=200, most=None)
-    told.step()
-    long = told.add(LONG * 3)
+def test_running_texts_continue_between_windows() -> None:
+    requests = ScoredRequests(2)
+    first = requests.add_prompt([1], 200, None)
+    requests.step()
+    long = requests.add_prompt(LONG * 3)
     at_windows = []
-    while not told.tokens(long):
-        before = told.target.windows
-        told.step()
-        at_windows += [len(told.tokens(first))] * (told.target.windows - before)
+    while not requests.tokens[long]:
+        before = requests.target.windows
+        requests.step()
+        at_windows += [len(requests.tokens[first])] * (requests.target.windows - before)
     assert len(at_windows) == 10, "600 tokens"
     assert at_windows[-1] > at_windows[0] + 4
 
 
-def test_who_does_not_ask_pays_nothing() -> None:
-    told = Told()
-    number = told.add(LONG, most=None)
-    told.all()
-    assert (told.target.windows, told.scored(number)) == (0, [])
+def test_a_prompt_without_scoring_runs_no_windows() -> None:
+    requests = ScoredRequests()
+    number = requests.add_prompt(LONG, most=None)
+    requests.finish()
+    assert (requests.target.windows, requests.scored[number]) == (0, [])
 
 
 def test_a_prompt_with_images_has_no_logprobs() -> None:
     image = PlacedImage(PromptImage.of_rows(torch.ones(2, 4), 4), 1)
-    asked, limits = SamplingParams(prompt_logprobs=MOST), asking([1]).limits
+    request = scoring([1])
     with pytest.raises(PromptError, match="a prompt with images has none") as refused:
-        Request(prompt=(1, 2, 2), limits=limits, chain_len=0, sampling=asked, images=(image,))
+        replace(request, prompt=(1, 2, 2), images=(image,))
     assert "\n" not in str(refused.value)

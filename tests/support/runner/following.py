@@ -1,4 +1,4 @@
-"""A drafter that looks whether it was shown what it drafts behind."""
+"""A drafter that checks whether it has observed the text that it continues."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,6 @@ from eagle_aot.runtime_runner.decode.acceptance import Accepted
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
-from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.toy import SeeingDrafter, ToyTarget
 
 
@@ -21,12 +20,12 @@ class Followed(ToyTarget):
         super().copy_rows(source, sequence, count)
         for drafter in self.followers:
             rows = drafter.slots[int(source)]
-            drafter.slots[int(sequence)] = {place: rows.get(place, -1) for place in range(count)}
+            drafter.slots[int(sequence)] = {slot: rows.get(slot, -1) for slot in range(count)}
 
 
 class Following(SeeingDrafter):
-    """Keeps the token that was told behind each row, as a head's caches would, and drafts for
-    nobody of whose text it was not shown all."""
+    """Keeps the token after each row, as a head's caches would, and fails if it has to draft for a
+    text that it has not observed from the beginning."""
 
     def __init__(self, target: Followed, pattern: Sequence[bool]) -> None:
         super().__init__(target, pattern)
@@ -39,18 +38,13 @@ class Following(SeeingDrafter):
         for b, sequence in enumerate(accepted.sequences.tolist()):
             first, count = int(accepted.first[b]), int(accepted.count[b])
             if first >= 0:
-                told = accepted.tokens[b, : count + 1].tolist()
-                self.slots[sequence].update(enumerate(told, start=first))
-
-    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
-        self.observe(accepted, features)
-        return accepted.tokens < 0  # it would have drafted none of them
+                tokens = accepted.tokens[b, : count + 1].tolist()
+                self.slots[sequence].update(enumerate(tokens, start=first))
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
         self.proposals += 1
-        for place, sequence in enumerate(running.sequences.tolist()):
-            if int(running.depth[place]) and (position := int(running.position[place])) >= 0:
-                shown = [self.slots[sequence].get(slot) for slot in range(position)]
-                text = self._text(running, place)
-                assert shown == text[1:], "it drafts behind what it was not shown"
+        for index, sequence in enumerate(running.sequences.tolist()):
+            if int(running.depth[index]) and (position := int(running.position[index])) >= 0:
+                observed = [self.slots[sequence].get(slot) for slot in range(position)]
+                assert observed == self._text(running, index)[1:], "rows that it has not observed"
         return super().propose(running, shape)

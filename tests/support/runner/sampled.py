@@ -1,4 +1,4 @@
-"""Sampling from the toy model token by token, in plain numbers: what any decoding must give."""
+"""Sampling from the toy model token by token, in plain numbers, which any decoding must equal."""
 
 from collections.abc import Sequence
 
@@ -27,71 +27,69 @@ samplings = st.just(GREEDY) | st.builds(
 
 
 def sampled_text(
-    prompt: Sequence[int], model: int, length: int, asked: SamplingParams
+    prompt: Sequence[int], model: int, length: int, sampling: SamplingParams
 ) -> list[int]:
-    """Of the toy model with the seed `model`."""
+    """Return a text of the toy model with the seed `model`."""
     text = list(prompt)
     for _ in range(length):
-        text.append(sampled_token(text, len(prompt), model, asked))
+        text.append(sampled_token(text, len(prompt), model, sampling))
     return text[len(prompt) :]
 
 
-def sampled_token(text: list[int], prompt: int, model: int, asked: SamplingParams) -> int:
-    """The next one, as OpenAI's API and transformers say it is found."""
-    values = processed(text, prompt, model, asked)
-    if asked.temperature:
-        assert asked.seed is not None
-        (key,) = noise_keys(asked.seed, len(text), len(text) + 1).tolist()
-        noise = gumbel_reference(IDS, tuple(key)).tolist()
-        values = [v / asked.temperature + g for v, g in zip(values, noise, strict=True)]
+def sampled_token(text: list[int], prompt: int, model: int, sampling: SamplingParams) -> int:
+    """Return the next token, as OpenAI's API and transformers define it."""
+    values = processed(text, prompt, model, sampling)
+    if sampling.temperature:
+        assert sampling.seed is not None
+        ((low, high),) = noise_keys(sampling.seed, len(text), len(text) + 1).tolist()
+        noise = gumbel_reference(IDS, (low, high)).tolist()
+        values = [v / sampling.temperature + g for v, g in zip(values, noise, strict=True)]
     return values.index(max(values))
 
 
-def told_logprobs(
-    prompt: Sequence[int], output: Sequence[int], model: int, asked: SamplingParams
+def expected_logprobs(
+    prompt: Sequence[int], output: Sequence[int], model: int, sampling: SamplingParams
 ) -> list[tuple[float, list[tuple[int, float]]]]:
-    """Of each token of an output: its logarithm, and the likeliest with theirs."""
-    told, text = [], list(prompt)
-    for token in output if asked.logprobs is not None else ():
-        values = processed(text, len(prompt), model, asked)
-        if asked.logprobs_of == "model":
-            values = processed(text, len(prompt), model, GREEDY)
+    """Return for each token of an output its log probability, and the likeliest with theirs."""
+    result, text = [], list(prompt)
+    for token in output if sampling.logprobs is not None else ():
+        of_model = sampling.logprobs_of == "model"
+        values = processed(text, len(prompt), model, GREEDY if of_model else sampling)
         scaled = torch.tensor(values, dtype=torch.float64) / (
-            (asked.logprobs_of == "sampling" and asked.temperature) or 1.0
+            (not of_model and sampling.temperature) or 1.0
         )
-        found = scaled.log_softmax(0).tolist()
+        logprobs = scaled.log_softmax(0).tolist()
         order = sorted(range(VOCAB), key=lambda i: (-values[i], i))
         possible = [i for i in order if values[i] > float("-inf")]
-        told.append((found[token], [(i, found[i]) for i in possible[: asked.logprobs]]))
+        top = [(i, logprobs[i]) for i in possible[: sampling.logprobs]]
+        result.append((logprobs[token], top))
         text.append(token)
-    return told
+    return result
 
 
 def prompt_logprobs(
     prompt: Sequence[int], model: int, most: int | None
 ) -> list[tuple[int, float | None, list[tuple[int, float]]]]:
-    """Of each token of a prompt: its id, its logarithm, and the likeliest with theirs; nothing of
-    the first but its id, and of no token where nobody asks."""
+    """Return for each token of a prompt its id, its log probability, and the likeliest with theirs:
+    of the first token the id alone, and nothing where `most` is None."""
     if most is None:
         return []
-    asked = SamplingParams(logprobs=most)
-    of_others = told_logprobs(prompt[:1], prompt[1:], model, asked)
-    told = [(token, *one) for token, one in zip(prompt[1:], of_others, strict=True)]
-    return [(prompt[0], None, []), *told]
+    rest = expected_logprobs(prompt[:1], prompt[1:], model, SamplingParams(logprobs=most))
+    scored = [(token, *logprobs) for token, logprobs in zip(prompt[1:], rest, strict=True)]
+    return [(prompt[0], None, []), *scored]
 
 
-def processed(text: list[int], prompt: int, model: int, asked: SamplingParams) -> list[float]:
-    """Logits behind a text, of which the first `prompt` tokens were given."""
+def processed(text: list[int], prompt: int, model: int, sampling: SamplingParams) -> list[float]:
+    """Return the logits after a text that begins with a prompt of `prompt` tokens."""
     output, likeliest = text[prompt:], next_token(text, model)
     values = []
     for token in range(VOCAB):
-        value = float(token == likeliest) + asked.logit_bias.get(token, 0.0)
+        value = float(token == likeliest) + sampling.logit_bias.get(token, 0.0)
         if token in text:
-            value = (
-                value / asked.repetition_penalty if value >= 0 else value * asked.repetition_penalty
-            )
-        value -= asked.presence_penalty * (token in output)
-        value -= asked.frequency_penalty * output.count(token)
-        allowed = asked.allowed_ids is None or token in asked.allowed_ids
+            penalty = sampling.repetition_penalty
+            value = value / penalty if value >= 0 else value * penalty
+        value -= sampling.presence_penalty * (token in output)
+        value -= sampling.frequency_penalty * output.count(token)
+        allowed = sampling.allowed_ids is None or token in sampling.allowed_ids
         values.append(value if allowed else float("-inf"))
     return values

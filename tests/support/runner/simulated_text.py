@@ -48,7 +48,7 @@ def ranked_text(
     rates: Callable[[int], Sequence[Sequence[float]]], length: int, seed: int
 ) -> list[Ranks]:
     """Draws a text from the chances of each rank at each depth."""
-    rng, text = random.Random(seed), []
+    rng, text = random.Random(seed), list[Ranks]()
     for position in range(length):
         chances = rates(position)
         drawn = [rng.choices(range(len(c) + 1), [*c, 1 - sum(c)])[0] for c in chances]

@@ -1,4 +1,4 @@
-"""A toy language model behind the loop's interfaces: the next token is a function of the text."""
+"""A toy language model with the interfaces of decoding: its next token follows from the text."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,11 +8,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_chunks
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft, StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
+from eagle_aot.runtime_runner.images.prompt_image import ImageSpan, PlacedImage
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 VOCAB = 17
@@ -21,7 +23,7 @@ MAX_ROWS = 64
 
 
 def next_token(text: Sequence[int], seed: int) -> int:
-    """Depends on the last four tokens, the length and a seed."""
+    """Return the next token, which depends on the last four tokens, the length and a seed."""
     state = seed + len(text)
     for token in text[-4:]:
         state = (state * 1103515245 + token + 12345) % 2**31
@@ -29,7 +31,7 @@ def next_token(text: Sequence[int], seed: int) -> int:
 
 
 def plain_text(prompt: Sequence[int], seed: int, length: int) -> list[int]:
-    """What greedy decoding must give."""
+    """Return what greedy decoding must give."""
     text = list(prompt)
     for _ in range(length):
         text.append(next_token(text, seed))
@@ -37,15 +39,15 @@ def plain_text(prompt: Sequence[int], seed: int, length: int) -> list[int]:
 
 
 class ToyTarget:
-    """Keeps tokens in slots and reads them as a row may: committed ones by position, then its tail.
+    """Keeps tokens in slots and reads what a row may: committed ones by position, then its tail.
 
-    Refuses a slot that was never written; the feature of position p is the number p.
+    Fails at a slot that was never written. The feature of position p is the number p.
     """
 
     tail = TAIL
     max_rows = MAX_ROWS
     copies = True
-    never = None
+    never: Tensor | None = None
     window = 0
     rewind = 10**6
 
@@ -63,16 +65,15 @@ class ToyTarget:
         assert input_pos.tolist() == list(range(chunk.start, chunk.stop))
         slots = self.slots[int(sequence)]
         self.forwards += 1
-        for place, token in zip(input_pos.tolist(), tokens[0].tolist(), strict=True):
-            slots[place] = token
+        slots.update(zip(input_pos.tolist(), tokens[0].tolist(), strict=True))
         ends = range(chunk.start + 1, chunk.stop + 1)
         following = [next_token([slots[p] for p in range(end)], self.seed) for end in ends]
-        kept = following if chunk.few_rows else following[-1:]
-        return forward([kept], [[end - 1 for end in ends]])
+        returned = following if chunk.few_rows else following[-1:]
+        return forward([returned], [[end - 1 for end in ends]])
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         self.forwards += 1
-        following, places = [], []
+        following, all_positions = [], []
         for b, sequence in enumerate(step.sequences.tolist()):
             slots, positions = self.slots[sequence], step.positions[b].tolist()
             self._move(slots, moves[b].tolist(), positions[0])
@@ -83,37 +84,50 @@ class ToyTarget:
                 self._text(slots, p, step.tail[b, i].tolist()) for i, p in enumerate(positions)
             ]
             following.append([next_token(text, self.seed) if text else 0 for text in texts])
-            places.append(positions)
-        return forward(following, places)
+            all_positions.append(positions)
+        return forward(following, all_positions)
 
     def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
         assert int(source) != int(sequence)
         rows = self.slots[int(source)]
-        self.slots[int(sequence)] = {place: rows[place] for place in range(count)}
+        self.slots[int(sequence)] = {slot: rows[slot] for slot in range(count)}
+
+    def plan_around(self, length: int, images: Sequence[ImageSpan], kept: int = 0) -> list[Chunk]:
+        raise NotImplementedError("the toy reads text alone")
+
+    def given_rows(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
+        raise NotImplementedError
+
+    def run_given(
+        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: InputEmbeds
+    ) -> Forward:
+        raise NotImplementedError
 
     def _move(self, slots: dict[int, int], sources: list[int], first: int) -> None:
-        held = {s: slots[s] for s in sources if s >= 0}
+        moved = {s: slots[s] for s in sources if s >= 0}
         targets = {first - TAIL + i: s for i, s in enumerate(sources) if s >= 0}
-        assert all(t == s or t not in held for t, s in targets.items()), "a race"
-        slots.update({target: held[source] for target, source in targets.items()})
+        assert all(t == s or t not in moved for t, s in targets.items()), "a race"
+        slots.update({target: moved[source] for target, source in targets.items()})
 
     def _text(self, slots: dict[int, int], position: int, tail: list[int]) -> list[int]:
         if position < 0:
             assert set(tail) == {-1}
             return []
         assert [slot < 0 for slot in tail] == [position - TAIL + 1 + i < 0 for i in range(TAIL)]
-        own = [slots[slot] for slot in tail if slot >= 0]
-        return [slots[p] for p in range(position - TAIL + 1)] + own
+        path = [slots[slot] for slot in tail if slot >= 0]
+        return [slots[p] for p in range(position - TAIL + 1)] + path
 
 
-def forward(following: list[list[int]], places: list[list[int]]) -> Forward:
-    """Logits whose largest is at the token that follows."""
+def forward(following: list[list[int]], positions: list[list[int]]) -> Forward:
+    """Return logits whose largest is at the token that follows."""
     logits = one_hot(torch.tensor(following), VOCAB).float()
-    return Forward(logits, torch.tensor(places).float().unsqueeze(-1))
+    return Forward(logits, torch.tensor(positions).float().unsqueeze(-1))
 
 
 class RecordingDrafter:
-    """Guesses right with a given pattern, and checks what it is told against the true texts."""
+    """Guesses right with a given pattern, and checks what it observes against the true texts."""
+
+    kind, grows_trees = "recording", True
 
     def __init__(
         self,
@@ -122,7 +136,7 @@ class RecordingDrafter:
         may_skip: bool = False,
         others: Sequence[Sequence[int]] = (),
     ) -> None:
-        """`others` are the texts of the sequences behind the first."""
+        """`others` are the texts of the sequences after the first."""
         self.texts = [list(text), *map(list, others)]
         self.pattern, self.may_skip = pattern, may_skip
         self.slots: list[dict[int, int]] = [{} for _ in self.texts]
@@ -138,40 +152,42 @@ class RecordingDrafter:
                 assert self.may_skip or slot <= len(slots), "a gap in the draft cache"
                 feature = features[b, int(accepted.rows[b, i]), 0]
                 assert feature == slot, "the feature of another position"
-                if slot + 1 < len(text):  # the last round may run on behind the budget
+                if slot + 1 < len(text):  # the last round may exceed the budget
                     assert token == text[slot + 1], "a slot pairs with the token after it"
                 slots[slot] = token
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         self.observe(accepted, features)
-        places = range(int(accepted.first), int(accepted.first) + accepted.tokens.shape[1])
-        return torch.tensor([[self.pattern[slot % len(self.pattern)] for slot in places]])
+        slots = range(int(accepted.first), int(accepted.first) + accepted.tokens.shape[1])
+        return torch.tensor([[self.pattern[slot % len(self.pattern)] for slot in slots]])
 
     def truth(self, sequence: int, position: int) -> int:
-        """The token at a position of a text, any behind its end."""
+        """Return the token at a position of a text, any after its end."""
         text = self.texts[sequence]
         return text[position] if position < len(text) else 0
 
     def right(self) -> bool:
-        """Whether the next guess is one."""
+        """Return whether the next guess is right."""
         self.proposed += 1
         return self.pattern[(self.proposed - 1) % len(self.pattern)]
 
     def propose(self, running: BatchState, shape: Shape) -> Draft:
         drafts, count = [], shape.depth
-        for place, sequence in zip(
+        for position, sequence in zip(
             running.position.tolist(), running.sequences.tolist(), strict=True
         ):
-            if place < 0:
+            if position < 0:
                 drafts.append([0] * count)
                 continue
-            truths = [self.truth(sequence, place + 1 + i) for i in range(count)]
+            truths = [self.truth(sequence, position + 1 + i) for i in range(count)]
             drafts.append([t if self.right() else (t + 1) % VOCAB for t in truths])
         return Draft(torch.tensor(drafts))
 
 
 class SeeingDrafter:
     """Reads the texts in the target's slots; right or wrong by a pattern."""
+
+    kind, grows_trees = "seeing", True
 
     def __init__(self, target: ToyTarget, pattern: Sequence[bool]) -> None:
         self._target, self._pattern, self._proposed = target, pattern, 0
@@ -180,23 +196,28 @@ class SeeingDrafter:
         for row, first in enumerate(accepted.first.tolist()):
             assert first < 0 or features[row, 0, 0] == first, "the feature of another position"
 
+    def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
+        """Return that it would have drafted none of the tokens."""
+        self.observe(accepted, features)
+        return accepted.tokens < 0
+
     def propose(self, running: BatchState, shape: Shape) -> Draft:
-        texts = [self._text(running, place) for place in range(len(running))]
+        texts = [self._text(running, index) for index in range(len(running))]
         if shape.is_chain:
             return Draft(torch.tensor([self._chain(text, shape.depth) for text in texts]))
         parents = full_tree(shape)
         draft = tree_of([self._tree(text, parents) for text in texts], [parents] * len(texts))
-        return replace(draft, depth=shape.depth)  # as deep as was asked for, as drafters say
+        return replace(draft, depth=shape.depth)  # as drafters do, the requested one
 
-    def _text(self, running: BatchState, place: int) -> list[int]:
-        """All tokens up to the bonus, of which the last may lie where a tree has left them."""
-        position, moves = int(running.position[place]), running.moves[place].tolist()
-        slots = self._target.slots[int(running.sequences[place])]
+    def _text(self, running: BatchState, index: int) -> list[int]:
+        """Return all tokens up to the bonus; the last may lie where a tree has left them."""
+        position, moves = int(running.position[index]), running.moves[index].tolist()
+        slots = self._target.slots[int(running.sequences[index])]
         where = list(range(max(position, 0)))
         for back, source in enumerate(reversed(moves), start=1):
             if source >= 0:
                 where[position - back] = source
-        return [*(slots[slot] for slot in where), int(running.bonus[place])]
+        return [*(slots[slot] for slot in where), int(running.bonus[index])]
 
     def _chain(self, text: list[int], count: int) -> list[int]:
         for _ in range(count):
@@ -216,7 +237,7 @@ class SeeingDrafter:
 
 
 class TreeDrafter(RecordingDrafter):
-    """Proposes trees of a given shape; of the branches behind one token at most one is right."""
+    """Proposes trees of a given shape; at most one of the branches after a token is right."""
 
     def __init__(
         self, text: Sequence[int], pattern: Sequence[bool], parents: Sequence[int]
@@ -227,7 +248,7 @@ class TreeDrafter(RecordingDrafter):
 
     @property
     def shape(self) -> Shape:
-        """As it is asked for."""
+        """The shape of its trees."""
         depth = depths(self.parents)
         return Shape(max(depth), len(self.parents) + 1, len(self.parents))
 
@@ -246,15 +267,19 @@ class TreeDrafter(RecordingDrafter):
 
 
 def tree_of(tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]) -> Draft:
-    """A draft of these nodes, the first behind a token ranked first."""
+    """Return a draft of these nodes; the first child of a token is ranked first."""
     ranks = [[row[:i].count(parent) for i, parent in enumerate(row)] for row in parents]
     deepest = max(max(depths(row)) for row in parents)
-    parts = (torch.tensor(part, dtype=torch.int64) for part in (tokens, parents, ranks))
-    return Draft(*parts, deepest)
+    return Draft(
+        torch.tensor(tokens, dtype=torch.int64),
+        torch.tensor(parents, dtype=torch.int64),
+        torch.tensor(ranks, dtype=torch.int64),
+        deepest,
+    )
 
 
 def full_tree(shape: Shape) -> list[int]:
-    """The parents of as many nodes, depth by depth, as many behind each as may be."""
+    """Return the parents of as many nodes, depth by depth, with as many children as may be."""
     parents: list[int] = []
     for row in range(shape.nodes):
         if depths(parents)[row] < shape.depth:
@@ -263,7 +288,7 @@ def full_tree(shape: Shape) -> list[int]:
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """Of the bonus and each node behind it."""
+    """Return the depth of the bonus and of each node."""
     depth = [0]
     for parent in parents:
         depth.append(depth[parent] + 1)

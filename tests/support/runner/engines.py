@@ -1,0 +1,145 @@
+"""Engines over toy models, requests to them, and what these come to."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import pytest
+
+from eagle_aot.runtime_runner.adaptive.backlog import Backlog, CatchUpDrafter
+from eagle_aot.runtime_runner.adaptive.chooser import Chooser
+from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
+from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
+from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, PLAIN, TREES
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter
+from eagle_aot.runtime_runner.decode.shape import ChainLen, Shape
+from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
+from eagle_aot.runtime_runner.engine.rounds import Rounds
+from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
+from eagle_aot.runtime_runner.program.executor import Call
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
+from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
+from eagle_aot.runtime_runner.sampling.sampler import Sampler
+from support.runner.toy import MAX_ROWS, TAIL, ToyTarget
+
+
+class WaitingEngine(Engine):
+    """An engine on a CPU that plans while forwards run, as one on a GPU does."""
+
+    waits = True
+
+
+def record(step: Call) -> Call:
+    """Record a round as an executor without graphs does: run it once."""
+    step()
+    return step
+
+
+def rounds_over(
+    target: ToyTarget,
+    drafter: Drafter | None,
+    recorder: Callable[[Call], Call] | None = None,
+    sampler: Sampler | None = None,
+) -> Rounds:
+    """Return rounds of all of a target's sequences."""
+    running = BatchState(range(len(target.slots)), TAIL, "cpu", sampler)
+    return Rounds(target, drafter, running, MAX_ROWS, recorder)
+
+
+def adaptive_schedule_over(
+    rounds: Rounds, drafter: CatchUpDrafter, price: float = 1.0
+) -> BatchSchedule:
+    """Return a schedule of every shape; rounds with drafts cost `price` plain rounds for one
+    request."""
+    chooser = Chooser(CostTable())
+
+    def alone(trees: bool) -> AdaptiveSchedule:
+        backlog = Backlog(drafter, 40, rounds.running.first(1))
+        shapes = [*CHAINS[1:], *(TREES if trees else ())]
+        measured = MeasuredCosts(
+            positions=(0, 100),
+            rounds={PLAIN: (1.0, 1.0), **dict.fromkeys(shapes, (price, price))},
+            catch_up_rows=40,
+            catch_up=(0.1, 4.0),
+        )
+        chooser.costs.restart(measured)
+        drafting = [rounds.of(1, shape) for shape in shapes]
+        return AdaptiveSchedule([rounds.make(1, PLAIN, backlog), *drafting], backlog, chooser)
+
+    return BatchSchedule(rounds, chooser, alone)
+
+
+def schedule_over(rounds: Rounds) -> BatchSchedule:
+    """Return a schedule for requests without automatic drafts."""
+
+    def unmeasured(trees: bool) -> AdaptiveSchedule:
+        pytest.fail("no request has automatic drafts")
+
+    return BatchSchedule(rounds, Chooser(CostTable()), unmeasured)
+
+
+def request_of(
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    chain_len: ChainLen = 4,
+    stops: frozenset[int] = frozenset(),
+    reuse: bool = False,
+    tree: Shape | Literal["auto"] | None = None,
+    sampling: SamplingParams = GREEDY,
+) -> Request:
+    return Request(
+        prompt=tuple(prompt),
+        limits=Limits(max_new_tokens=max_new_tokens, stop_ids=stops),
+        chain_len=chain_len,
+        reuse=reuse,
+        tree=tree,
+        sampling=sampling,
+    )
+
+
+class Requests:
+    """The requests of one engine, and by their numbers the `prompts`, `tokens`, log probabilities
+    of prompts (`scored`), ends, and numbers of rows that were not run (`reused`)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.prompts: dict[int, tuple[int, ...]] = {}
+        self.tokens: dict[int, list[int]] = {}
+        self.scored: dict[int, list[TokenLogprobs]] = {}
+        self.ends: dict[int, Finished] = {}
+        self.reused: dict[int, int] = {}
+        self.failed: dict[int, Failed] = {}
+
+    def add(self, request: Request) -> int:
+        """Add a request and return its number."""
+        number = self.engine.add(request)
+        self.prompts[number] = request.prompt
+        self.tokens[number], self.scored[number] = [], []
+        return number
+
+    def step(self) -> None:
+        """Run a step of the engine."""
+        for event in self.engine.step():
+            number = event.request
+            assert number not in self.ends and number not in self.failed, "after its end"
+            if isinstance(event, Tokens):
+                self.tokens[number] += event.tokens
+            elif isinstance(event, Finished):
+                self.ends[number], self.reused[number] = event, event.reused
+            elif isinstance(event, Failed):
+                self.failed[number] = event
+            else:
+                self.scored[number] += event.logprobs
+
+    def step_until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            assert self.engine.busy
+            self.step()
+
+    def finish(self) -> None:
+        """Run steps until no request is left."""
+        while self.engine.busy:
+            self.step()
+
+    def text(self, number: int) -> list[int]:
+        """Return a prompt with its answer so far."""
+        return [*self.prompts[number], *self.tokens[number]]
