@@ -80,7 +80,7 @@ class RunSpec(GenerationSpec, kw_only=True, frozen=True):
         """Read the prompts. Raises UsageError for options that contradict each other."""
         if self.plot is not None:
             plots().check_plot(self.plot)
-            if not self.generation.get("speculate", True) and self.batch_size is None:
+            if not self.generation.get("speculate", True):
                 raise click.UsageError("--plot shows accepted drafts: leave out --no-speculation")
         for name in ("logprobs", "prompt_logprobs"):
             if self.generation.get(name) is not None and not self.as_json:
@@ -200,14 +200,13 @@ def print_totals(results: Sequence["Result"], spec: RunSpec) -> None:
 
 def generate_batch(spec: RunSpec, prompts: list[Prompt], batch_size: int) -> None:
     """Answer several prompts in parallel, in the order of the file."""
-    from eagle_aot.runtime_runner.frontend.batch import PromptBatch, times_of
+    from eagle_aot.runtime_runner.frontend.batch import PromptBatch
 
     runner, options = spec.open()
     batch = PromptBatch(runner, as_json=spec.as_json, quiet=spec.quiet)
     batch.run(prompts, batch_size, options)
-    if spec.plot is not None:
-        title = f"{spec.artifact.resolve().name}, {len(prompts)} requests"
-        plots().plot_sequences(times_of(batch.results), title, spec.plot)
+    if spec.plot is not None and batch.results:
+        plot(batch.results, spec.artifact, spec.plot)
 
 
 def plot(results: Sequence["Result"], artifact: Path, path: Path) -> None:

@@ -15,7 +15,6 @@ from rich.table import Table
 
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import Prompt
-from eagle_aot.runtime_runner.engine.request import RequestTimes
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.report import Failures, summary, table_of, totals
 from eagle_aot.runtime_runner.frontend.result import Result
@@ -82,7 +81,7 @@ class PromptBatch:
 def batch_figures(results: Sequence[Result], batch_size: int, seconds: float) -> dict[str, Any]:
     """Return figures of a whole batch: tokens of all requests a second of the clock, and seconds
     from a request's start to its first token."""
-    waits = [times.first_token - times.started for times in times_of(results)]
+    waits = [r.times.first_token - r.times.started for r in results if r.times is not None]
     return {
         "batch_size": batch_size,
         "seconds": seconds,
@@ -103,8 +102,3 @@ def batch_table(figures: dict[str, Any]) -> Table:
             f"{figures['longest_seconds_to_first_token']:.2f} s at most",
         ),
     )
-
-
-def times_of(results: Sequence[Result]) -> list[RequestTimes]:
-    """Return the times of the requests that had a cache."""
-    return [result.times for result in results if result.times is not None]
