@@ -18,7 +18,7 @@ from eagle_aot.runtime_runner.sampling.parameters import GENERATION
 from eagle_aot.runtime_runner.spec import ENGINE, GenerationSpec
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.frontend.result import Result
+    from eagle_aot.runtime_runner.frontend.generation import Result
     from eagle_aot.runtime_runner.runner import Runner
 
 OUTPUT = "Output"
@@ -173,9 +173,11 @@ def generate(spec: RunSpec, prompts: list[Prompt]) -> None:
 
 def answer(runner: "Runner", prompt: Prompt, params: GenerationParams, spec: RunSpec) -> "Result":
     """Generate from one prompt and print it: as JSON, as text while it grows, or as ids."""
+    from eagle_aot.runtime_runner.frontend.generation import Callbacks  # imports torch
+
     streams = not spec.as_json and not is_ids(prompt)
     tokenized = runner.read(prompt, params, spec.images, spec.image_tokens)
-    result = runner.answer(tokenized, params, on_text=write if streams else None)
+    result = runner.answer(tokenized, params, Callbacks(on_text=write if streams else None))
     if spec.as_json:
         click.echo(json.dumps(result.to_json()))
     else:

@@ -34,13 +34,13 @@ from eagle_aot.runtime_runner.engine.warm_up import WarmUp
 from eagle_aot.runtime_runner.frontend.generation import (
     Callbacks,
     Generation,
+    Result,
     generate,
     generate_in_order,
 )
 from eagle_aot.runtime_runner.frontend.parameters import DEFAULTS, GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import AnyPrompt, PromptReader
-from eagle_aot.runtime_runner.frontend.result import Result
-from eagle_aot.runtime_runner.frontend.stream import StopChecker, TextStream
+from eagle_aot.runtime_runner.frontend.stream import TextStream
 from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.images.reader import Source
 from eagle_aot.runtime_runner.program.executor import Executor
@@ -49,8 +49,7 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class Runner:
-    """Generation, one text at a time or, by its `engine`, several; the caches live in the
-    executor."""
+    """An opened artifact. It generates one text at a time or, with its `engine`, several."""
 
     def __init__(
         self,
@@ -64,8 +63,8 @@ class Runner:
         reuse: bool = True,
         images: ImageInputs | None = None,
     ) -> None:
-        """With `copies` the program has `copy_rows`; it takes `images` in prompts where that is not
-        None."""
+        """`copies` says whether the program has the method `copy_rows`, `images` how its prompts
+        contain images, None for text alone."""
         self.directory = directory
         self.executor = executor
         self.constants = constants
@@ -84,8 +83,13 @@ class Runner:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Loaded when text is first needed. Raises ArtifactError when there is none."""
+        """The artifact's tokenizer, loaded when it is first needed. Raises ArtifactError where
+        there is none."""
         return self.reader.tokenizer
+
+    @cached_property
+    def _has_tokenizer(self) -> bool:
+        return bool(tokenizer_files(self.directory))
 
     def generate(
         self,
@@ -96,61 +100,56 @@ class Runner:
         *,
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
-        on_tokens: Callable[[list[int]], None] = lambda run: None,
+        on_tokens: Callable[[list[int]], None] = lambda tokens: None,
         on_text: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         **options: Any,
     ) -> Result:
-        """Continue a prompt: text, which is one user turn unless `raw_prompt`, token ids, or a
-        conversation, `[{"role": "user", "content": "..."}, ...]`, whose last turn is the user's.
-        `images` are images in it, each of `image_tokens` rows at most, as `PromptReader.read`
-        says: files, their bytes, `data:` URLs, PIL images, or rows [count, H] that another encoder
-        made.
+        """Continue a prompt: text, which is one turn of a user unless `raw_prompt`, token ids, or
+        messages, `[{"role": "user", "content": "..."}, ...]`, which end with a user's turn.
 
-        `options` are the other fields of `GenerationParams`. `on_tokens` is called with each run of
-        new tokens, `on_text` with new text: whole characters, without the beginning of a stop text.
-        `cancelled` is called after each token; the generation ends when it returns True.
+        `images` are images in the prompt, each of `image_tokens` rows at most: files, their bytes,
+        `data:` URLs, PIL images, or rows [count, H] that another encoder made. `options` are the
+        other fields of `GenerationParams`. `on_tokens` is called with each run of new tokens,
+        `on_text` with new text: whole characters, without the beginning of a stop text. `cancelled`
+        is called after each token; the generation ends when it returns True.
 
         Raises PromptError for a prompt that does not fit, SettingError for an argument outside its
         range, and ArtifactError for text where the artifact has no tokenizer.
         """
-        parameters = GenerationParams(
+        params = GenerationParams(
             max_new_tokens=max_new_tokens, chain_len=chain_len, speculate=speculate, **options
         )
-        tokenized = self.read(prompt, parameters, images, image_tokens)
-        return self.answer(tokenized, parameters, on_tokens, on_text, cancelled)
+        tokenized = self.read(prompt, params, images, image_tokens)
+        return self.answer(tokenized, params, Callbacks(on_tokens, on_text, cancelled))
 
     def read(
         self,
         prompt: AnyPrompt,
-        parameters: GenerationParams,
+        params: GenerationParams,
         images: Sequence[Source] = (),
         image_tokens: int | None = None,
     ) -> TokenizedPrompt:
         """Return the token ids and images of a prompt, which `answer` takes. Raises as `generate`
         does."""
         return self.reader.read(
-            prompt,
-            parameters.system,
-            raw=parameters.raw_prompt,
-            images=images,
-            image_tokens=image_tokens,
+            prompt, params.system, raw=params.raw_prompt, images=images, image_tokens=image_tokens
         )
 
+    def encode(
+        self, prompt: AnyPrompt, system: str | None = None, *, raw: bool = False
+    ) -> list[int]:
+        """Return the token ids of a prompt. Raises as `generate` does."""
+        return list(self.reader.read(prompt, system, raw=raw).tokens)
+
     def answer(
-        self,
-        prompt: AnyPrompt,
-        parameters: GenerationParams,
-        on_tokens: Callable[[list[int]], None] = lambda run: None,
-        on_text: Callable[[str], None] | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        self, prompt: AnyPrompt, params: GenerationParams, callbacks: Callbacks | None = None
     ) -> Result:
         """Continue a prompt as `generate` does, with all parameters in one value. The `parameters`
         of an earlier result give the same tokens for its prompt."""
-        if parameters.n > 1:
-            raise SettingError(f"n {parameters.n}: this gives one answer: use generate_many")
-        callbacks = Callbacks(on_tokens, on_text, cancelled)
-        return generate(self.engine, self.generation(prompt, parameters.drawn(), callbacks))
+        if params.n > 1:
+            raise SettingError(f"n {params.n}: this gives one answer: use generate_many")
+        return generate(self.engine, self.generation(prompt, params.drawn(), callbacks))
 
     def generate_many(
         self,
@@ -168,67 +167,82 @@ class Runner:
         `keep_going`, yields why the prompt cannot be served instead.
         """
         checked_size = self._check_batch_size(batch_size)
-        parameters = GenerationParams(**options)
+        params = GenerationParams(**options)
 
-        def generation(prompt: AnyPrompt, answer: GenerationParams) -> Generation | Failed:
+        def generation(prompt: AnyPrompt, params: GenerationParams) -> Generation | Failed:
             try:
-                return self.generation(prompt, answer, Callbacks())
+                return self.generation(prompt, params)
             except PromptError as error:
                 if not keep_going:
                     raise
                 return Failed(REFUSED, str(error), error)
 
         generations = (
-            generation(prompt, answer) for prompt in prompts for answer in parameters.answers()
+            generation(prompt, each) for prompt in prompts for each in params.answers()
         )  # each prompt draws a seed of its own
         return generate_in_order(self.engine, generations, checked_size)
 
-    def request(self, prompt: AnyPrompt, parameters: GenerationParams) -> Request:
+    def request(self, prompt: AnyPrompt, params: GenerationParams) -> Request:
         """Return a request for the engine, whose events the caller processes. Raises as `generate`
         does."""
-        return self.generation(prompt, parameters.drawn(), Callbacks()).request
+        return self.generation(prompt, params.drawn()).request
 
     def generation(
-        self, prompt: AnyPrompt, parameters: GenerationParams, callbacks: Callbacks
+        self, prompt: AnyPrompt, params: GenerationParams, callbacks: Callbacks | None = None
     ) -> Generation:
         """Return a generation for the engine, checked before anything is run. Raises as `generate`
         does."""
-        chain_len, tree = self._drafts(parameters.chain_len, parameters.tree)
-        tokenized = self.read(prompt, parameters)
+        callbacks = callbacks or Callbacks()
+        chain_len, tree = self._drafts(params.chain_len, params.tree)
+        tokenized = self.read(prompt, params)
         ids = list(tokenized.tokens)
         check_prompt(ids, self.constants)
-        remaining_tokens = min(parameters.max_new_tokens, self.constants.max_seq_len - len(ids))
-        prefix = self._decode(ids) or "" if parameters.echo else ""
-        text = self._stream(parameters, callbacks.on_text, prefix)
-        drafts = parameters.speculate and remaining_tokens > 1
+        remaining_tokens = min(params.max_new_tokens, self.constants.max_seq_len - len(ids))
+        text = self._stream(params, callbacks.on_text, ids)
+        drafts = params.speculate and remaining_tokens > 1
         if drafts and chain_len == AUTO_LENGTH and not self.engine.busy:
             self.adaptive_schedule(tree == AUTO_TREE)  # measured while no request runs
-        limits = Limits(
-            max_new_tokens=remaining_tokens,
-            stop_ids=all_stop_ids(
-                parameters.stop_ids, self.constants, ignore_eos=parameters.ignore_eos
-            ),
-            ends=lambda token: text.add(token) or callbacks.cancelled(),
-        )
-        parameters.check_vocabulary(self.constants.vocab_size, limits.stop_ids)
+        stop_ids = all_stop_ids(params.stop_ids, self.constants, ignore_eos=params.ignore_eos)
+        params.check_vocabulary(self.constants.vocab_size, stop_ids)
         return Generation(
             request=Request(
                 prompt=tokenized.tokens,
                 images=tokenized.images,
-                limits=limits,
+                limits=Limits(
+                    max_new_tokens=remaining_tokens,
+                    stop_ids=stop_ids,
+                    ends=lambda token: text.add(token) or callbacks.cancelled(),
+                ),
                 chain_len=chain_len if drafts else 0,
                 tree=tree if drafts else None,
-                reuse=parameters.reuse,
-                sampling=parameters,
+                reuse=params.reuse,
+                sampling=params,
             ),
-            parameters=parameters,
+            parameters=params,
             text=text,
-            prompt_text=self._prompt_stream(parameters),
+            prompt_text=self._offsets(params.prompt_logprobs),
             decode=self._decode,
             callbacks=callbacks,
             executor=self.executor.name,
-            drafter=self.drafter.kind if parameters.speculate else None,
+            drafter=self.drafter.kind if params.speculate else None,
         )
+
+    def _stream(
+        self, params: GenerationParams, on_text: Callable[[str], None] | None, prompt: list[int]
+    ) -> TextStream:
+        """Return what finds stop texts and offsets, and passes text on."""
+        prefix = self._decode(prompt) or "" if params.echo else ""
+        if not params.stop_texts and on_text is None and not prefix:
+            return self._offsets(params.logprobs)
+        return TextStream(self.tokenizer.decode, params.stop_texts, on_text, prefix)
+
+    def _offsets(self, logprobs: int | None) -> TextStream:
+        """Return what finds the offsets of tokens, if log probabilities are requested."""
+        needed = logprobs is not None and self._has_tokenizer
+        return TextStream(self.tokenizer.decode if needed else None)
+
+    def _decode(self, ids: list[int]) -> str | None:
+        return self.tokenizer.decode(ids) if self._has_tokenizer else None
 
     @cached_property
     def recommended_sampling(self) -> dict[str, Any]:
@@ -241,8 +255,8 @@ class Runner:
     def _drafts(
         self, chain_len: ChainLen | None, tree: Tree | None
     ) -> tuple[ChainLen, Shape | Literal["auto"] | None]:
-        """The chain length, and the tree that takes its place. Raises SettingError for those that
-        artifact or drafter do not take."""
+        """Return the chain length, and the tree that replaces the chain. Raises SettingError for
+        what artifact or drafter do not take."""
         if tree is None:
             return chosen_chain_len(chain_len, self.constants), None
         if chain_len is not None:
@@ -266,17 +280,10 @@ class Runner:
             )
         return chosen
 
-    def encode(
-        self, prompt: AnyPrompt, system: str | None = None, *, raw: bool = False
-    ) -> list[int]:
-        """The token ids that `generate` continues. Raises as it does."""
-        return list(self.reader.read(prompt, system, raw=raw).tokens)
-
     def verify(self, step: StepRows, moves: Tensor | None = None) -> Forward:
-        """Run rows of your own making through the target, as `target_verify` takes them.
+        """Run rows through the target as `target_verify` takes them; `moves` int64 [B, D] or None.
 
-        Checked on the host first: raises SettingError as `check_step` does, before anything is
-        stored. `moves` int64 [B, D], nothing where it is None.
+        Raises SettingError as `check_step` does, before anything is stored.
         """
         check_step(step, self.constants)
         batch, tail = len(step.sequences), self.constants.tail
@@ -287,11 +294,12 @@ class Runner:
         return self.target.verify(step, moves)
 
     def round(self, shape: Shape | int, texts: int = 1) -> Round:
-        """The round of so many texts with these drafts, or as many as there are rows for; a number
-        is a chain's length, 0 for plain decoding. Made, and recorded, once.
+        """Return the round of `texts` sequences with drafts of that shape, or of as many as there
+        are rows for; a number is a chain's length, 0 for plain decoding. It is made and recorded
+        once.
 
-        For playing it: what `generate` could go on from is forgotten. Raises SettingError for a
-        tree that artifact or drafter do not take.
+        The prefix cache is forgotten. Raises SettingError for a tree that artifact or drafter do
+        not take.
         """
         if isinstance(shape, Shape) and not shape.is_chain:
             chosen_tree(shape, self.drafter.kind, self.drafter.grows_trees, self.constants)
@@ -311,49 +319,35 @@ class Runner:
         tree: Tree | None = None,
         sampling: SamplingParams = GREEDY,
     ) -> WarmUp:
-        """Make all rounds that `batch_size` texts side by side may need, or as many as there are
-        caches for, so that none waits until they are recorded; `chain_len`, `speculate`, `tree` and
-        `sampling` are those of `generate`. Rounds are of one kind for all sampling of a kind, with
-        log probabilities or without.
+        """Make all rounds that `batch_size` requests in parallel may need, or as many as there are
+        cache slots, so that no request waits for a recording. `chain_len`, `speculate` and `tree`
+        are those of `generate`. One set of rounds serves all `sampling` of one mode, with log
+        probabilities or without.
 
-        Raises SettingError as that does and while texts run, and UnsupportedError for a round that
-        there is too little memory for.
+        Raises SettingError as `generate` does and while requests run, and UnsupportedError where
+        memory is too small for a round.
         """
         if self.engine.busy:
             raise SettingError("warm-up: texts run already: do it before the first")
-        at_once = self._check_batch_size(batch_size)
+        checked_size = self._check_batch_size(batch_size)
         chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
         fixed = shape if isinstance(shape, Shape) else None
         if chosen != AUTO_LENGTH:
             fixed = fixed or Shape.chain(chosen)
         self.engine.cache_slots.forget()
         with self.running.sampler.expecting(sampling):
-            return self._session.warm_up(at_once, fixed, trees=shape == AUTO_TREE)
+            return self._session.warm_up(checked_size, fixed, trees=shape == AUTO_TREE)
 
     def adaptive_schedule(self, trees: bool) -> AdaptiveSchedule:
-        """What chooses between rounds of every shape, with trees or without. Measures what they
-        cost unless that is known, which takes some seconds; raises SettingError where that would
-        overwrite the caches of running requests."""
+        """Return what chooses among chains and plain decoding by speed, with `trees` among trees as
+        well.
+
+        It first measures what rounds cost, which takes seconds. Raises SettingError where that
+        would overwrite the caches of running requests.
+        """
         if not self._session.is_measured(trees):
             if self.engine.busy:
                 setting = f"tree {AUTO_TREE}" if trees else f"chain length {AUTO_LENGTH}"
                 raise SettingError(f"{setting}: not measured: call warm_up first")
             self.engine.cache_slots.forget()
         return self._session.adaptive(trees)
-
-    def _stream(
-        self, parameters: GenerationParams, on_text: Callable[[str], None] | None, prefix: str
-    ) -> StopChecker:
-        has_offsets = parameters.logprobs is not None and tokenizer_files(self.directory)
-        if not parameters.stop_texts and on_text is None and not prefix and not has_offsets:
-            return StopChecker()
-        return TextStream(self.tokenizer.decode, parameters.stop_texts, on_text, prefix)
-
-    def _prompt_stream(self, parameters: GenerationParams) -> StopChecker:
-        """Return what finds the offsets of a prompt's tokens."""
-        if parameters.prompt_logprobs is None or not tokenizer_files(self.directory):
-            return StopChecker()
-        return TextStream(self.tokenizer.decode, (), None)
-
-    def _decode(self, ids: list[int]) -> str | None:
-        return self.tokenizer.decode(ids) if tokenizer_files(self.directory) else None

@@ -29,7 +29,7 @@ from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
 from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape, parse_tree
 from eagle_aot.runtime_runner.decode.stats import Stats
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Result
 
 SEED = 20261121
 RANDOM_TOKENS = 8, 120  # the range of a random prompt's length

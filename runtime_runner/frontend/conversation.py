@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from eagle_aot.common.prompts import Message, user, with_images
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.images.reader import Source
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
 from eagle_aot.common.prompts import Message, MessagePart, check_messages, is_ids, user
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
-from eagle_aot.runtime_runner.images.files import decode_url
 from eagle_aot.runtime_runner.images.prompt_image import (
     PromptImage,
     TokenizedPrompt,
     check_image_count,
     place_images,
 )
-from eagle_aot.runtime_runner.images.reader import ImageReader, Source
+from eagle_aot.runtime_runner.images.reader import ImageReader, Source, decode_url
 
 RAW_IS_TEXT = "a raw prompt is text alone: leave out messages and system text"
 

@@ -13,7 +13,7 @@ from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH
 from eagle_aot.runtime_runner.decode.stats import Stats
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.frontend.result import Result
+    from eagle_aot.runtime_runner.frontend.generation import Result
 
 
 def statistics(result: "Result") -> Table:

@@ -34,42 +34,18 @@ class Detokenizer:
         return text[len(before) :]
 
 
-class StopChecker:
-    """Reads the tokens of a generation and says when its text ends.
+class TextStream:
+    """The text of a generation. Passes text on as it grows, and ends it before the first of the
+    stop texts: no reader sees the beginning of one.
 
-    This one has neither text nor stop texts: the text is read when it is complete.
-    """
-
-    stopped = False
-    """Whether a stop text ended the generation."""
-
-    def add(self, token: int) -> bool:
-        """Read the next token. Returns whether it completes a stop text."""
-        return False
-
-    def with_offsets(self, logprobs: Sequence[TokenLogprobs]) -> Sequence[TokenLogprobs]:
-        """Return the log probabilities of the next tokens, with their offsets if known."""
-        return logprobs
-
-    def flush(self) -> None:
-        """Pass new text on."""
-
-    def finish(self, text: str | None) -> str | None:
-        """Pass the rest of the text on. Returns all of it; `text` is that of all tokens."""
-        return text
-
-
-class TextStream(StopChecker):
-    """Passes text on as it grows, and ends it before the first of the stop texts.
-
-    No reader sees the beginning of a stop text.
+    Without `decode` it has neither text nor stop texts, and tokens have no offsets.
     """
 
     def __init__(
         self,
-        decode: Decode,
-        stop_texts: Iterable[str],
-        on_text: Callable[[str], None] | None,
+        decode: Decode | None = None,
+        stop_texts: Iterable[str] = (),
+        on_text: Callable[[str], None] | None = None,
         prefix: str = "",
     ) -> None:
         """`on_text` is called with parts of the text. `prefix` precedes the text, and no stop text
@@ -77,14 +53,18 @@ class TextStream(StopChecker):
         self._stops = tuple(stop_texts)
         if "" in self._stops:
             raise SettingError("stop text '': every text contains it: leave it out")
-        self._detokenizer = Detokenizer(decode)
+        self._detokenizer = None if decode is None else Detokenizer(decode)
         self._on_text = on_text
         self._text = self._prefix = prefix
         self._passed_on = 0  # characters
         self._offsets = deque[int]()  # of tokens, in characters
         self.stopped = False
+        """Whether a stop text ended the generation."""
 
     def add(self, token: int) -> bool:
+        """Read the next token. Returns whether it completes a stop text."""
+        if self._detokenizer is None:
+            return False
         length = len(self._text)
         self._offsets.append(length)
         self._text += self._detokenizer.add(token)
@@ -94,6 +74,9 @@ class TextStream(StopChecker):
         return self.stopped
 
     def with_offsets(self, logprobs: Sequence[TokenLogprobs]) -> Sequence[TokenLogprobs]:
+        """Return the log probabilities of the next tokens, with their offsets."""
+        if self._detokenizer is None:
+            return logprobs
         return [token._replace(offset=self._offsets.popleft()) for token in logprobs]
 
     def flush(self) -> None:
@@ -103,7 +86,10 @@ class TextStream(StopChecker):
             withheld = max((self._begun(stop) for stop in self._stops), default=0)
         self._pass_on(self._text[self._passed_on : len(self._text) - withheld])
 
-    def finish(self, text: str | None) -> str:
+    def finish(self, text: str | None) -> str | None:
+        """Pass the rest of the text on. Returns all of it; `text` is that of all tokens."""
+        if self._detokenizer is None:
+            return text
         text = self._text if self.stopped or text is None else self._prefix + text
         self._pass_on(text[self._passed_on :])
         return text

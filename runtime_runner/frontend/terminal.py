@@ -17,7 +17,7 @@ from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.frontend.conversation import Conversation
 
 if TYPE_CHECKING:
-    from eagle_aot.runtime_runner.frontend.result import Result
+    from eagle_aot.runtime_runner.frontend.generation import Result
     from eagle_aot.runtime_runner.images.prompt_image import PromptImage
     from eagle_aot.runtime_runner.runner import Runner
 

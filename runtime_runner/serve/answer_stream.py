@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle_aot.runtime_runner.engine import Failed, Tokens
-from eagle_aot.runtime_runner.frontend.generation import Callbacks
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Callbacks, Result
 from eagle_aot.runtime_runner.frontend.stream import Detokenizer
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.metrics import Metrics
@@ -51,7 +50,7 @@ class AnswerStream:
         late = TimeoutError(f"not done within {seconds:g} s: request fewer tokens")
         self._timer = self._loop.call_later(seconds, self._queue.put_nowait, (0, late))
         self.count = self._remaining = count
-        self.cancel: Callable[[], None] = lambda: None
+        self.cancel: Callable[[], object] = lambda: None
         """Ends the answers that have not ended."""
 
     def close(self) -> None:

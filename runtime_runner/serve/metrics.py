@@ -15,8 +15,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from eagle_aot.runtime_runner.engine.turns import Launches
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Result
+from eagle_aot.runtime_runner.serve.worker import Worker
 
 FIRST_TOKEN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 BETWEEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
@@ -107,20 +107,11 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class Steps(Protocol):
-    """The seconds of all steps of an engine's thread, and its launches."""
-
-    step_seconds: float
-
-    @property
-    def launches(self) -> Launches: ...
-
-
 class EngineTimeCollector(Collector):
     """Counts where the time of the engine's thread goes, and the CPU time of the thread that
     answers clients."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Worker) -> None:
         self._steps = steps
         self._host = 0.0
 

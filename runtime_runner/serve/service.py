@@ -19,20 +19,8 @@ from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerStream, StreamWriter
 from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector, Metrics
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from eagle_aot.runtime_runner.serve.worker import Worker
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerSettings:
-    """Settings of a server: the artifact's name in requests; the API keys, any one of them is
-    required unless there are none; how many requests may wait; the seconds that a request may take;
-    and the bytes that its body may have."""
-
-    model: str
-    keys: tuple[str, ...] = ()
-    max_waiting: int = 64
-    request_seconds: float = 600.0
-    max_body_bytes: int = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,9 +52,11 @@ class Service(Protocol):
 class ServedModel:
     """The artifact in `directory`, as requests see it."""
 
-    def __init__(self, directory: Path, settings: ServerSettings) -> None:
-        """Raises ArtifactError where there is no tokenizer."""
-        self.settings = settings
+    def __init__(self, directory: Path, spec: ServeSpec, keys: Sequence[str]) -> None:
+        """A request must have one of the API `keys`, unless there are none. Raises ArtifactError
+        where there is no tokenizer."""
+        self.spec, self.name = spec, spec.model_name
+        self.keys = [key.encode() for key in keys]
         self.created = int(time.time())
         manifest = Manifest.read(directory)
         self.context = manifest.max_seq_len
@@ -91,9 +81,9 @@ class ServedModel:
 class LocalService:
     """Answers requests with the engine of this process."""
 
-    def __init__(self, runner: Runner, settings: ServerSettings) -> None:
-        self.model = ServedModel(runner.directory, settings)
-        self.worker = Worker(runner.engine, settings.max_waiting)
+    def __init__(self, runner: Runner, spec: ServeSpec, keys: Sequence[str] = ()) -> None:
+        self.model = ServedModel(runner.directory, spec, keys)
+        self.worker = Worker(runner.engine, spec.max_waiting)
         self.metrics = Metrics(self.worker, EngineTimeCollector(self.worker))
         self._runner = runner
 
@@ -102,7 +92,7 @@ class LocalService:
         return self.worker.draining
 
     def submit(self, request: AnswerRequest) -> AnswerStream:
-        seconds, decode = self.model.settings.request_seconds, self._runner.tokenizer.decode
+        seconds, decode = self.model.spec.request_timeout, self._runner.tokenizer.decode
         stream = AnswerStream(len(request.prompts), seconds, self.metrics, self.worker.outbox)
         submissions = []
         try:

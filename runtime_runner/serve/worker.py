@@ -11,8 +11,7 @@ from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine.request import RequestId, reason
 from eagle_aot.runtime_runner.engine.turns import Launches
-from eagle_aot.runtime_runner.frontend.generation import Generation, PendingRequests
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Generation, PendingRequests, Result
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.cli import main
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Result
 from support.golden_cases import golden_case
 
 _, CASE = golden_case("mtp/two_layers")

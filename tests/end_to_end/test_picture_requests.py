@@ -9,7 +9,8 @@ from fastapi.testclient import TestClient
 
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.serve.api.app import make_app
-from eagle_aot.runtime_runner.serve.service import LocalService, ServerSettings
+from eagle_aot.runtime_runner.serve.service import LocalService
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from support.pictures import drawn, stored
 
 TEXT, COUNT = "What is this?", 12
@@ -18,7 +19,9 @@ FILE = stored(drawn(100, 80))
 
 @pytest.fixture(scope="module")
 def client(picture_runner: Runner) -> Iterator[TestClient]:
-    service = LocalService(picture_runner, ServerSettings(model="tiny"))
+    service = LocalService(
+        picture_runner, ServeSpec(artifact=picture_runner.directory, model="tiny")
+    )
     service.worker.start()
     with TestClient(make_app(service)) as client:
         yield client

@@ -16,7 +16,8 @@ from starlette.types import Message
 
 from eagle_aot.runtime_runner import load_artifact
 from eagle_aot.runtime_runner.serve.api.app import make_app
-from eagle_aot.runtime_runner.serve.service import LocalService, ServerSettings
+from eagle_aot.runtime_runner.serve.service import LocalService
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from fuzz.campaign import cases
 from fuzz.requests import JSON, HttpRequest, requests
 
@@ -82,7 +83,8 @@ def client(batch_artifact: Path) -> Iterator[Client]:
         "/v1/chat/completions": runner.generate(PROMPT, 6, speculate=False).text or "",
         "/v1/completions": runner.generate(PROMPT, 6, speculate=False, raw_prompt=True).text or "",
     }
-    service = LocalService(runner, ServerSettings(model=MODEL, max_body_bytes=1 << 16))
+    spec = ServeSpec(artifact=batch_artifact, model=MODEL, max_body=1 << 16)
+    service = LocalService(runner, spec)
     service.worker.start()
     client = Client(make_app(service), expected)
     yield client

@@ -16,7 +16,7 @@ from openai import OpenAI
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner import Runner, load_artifact
 from eagle_aot.runtime_runner.engine import Failed
-from eagle_aot.runtime_runner.frontend.generation import Callbacks, generate_in_order
+from eagle_aot.runtime_runner.frontend.generation import generate_in_order
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 
 TIMEOUT = 600.0  # seconds
@@ -58,7 +58,7 @@ def answer(
     launches = runner.engine.launches
     before = vars(launches).copy()
     generations = (
-        runner.generation(prompt, GenerationParams(seed=seed, **parameters), Callbacks())
+        runner.generation(prompt, GenerationParams(seed=seed, **parameters))
         for seed, prompt in enumerate(prompts)
     )
     started, results = time.perf_counter(), []

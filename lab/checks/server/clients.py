@@ -18,8 +18,8 @@ from rich.progress import track
 
 from eagle_aot.common.prompts import read_prompts
 from eagle_aot.runtime_runner import load_artifact
+from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.frontend.result import Result
 
 TEMPERATURES = 0.0, 0.7, 1.0
 LOGPROBS = None, None, None, None, 2

@@ -1,11 +1,14 @@
-"""The application: its endpoints, its page, and what all requests are checked for."""
+"""The application: its endpoints, its page, what all requests are checked for, and its server."""
 
+import asyncio
 import hmac
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -14,8 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
+from eagle_aot.common.errors import EagleError
 from eagle_aot.common.prompts import Message, check_messages
 from eagle_aot.common.text import one_line
+from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, ErrorResponse, add_handlers
 from eagle_aot.runtime_runner.serve.api.requests import (
     ChatCompletionRequest,
@@ -29,13 +34,16 @@ from eagle_aot.runtime_runner.serve.api.responses import (
     ResponseBuilder,
     VisibleLogprobs,
 )
-from eagle_aot.runtime_runner.serve.service import AnswerRequest, ServedModel, Service
+from eagle_aot.runtime_runner.serve.service import AnswerRequest, LocalService, ServedModel, Service
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
 PAGE = Path(__file__).parent / "page"
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
+SHUTDOWN_SECONDS = 5
+"""The time that responses have after all requests have ended."""
 
 
 def make_app(service: Service) -> FastAPI:
@@ -47,7 +55,7 @@ def make_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(BodyLimit, max_bytes=service.model.settings.max_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=service.model.spec.max_body)
     add_handlers(app)
     app.include_router(open_endpoints(service))
     app.include_router(api_endpoints(service), dependencies=[Depends(key_check(service))])
@@ -99,7 +107,7 @@ def open_endpoints(service: Service) -> APIRouter:
 def api_endpoints(service: Service) -> APIRouter:
     """Return the endpoints of the OpenAI API."""
     router = APIRouter(prefix="/v1")
-    model, name = service.model, service.model.settings.model
+    model, name = service.model, service.model.name
     card = {"id": name, "object": "model", "created": model.created, "owned_by": "eagle-aot"}
 
     @router.get("/models")
@@ -147,7 +155,7 @@ def response_builder(
     all_tokens = body.num_prompt_logprobs is not None
     visible = [VisibleLogprobs(all_tokens=all_tokens) for _ in range(count)]
     return kind(
-        model=model.settings.model,
+        model=model.name,
         fingerprint=model.fingerprint,
         bytes_of=model.bytes_of,
         n=body.n,
@@ -158,7 +166,7 @@ def response_builder(
 def key_check(service: Service) -> Callable[[Request], None]:
     """Return a function that raises ApiError for a request without one of the keys, if there are
     any."""
-    keys = [key.encode() for key in service.model.settings.keys]
+    keys = service.model.keys
 
     def check(request: Request) -> None:
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
@@ -181,3 +189,51 @@ def check_model(name: str, requested: str) -> None:
     if name != requested:
         line = f"model {requested!r}: not here, this is {name!r}"
         raise ApiError(404, one_line(line), "model_not_found", "model")
+
+
+class Server(uvicorn.Server):
+    """At the first signal it accepts no more requests but answers those it has; at the second one
+    it stops."""
+
+    def __init__(self, config: uvicorn.Config, service: LocalService) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        worker = self._service.worker
+        if worker.draining:
+            self.force_exit = True
+        worker.drain()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop; called every tenth of a second."""
+        worker = self._service.worker
+        if worker.draining and (self.force_exit or not worker.pending):
+            return True
+        return await super().on_tick(counter)
+
+
+def serve(runner: Runner, spec: ServeSpec, keys: Sequence[str]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises EagleError where the address cannot be used."""
+    asyncio.run(_serve(LocalService(runner, spec, keys), spec))
+
+
+async def _serve(service: LocalService, spec: ServeSpec) -> None:
+    config = uvicorn.Config(
+        make_app(service),
+        host=spec.host,
+        port=spec.port,
+        log_config=None,
+        lifespan="off",  # nothing begins or ends with it
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    service.worker.start()
+    try:
+        await Server(config, service).serve()
+    except SystemExit as error:  # how uvicorn reports it
+        raise EagleError(
+            f"{spec.host}:{spec.port}: cannot be listened on, as the log says: take another --port "
+            "or --host"
+        ) from error
+    finally:
+        service.worker.close()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerPart, AnswerStream
 from eagle_aot.runtime_runner.serve.api.errors import api_error, error_body
 from eagle_aot.runtime_runner.serve.api.requests import GenerationRequest

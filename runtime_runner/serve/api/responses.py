@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from eagle_aot.common.token_bytes import TokenBytes
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Result
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta
 

@@ -8,16 +8,14 @@ text, and the answer continues where the first one broke off.
 
 import asyncio
 import contextvars
-import functools
 import logging
 import secrets
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
+import msgspec
 import ray
 from fastapi import FastAPI
 from ray import serve
@@ -26,19 +24,20 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from eagle_aot.artifact import Manifest
 from eagle_aot.artifact.verified import forget
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner.engine import Failed
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerStream, StreamItem
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
-from eagle_aot.runtime_runner.serve.on_ray.actors import open_artifact
+from eagle_aot.runtime_runner.serve.on_ray.actors import gpus_of, open_artifact
 from eagle_aot.runtime_runner.serve.service import (
     AnswerRequest,
     LocalService,
     ServedModel,
-    ServerSettings,
 )
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from eagle_aot.runtime_runner.serve.worker import check_capacity
 
 log = logging.getLogger(__name__)
@@ -55,27 +54,31 @@ DIED = RayActorError, DeploymentUnavailableError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaSettings:
-    """How many replicas there are, each with `gpus` of a machine's GPUs and `slots` cache slots.
-    `load` are options of `load_artifact`. Replicas with the same `key` trust one another's
-    verification of the artifact."""
+    """What replicas share: the server's options and API keys, the `gpus` of a machine and the
+    cache `slots` of each replica. Replicas with the same `key` trust one another's verification of
+    the artifact."""
 
-    artifact: Path
-    count: int
+    spec: ServeSpec
+    keys: Sequence[str]
     gpus: float
     slots: int
-    server: ServerSettings
-    load: dict[str, Any]
     key: str = field(default_factory=secrets.token_hex)
+
+    @property
+    def count(self) -> int:
+        """The number of replicas."""
+        return self.spec.replicas or 1
 
 
 class Replica:
     """One engine."""
 
     def __init__(self, settings: ReplicaSettings) -> None:
-        runner = open_artifact(settings.artifact, settings.key, **settings.load)
+        spec = settings.spec
+        runner = open_artifact(spec.artifact, settings.key, **spec.load_options)
         runner.adaptive_schedule(trees=False)  # measures costs while no request runs
         runner.warm_up()
-        self._service = LocalService(runner, settings.server)
+        self._service = LocalService(runner, spec)
         self._service.worker.start()
 
     async def parts(self, request: AnswerRequest) -> AsyncIterator[StreamItem]:
@@ -115,11 +118,11 @@ class ReplicatedService:
     """Answers requests with replicas, those of one conversation with the same replica."""
 
     def __init__(self, settings: ReplicaSettings, handle: DeploymentHandle[Replica]) -> None:
-        self.model = ServedModel(settings.artifact, settings.server)
+        self.model = ServedModel(settings.spec.artifact, settings.spec, settings.keys)
         self.metrics = Metrics(self)
         self.slots = settings.slots * settings.count
         self.draining = False
-        self._limit = self.slots + settings.server.max_waiting
+        self._limit = self.slots + settings.spec.max_waiting
         self._handle = handle.options(stream=True)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -136,7 +139,7 @@ class ReplicatedService:
     def submit(self, request: AnswerRequest) -> AnswerStream:
         count = len(request.prompts)
         check_capacity(count, self.pending, self._limit, self.draining)
-        stream = AnswerStream(count, self.model.settings.request_seconds, self.metrics)
+        stream = AnswerStream(count, self.model.spec.request_timeout, self.metrics)
         tasks = [
             asyncio.create_task(
                 self._answer(stream, index, replace(request, prompts=[prompt])),
@@ -147,7 +150,7 @@ class ReplicatedService:
         for task in tasks:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        stream.cancel = functools.partial(cancel_all, tasks)
+        stream.cancel = lambda: [task.cancel() for task in tasks]
         return stream
 
     async def _answer(self, stream: AnswerStream, index: int, request: AnswerRequest) -> None:
@@ -178,12 +181,6 @@ class ReplicatedService:
                 yield part
         finally:
             parts.cancel()
-
-
-def cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel the tasks that have not ended."""
-    for task in tasks:
-        task.cancel()
 
 
 class ReplayFilter:
@@ -224,17 +221,21 @@ class ReplayCounter:
         return before
 
 
-def serve_replicas(settings: ReplicaSettings, host: str, port: int) -> None:
+def serve_replicas(spec: ServeSpec, keys: Sequence[str]) -> None:
     """Serve until SIGTERM or SIGINT, and then finish running answers; a second signal ends them.
 
     Replicas run on the machines of the cluster that RAY_ADDRESS names, or else on this one.
     """
+    spec = msgspec.structs.replace(spec, artifact=spec.artifact.resolve())
+    manifest = Manifest.read(spec.artifact)
+    slots = manifest.max_batch_size
+    settings = ReplicaSettings(spec=spec, keys=keys, gpus=gpus_of(manifest), slots=slots)
     signals: list[int] = []
     ray.init(include_dashboard=False, logging_level=logging.WARNING)
     for number in (signal.SIGTERM, signal.SIGINT):  # Ray has set its own
         signal.signal(number, lambda number, frame: signals.append(number))
-    handle = deploy(settings, host, port)
-    log.info("serving at http://%s:%d with %d replicas", host, port, settings.count)
+    handle = deploy(settings)
+    log.info("serving at http://%s:%d with %d replicas", spec.host, spec.port, settings.count)
     while not signals:
         time.sleep(POLL)
     while len(signals) < 2 and handle.drain.remote().result():
@@ -244,8 +245,9 @@ def serve_replicas(settings: ReplicaSettings, host: str, port: int) -> None:
     forget(settings.key)
 
 
-def deploy(settings: ReplicaSettings, host: str, port: int) -> "DeploymentHandle[Front]":
+def deploy(settings: ReplicaSettings) -> "DeploymentHandle[Front]":
     """Start the front and the replicas, once Ray runs. Raises EagleError where that fails."""
+    host, port = settings.spec.host, settings.spec.port
     try:
         serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
         return run(settings)

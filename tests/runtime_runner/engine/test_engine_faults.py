@@ -17,8 +17,12 @@ from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine import engine as engine_module
-from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, generate_in_order
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import (
+    Callbacks,
+    Generation,
+    Result,
+    generate_in_order,
+)
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 from support.runner.engines import Requests, rounds_over, schedule_over

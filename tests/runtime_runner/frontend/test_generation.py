@@ -17,8 +17,7 @@ from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import BatchSchedule, OneRound
-from eagle_aot.runtime_runner.frontend.generation import Generation, generate
-from eagle_aot.runtime_runner.frontend.result import finish_reason
+from eagle_aot.runtime_runner.frontend.generation import Generation, finish_reason, generate
 from support.runner.one_text import decode
 from support.runner.toy import (
     TAIL,

@@ -11,7 +11,7 @@ from tokenizers import decoders, models
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
-from eagle_aot.runtime_runner.frontend.stream import Decode, Detokenizer, StopChecker, TextStream
+from eagle_aot.runtime_runner.frontend.stream import Decode, Detokenizer, TextStream
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.targets.registry import TINY_DIR
 
@@ -84,7 +84,7 @@ def test_offsets_say_where_a_tokens_text_begins(text: str, before: str, runs: li
     assert [token.offset for token in placed] == whole
     assert [token.id for token in placed] == [*content]
     without = [TokenLogprobs(1, -1.0)]
-    assert StopChecker().with_offsets(without) == without
+    assert TextStream().with_offsets(without) == without
 
 
 def test_the_beginning_of_a_stop_text_is_withheld() -> None:
@@ -123,7 +123,7 @@ def test_an_empty_stop_text_is_refused() -> None:
 
 
 def test_stop_checker_without_a_text() -> None:
-    stream = StopChecker()
+    stream = TextStream()
     assert not stream.add(97) and not stream.stopped
     assert (stream.finish("text"), stream.finish(None)) == ("text", None)
 

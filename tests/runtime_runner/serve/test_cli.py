@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp
-from eagle_aot.runtime_runner.serve.cli import ServeSpec, load, main
+from eagle_aot.runtime_runner.serve.cli import load, main
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
 from support.refusals import refuses
 
 OPTIONS = {
@@ -32,11 +33,9 @@ def test_the_options_are_frozen() -> None:
 def test_options_reach_the_settings_and_the_engine(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first\n\nsecond\n")
-    spec = ServeSpec(artifact=tmp_path / "tiny", api_key_file=keys, no_reuse=True, max_body=2048)
-    settings = spec.settings()
-    assert (settings.model, settings.keys) == ("tiny", ("first", "second"))
-    assert settings.max_body_bytes == 2048
-    assert spec.load_options() == {
+    spec = ServeSpec(artifact=tmp_path / "tiny", api_key_file=keys, no_reuse=True)
+    assert (spec.model_name, spec.read_keys()) == ("tiny", ("first", "second"))
+    assert spec.load_options == {
         "executor": "auto",
         "drafter": None,
         "prompt_share": 0.45,

@@ -1,12 +1,14 @@
 """Counters of an engine's time, as Prometheus reads them."""
 
 import time
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from eagle_aot.runtime_runner.engine.turns import Launches
 from eagle_aot.runtime_runner.serve.metrics import EngineTimeCollector
+from eagle_aot.runtime_runner.serve.worker import Worker
 
 
 class TenSeconds:
@@ -20,7 +22,7 @@ def test_time_outside_of_launches_is_the_hosts() -> None:
     launches = TenSeconds.launches
     launches.rounds, launches.rounds_seconds, launches.prompts_seconds = 7, 6.0, 3.5
     registry = CollectorRegistry()
-    registry.register(EngineTimeCollector(TenSeconds()))
+    registry.register(EngineTimeCollector(cast(Worker, TenSeconds())))
     values = [
         registry.get_sample_value("eagle_engine_seconds_total", {"in": name})
         for name in ("rounds", "prompts", "host")

@@ -12,8 +12,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
 from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
-from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation
-from eagle_aot.runtime_runner.frontend.result import Result
+from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, Result
 from eagle_aot.runtime_runner.serve.worker import Draining, QueueFull, RequestOutcome, Worker
 from support.runner.toy import TAIL, ToyTarget, plain_text
 

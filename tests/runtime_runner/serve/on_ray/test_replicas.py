@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eagle_aot.common.errors import EagleError
-from eagle_aot.runtime_runner.serve.service import ServerSettings
+from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
 pytest.importorskip("ray", reason="needs pip install 'eagle-aot[ray]'")
 
@@ -17,9 +17,8 @@ def test_an_error_of_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("ray::ProxyActor\n  File ...\nRuntimeError: Failed to bind.\n")
 
     monkeypatch.setattr(on_ray.serve, "start", start)
-    settings = on_ray.ReplicaSettings(
-        artifact=Path("a"), count=1, gpus=0, slots=1, server=ServerSettings(model="a"), load={}
-    )
+    spec = ServeSpec(artifact=Path("a"), port=80)
+    settings = on_ray.ReplicaSettings(spec=spec, keys=(), gpus=0, slots=1)
     line = "^127.0.0.1:80: Ray cannot serve there, as the log says: RuntimeError: Failed to bind.$"
     with pytest.raises(EagleError, match=line):
-        on_ray.deploy(settings, "127.0.0.1", 80)
+        on_ray.deploy(settings)

@@ -11,9 +11,8 @@ from PIL import Image, ImageOps
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
 from eagle_aot.common.errors import ArtifactError, PromptError
-from eagle_aot.runtime_runner.images import files
 from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
-from eagle_aot.runtime_runner.images.reader import ImageReader, Source
+from eagle_aot.runtime_runner.images.reader import ImageReader, Source, decode_image
 from support.pictures import INPUTS, drawn, stored
 
 ROTATED = 6
@@ -84,7 +83,7 @@ def test_a_damaged_image_is_refused_in_one_line(name: str, reader: ImageReader) 
 def test_a_file_is_not_read_beyond_the_limit(
     reader: ImageReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("eagle_aot.runtime_runner.images.reader.MAX_BYTES", 1 << 20)
     long = tmp_path / "long.png"
     long.write_bytes(png(6, 6) + bytes(1 << 20))
     for source in (long, long.read_bytes()):
@@ -112,14 +111,14 @@ def test_patches_of_any_size_are_those_of_transformers(
 def test_pixels_of_every_kind_become_rgb(mode: str) -> None:
     deep = np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40
     image = Image.fromarray(deep) if mode == "I;16" else drawn(40, 40).convert(mode)
-    decoded = files.decode_image(stored(image), "image")
+    decoded = decode_image(stored(image), "image")
     assert decoded.mode == "RGB" and decoded.tobytes() == image.convert("RGB").tobytes()
     printed = stored(drawn(40, 40).convert("CMYK"), "JPEG")
-    assert files.decode_image(printed, "image").mode == "RGB"
+    assert decode_image(printed, "image").mode == "RGB"
 
 
 def test_a_photo_is_rotated_as_its_exif_data_says(reader: ImageReader) -> None:
-    image = files.decode_image(rotated(), "image")
+    image = decode_image(rotated(), "image")
     assert image.size == (40, 80)
     upright = ImageOps.exif_transpose(image)
     assert reader.read(image).digest == reader.read(upright).digest == reader.read(rotated()).digest
@@ -127,7 +126,7 @@ def test_a_photo_is_rotated_as_its_exif_data_says(reader: ImageReader) -> None:
 
 def test_the_first_image_of_several_in_a_photo_is_read() -> None:
     several = stored(FRAMES[0], "MPO", save_all=True, append_images=FRAMES[1:])
-    assert files.decode_image(several, "image").size == (20, 20)
+    assert decode_image(several, "image").size == (20, 20)
 
 
 def test_a_processor_of_another_tower_is_refused(reader: ImageReader, tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""The options of `eagle-serve`. Imports no torch."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from eagle_aot.common.errors import SettingError
+from eagle_aot.common.spec import Option
+from eagle_aot.runtime_runner.spec import ENGINE, ArtifactSpec
+
+MAX_KEY_BYTES = 1 << 20
+SERVER = "Server"
+
+
+class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
+    """What to serve, where, and how much of it at once."""
+
+    host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", SERVER)] = "127.0.0.1"
+    port: Annotated[int, Option("Port to listen on.", SERVER, least=0, most=65535)] = 8000
+    model: Annotated[
+        str | None,
+        Option("The model's name in requests; default: the directory's name.", SERVER, "NAME"),
+    ] = None
+    api_key_file: Annotated[
+        Path | None,
+        Option("API keys, one a line; a request must have one of them.", SERVER, "FILE"),
+    ] = None
+    max_waiting: Annotated[
+        int,
+        Option("Requests that may wait; more get status 429.", SERVER, "N", least=0),
+    ] = 64
+    request_timeout: Annotated[
+        float, Option("Seconds from a request to the end of its answer.", SERVER, "S", least=1e-3)
+    ] = 600.0
+    max_body: Annotated[
+        int, Option("Bytes of a request.", SERVER, "BYTES", least=1024)
+    ] = 8 << 20  # fmt: skip
+    prompt_share: Annotated[
+        float,
+        Option("Part of the time for prompts while answers are generated.", ENGINE, "S"),
+    ] = 0.45
+    no_reuse: Annotated[
+        bool, Option("Run every prompt whole, without the prefix cache.", ENGINE)
+    ] = False  # fmt: skip
+    replicas: Annotated[
+        int | None,
+        Option("Engines, each with a GPU of its own where there are any; runs on Ray.", ENGINE,
+               "N", least=1),
+    ] = None  # fmt: skip
+    no_warm_up: Annotated[
+        bool, Option("Record each round when it is first needed.", ENGINE)
+    ] = False  # fmt: skip
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in requests."""
+        return self.model or self.artifact.resolve().name
+
+    @property
+    def load_options(self) -> dict[str, Any]:
+        """The options of `load_artifact`."""
+        return {
+            "executor": self.executor,
+            "drafter": self.drafter,
+            "prompt_share": self.prompt_share,
+            "reuse": not self.no_reuse,
+        }
+
+    def read_keys(self) -> tuple[str, ...]:
+        """Return the API keys, nothing without a file. Raises SettingError for a file without
+        keys."""
+        if (path := self.api_key_file) is None:
+            return ()
+        try:
+            content = path.read_bytes()[:MAX_KEY_BYTES].decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(f"--api-key-file {path}: cannot be read ({error})") from error
+        keys = tuple(line.strip() for line in content.splitlines() if line.strip())
+        if not keys:
+            raise SettingError(f"--api-key-file {path}: has no keys")
+        return keys
