@@ -15,11 +15,7 @@ from rich.table import Table
 
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.prompts import Prompt
-<<<<<<< HEAD
-=======
-from eagle_aot.runtime_runner.engine.request import RequestTimes
 from eagle_aot.runtime_runner.frontend.generation import Result
->>>>>>> 9936eb6 (Read the server's settings from its spec; merge parts of one thing into one file)
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.report import Failures, summary, table_of, totals
 

@@ -13,13 +13,7 @@ from click.testing import CliRunner
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner import Runner
 from eagle_aot.runtime_runner.cli import main
-<<<<<<< HEAD
-from eagle_aot.runtime_runner.frontend.result import Result
-=======
-from eagle_aot.runtime_runner.engine import Event, Finished, Scored, Tokens
 from eagle_aot.runtime_runner.frontend.generation import Result
-from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
->>>>>>> 9936eb6 (Read the server's settings from its spec; merge parts of one thing into one file)
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 from eagle_aot.targets import load_target
 from support.runner.mixed_prompts import mixed_prompts
