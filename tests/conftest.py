@@ -1,15 +1,17 @@
 """Real artifacts, exported once per test run beside the faster tests."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch.fx import config
 
-from eagle_aot.runtime_runner import Runner, load_artifact
+from eagle_aot.runtime_runner import load_artifact
 from support.exports import CUDA, OF_PAIRS, SHIPPED, Exports
 
 if TYPE_CHECKING:
@@ -53,39 +55,26 @@ def fixtures(item: pytest.Item) -> Sequence[str]:
     return getattr(item, "fixturenames", ())
 
 
-@pytest.fixture(scope="session")
-def random_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from support.random_pair import write_random_pair  # slow, and not needed in child processes
+def written_pair(module: str, **options: str) -> Any:
+    """Make the fixture of a pair on disk, which the only `write_` function of a module writes."""
 
-    return write_random_pair(tmp_path_factory.mktemp("random_pair"))
+    @pytest.fixture(scope="session")
+    def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+        written = import_module(f"support.{module}")  # slow, and not needed in child processes
+        (name,) = (name for name in vars(written) if re.fullmatch(r"write_\w*pair", name))
+        directories: tuple[Path, Path] = getattr(written, name)(
+            tmp_path_factory.mktemp("pair"), **options
+        )
+        return directories
 
-
-@pytest.fixture(scope="session")
-def qwen3_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from support.random_pair import write_random_pair  # slow
-
-    return write_random_pair(tmp_path_factory.mktemp("qwen3_pair"), family="qwen3")
-
-
-@pytest.fixture(scope="session")
-def assistant_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from support.heads.assistants import write_assistant_pair  # slow
-
-    return write_assistant_pair(tmp_path_factory.mktemp("assistant_pair"))
+    return pair
 
 
-@pytest.fixture(scope="session")
-def picture_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from support.picture_pair import write_picture_pair  # slow
-
-    return write_picture_pair(tmp_path_factory.mktemp("picture_pair"))
-
-
-@pytest.fixture(scope="session")
-def dflash_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from support.heads.dflash import write_dflash_pair  # slow
-
-    return write_dflash_pair(tmp_path_factory.mktemp("dflash_pair"))
+random_pair = written_pair("random_pair")
+qwen3_pair = written_pair("random_pair", family="qwen3")
+assistant_pair = written_pair("heads.assistants")
+picture_pair = written_pair("picture_pair")
+dflash_pair = written_pair("heads.dflash")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,8 +84,8 @@ def exports(
     """The exports that the selected tests need, begun in the order in which they do."""
     needed = dict.fromkeys(name for item in request.session.items for name in fixtures(item))
     names = [name.removesuffix(ARTIFACT) for name in needed if name.endswith(ARTIFACT)]
-    asked = {name: options for name in names if (options := options_of(name, request))}
-    begun = Exports(tmp_path_factory.mktemp("artifacts"), asked)
+    requested = {name: options for name in names if (options := options_of(name, request))}
+    begun = Exports(tmp_path_factory.mktemp("artifacts"), requested)
     yield begun
     begun.stop()
 
@@ -123,52 +112,32 @@ def one_thread() -> None:
     _unsafe_reset_threadpool(1)
 
 
-@pytest.fixture(scope="session")
-def tiny_artifact(exports: Exports, one_thread: None) -> Path:
-    """The shipped pair: trained target, trained head."""
-    return exports.wait("tiny")
+def exported(name: str) -> Any:
+    """Make the fixture of an export for XNNPACK."""
+
+    @pytest.fixture(scope="session")
+    def artifact(exports: Exports, one_thread: None) -> Path:
+        return exports.wait(name)
+
+    return artifact
 
 
-@pytest.fixture(scope="session")
-def int4_head_artifact(exports: Exports, one_thread: None) -> Path:
-    """The shipped pair, its head in INT4, with caches for four sequences."""
-    return exports.wait("int4_head")
-
-
-@pytest.fixture(scope="session")
-def random_artifact(exports: Exports, one_thread: None) -> Path:
-    """A random target with a random head, a sliding window of 16 and an output table in INT8."""
-    return exports.wait("random")
-
-
-@pytest.fixture(scope="session")
-def qwen3_artifact(exports: Exports, one_thread: None) -> Path:
-    """A random target of another family, found by its config, with a random head, in INT8."""
-    return exports.wait("qwen3")
-
-
-@pytest.fixture(scope="session")
-def batch_artifact(exports: Exports, one_thread: None) -> Path:
-    """The random pair with linears in INT4 and caches for four sequences."""
-    return exports.wait("batch")
-
-
-@pytest.fixture(scope="session")
-def assistant_artifact(exports: Exports, one_thread: None) -> Path:
-    """Two layers of a Gemma 4 and their assistant, with caches for two sequences."""
-    return exports.wait("assistant")
-
-
-@pytest.fixture(scope="session")
-def picture_artifact(exports: Exports, one_thread: None) -> Path:
-    """A random Gemma 4 that reads pictures, with caches for two sequences."""
-    return exports.wait("picture")
-
-
-@pytest.fixture(scope="session")
-def dflash_artifact(exports: Exports, one_thread: None) -> Path:
-    """Six layers of a Qwen3 with a DFlash head, and caches for two sequences."""
-    return exports.wait("dflash")
+tiny_artifact = exported("tiny")
+"""The shipped pair: trained target, trained head."""
+int4_head_artifact = exported("int4_head")
+"""The shipped pair, its head in INT4, with caches for four sequences."""
+random_artifact = exported("random")
+"""A random target with a random head, a sliding window of 16 and an output table in INT8."""
+qwen3_artifact = exported("qwen3")
+"""A random target of another family, found by its config, with a random head, in INT8."""
+batch_artifact = exported("batch")
+"""The random pair with linears in INT4 and caches for four sequences."""
+assistant_artifact = exported("assistant")
+"""Two layers of a Gemma 4 and their assistant, with caches for two sequences."""
+picture_artifact = exported("picture")
+"""A random Gemma 4 that reads pictures, with caches for two sequences."""
+dflash_artifact = exported("dflash")
+"""Six layers of a Qwen3 with a DFlash head, and caches for two sequences."""
 
 
 @pytest.fixture(scope="session")
@@ -184,44 +153,15 @@ def cuda_artifact(exports: Exports) -> Path:
     return exports.wait("cuda")
 
 
-@pytest.fixture(scope="session")
-def tiny(tiny_artifact: Path) -> Runner:
-    return load_artifact(tiny_artifact)
-
-
-@pytest.fixture(scope="session")
-def int4_head(int4_head_artifact: Path) -> Runner:
-    return load_artifact(int4_head_artifact)
-
-
-@pytest.fixture(scope="session")
-def random_runner(random_artifact: Path) -> Runner:
-    return load_artifact(random_artifact)
-
-
-@pytest.fixture(scope="session")
-def qwen3_runner(qwen3_artifact: Path) -> Runner:
-    return load_artifact(qwen3_artifact)
-
-
-@pytest.fixture(scope="session")
-def assistant_runner(assistant_artifact: Path) -> Runner:
-    return load_artifact(assistant_artifact)
-
-
-@pytest.fixture(scope="session")
-def picture_runner(picture_artifact: Path) -> Runner:
-    return load_artifact(picture_artifact)
-
-
-@pytest.fixture(scope="session")
-def dflash_runner(dflash_artifact: Path) -> Runner:
-    return load_artifact(dflash_artifact)
-
-
-@pytest.fixture(scope="session")
-def batch_runner(batch_artifact: Path) -> Runner:
-    return load_artifact(batch_artifact)
+session = pytest.fixture(scope="session")
+tiny = session(lambda tiny_artifact: load_artifact(tiny_artifact))
+int4_head = session(lambda int4_head_artifact: load_artifact(int4_head_artifact))
+random_runner = session(lambda random_artifact: load_artifact(random_artifact))
+qwen3_runner = session(lambda qwen3_artifact: load_artifact(qwen3_artifact))
+assistant_runner = session(lambda assistant_artifact: load_artifact(assistant_artifact))
+picture_runner = session(lambda picture_artifact: load_artifact(picture_artifact))
+dflash_runner = session(lambda dflash_artifact: load_artifact(dflash_artifact))
+batch_runner = session(lambda batch_artifact: load_artifact(batch_artifact))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,11 @@
-"""Which folder may import which, read from the source, so that a lazy import counts too."""
+"""Allowed imports between folders, read from the source, so that lazy imports count too."""
 
 import ast
+import importlib.util
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,20 +32,22 @@ TRANSFORMERS = re.compile(r"^\s*(?:from|import) transformers\b", re.MULTILINE)
 
 
 @cache
-def imported(path: Path) -> frozenset[str]:
-    """The parts of eagle_aot that a file imports, by their first name."""
-    return frozenset(_imported(ast.parse(path.read_text())))
+def imports(path: Path) -> frozenset[str]:
+    """The names that a file imports anywhere, with their modules."""
+    return frozenset(_imports(ast.parse(path.read_text())))
 
 
-def _imported(module: ast.Module) -> Iterator[str]:
+def _imports(module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        yield from (name.split(".")[1] for name in names if name.startswith("eagle_aot."))
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of eagle_aot that a file imports, by their first name."""
+    return {name.split(".")[1] for name in imports(path) if name.startswith("eagle_aot.")}
 
 
 def allowed(file: str, part: str) -> bool:
@@ -75,3 +81,83 @@ def test_the_runner_imports_transformers_for_images_alone() -> None:
         str(path.relative_to(ROOT)) for path in files if re.search(TRANSFORMERS, path.read_text())
     }
     assert importing == {"runtime_runner/images/reader.py"}
+
+
+KINDS = {
+    "export.drafters.eagle3": "export/drafters/eagle3",
+    "export.drafters.gemma4_assistant": "export/drafters/gemma4_assistant",
+    "export.drafters.dflash": "export/drafters/dflash",
+    "export.drafters.peagle": "export/drafters/peagle",
+    "runtime_runner.drafters.eagle3": "runtime_runner/drafters/eagle3.py",
+    "runtime_runner.drafters.gemma4_assistant": "runtime_runner/drafters/gemma4_assistant.py",
+    "runtime_runner.drafters.dflash": "runtime_runner/drafters/dflash.py",
+    "runtime_runner.drafters.peagle": "runtime_runner/drafters/peagle.py",
+}
+BUILT_ON = {
+    "export.drafters.eagle3": "export.drafters.peagle",
+    "runtime_runner.drafters.eagle3": "runtime_runner.drafters.peagle",
+}
+"""Kinds that extend another kind: a P-EAGLE head is an EAGLE-3 head."""
+REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_registries_import_a_kind_of_drafter(kind: str) -> None:
+    files = {path.relative_to(ROOT) for part in MAY_IMPORT for path in (ROOT / part).rglob("*.py")}
+    importers = {
+        str(file)
+        for file in files
+        if any(f"{name}.".startswith(f"eagle_aot.{kind}.") for name in imports(ROOT / file))
+    }
+    folders = tuple(KINDS[name] for name in (kind, BUILT_ON.get(kind, kind)))
+    outside = {file for file in importers if not file.startswith(folders)}
+    assert len(outside) == 1 and outside <= REGISTRIES
+
+
+# Each package is imported in a fork of one process that has torch and its compiler already.
+PROBE = """
+import json, os, sys
+import torch, torch._inductor.utils
+modules = {}
+for package in sys.argv[1:]:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        __import__(package)
+        os.write(write, json.dumps([m for m in sys.modules if m.split(".")[0] in
+                                    ("eagle_aot", "executorch")]).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        modules[package] = json.loads(pipe.read())
+print(json.dumps(modules))
+"""
+
+LAZY = {
+    "eagle_aot.targets": "eagle_aot.triton_kernels.int4_gemm.small_m",
+    "eagle_aot.triton_kernels.sdpa_splitk": "eagle_aot.triton_kernels.sdpa_splitk.kernel",
+}
+"""Packages that have kernels, which need triton, and one of these."""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """The modules of eagle_aot and executorch that the import of a package loads."""
+    command = [sys.executable, "-c", PROBE, "eagle_aot.export", *LAZY]
+    probe = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules: dict[str, list[str]] = json.loads(probe.stdout)
+    return modules
+
+
+def test_executorch_is_imported_only_by_the_runner_and_lowering(
+    loaded: dict[str, list[str]],
+) -> None:
+    modules = [module for package in loaded.values() for module in package]
+    assert "eagle_aot.export" in modules and "eagle_aot.targets" in modules
+    assert not [module for module in modules if module.startswith("executorch")]
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_kernels_are_imported_lazily(loaded: dict[str, list[str]], package: str) -> None:
+    kernel = LAZY[package]
+    assert importlib.util.find_spec(kernel) and kernel.rpartition(".")[0] in loaded[package]
+    assert kernel not in loaded[package]

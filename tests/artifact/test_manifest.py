@@ -230,7 +230,7 @@ def test_a_file_of_another_length_is_refused_unread(
         manifest.verify(tmp_path)
 
 
-def test_all_that_is_wrong_is_told_by_name(tmp_path: Path) -> None:
+def test_problems_are_listed_by_file_name(tmp_path: Path) -> None:
     manifest = write_artifact(tmp_path)
     assert manifest.problems(tmp_path) == {}
     (tmp_path / PROGRAM).write_bytes(b"pRogram")

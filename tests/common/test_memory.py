@@ -1,4 +1,4 @@
-"""Memory that ran out is told from other errors, with what it needed and what to lower."""
+"""Errors of exhausted memory are recognised, with the bytes needed and the option to lower."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ CUDA = (
 )
 
 
-def test_a_host_without_room_says_how_much_was_asked_for() -> None:
+def test_the_line_for_the_host_names_the_missing_bytes() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**50, dtype=torch.uint8)
     line = shortage(raised.value)
@@ -23,7 +23,7 @@ def test_a_host_without_room_says_how_much_was_asked_for() -> None:
     assert line.startswith("out of memory on the host, 1048576.0 GiB more were needed: end other")
 
 
-def test_a_device_without_room_says_how_much_was_asked_for() -> None:
+def test_the_line_for_a_gpu_names_the_missing_bytes() -> None:
     line = shortage(torch.OutOfMemoryError(CUDA))
     assert line is not None and LOWER in line
     assert line.startswith("out of memory on the GPU, 20.00 MiB more were needed: end other")
@@ -40,11 +40,11 @@ def test_memory_that_ran_out_without_a_number(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError(), OSError(28, "No")])
-def test_other_errors_are_none_of_it(error: Exception) -> None:
+def test_other_errors_are_not_a_shortage(error: Exception) -> None:
     assert shortage(error) is None
 
 
-def test_what_a_process_may_take_ends_at_its_limit() -> None:
+def test_free_host_memory_ends_at_the_limit_of_addresses() -> None:
     """As `ulimit -v` sets it, in a process of its own."""
     code = (
         "import resource; from eagle_aot.common.memory import host_free_bytes as free\n"
@@ -67,6 +67,6 @@ def test_a_process_s_own_memory_is_what_no_other_shares() -> None:
                 memory.write(page)
             print(host_own_peak_bytes() - before)
     """
-    told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
-    shared, private = map(int, told.stdout.split())
+    printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    shared, private = map(int, printed.stdout.split())
     assert shared < 2**26 < 2**28 < private + 2**22

@@ -1,4 +1,4 @@
-"""Stages: what they cost, and what a terminal shows of them."""
+"""Stages: their cost, and how a terminal shows them."""
 
 import time
 from io import StringIO
@@ -48,7 +48,7 @@ def test_a_terminal_shows_each_stage_once() -> None:
     assert [text.split()[0].rpartition("K")[2] for text in lines] == ["lower", "assemble"]
 
 
-def test_long_stages_alone_are_told_elsewhere(
+def test_only_long_stages_are_printed_without_a_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Progress().stage("load"):
@@ -57,12 +57,12 @@ def test_long_stages_alone_are_told_elsewhere(
     monkeypatch.setattr(progress_module, "LONG", 0.0)
     with Progress().stage("lower"):
         pass
-    output, told = capfd.readouterr()
+    output, errors = capfd.readouterr()
     assert output == ""
-    assert told.startswith("lower ") and "host peak" in told and told.count("\n") == 1
+    assert errors.startswith("lower ") and "host peak" in errors and errors.count("\n") == 1
 
 
-def test_what_is_held_at_the_same_time_adds_up() -> None:
+def test_memory_of_overlapping_spans_adds_up() -> None:
     spans = [(0.0, 4.0, 5), (3.0, 9.0, 3), (5.0, 8.0, 4)]
     assert at_once(spans) == 8
     assert at_once([spans[0], spans[2]]) == 5 and at_once(spans[1:]) == 7

@@ -1,4 +1,4 @@
-"""Zeros without memory behind them."""
+"""Zeros that take no memory until they are written."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def resident() -> int:
     return 4096 * int(pages)
 
 
-def test_they_take_no_memory() -> None:
+def test_untouched_zeros_take_no_memory() -> None:
     like = torch.empty(2**10, BYTES // 2**11, dtype=torch.bfloat16, device="meta").t()
     before = resident()
     zeros = untouched_zeros(like)
@@ -24,7 +24,7 @@ def test_they_take_no_memory() -> None:
     assert not zeros.any()
 
 
-def test_they_can_be_written() -> None:
+def test_untouched_zeros_can_be_written() -> None:
     zeros = untouched_zeros(torch.empty(3, 4))
     zeros[1] = 7
     assert zeros.sum() == 28

@@ -1,4 +1,4 @@
-"""torch's threads within a block and behind it."""
+"""torch's number of threads within a block and after it."""
 
 from collections.abc import Iterator
 
@@ -16,13 +16,13 @@ def three_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_so_many_within_and_as_many_as_before_behind() -> None:
+def test_the_number_of_threads_is_restored_after_the_block() -> None:
     with torch_threads(2):
         assert torch.get_num_threads() == 2
     assert torch.get_num_threads() == 3
 
 
-def test_as_many_as_before_behind_an_error() -> None:
+def test_the_number_of_threads_is_restored_after_an_error() -> None:
     with pytest.raises(KeyError), torch_threads(1):
         raise KeyError
     assert torch.get_num_threads() == 3

@@ -1,4 +1,4 @@
-"""Tracing a pair's methods: without a copy of it, and with the INT4 limit as long as it takes."""
+"""Tracing a pair's methods: without a copy of it, and with the INT4 limit raised meanwhile."""
 
 import mmap
 
@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eagle_aot.export import ExportSpec, resolve_checkpoints
 from eagle_aot.export.lengths import method_lengths
-from eagle_aot.export.loading.load import load_pair
+from eagle_aot.export.method_spec import caches_of
 from eagle_aot.export.methods import matvec_max_m_raised, method_specs, trace_methods
-from eagle_aot.targets.decoder.kv_cache import CacheSpec, FlatKVCache
+from eagle_aot.targets.decoder.kv_cache import FlatKVCache
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.triton_kernels.int4_gemm import api
+from support.pairs import dummy, head_of, load
 
 NORESERVE = 0x4000  # of Linux; Python has no name for it before 3.13
 TOO_MUCH = 2**43
@@ -46,15 +46,12 @@ def immense(like: Tensor, dim: int) -> Tensor:
 
 @pytest.mark.skipif(not is_refused(), reason="this machine lends memory that it does not have")
 def test_a_pair_that_memory_could_not_hold_is_traced() -> None:
-    """With a table and caches of 8 TiB each, of which every copy is refused."""
-    checkpoints = resolve_checkpoints(
-        ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=6)
-    )
-    pair = load_pair(checkpoints, torch.bfloat16, CacheSpec(128, torch.bfloat16)).pair
+    """Its table and caches have 8 TiB each, so that every copy fails."""
+    pair = load(dummy(), torch.bfloat16, 128).pair
     target = pair.target
     assert isinstance(target, Gemma4Target)
     table = nn.Parameter(immense(target.embed_weight, 0), requires_grad=False)
-    target.embed_tokens.weight = pair.draft.embed_tokens.weight = table
+    target.embed_tokens.weight = head_of(pair).embed_tokens.weight = table
     caches = [module for module in target.modules() if isinstance(module, FlatKVCache)]
     for cache in caches:
         cache.k, cache.v = immense(cache.k, 1), immense(cache.v, 1)
@@ -86,3 +83,24 @@ def test_the_int4_limit_is_restored_on_every_exit() -> None:
     with pytest.raises(ValueError, match="MATVEC_MAX_M"), matvec_max_m_raised(0):
         pytest.fail("entered with a limit below one row")
     assert before == api.MATVEC_MAX_M
+
+
+def test_a_pairs_methods_take_steps_and_write_their_owners_caches() -> None:
+    pair = load(dummy(dummy_layers=3), positions=128, sequences=2).pair
+    methods = method_specs(pair, method_lengths(72, 128, 64, 2))
+    prefill, verify, draft, copy = methods.values()
+    assert [method.takes_batches for method in methods.values()] == [False, True, True, False]
+    assert verify.forms["tail"] == ("int64", ("batch", "rows", 16))
+    assert prefill.forms["input_pos"] == ("int64", ("rows",))
+    assert draft.forms["features"] == ("float32", ("batch", "rows", 256))
+    caches = {f"target.layers.{i}.self_attn.kv_cache.{name}" for i in range(3) for name in "kv"}
+    assert prefill.writes == verify.writes == caches
+    assert draft.writes == {"draft.kv_cache.k", "draft.kv_cache.v"}
+    assert copy.writes == prefill.writes | draft.writes
+    assert {*dict(pair.named_buffers())} >= prefill.writes | draft.writes
+
+
+def test_a_cache_has_the_name_that_a_compiler_knows_it_by() -> None:
+    pair = nn.ModuleDict({"draft": nn.ModuleDict({"memory": FlatKVCache(1, 8, 4, torch.float32)})})
+    with pytest.raises(AssertionError, match=r"draft\.memory"):
+        caches_of(pair, "draft")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, PREFILL, TARGET_VERIFY
 from eagle_aot.common.errors import CheckpointError, EagleError, SettingError, UnsupportedError
-from eagle_aot.export import ExportSpec, pipeline, resolve, resolve_checkpoints, run_check
+from eagle_aot.export import ExportSpec, Pair, pipeline, resolve, resolve_checkpoints, run_check
 from eagle_aot.export.encode_image import DECOMPOSITIONS
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.publish.describe import describe_decisions, describe_encoder
@@ -24,9 +24,10 @@ from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.gemma4.vision import GEMMA4_VISION
 from eagle_aot.targets.images import load_images
 from support.golden_cases import GOLDEN
-from support.picture_pair import PROCESSOR
+from support.pairs import dummy
+from support.picture_pair import IMAGE_PROCESSOR
 
-BOTH = "text,image"
+BOTH: Literal["text,image"] = "text,image"
 LAYERS = 6
 """Of the target, five sliding ones and a full one."""
 TOWER = 1
@@ -42,13 +43,7 @@ def programs() -> Iterator[dict[str, ExportedProgram]]:
         tokens = images.DUMMIES["gemma4-31b"][1]
         patch.setitem(images.DUMMIES, "gemma4-31b", (short, tokens))
         yield run_check(
-            ExportSpec(
-                target_model="gemma4-31b",
-                load_format="dummy",
-                dummy_layers=LAYERS,
-                inputs=BOTH,
-                image_tokens=(280, 1120),
-            )
+            dummy("gemma4-31b", dummy_layers=LAYERS, inputs=BOTH, image_tokens=(280, 1120))
         )
 
 
@@ -60,9 +55,9 @@ def test_a_prompt_of_the_31b_may_hold_pictures(programs: dict[str, ExportedProgr
     prefill = programs[PREFILL]
     assert list(prefill.graph_signature.user_inputs)[3:] == ["embeddings", "last_visible"]
     calls = [n for n in prefill.graph.nodes if str(n.target) == OPERATOR]
-    told = [str(call.args[8]) for call in calls if len(call.args) > 8]
+    visible = [str(call.args[8]) for call in calls if len(call.args) > 8]
     windows = [call.args[6] for call in calls]
-    assert windows == [1024] * 5 + [0] and told == ["last_visible"] * 5
+    assert windows == [1024] * 5 + [0] and visible == ["last_visible"] * 5
 
 
 def test_patches_attend_by_the_operator_for_prompts(programs: dict[str, ExportedProgram]) -> None:
@@ -124,25 +119,13 @@ def test_what_reaches_the_compiler_for_a_gpu(
 )
 def test_options_that_say_nothing_together(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        run_check(
-            ExportSpec(
-                target_model="gemma4-31b",
-                load_format="dummy",
-                dummy_layers=3,
-                max_seq_len=512,
-                **options,
-            )
-        )
+        run_check(dummy("gemma4-31b", dummy_layers=3, max_seq_len=512, **options))
 
 
 @pytest.mark.parametrize("name", ["gemma4-12b", "qwen3-0.6b"])
 def test_a_target_without_a_tower_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"no vision tower is known for {name}"):
-        run_check(
-            ExportSpec(
-                target_model=name, load_format="dummy", dummy_layers=3, inputs=BOTH, max_seq_len=512
-            )
-        )
+        run_check(dummy(name, dummy_layers=3, inputs=BOTH, max_seq_len=512))
 
 
 def changed(directory: Path, **changes: Any) -> Path:
@@ -210,7 +193,7 @@ class Reached(Exception):
     """What comes before lowering is done."""
 
 
-def test_an_export_for_a_gpu_tells_of_the_tower_that_it_took_over(
+def test_an_export_for_a_gpu_records_its_tower(
     picture_pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: dict[str, Any] = {}
@@ -235,7 +218,7 @@ def test_an_export_for_a_gpu_tells_of_the_tower_that_it_took_over(
     )
     caches = CacheSpec(96, torch.bfloat16, chunk=70)
     loaded = load_pair(resolved.checkpoints, torch.bfloat16, caches, images=True)
-    parameters = sum(p.numel() for p in loaded.pair.vision.parameters())
+    parameters = vision_parameters(loaded.pair)
     with pytest.raises(Reached):
         pipeline.export_pair(loaded, resolved)
     assert found["tower"]["parameters"] == parameters
@@ -244,28 +227,22 @@ def test_an_export_for_a_gpu_tells_of_the_tower_that_it_took_over(
 def test_a_processor_of_other_patches_is_refused(picture_pair: tuple[Path, Path]) -> None:
     target_dir, head_dir = picture_pair
     settings = target_dir / "processor_config.json"
-    checkpoints = resolve_checkpoints(
-        ExportSpec(target_model="auto", target_dir=target_dir, draft_dir=head_dir)
-    )
+    spec = ExportSpec(target_model="auto", target_dir=target_dir, draft_dir=head_dir)
     caches = CacheSpec(96, torch.float32, chunk=70)
+    checkpoints = resolve_checkpoints(spec)
     pair = load_pair(checkpoints, torch.float32, caches, images=True).pair
-    told = describe_encoder(pair)["tower"]
-    assert told["parameters"] == sum(p.numel() for p in pair.vision.parameters())
+    assert describe_encoder(pair)["tower"]["parameters"] == vision_parameters(pair)
     assert describe_encoder(load_pair(checkpoints, torch.float32, caches).pair) == {}
     before = settings.read_text()
     try:
-        wrong = {**PROCESSOR["image_processor"], "patch_size": 16}
+        wrong = {**IMAGE_PROCESSOR, "patch_size": 16}
         settings.write_text(json.dumps({"image_processor": wrong}))
         with pytest.raises(CheckpointError, match="patches of 16 pixels"):
-            load_pair(
-                resolve_checkpoints(
-                    ExportSpec(
-                        target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1]
-                    )
-                ),
-                torch.float32,
-                caches,
-                images=True,
-            )
+            load_pair(resolve_checkpoints(spec), torch.float32, caches, images=True)
     finally:
         settings.write_text(before)
+
+
+def vision_parameters(pair: Pair) -> int:
+    assert pair.vision is not None
+    return sum(parameter.numel() for parameter in pair.vision.parameters())

@@ -1,4 +1,4 @@
-"""A pair on its way into the pipeline."""
+"""Preparing a pair in the pipeline: dummies drawn by a device, errors, and processes."""
 
 from pathlib import Path
 
@@ -6,20 +6,21 @@ import pytest
 import torch
 
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export import ExportSpec, pipeline, resolve, resolve_checkpoints, run_check
+from eagle_aot.export import pipeline, resolve, resolve_checkpoints, run_check
 from eagle_aot.export.drafters.eagle3 import kind as eagle3
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.loading import load
 from eagle_aot.export.lowering.backend import DTYPES
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from support import pairs
+from support.pairs import dummy, head_of
 
 
 def test_a_dummy_that_a_device_drew_lies_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the device is the host itself, so that the numbers must be the host's, too."""
     monkeypatch.setattr(load, "CUDA", "cpu")
     monkeypatch.setitem(DTYPES, "cpu", torch.bfloat16)
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", load_format="dummy"))
-    caches = CacheSpec(64, torch.bfloat16)
+    checkpoints, caches = resolve_checkpoints(dummy()), CacheSpec(64, torch.bfloat16)
     pair = load.load_by_gpu(checkpoints, torch.bfloat16, caches).pair
     found, expected = (
         pair.state_dict(),
@@ -27,7 +28,7 @@ def test_a_dummy_that_a_device_drew_lies_on_the_host(monkeypatch: pytest.MonkeyP
     )
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert pair.draft.embed_tokens.weight is pair.target.embed_weight
+    assert head_of(pair).embed_tokens.weight is pair.target.embed_weight
 
 
 def out_of_memory(*arguments: object) -> None:
@@ -38,33 +39,21 @@ def test_a_gpu_too_small_for_a_dummy_is_an_export_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(eagle3, "dummy_draft", out_of_memory)
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", load_format="dummy"))
     with pytest.raises(ExportError, match=r"^loading failed: out of memory on the GPU, 2\.62 G"):
-        load.load_pair(checkpoints, torch.bfloat16, CacheSpec(64, torch.bfloat16))
+        pairs.load(dummy(), torch.bfloat16)
 
 
 def test_a_gpu_too_small_to_pack_is_an_export_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "pack_int4", out_of_memory)
     with pytest.raises(ExportError, match=r"^packing failed: out of memory on the GPU, 2\.62 G"):
-        run_check(
-            ExportSpec(
-                target_model="gemma4-tiny", load_format="dummy", backend="cuda", max_seq_len=128
-            )
-        )
+        run_check(dummy(backend="cuda", max_seq_len=128))
 
 
 @pytest.mark.parametrize(("backend", "jobs"), [("cuda", 1), ("xnnpack", 4)])
 def test_one_job_and_xnnpack_start_no_process(tmp_path: Path, backend: str, jobs: int) -> None:
     resolved = resolve(
-        ExportSpec(
-            target_model="gemma4-tiny",
-            load_format="dummy",
-            dummy_layers=1,
-            drafter="ngram",
-            backend=backend,
-            jobs=jobs,
-            check_only=True,  # any machine can trace for CUDA
-        )
+        # Any machine can trace for CUDA
+        dummy(dummy_layers=1, drafter="ngram", backend=backend, jobs=jobs, check_only=True)
     )
     pair = load.load_pair(resolved.checkpoints, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
     before = {name: tensor.data_ptr() for name, tensor in pair.named_parameters()}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eagle_aot.targets.decoder.cache_views import view_of
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.step import MAX_ROWS, TAIL, PromptChunk, Step, one_row_of_rows
+from eagle_aot.targets.step import TAIL, PromptChunk, Step, one_row_of_rows
 from support.kernels.sdpa_cases import Forward, Layer, Row, Text, entries, forward
 
 LONGEST = 400
@@ -67,24 +67,9 @@ class CacheSimulator:
         self._steps = steps
         return output, case.expected()
 
-    def rows(self, sequence: int) -> tuple[Row, ...]:
-        """Return the rows of the last step."""
-        return self._steps[sequence].rows
-
-    def path(self, sequence: int, row: int) -> list[int]:
-        """Return all tokens up to a row of the last step."""
-        return self._steps[sequence].path(row)
-
     def renumber(self, first_token: int) -> None:
         """Continue with this token id."""
         self._new = count(first_token)
-
-    def repeat(self, tokens: Sequence[int]) -> None:
-        """Restart the first sequence with these tokens."""
-        self.forget(0)
-        for done in range(0, len(tokens), MAX_ROWS):
-            self._new = iter(tokens[done:])
-            self.prompt(0, len(tokens[done : done + MAX_ROWS]))
 
     def stored_keys(self, sequence: int, slots: Sequence[int]) -> Tensor:
         """Return the keys in logical slots of a sequence, [kv_heads, slots, D]."""

@@ -39,13 +39,14 @@ OF_PAIRS = {
 class Exports:
     """`eagle-export`s in processes of their own, begun in turn as soon as this is made."""
 
-    def __init__(self, directory: Path, asked: Mapping[str, Sequence[str]]) -> None:
-        """`asked` are the options of each, in the order in which they are needed."""
+    def __init__(self, directory: Path, requested: Mapping[str, Sequence[str]]) -> None:
+        """`requested` are the options of each, in the order in which they are needed."""
         self.directory = directory
         self.processes: list[subprocess.Popen[str]] = []
         self.pool = ThreadPoolExecutor(AT_ONCE)
         self.found = {
-            name: self.pool.submit(self._export, name, options) for name, options in asked.items()
+            name: self.pool.submit(self._export, name, options)
+            for name, options in requested.items()
         }
 
     def __contains__(self, name: str) -> bool:

@@ -32,6 +32,8 @@ Outputs = tuple[Tensor, ...]
 
 
 class ToyCache(nn.Module):
+    k: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("k", torch.zeros(32, WIDTH))
@@ -39,6 +41,9 @@ class ToyCache(nn.Module):
 
 class ToyModel(nn.Module):
     """A cache, a buffer that is none, a dense weight and INT4 ones; used or not."""
+
+    scratch: Tensor
+    other: "ToyModel"
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -60,6 +65,8 @@ class Toy(nn.Module):
     It gets all rows of all sequences, x [rows, WIDTH] and input_pos [rows], and returns
     [rows, WIDTH], which are the logits; x is the features.
     """
+
+    table: Tensor
 
     def __init__(self, body: Body, dtype: torch.dtype = torch.float32, caches: int = 1) -> None:
         super().__init__()
@@ -120,7 +127,7 @@ def trace(
 ) -> ExportedProgram:
     """A toy method over `body`, traced as those of a pair are.
 
-    With the inputs and the ranges of the method `name`, unless told otherwise.
+    It has the inputs and the ranges of the method `name`, unless others are given.
     """
     method = spec(name, batch, caches)
     low, high = bounds or RANGES[name]

@@ -16,21 +16,15 @@ PLACEHOLDER = "<|image|>"
 NEVER = [IMAGE, VIDEO, AUDIO]
 WORDS = [PLACEHOLDER, "<|image>", "<image|>", "<|video|>", "<|audio|>"]
 ROWS = 70
-"""Of a picture at most."""
+"""Most rows of an image."""
 
+IMAGE_PROCESSOR = {
+    "do_convert_rgb": True, "do_normalize": False, "do_rescale": True, "do_resize": True,
+    "image_processor_type": "Gemma4ImageProcessor", "max_soft_tokens": ROWS, "patch_size": 4,
+    "pooling_kernel_size": 3, "resample": 3, "rescale_factor": 1 / 255,
+}  # fmt: skip
 PROCESSOR = {
-    "image_processor": {
-        "do_convert_rgb": True,
-        "do_normalize": False,
-        "do_rescale": True,
-        "do_resize": True,
-        "image_processor_type": "Gemma4ImageProcessor",
-        "max_soft_tokens": ROWS,
-        "patch_size": 4,
-        "pooling_kernel_size": 3,
-        "resample": 3,
-        "rescale_factor": 1 / 255,
-    },
+    "image_processor": IMAGE_PROCESSOR,
     "image_seq_length": ROWS,
     "processor_class": "Gemma4Processor",
 }
@@ -57,7 +51,7 @@ def write_picture_pair(directory: Path, seed: int = 0) -> tuple[Path, Path]:
 
 
 def random_model() -> Gemma4ForConditionalGeneration:
-    """Three layers, the last of which does not slide, and two of a tower; float32."""
+    """Three layers, of these the last without a window, and two of a tower; float32."""
     text: dict[str, Any] = {
         "vocab_size": VOCAB + len(WORDS),
         "hidden_size": HIDDEN,
@@ -113,7 +107,7 @@ def random_model() -> Gemma4ForConditionalGeneration:
 
 
 def add_words(directory: Path) -> None:
-    """Those around pictures behind the tokenizer's own, and a template that knows parts."""
+    """Add the tokens around images after the tokenizer's own, and a template that knows parts."""
     path = directory / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(path))
     assert tokenizer.get_vocab_size() == VOCAB

@@ -1,9 +1,10 @@
-"""Random Llama and Qwen3 checkpoints, as transformers makes them."""
+"""Random Llama and Qwen3 checkpoints, and rotary frequencies, as transformers makes them."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -11,6 +12,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from support.gemma_oracle import VOCAB
 
@@ -63,3 +65,26 @@ def save(model: PreTrainedModel, directory: Path) -> Path:
     """Save a checkpoint as transformers does."""
     model.save_pretrained(directory)
     return directory
+
+
+def rope_frequencies(
+    rope: dict[str, Any], head_dim: int, context: int, length: int = 1
+) -> tuple[Tensor, float]:
+    """Return radians per position [head_dim / 2], and the factor of cosines and sines.
+
+    `context` is the length of training, `length` the number of tokens.
+    """
+    if rope["rope_type"] == "default":
+        return rope["rope_theta"] ** (-torch.arange(0, head_dim, 2).double() / head_dim), 1.0
+    config = LlamaConfig(
+        hidden_size=head_dim, num_attention_heads=1, head_dim=head_dim,
+        max_position_embeddings=context, rope_parameters=dict(rope),
+    )  # fmt: skip
+    return ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, None, seq_len=length)
+
+
+def rope_tables(rope: dict[str, Any], head_dim: int, context: int, positions: Tensor) -> Tensor:
+    """Return cosines and sines of positions int64 [T]: float64 [2, T, 1, head_dim]."""
+    radians, factor = rope_frequencies(rope, head_dim, context, int(positions.max()) + 1)
+    angles = (positions.double()[:, None, None] * radians.double()).repeat(1, 1, 2)
+    return torch.stack((angles.cos(), angles.sin())) * factor

@@ -31,7 +31,7 @@ def write_random_pair(directory: Path, seed: int = 0, family: str = "gemma4") ->
 
 
 def qwen3() -> Qwen3ForCausalLM:
-    """Three layers, the last of which slides; scaled rotary frequencies, its own output table."""
+    """Three layers, of these the last with a window; scaled rotary frequencies, an output table."""
     config = Qwen3Config(
         vocab_size=VOCAB,
         hidden_size=HIDDEN,
@@ -56,7 +56,7 @@ def qwen3() -> Qwen3ForCausalLM:
 
 
 def gemma4() -> Gemma4ForCausalLM:
-    """Three layers, the last of which does not slide."""
+    """Three layers, of these the last without a window."""
     config = Gemma4TextConfig(
         vocab_size=VOCAB,
         hidden_size=HIDDEN,

@@ -16,7 +16,6 @@ from support.golden_cases import relative_error
 from support.pre_norm_oracle import FAMILIES, LLAMA3_ROPE, YARN_ROPE, random_pre_norm, save
 
 TOLERANCE = 2e-5
-TIGHT = 5e-6  # float32 sums in another order (BLAS picks it by row count), four layers deep
 SETTINGS = settings(
     max_examples=60,
     deadline=None,
@@ -92,28 +91,6 @@ def test_sliding_layers_match_transformers_past_the_ring(
     assert relative_error(taps, expected) < TOLERANCE
     plain, _ = oracle_states(random_pre_norm("qwen3"), tokens)
     assert relative_error(plain, expected_logits) > 100 * TOLERANCE
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_cached_step_equals_a_recomputation(tmp_path: Path, family: str) -> None:
-    directory, tokens = save(random_pre_norm(family), tmp_path), random_tokens(24)
-    logits, taps = run_in_chunks(fresh(directory), tokens, [3, 1])
-    for end in (1, 4, 9, 24):
-        alone_logits, alone_taps = run_in_chunks(fresh(directory), tokens[:, :end], [end])
-        assert relative_error(logits[:end], alone_logits) < TIGHT
-        assert relative_error(taps[:, :end], alone_taps) < TIGHT
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_overwritten_rejected_tokens_have_no_effect(tmp_path: Path, family: str) -> None:
-    directory, tokens = save(random_pre_norm(family), tmp_path), random_tokens(40)
-    outputs = []
-    for rejected in (0, 8):
-        target = fresh(directory)
-        run_in_chunks(target, tokens[:, :21], [21])
-        run_in_chunks(target, random_tokens(8, seed=1)[:, : rejected or 1], [8], start=21)
-        outputs.append(run_in_chunks(target, tokens[:, 21:], [2, 1, 7], start=21))
-    assert torch.equal(outputs[0][0], outputs[1][0]) and torch.equal(outputs[0][1], outputs[1][1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,6 +1,5 @@
 """The table of supported targets."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,12 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from eagle_aot.common.errors import CheckpointNotFoundError, SettingError, UnsupportedError
+from eagle_aot.common.errors import SettingError, UnsupportedError
 from eagle_aot.targets import TARGETS, TapTarget, get_target, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.registry import LOADERS
-from support.gemma_oracle import random_gemma, save_text_layout, write_config
 from support.pre_norm_oracle import random_pre_norm, save
 
 
@@ -27,18 +25,6 @@ def test_an_unknown_name_is_refused_with_the_list_of_known_names() -> None:
 def test_a_name_without_a_checkpoint_is_refused(name: str) -> None:
     with pytest.raises(SettingError, match=r"neither a checkpoint directory nor .*\(gemma4-tiny\)"):
         load_target(name)
-
-
-def test_a_model_of_another_family_is_refused(tmp_path: Path) -> None:
-    directory = save_text_layout(random_gemma(), tmp_path)
-    write_config(directory, {"model_type": "mamba"})
-    with pytest.raises(UnsupportedError, match="model_type 'mamba'; known: gemma4"):
-        load_target(directory)
-
-
-def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match=r"config\.json: no such file"):
-        load_target(tmp_path)
 
 
 def test_every_entry_has_its_own_name_and_existing_shipped_files() -> None:
@@ -65,13 +51,6 @@ def test_the_shipped_target_is_a_tap_target_of_the_expected_sizes(dummy: bool) -
     assert sizes == (32, 1024, 256, 6)
     assert target.embed_weight.shape == target.lm_head_weight.shape == (1024, 256)
     assert not isinstance(nn.Linear(1, 1), TapTarget)
-
-
-def test_an_entry_is_immutable() -> None:
-    spec = get_target("gemma4-tiny")
-    with pytest.raises(AttributeError):
-        spec.name = "other"  # type: ignore[misc]
-    assert replace(spec, name="other").summary == spec.summary
 
 
 @pytest.mark.parametrize(

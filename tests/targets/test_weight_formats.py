@@ -18,12 +18,13 @@ from torchao.prototype.safetensors.safetensors_support import flatten_tensor_sta
 from transformers import Gemma4ForCausalLM
 
 from eagle_aot.common.errors import CheckpointError, SettingError, UnsupportedError
-from eagle_aot.targets import load_target
+from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.gemma4 import load_gemma4
+from eagle_aot.targets.gemma4 import Gemma4Target, load_gemma4
 from eagle_aot.targets.int4 import Int4Linear
 from eagle_aot.targets.int4.quantise import SCHEMES, quantise
+from support import pre_norm_oracle
 from support.files.gguf import GgufModel
 from support.files.int4 import Tensors, awq, count_int4_linears, dense, gptq, rounded
 from support.gemma_oracle import (
@@ -35,14 +36,17 @@ from support.gemma_oracle import (
     write_config,
 )
 from support.golden_cases import relative_error
+from support.pre_norm_oracle import FAMILIES, random_pre_norm
 
 LINEARS = 26
 GROUP = 32
+GEOMETRY = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "global_head_dim": 32}
+PRE_NORM = {"hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": False}
 
 
 @pytest.fixture
 def model() -> Gemma4ForCausalLM:
-    return random_gemma(hidden_size=64, intermediate_size=96, head_dim=16, global_head_dim=32)
+    return random_gemma(**GEOMETRY)
 
 
 def projections(directory: Path) -> tuple[Tensors, Tensors]:
@@ -118,20 +122,44 @@ def save_gguf(directory: Path) -> Tensors:
 
 
 @pytest.mark.parametrize("save", [save_awq, save_gptq, save_torchao, save_gguf])
-def test_a_model_matches_transformers_with_the_formats_values(
+def test_a_gemma4_matches_transformers_with_the_formats_values(
     tmp_path: Path, model: Gemma4ForCausalLM, save: Callable[[Path], Tensors]
 ) -> None:
     save_text_layout(model, tmp_path)
     values = save(tmp_path)
-    target = load_target(tmp_path, 32)
     extra = "lm_head.weight" in values
-    assert count_int4_linears(target) == LINEARS + extra
     if extra:
         model.lm_head.weight = torch.nn.Parameter(values["lm_head.weight"].clone())
+    assert_computes(tmp_path, model, values, LINEARS + extra)
+
+
+@pytest.mark.parametrize("save", [save_awq, save_gptq])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pre_norm_model_matches_transformers_with_the_formats_values(
+    tmp_path: Path, family: str, save: Callable[[Path], Tensors]
+) -> None:
+    model = random_pre_norm(family, **PRE_NORM)
+    pre_norm_oracle.save(model, tmp_path)
+    assert_computes(tmp_path, model, save(tmp_path), 28)
+
+
+def assert_computes(directory: Path, model: Any, values: Tensors, linears: int) -> None:
+    """Check the target in `directory` against the model with its weights replaced by `values`."""
+    target = load_target(directory, 32)
+    assert count_int4_linears(target) == linears
+    assert_computes_with(target, model, values)
+
+
+def assert_computes_with(target: TapTarget, model: Any, values: Tensors) -> None:
     assert not model.load_state_dict(values, strict=False).unexpected_keys
     tokens = random_tokens(30)
     logits, _ = run_in_chunks(target, tokens, [8])
     assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
+
+
+def load_quantised(directory: Path, scheme: str) -> Gemma4Target:
+    checkpoint = Checkpoint(directory, SCHEMES[scheme])
+    return load_gemma4(checkpoint, torch.float32, CacheSpec(32, torch.float32))
 
 
 @pytest.mark.parametrize("scheme", ["int4-g32", "int4-g32-hqq"])
@@ -140,28 +168,18 @@ def test_a_plain_model_is_quantised_on_load(
 ) -> None:
     save_text_layout(model, tmp_path)
     linears, _ = projections(tmp_path)
-    target = load_gemma4(
-        Checkpoint(tmp_path, SCHEMES[scheme]), torch.float32, CacheSpec(32, torch.float32)
-    )
+    target = load_quantised(tmp_path, scheme)
     assert count_int4_linears(target) == LINEARS
     values = {n: dense(quantise(w, SCHEMES[scheme], torch.float32)) for n, w in linears.items()}
-    model.load_state_dict(values, strict=False)
-    tokens = random_tokens(30)
-    logits, _ = run_in_chunks(target, tokens, [8])
-    assert relative_error(logits, oracle_states(model, tokens)[0]) < 2e-5
+    assert_computes_with(target, model, values)
 
 
 def test_tables_and_int4_linears_are_not_quantised_on_load(tmp_path: Path) -> None:
-    geometry = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "global_head_dim": 32}
-    save_text_layout(random_gemma(tie_word_embeddings=False, **geometry), tmp_path)
-    stored = load_gemma4(
-        Checkpoint(tmp_path, SCHEMES["int4-g32"]), torch.float32, CacheSpec(32, torch.float32)
-    )
+    save_text_layout(random_gemma(tie_word_embeddings=False, **GEOMETRY), tmp_path)
+    stored = load_quantised(tmp_path, "int4-g32")
     assert isinstance(stored.lm_head, torch.nn.Linear)
     values = save_awq(tmp_path)
-    target = load_gemma4(
-        Checkpoint(tmp_path, SCHEMES["int4-g32"]), torch.float32, CacheSpec(32, torch.float32)
-    )
+    target = load_quantised(tmp_path, "int4-g32")
     layer = target.layers[0].get_submodule("mlp.up_proj")
     assert isinstance(layer, Int4Linear)
     assert torch.equal(layer.dense().weight, values["model.layers.0.mlp.up_proj.weight"])
@@ -181,9 +199,7 @@ def test_one_dense_weight_at_a_time_is_in_memory(
         return tensor
 
     monkeypatch.setattr(Checkpoint, "tensor", record)
-    load_gemma4(
-        Checkpoint(tmp_path, SCHEMES["int4-g32"]), torch.float32, CacheSpec(32, torch.float32)
-    )
+    load_quantised(tmp_path, "int4-g32")
     assert most == [1] * LINEARS
 
 
@@ -198,11 +214,8 @@ def test_linears_of_a_gguf_in_more_bits_can_be_quantised(
         file.add(name, weight, kind)
     file.close()
     (tmp_path / "model.safetensors").unlink()
-    for scheme, count in ((None, 24), (SCHEMES["int4-g32"], LINEARS)):
-        target = load_gemma4(
-            Checkpoint(tmp_path, scheme), torch.float32, CacheSpec(32, torch.float32)
-        )
-        assert count_int4_linears(target) == count
+    assert count_int4_linears(load_target(tmp_path, 32)) == 24
+    assert count_int4_linears(load_quantised(tmp_path, "int4-g32")) == LINEARS
 
 
 def test_a_group_size_that_does_not_divide_the_columns_is_refused(
@@ -213,9 +226,7 @@ def test_a_group_size_that_does_not_divide_the_columns_is_refused(
         SettingError,
         match=r"--quantize: model\..*_proj\.weight has 64 columns, not a multiple of 128: ch",
     ):
-        load_gemma4(
-            Checkpoint(tmp_path, SCHEMES["int4-g128"]), torch.float32, CacheSpec(16, torch.float32)
-        )
+        load_quantised(tmp_path, "int4-g128")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,17 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor
 
 from eagle_aot.runtime_runner.sampling.thresholds import EXP2, LOG2E, SCALE_BITS
 from eagle_aot.triton_kernels.device import H100, SHARED_MEMORY, capability, fitting
-from support.kernels.compiled import launches
-from support.kernels.h100 import local_memory
+from support.kernels.compiled import (
+    empty,
+    int4_weight,
+    launches,
+    local_memory,
+    prompt_attention,
+    rows_attention,
+)
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -25,18 +30,6 @@ SPILLED = 64
 
 OTHERS = [capability for capability in SHARED_MEMORY if capability != H100]
 """GPUs besides the H100, for which most kernels' own tests compile."""
-
-
-def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Return a tensor of this shape that has no data."""
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def int4_weight(group: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return codes, scales and zero points of a weight [43008, 5376]."""
-    blocks = 2 if group == 128 else 1
-    scales = empty(336, 42 // blocks, 128 * blocks * 128 // group)
-    return empty(336, 42, 4096, dtype=torch.int16), scales, scales
 
 
 def int4_few_rows(kernel: ModuleType) -> None:
@@ -56,31 +49,14 @@ def dense_few_rows(kernel: ModuleType) -> None:
     kernel.launch(empty(1, 64, 5376), empty(32000, 5376), 1)
 
 
-def rows_attention(kernel: ModuleType, heads: int = 9, kv_heads: int = 3, dim: int = 64) -> None:
-    """Launch it for SmolLM2's heads."""
-    caches = empty(kv_heads, 1, 4096, dim)
-    rows = (empty(1, 8, dtype=torch.int64), empty(1, dtype=torch.int64))
-    tail = empty(1, 8, 16, dtype=torch.int64)
-    kernel.launch(empty(1, 8, heads, dim), caches, caches, *rows, tail, 1.0, 0, 0)
-
-
 def wide_rows_attention(kernel: ModuleType) -> None:
     """Launch it for the full layers of Gemma 4 31B."""
     rows_attention(kernel, 32, 4, 512)
 
 
-def prompt_attention(kernel: ModuleType) -> None:
-    """Launch it for the full layers of Gemma 4 31B."""
-    caches = empty(4, 1, 4096, 512)
-    rows = (empty(512, dtype=torch.int64), empty(1, dtype=torch.int64))
-    kernel.launch(empty(1, 512, 32, 512), caches, caches, *rows, 1.0, 0, 0)
-
-
 def narrow_prompt_attention(kernel: ModuleType) -> None:
     """Launch it for the sliding layers of Gemma 4 31B."""
-    caches = empty(16, 1, 4096, 256)
-    rows = (empty(512, dtype=torch.int64), empty(1, dtype=torch.int64))
-    kernel.launch(empty(1, 512, 32, 256), caches, caches, *rows, 1.0, 1024, 2048)
+    prompt_attention(kernel, 32, 16, 256, 1024)
 
 
 def residual_norm(kernel: ModuleType) -> None:

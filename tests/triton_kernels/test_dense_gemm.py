@@ -7,8 +7,8 @@ import torch
 
 from eagle_aot.triton_kernels.dense_gemm.op import dense_small_m
 from eagle_aot.triton_kernels.dense_gemm.tiling import DENSE_TILES, STEP, DenseTile, choose_splits
+from support.kernels.compiled import ptx_for_h100
 from support.kernels.dense_cases import assert_product, factors
-from support.kernels.h100 import ptx_for_h100
 
 SHARED_MEMORY = 227 * 1024
 """Bytes of a multiprocessor of an H100."""

@@ -10,8 +10,8 @@ import torch
 from eagle_aot.triton_kernels.gumbel_argmax import gumbel_argmax, gumbel_reference, perturbed
 from eagle_aot.triton_kernels.gumbel_argmax.reference import _noise
 from eagle_aot.triton_kernels.gumbel_argmax.table import gumbel_table
+from support.kernels.compiled import ptx_for_h100
 from support.kernels.gumbel_cases import CASES, Case
-from support.kernels.h100 import ptx_for_h100
 
 EDGES = [0, 1, 2, 3, 2**31 - 1, 2**31 - 2, -1, -2, -3, -(2**31), 1 - 2**31]
 

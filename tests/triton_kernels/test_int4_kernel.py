@@ -1,58 +1,39 @@
 """The INT4 kernels without a GPU, compiled for one."""
 
 import re
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-triton = pytest.importorskip("triton", reason="triton is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
+from eagle_aot.triton_kernels.device import H100
+from eagle_aot.triton_kernels.int4_gemm import large_m, small_m
+from eagle_aot.triton_kernels.int4_gemm.packing import blocks_per_step
+from eagle_aot.triton_kernels.int4_gemm.tiling import SMALL_M_TILES
+from support.kernels.compiled import empty, int4_weight, launches
 
-from eagle_aot.triton_kernels.int4_gemm import large_m, small_m  # noqa: E402
-from eagle_aot.triton_kernels.int4_gemm.packing import BLOCK_K, blocks_per_step  # noqa: E402
-from eagle_aot.triton_kernels.int4_gemm.tiling import (  # noqa: E402
-    LARGE_M_TILES,
-    SMALL_M_TILES,
-    LargeMTile,
-)
-
-H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 * 1024
 """Bytes that one program can have on an H100."""
 
 
 def compiled(
-    kernel: Any,
-    warps: int,
-    n: int,
-    k: int,
-    group: int,
-    zeros: bool,
+    monkeypatch: pytest.MonkeyPatch, kernel: ModuleType, rows: int, group: int, zeros: bool,
     activation: str,
-    **constants: object,
-) -> Any:
-    """A kernel compiled for an H100, as its launch would."""
-    blocks = blocks_per_step(group)
-    total = -(-k // (BLOCK_K * blocks))
-    constants |= {
-        **{"N": n, "K": k, "GROUP": group, "BLOCKS": blocks, "TOTAL": total, "STEPS": total},
-        **{"ZEROS": zeros, "ACTIVATION": activation, "PTX": 9},
-    }
-    pointers = dict.fromkeys(("x_ptr", "scales_ptr", "zeros_ptr", "out_ptr"), "*bf16")
-    kinds = {**pointers, "codes_ptr": "*i16", "rows": "i32"}
-    source = ASTSource(
-        fn=kernel,
-        signature={name: kinds.get(name, "constexpr") for name in kernel.arg_names},
-        constexprs={name: constants[name] for name in kernel.arg_names if name in constants},
-        attrs={(i,): [["tt.divisibility", 16]] for i in range(5)},
+) -> Any:  # fmt: skip
+    """Compile a kernel for an H100, for rows of a weight [43008, 5376]."""
+    codes, scales, zero_points = int4_weight(group)
+    weight = empty(1, rows, 5376), codes, scales, zero_points if zeros else None, 43008
+    splits = (1,) if kernel is small_m else ()
+    (call,) = launches(
+        monkeypatch, kernel, lambda: kernel.launch(*weight, *splits, activation), H100
     )
-    return triton.compile(source, target=H100, options={"num_warps": warps})
+    return call.compiled(H100)
 
 
 def assert_read_as_it_lies(program: Any) -> None:
-    """Nothing but the output is exchanged between threads, and the pipeline holds all loads."""
+    """Check that threads exchange nothing but the output, and that the pipeline has all loads."""
     code = program.asm["ptx"]
     products = code[
         : max(code.rindex(product) for product in ("mma.sync", "wgmma") if product in code)
@@ -67,17 +48,10 @@ def assert_read_as_it_lies(program: Any) -> None:
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, ""), (False, "gelu_tanh")])
 def test_the_small_m_kernel_compiles_to_tensor_core_products_without_spilling(
-    group: int, zeros: bool, activation: str, kind: int
+    group: int, zeros: bool, activation: str, kind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tile = SMALL_M_TILES[blocks_per_step(group)][kind]
-    program = compiled(
-        *(small_m.int4_small_m_kernel, tile.warps, 43008, 5376, group, zeros, activation),
-        STAGES=tile.stages,
-        ROWS=tile.first,
-        MORE=tile.more,
-        PAIRS=tile.pairs,
-        WHOLE=tile.whole,
-    )
+    program = compiled(monkeypatch, small_m, tile.rows, group, zeros, activation)
     if not activation:
         assert_read_as_it_lies(program)
     products = re.findall(
@@ -93,21 +67,12 @@ def test_the_small_m_kernel_compiles_to_tensor_core_products_without_spilling(
     assert program.metadata.shared * at_once < SHARED_MEMORY
 
 
-TILES = [(group, LARGE_M_TILES[227][blocks_per_step(group)]) for group in (32, 64, 128)]
-
-
-@pytest.mark.parametrize(("group", "tile"), TILES, ids=str)
+@pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize(("zeros", "activation"), [(False, ""), (True, "silu")])
 def test_the_large_m_kernel_compiles_to_tensor_core_products_without_spilling(
-    group: int, tile: LargeMTile, zeros: bool, activation: str
+    group: int, zeros: bool, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = compiled(
-        *(large_m.int4_large_m_kernel, tile.warps, 43008, 5376, group, zeros, activation),
-        STAGES=tile.stages,
-        TILES=tile.tiles,
-        BLOCK_M=tile.rows,
-        BY_BLOCK=tile.by_block,
-    )
+    program = compiled(monkeypatch, large_m, 512, group, zeros, activation)
     if not activation:
         assert_read_as_it_lies(program)
     assert "wgmma.mma_async" in program.asm["ptx"] and "mma.sync" not in program.asm["ptx"]

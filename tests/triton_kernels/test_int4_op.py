@@ -17,7 +17,7 @@ from eagle_aot.triton_kernels.int4_gemm import (
     int4_linear_reference,
     set_matvec_max_m,
 )
-from support.kernels.h100 import analyse_for_h100
+from support.kernels.compiled import analyse_for_h100
 from support.kernels.int4_cases import Case, tensors
 
 SMALL_M = torch.ops.eagle_aot.int4_small_m.default

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eagle_aot.runtime_runner.sampling.thresholds import EXP2, LOG2E, SCALE_BITS
-from support.kernels.h100 import ptx_for_h100
+from support.kernels.compiled import ptx_for_h100
 
 FUSED = "fma.", "mad.rn.f32", "mul.f32", "add.f32"
 """Instructions with other bits than a product and a sum, or that an assembler may fuse."""

@@ -1,20 +1,16 @@
 """The attention kernels without a GPU: compilation, and the division of keys among programs."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-triton = pytest.importorskip("triton", reason="triton is not installed")
+pytest.importorskip("triton", reason="triton is not installed")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-
-from eagle_aot.triton_kernels.sdpa_splitk import kernel  # noqa: E402
-from eagle_aot.triton_kernels.sdpa_splitk.combine import sdpa_combine_kernel  # noqa: E402
-from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
+from eagle_aot.triton_kernels.device import H100
+from eagle_aot.triton_kernels.sdpa_splitk import kernel
+from eagle_aot.triton_kernels.sdpa_splitk.tiling import (
     HEAD_DIMS,
     MAX_SPLITS,
     TAIL,
@@ -25,12 +21,10 @@ from eagle_aot.triton_kernels.sdpa_splitk.tiling import (  # noqa: E402
     is_tileable,
     ring_splits,
     spread,
-    tail_rows,
     tile_rows,
 )
-from support.kernels.h100 import local_memory  # noqa: E402
+from support.kernels.compiled import Launch, launches, local_memory, rows_attention
 
-H100 = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY = 227 << 10
 """Bytes of shared memory per program of an H100."""
 
@@ -54,85 +48,48 @@ SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, database=
     ],
 )
 def test_the_kernels_fit_an_h100_without_spilling(
-    heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path
-) -> None:
-    compiled = for_an_h100(heads, kv_heads, head_dim, window)
-    assert compiled.metadata.shared <= SHARED_MEMORY
-    assert local_memory(compiled.asm["cubin"], tmp_path) == 0
-    combine = second_for_an_h100(heads, kv_heads, head_dim, window)
+    heads: int, kv_heads: int, head_dim: int, window: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    layer = heads, kv_heads, head_dim, window
+    first, combine = (call.compiled(H100) for call in calls_for(monkeypatch, *layer))
+    assert first.metadata.shared <= SHARED_MEMORY
+    assert local_memory(first.asm["cubin"], tmp_path) == 0
     assert local_memory(combine.asm["cubin"], tmp_path) == 0
 
 
-def test_wide_heads_prefetch_the_next_tile_before_waiting() -> None:
-    text = for_an_h100(32, 4, 512, 0).asm["ptx"]
+def test_wide_heads_prefetch_the_next_tile_before_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = calls_for(monkeypatch, 32, 4, 512)[0].compiled(H100).asm["ptx"]
     before, prefetch, after = text.rpartition("prefetch.global.L2")
     assert prefetch and before.count(prefetch) == 1  # keys, and now values
     assert after.index("cp.async.wait_group") < after.index("wgmma.mma_async")
 
 
-def test_narrow_heads_do_not_prefetch() -> None:
-    assert "prefetch" not in for_an_h100(32, 4, 256, 0).asm["ptx"]
+def test_narrow_heads_do_not_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    (first, _) = calls_for(monkeypatch, 32, 4, 256)
+    assert "prefetch" not in first.compiled(H100).asm["ptx"]
 
 
 @pytest.mark.parametrize("window", [0, 64])
 @pytest.mark.parametrize("kind", ["i64", "constexpr"])
-def test_the_kernel_compiles_with_int64_or_constant_sizes(window: int, kind: str) -> None:
+def test_the_kernel_compiles_with_int64_or_constant_sizes(
+    window: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """AOTInductor passes unbounded sizes as int64 and sizes that are 1 as constants."""
-    assert for_an_h100(4, 2, 64, window, batch=kind, rows=kind, caches=kind).asm["ptx"]
-    assert for_an_h100(4, 2, 64, window, batch=kind, caches=kind).asm["ptx"]
+    (first, _) = calls_for(monkeypatch, 4, 2, 64, window)
+    assert first.compiled(H100, batch=kind, rows=kind, caches=kind).asm["ptx"]
+    assert first.compiled(H100, batch=kind, caches=kind).asm["ptx"]
 
 
-def for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int, **sizes: str) -> Any:
-    """Compile the first kernel for an H100; `sizes` are the types of its sizes."""
-    tiles = choose_tiling(heads, kv_heads, head_dim, window)
-    group = heads // kv_heads
-    constants = {
-        **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim, "TAIL": TAIL},
-        **{"WINDOW": window, "RING": 2 * window, "CHUNK": tiles.chunk, "SPLITS": tiles.splits},
-        **{"ROWS": tile_rows(tiles, group), "TAIL_ROWS": tail_rows(tiles, group)},
-        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile, "AHEAD": tiles.ahead},
-        **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
-    }
-    kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16")
-    kinds |= dict.fromkeys(("positions_ptr", "sequences_ptr", "tail_ptr"), "*i64")
-    kinds |= {"partial_ptr": "*fp16", "stats_ptr": "*fp32"}
-    kinds |= dict.fromkeys(("batch", "rows", "caches", "slots"), "i32") | sizes
-    kinds |= dict.fromkeys(constants, "constexpr")
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    return compiled_for_an_h100(kernel.sdpa_splitk_kernel, kinds, constants, options)
-
-
-def second_for_an_h100(heads: int, kv_heads: int, head_dim: int, window: int) -> Any:
-    """Compile the second kernel for an H100."""
-    tiles = choose_tiling(heads, kv_heads, head_dim, window)
-    width, warps = kernel.combine_tile(tiles.splits, head_dim)
-    constants = {
-        **{"HEADS": heads, "D": head_dim, "TAIL": TAIL, "WINDOW": window, "CHUNK": tiles.chunk},
-        **{"SPLITS": tiles.splits, "SPLIT_TILE": triton.next_power_of_2(tiles.splits)},
-        **{"D_TILE": width},
-    }
-    kinds = {"partial_ptr": "*fp16", "stats_ptr": "*fp32", "positions_ptr": "*i64"}
-    kinds |= {"out_ptr": "*bf16", "items": "i32"} | dict.fromkeys(constants, "constexpr")
-    options = {"num_warps": warps}
-    return compiled_for_an_h100(sdpa_combine_kernel, kinds, constants, options)
-
-
-def compiled_for_an_h100(
-    compiled: Any, kinds: dict[str, str], constants: dict[str, Any], options: dict[str, int]
-) -> Any:
-    names = compiled.arg_names
-    aligned = {
-        (index,): [["tt.divisibility", 16]]
-        for index, name in enumerate(names)
-        if name.endswith("_ptr")
-    }
-    source = ASTSource(
-        fn=compiled,
-        signature={name: kinds[name] for name in names},
-        constexprs=constants,
-        attrs=aligned,
+def calls_for(
+    monkeypatch: pytest.MonkeyPatch, heads: int, kv_heads: int, head_dim: int, window: int = 0
+) -> list[Launch]:
+    """Return the calls of both kernels for a layer on an H100."""
+    return launches(
+        monkeypatch, kernel, lambda: rows_attention(kernel, heads, kv_heads, head_dim, window), H100
     )
-    return triton.compile(source, target=H100, options=options)
 
 
 GROUPS = st.sampled_from([1, 2, 4, 7, 8, 16])

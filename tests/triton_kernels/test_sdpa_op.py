@@ -17,7 +17,7 @@ from eagle_aot.triton_kernels.sdpa_splitk import (
     sdpa_splitk,
     visible_slots,
 )
-from support.kernels.h100 import analyse_for_h100
+from support.kernels.compiled import analyse_for_h100
 from support.kernels.sdpa_cases import Layer, Text, chain, forward, relative_error, tree
 
 SPLITK = torch.ops.eagle_aot.sdpa_splitk.default

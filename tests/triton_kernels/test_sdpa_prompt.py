@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from eagle_aot.triton_kernels.device import H100
 from eagle_aot.triton_kernels.sdpa_prompt import is_servable, sdpa_prompt
-from eagle_aot.triton_kernels.sdpa_prompt.tiling import HEAD_DIMS, choose_tiling, is_tileable
-from support.kernels.h100 import analyse_for_h100, local_memory
+from eagle_aot.triton_kernels.sdpa_prompt.tiling import HEAD_DIMS, is_tileable
+from support.kernels.compiled import (
+    Launch,
+    analyse_for_h100,
+    launches,
+    local_memory,
+    prompt_attention,
+)
 from support.kernels.prompt_cases import Prompt
 from support.kernels.sdpa_cases import Layer, relative_error
 
@@ -130,9 +137,10 @@ def test_is_tileable_and_is_servable_know_the_supported_layers(
     ],
 )
 def test_the_kernel_fits_an_h100(
-    heads: int, kv_heads: int, head_dim: int, window: int, ahead: bool, tmp_path: Path
-) -> None:
-    program = for_an_h100(heads, kv_heads, head_dim, window, ahead)
+    heads: int, kv_heads: int, head_dim: int, window: int, ahead: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    program = call_for(monkeypatch, heads, kv_heads, head_dim, window, ahead).compiled(H100)
     assert program.metadata.shared <= SHARED_MEMORY
     spilled = local_memory(program.asm["cubin"], tmp_path)
     assert spilled <= (SPILLED if head_dim == HEAD_DIMS[-1] else 0)
@@ -141,43 +149,25 @@ def test_the_kernel_fits_an_h100(
 
 @pytest.mark.parametrize("kind", ["i64", "constexpr"])
 @pytest.mark.parametrize("window", [0, 64])
-def test_the_kernel_compiles_with_int64_or_constant_sizes(window: int, kind: str) -> None:
-    """What AOTInductor makes of a size that it knows no bound of, and of one that it knows is 1."""
-    program = for_an_h100(4, 2, 64, window, rows="i64", caches=kind, slots="i64")
-    narrow = for_an_h100(4, 2, 64, window)
+def test_the_kernel_compiles_with_int64_or_constant_sizes(
+    window: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AOTInductor passes unbounded sizes as int64 and sizes that are 1 as constants."""
+    call = call_for(monkeypatch, 4, 2, 64, window)
+    program = call.compiled(H100, rows="i64", caches=kind, slots="i64")
+    narrow = call.compiled(H100)
     assert program.asm["ttgir"].count("x64xi64") == narrow.asm["ttgir"].count("x64xi64")
 
 
-def for_an_h100(
-    heads: int, kv_heads: int, head_dim: int, window: int, ahead: bool = False, **sizes: str
-) -> Any:
-    """The kernel as it is compiled there; `sizes` says of what kind a size is."""
-    triton = pytest.importorskip("triton", reason="triton is not installed")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from eagle_aot.triton_kernels.sdpa_prompt.kernel import sdpa_prompt_kernel
-
-    tiles, group = choose_tiling(head_dim), heads // kv_heads
-    constants = {
-        **{"SCALE": 1.0, "HEADS": heads, "GROUP": group, "D": head_dim},
-        **{"VALUES": head_dim // tiles.parts},
-        **{"WINDOW": window, "RING": 2 * window, "ROWS": tiles.row_tile // group},
-        **{"ROW_TILE": tiles.row_tile, "KEY_TILE": tiles.key_tile, "AHEAD": ahead},
-        **{name: 1 for name, kind in sizes.items() if kind == "constexpr"},
-    }
-    names = sdpa_prompt_kernel.arg_names
-    kinds = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), "*bf16")
-    kinds |= dict.fromkeys(("input_pos_ptr", "sequence_ptr", "last_ptr"), "*i64")
-    kinds |= dict.fromkeys(("rows", "caches", "slots"), "i32") | sizes
-    source = ASTSource(
-        fn=sdpa_prompt_kernel,
-        signature={name: kinds.get(name, "constexpr") for name in names},
-        constexprs=constants,
-        attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n.endswith("_ptr")},
-    )
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+def call_for(
+    monkeypatch: pytest.MonkeyPatch, heads: int, kv_heads: int, head_dim: int, window: int,
+    ahead: bool = False,
+) -> Launch:  # fmt: skip
+    """Return the call of the kernel for a layer on an H100, with images if `ahead`."""
+    kernel = pytest.importorskip("eagle_aot.triton_kernels.sdpa_prompt.kernel")
+    layer = heads, kv_heads, head_dim, window, ahead
+    (call,) = launches(monkeypatch, kernel, lambda: prompt_attention(kernel, *layer), H100)
+    return call
 
 
 def test_torch_sees_that_the_kernel_writes_only_its_output(monkeypatch: pytest.MonkeyPatch) -> None:

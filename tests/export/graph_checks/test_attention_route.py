@@ -38,6 +38,7 @@ class Attending(nn.Module):
 
     def forward(self, q: Tensor, positions: Tensor, moves: Tensor) -> Tensor:
         cache = self.layer["kv_cache"]
+        assert isinstance(cache, Cache)
         more = self.body(cache, moves)
         k, v = (
             buffer.index_copy_(1, positions[0], q[:, :, 0]).unflatten(1, (1, SLOTS))

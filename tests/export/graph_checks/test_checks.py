@@ -26,11 +26,6 @@ from support.graph_toy import (
 )
 
 
-@pytest.fixture(scope="module")
-def good() -> Programs:
-    return good_programs()
-
-
 def test_programs_that_keep_the_contract_pass(good: Programs) -> None:
     check(good)
     assert mutated_buffers(good["prefill"]) == {"target.kv_cache.k"}

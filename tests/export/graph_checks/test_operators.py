@@ -9,14 +9,9 @@ from torch.nn import functional as F
 
 from eagle_aot.common.errors import ExportError
 from eagle_aot.export.graph_checks.operators import ALLOWED, STATEMENTS
-from support.graph_toy import Programs, Toy, check_with, good_programs, trace, write_target
+from support.graph_toy import Programs, Toy, check_with, trace, write_target
 
 Function = Callable[[Tensor], Tensor]
-
-
-@pytest.fixture(scope="module")
-def good() -> Programs:
-    return good_programs()
 
 
 def refuse(good: Programs, function: Function, message: str) -> None:

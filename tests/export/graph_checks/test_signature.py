@@ -1,5 +1,6 @@
 """The contract's clauses about inputs and outputs, with a method that breaks each."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -25,80 +26,59 @@ from support.graph_toy import (
     writer,
 )
 
-
-@pytest.fixture(scope="module")
-def good() -> Programs:
-    return good_programs()
+Change = Callable[[Tensor, Tensor], Outputs]
 
 
-class Changed(ToyVerify):
-    """A verification whose outputs are changed before they are returned."""
+def changed(change: Change) -> type[Toy]:
+    """Make a verification whose logits and features are changed before they are returned."""
 
-    def forward(
-        self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, moves: Tensor
-    ) -> Outputs:
-        return self.change(*self.outputs(tokens, positions))
+    class Changed(ToyVerify):
+        def forward(
+            self, tokens: Tensor, positions: Tensor, sequences: Tensor, tail: Tensor, moves: Tensor
+        ) -> Outputs:
+            logits, features = self.outputs(tokens, positions)
+            return change(logits, features)
 
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        raise NotImplementedError
-
-
-class Ids(Changed):
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        return logits.argmax(-1), features
+    return Changed
 
 
-class Half(Changed):
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        return logits.bfloat16(), features
-
-
-class LastRow(Changed):
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        return logits[:, -1:], features
-
-
-class OneSequence(Changed):
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        return logits[:1], features
-
-
-class Flat(Changed):
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        return logits, features[0]
-
-
-class Counted(Changed):
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        return logits, features.long()
-
-
-class Swapped(Changed):
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        return logits, features.transpose(1, 2)
-
-
-class Ahead(Changed):
-    def change(self, logits: Tensor, features: Tensor) -> Outputs:
-        return logits, features, logits.argmax(-1)
+IDS = r"logits is int64 \['1', 's\d+'\], expected float32 \['batch', 'rows', 'width'\]"
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("change", "message"),
     [
-        (Ids, r"logits is int64 \['1', 's\d+'\], expected float32 \['batch', 'rows', 'width'\]"),
-        (Half, "logits is bfloat16 .*, expected float32"),
-        (LastRow, r"logits is float32 \['1', '1', '4'\], expected float32"),
-        (Flat, r"features is float32 \['s\d+', '4'\], expected features"),
-        (Counted, "features is int64 .*, expected features"),
-        (Swapped, r"features is float32 \['1', '4', 's\d+'\], expected features"),
-        (Ahead, "returns 3 tensors, expected logits and features"),
+        (lambda logits, features: (logits.argmax(-1), features), IDS),
+        (
+            lambda logits, features: (logits.bfloat16(), features),
+            "logits is bfloat16 .*, expected float32",
+        ),
+        (
+            lambda logits, features: (logits[:, -1:], features),
+            r"logits is float32 \['1', '1', '4'\], expected float32",
+        ),
+        (
+            lambda logits, features: (logits, features[0]),
+            r"features is float32 \['s\d+', '4'\], expected features",
+        ),
+        (
+            lambda logits, features: (logits, features.long()),
+            "features is int64 .*, expected features",
+        ),
+        (
+            lambda logits, features: (logits, features.transpose(1, 2)),
+            r"features is float32 \['1', '4', 's\d+'\], expected features",
+        ),
+        (
+            lambda logits, features: (logits, features, logits.argmax(-1)),
+            "returns 3 tensors, expected logits and features",
+        ),
     ],
 )
-def test_outputs_that_are_no_logits_and_features_are_refused(
-    good: Programs, kind: type[Toy], message: str
+def test_outputs_other_than_logits_and_features_are_refused(
+    good: Programs, change: Change, message: str
 ) -> None:
-    verify = trace("target_verify", writer("target_verify"), kind=kind)
+    verify = trace("target_verify", writer("target_verify"), kind=changed(change))
     with pytest.raises(ExportError, match=f"^target_verify: {message}"):
         check_with(good, target_verify=verify)
 
@@ -111,7 +91,8 @@ def test_features_without_a_reader_are_refused(good: Programs) -> None:
 
 
 def test_logits_of_one_sequence_among_several_are_refused() -> None:
-    verify = trace("target_verify", writer("target_verify"), kind=OneSequence, batch=3)
+    one = changed(lambda logits, features: (logits[:1], features))
+    verify = trace("target_verify", writer("target_verify"), kind=one, batch=3)
     with pytest.raises(ExportError, match=r"target_verify: logits is float32 \['1', .*'batch'"):
         check(good_programs(batch=3) | {"target_verify": verify}, batch=3)
 

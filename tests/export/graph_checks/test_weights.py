@@ -14,18 +14,12 @@ from support.graph_toy import (
     Toy,
     ToyModel,
     check_with,
-    good_programs,
     trace,
     writer,
 )
 
 SMALL_M = torch.ops.eagle_aot.int4_small_m.default
 LARGE_M = torch.ops.eagle_aot.int4_large_m.default
-
-
-@pytest.fixture(scope="module")
-def good() -> Programs:
-    return good_programs()
 
 
 def with_target(name: str, function: Callable[[ToyModel, Tensor], Tensor]) -> Body:

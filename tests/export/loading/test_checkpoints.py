@@ -1,4 +1,4 @@
-"""What is asked for, completed from the table, and what says nothing together."""
+"""Resolving the checkpoints of a spec, and combinations of options that are refused."""
 
 from pathlib import Path
 from typing import Any

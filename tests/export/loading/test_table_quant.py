@@ -1,4 +1,4 @@
-"""`--table-quant`: the logits of a target with a rounded output table, and who shares it."""
+"""`--table-quant`: the logits of a target with a rounded output table, and heads that share it."""
 
 import copy
 from pathlib import Path
@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
-from eagle_aot.export import ExportSpec, Pair, load_pair, resolve_checkpoints, run_check
+from eagle_aot.export import ExportSpec, Pair, run_check
 from eagle_aot.export import cli as export_cli
 from eagle_aot.export.loading.load import linear_formats
 from eagle_aot.export.loading.quantise import quantise_table
 from eagle_aot.export.prepare.int4 import dequantize_int4, pack_int4
-from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from eagle_aot.export.spec import Quant
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from support.gemma_oracle import (
     VOCAB,
@@ -27,7 +27,7 @@ from support.gemma_oracle import (
 )
 from support.golden_cases import relative_error
 from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
-from support.int4_graphs import int4_calls
+from support.pairs import head_of, int4_calls, load, short_dummy, target_of
 from support.pre_norm_oracle import random_pre_norm, save
 
 HIDDEN, TAPS = 64, [0, 1, 4]
@@ -36,9 +36,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": {"tie_word_embeddings": False},
 }
-KINDS = ["int8", "int4"]
+KINDS: list[Quant] = ["int8", "int4"]
 
-Files = tuple[nn.Module, Path, Path]
+Files = tuple[Any, Path, Path]
+"""A model of transformers, its checkpoint, and a head."""
 
 
 def model_of(family: str, hidden: int = HIDDEN) -> Any:
@@ -64,20 +65,18 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return model, write(model, directory / "target"), head_without_tables(directory / "head")
 
 
-def load(files: Files, kind: str, dtype: torch.dtype = torch.float32, **options: Any) -> Pair:
-    checkpoints = resolve_checkpoints(
-        ExportSpec(
-            target_model="auto",
-            target_dir=files[1],
-            draft_dir=files[2],
-            table_quant=kind,
-            **options,
-        )
-    )
-    return load_pair(checkpoints, dtype, CacheSpec(64, dtype)).pair
+def load_files(
+    files: Files, kind: Quant, dtype: torch.dtype = torch.float32, draft_quant: Quant = "none"
+) -> Pair:
+    _, target_dir, draft_dir = files
+    spec = ExportSpec(
+        target_model="auto", target_dir=target_dir, draft_dir=draft_dir, table_quant=kind,
+        draft_quant=draft_quant,
+    )  # fmt: skip
+    return load(spec, dtype).pair
 
 
-def rounded(weight: Tensor, kind: str) -> Tensor:
+def rounded(weight: Tensor, kind: Quant) -> Tensor:
     """[N, K] on the grid of its groups of 32 columns, in float64."""
     groups = weight.double().unflatten(1, (-1, 32))
     if kind == "int8":
@@ -90,14 +89,16 @@ def rounded(weight: Tensor, kind: str) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_logits_are_those_of_transformers_with_a_rounded_table(files: Files, kind: str) -> None:
-    """Soft caps and all; embeddings are not rounded, where tables are tied, either."""
+def test_the_logits_are_those_of_transformers_with_a_rounded_table(
+    files: Files, kind: Quant
+) -> None:
+    """With soft caps, too. Embeddings are not rounded, even if tables are tied."""
     model, tokens = copy.deepcopy(files[0]), random_tokens(30)
     table: Any = nn.Linear(HIDDEN, VOCAB, bias=False)
     table.weight = nn.Parameter(rounded(files[0].lm_head.weight.detach(), kind).float())
     model.lm_head = table
     expected, _ = oracle_states(model, tokens)
-    pair = load(files, kind)
+    pair = load_files(files, kind)
     found, _ = run_in_chunks(pair.target, tokens, [20, 1, 9])
     assert relative_error(found, expected) < 1e-5
     exact, _ = oracle_states(files[0], tokens)
@@ -106,21 +107,21 @@ def test_the_logits_are_those_of_transformers_with_a_rounded_table(files: Files,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_head_whose_table_it_is_multiplies_with_the_same_one(files: Files, kind: str) -> None:
+def test_a_head_whose_table_it_is_multiplies_with_the_same_one(files: Files, kind: Quant) -> None:
     """And there stays one where linears are packed or folded, whatever becomes of the head's."""
     for dtype, prepare in (
         (torch.bfloat16, lambda pair: pack_int4(pair, 132)),
         (torch.float32, dequantize_int4),
     ):
-        pair = load(files, kind, dtype, draft_quant="int4")
-        tables: Any = [pair.target.lm_head, pair.draft.lm_head]
+        pair = load_files(files, kind, dtype, draft_quant="int4")
+        tables = [target_of(pair).lm_head, head_of(pair).lm_head]
         assert tables[0] is tables[1] and isinstance(tables[0], Int4Linear)
         assert tables[0].digits == {"int8": 2, "int4": 1}[kind]
         formats = linear_formats(pair)
         assert formats["target.lm_head"] == formats["draft.lm_head"] == {f"{kind}-g32": 1}
         assert formats["draft.fc"] == {"int4-g32": 1}
         prepared = prepare(pair)
-        tables = [prepared.target.lm_head, prepared.draft.lm_head]
+        tables = [target_of(prepared).lm_head, head_of(prepared).lm_head]
         assert tables[0] is tables[1] and isinstance(tables[0], PackedInt4Linear | nn.Linear)
 
 
@@ -129,43 +130,28 @@ def test_a_head_with_its_own_table_keeps_that(tmp_path: Path) -> None:
     eagle_config = {"eagle_aux_hidden_state_layer_ids": TAPS}
     config = safeailab_config(shape, eagle_config=eagle_config)
     head = write_head(tmp_path / "head", head_tensors(shape), config)
-    pair = load((nn.Module(), save(model_of("llama"), tmp_path / "target"), head), "int8")
-    assert isinstance(pair.draft.lm_head, nn.Linear)
-    assert isinstance(pair.target.lm_head, Int4Linear)
+    pair = load_files((None, save(model_of("llama"), tmp_path / "target"), head), "int8")
+    assert isinstance(head_of(pair).lm_head, nn.Linear)
+    assert isinstance(target_of(pair).lm_head, Int4Linear)
 
 
-@pytest.mark.parametrize(
-    ("shared", "kind", "layers", "expected"),
-    [
-        (True, "int8", None, [(1, 0), (1, 0), (1, 0)]),
-        (False, "int4", 3, [(1, 12), (13, 0), (0, 0), (0, 0)]),
-    ],
-    ids=["a head that shares it", "31B"],
-)
-def test_the_graphs_keep_the_contract(
-    tmp_path: Path, shared: bool, kind: str, layers: int | None, expected: list[tuple[int, int]]
-) -> None:
+def test_the_graphs_of_a_head_that_shares_the_table_keep_the_contract(tmp_path: Path) -> None:
     """A prompt's last row and every row of a step read it with the kernel for few rows."""
-    places = save(model_of("llama"), tmp_path / "target"), head_without_tables(tmp_path / "head")
-    name, form, *found = (
-        ("auto", "auto", *places) if shared else ("gemma4-31b", "dummy", None, None)
-    )
-    programs = run_check(
-        ExportSpec(
-            target_model=name,
-            target_dir=found[0],
-            draft_dir=found[1],
-            load_format=form,
-            dummy_layers=layers,
-            table_quant=kind,
-            max_seq_len=128,
-            max_prefill=72,
-        )
-    )
-    assert [int4_calls(program) for program in programs.values()] == expected
+    target_dir = save(model_of("llama"), tmp_path / "target")
+    spec = ExportSpec(
+        target_model="auto", target_dir=target_dir,
+        draft_dir=head_without_tables(tmp_path / "head"), table_quant="int8", max_seq_len=128,
+        max_prefill=72,
+    )  # fmt: skip
+    assert [int4_calls(program) for program in run_check(spec).values()] == 3 * [(1, 0)]
 
 
-def test_what_it_cannot_mean_is_refused(tmp_path: Path) -> None:
+def test_the_graphs_of_the_31b_keep_the_contract() -> None:
+    programs = run_check(short_dummy("gemma4-31b", dummy_layers=3, table_quant="int4"))
+    assert list(map(int4_calls, programs.values())) == [(1, 12), (13, 0), (0, 0), (0, 0)]
+
+
+def test_unsupported_tables_and_combinations_are_refused(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(export_cli.main, ["--target-model", "x", "--table-quant", "int2"])
     assert wrong.exit_code == 2 and "int8" in wrong.output
     both = ["--target-model", "gemma4-tiny", "--table-quant", "int4", "--cpu-weights", "int8"]
@@ -174,17 +160,10 @@ def test_what_it_cannot_mean_is_refused(tmp_path: Path) -> None:
     assert "--cpu-weights int8 makes the output table INT8 already" in refused.output
     target = save(model_of("llama", hidden=40), tmp_path / "target")
     with pytest.raises(SettingError, match="--table-quant int2: must be one of none, int8, int4"):
-        resolve_checkpoints(ExportSpec(target_model="auto", target_dir=target, table_quant="int2"))
-    checkpoints = resolve_checkpoints(
-        ExportSpec(target_model="auto", target_dir=target, table_quant="int8")
-    )
-    pair = load_pair(
-        resolve_checkpoints(ExportSpec(target_model="gemma4-tiny")),
-        torch.float32,
-        CacheSpec(64, torch.float32),
-    )
-    quantise_table(pair.pair.target, nn.Module(), "int8")
+        ExportSpec(table_quant="int2")  # type: ignore[arg-type]  # not a Quant
+    tiny = load(ExportSpec(target_model="gemma4-tiny")).pair
+    quantise_table(tiny.target, nn.Module(), "int8")
     with pytest.raises(UnsupportedError, match="--table-quant int4: the checkpoint's output table"):
-        quantise_table(pair.pair.target, nn.Module(), "int4")
+        quantise_table(tiny.target, nn.Module(), "int4")
     with pytest.raises(UnsupportedError, match=r"output table has 40 columns, no multiple of 32"):
-        load_pair(checkpoints, torch.float32, CacheSpec(64, torch.float32))
+        load(ExportSpec(target_model="auto", target_dir=target, table_quant="int8"))

@@ -19,6 +19,7 @@ from eagle_aot.export.lowering.backend import (
     multiprocessors,
     untried,
 )
+from eagle_aot.export.spec import Backend
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_a_missing_compiler_is_named(
     name: str,
     value: object,
     message: str,
-    requested: str,
+    requested: Backend,
 ) -> None:
     monkeypatch.setattr(module, name, value)
     with pytest.raises(UnsupportedError, match=f"{message}: install it, or use --backend xnnpack"):
@@ -74,7 +75,7 @@ def test_a_missing_compiler_is_named(
 @pytest.mark.parametrize("requested", ["auto", "cuda"])
 @pytest.mark.parametrize("capability", [(7, 5), (8, 7), (12, 1)])
 def test_unsupported_compute_capabilities_are_refused(
-    monkeypatch: pytest.MonkeyPatch, requested: str, capability: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, requested: Backend, capability: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     refused = re.escape("{}.{}".format(*capability))

@@ -1,4 +1,4 @@
-"""What reaches the CUDA backend's compiler, and what Inductor makes of it before it writes code.
+"""The input of the CUDA backend's compiler, and Inductor's graph before it writes code.
 
 The compiler itself needs a GPU.
 """
@@ -25,13 +25,14 @@ if not find_spec("triton"):
 
 from executorch.backends.cuda.cuda_backend import CudaBackend
 from torch._inductor import compile_fx, config
+from torch._inductor.fx_passes.post_grad import post_grad_passes
 
 from eagle_aot.export.lowering.cuda import WriteInPlace, compile_specs, lower
 from eagle_aot.export.lowering.patches import forget_last_trace
 from eagle_aot.triton_kernels.copy_rows import copy_rows
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from support.kernels.h100 import analyse_for_h100
+from support.kernels.compiled import analyse_for_h100
 from support.kernels.norm_rope_cases import Case
 
 
@@ -114,6 +115,7 @@ def test_each_method_is_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_compiled_method_is_released() -> None:
     graph, _ = aot_export_module(Scaled(), (torch.ones(4),), trace_joint=False)
+    assert isinstance(graph, GraphModule)
     graph.meta["clone"] = clone = torch.ones(4)
     reference = weakref.ref(clone)
     del graph, clone
@@ -206,10 +208,9 @@ def last_graph(program: ExportedProgram, monkeypatch: pytest.MonkeyPatch) -> Gra
     """Return the graph that the compiler writes code for."""
     analyse_for_h100(monkeypatch)
     graphs: list[Graph] = []
-    passes = compile_fx.post_grad_passes
 
     def last_passes(module: GraphModule, inference: bool) -> None:
-        passes(module, inference)
+        post_grad_passes(module, inference)
         graphs.append(module.graph)
         raise InterruptedError("the rest needs a GPU")
 

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import sympy
+import sympy  # type: ignore[import-untyped]  # it has no types
 import torch
 from torch import Tensor, nn
 
@@ -42,7 +42,7 @@ from eagle_aot.triton_kernels.int4_gemm.op import int4_large_m, int4_small_m
 from eagle_aot.triton_kernels.norm_rope_store import norm_rope_store
 from eagle_aot.triton_kernels.residual_norm import residual_norm
 from eagle_aot.triton_kernels.sdpa_splitk import sdpa_splitk
-from support.kernels.h100 import analyse_for_h100
+from support.kernels.compiled import analyse_for_h100
 from support.kernels.int4_cases import Case, tensors
 from support.kernels.norm_rope_cases import Case as NormRopeCase
 from support.kernels.residual_cases import Case as ResidualCase
@@ -297,7 +297,7 @@ def linked(convert: Callable[..., str], directory: Path) -> subprocess.Completed
     binary = directory / "same.cubin"
     binary.write_bytes(b"code of both")
     of_both = [convert(str(binary), name, "ld", "objcopy") for name in KERNELS]
-    command = ["g++", "-shared", "-o", directory / "linked.so", *of_both]
+    command = ["g++", "-shared", "-o", str(directory / "linked.so"), *of_both]
     return subprocess.run(command, capture_output=True, text=True)
 
 

@@ -39,7 +39,7 @@ import support
 from eagle_aot.artifact import COPY_ROWS, PROGRAM, WEIGHTS, Stage
 from eagle_aot.common.errors import ExportError
 from eagle_aot.common.progress import Progress
-from eagle_aot.export import ExportSpec, resolve_checkpoints
+from eagle_aot.export import resolve_checkpoints
 from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.lowering import cuda, parallel
 from eagle_aot.export.lowering.parallel import Compiled, Job, Pickler, load_job, save_job
@@ -48,6 +48,7 @@ from eagle_aot.export.pair import Pair
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.int4.linear import PackedModule
+from support.pairs import dummy, head_of
 from support.small_lowering import (
     LENGTHS,
     PID,
@@ -237,8 +238,7 @@ def test_kernels_are_timed_by_one_process_at_a_time(
 @pytest.fixture
 def pair() -> Pair:
     """A pair as methods are traced from it: random, packed, one layer for each tap of the head."""
-    spec = ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=3)
-    checkpoints = resolve_checkpoints(spec)
+    checkpoints = resolve_checkpoints(dummy(dummy_layers=3))
     sizes = CacheSpec(POSITIONS, torch.bfloat16, sequences=2, on_host=True)
     return pack_int4(load_pair(checkpoints, torch.bfloat16, sizes).pair, 132)
 
@@ -272,7 +272,7 @@ def test_a_saved_pair_is_the_same(pair: Pair, tmp_path: Path) -> None:
             values, kind, requires_grad = before[name]
             assert torch.equal(tensor, values) and type(tensor) is kind, name
             assert tensor.requires_grad == requires_grad, name
-        assert either.draft.embed_tokens.weight is either.target.embed_weight
+        assert head_of(either).embed_tokens.weight is either.target.embed_weight
     assert str(loaded) == str(pair)
 
 

@@ -1,7 +1,7 @@
 """Copies of models: the same tensors, other modules."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eagle_aot.export.prepare.int4 import dequantize_int4
 from eagle_aot.export.prepare.modules import clone_modules, consume
@@ -9,13 +9,17 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.int4 import Int4Linear
 
 
-def shared() -> nn.Module:
-    """One linear in two places, an empty place, and a buffer."""
-    linear = nn.Linear(2, 2)
-    model = nn.Sequential(linear, nn.ModuleDict({"again": linear}))
-    model.register_module("nothing", None)
-    model.register_buffer("cache", torch.zeros(3))
-    return model
+class Shared(nn.Module):
+    """One linear under two names, a name without a module, and a buffer."""
+
+    cache: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.part = nn.ModuleDict({"again": self.linear})
+        self.register_module("nothing", None)
+        self.register_buffer("cache", torch.zeros(3))
 
 
 def tensors(model: nn.Module) -> list[tuple[str, int]]:
@@ -24,18 +28,18 @@ def tensors(model: nn.Module) -> list[tuple[str, int]]:
 
 
 def test_a_clone_shares_tensors_and_not_modules() -> None:
-    model = shared()
+    model = Shared()
     clone = clone_modules(model)
     assert tensors(clone) == tensors(model)
-    assert clone[0] is clone[1]["again"] and clone[0] is not model[0]
-    clone[1]["again"] = nn.Identity()
+    assert clone.linear is clone.part["again"] and clone.linear is not model.linear
+    clone.part["again"] = nn.Identity()
     clone.cache = torch.ones(3)
-    assert isinstance(model[1]["again"], nn.Linear) and not model.cache.any()
+    assert isinstance(model.part["again"], nn.Linear) and not model.cache.any()
 
 
 def test_a_consumed_model_has_no_children() -> None:
-    model = shared()
-    before, part = tensors(model), model[1]
+    model = Shared()
+    before, part = tensors(model), model.part
     assert tensors(consume(model)) == before
     assert not list(model.children()) and isinstance(part["again"], nn.Linear)
 

@@ -1,9 +1,7 @@
-"""A whole target's INT4 weights, packed."""
+"""Packing a target's INT4 weights changes no output and consumes the target."""
 
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
 
 import pytest
 import torch
@@ -11,132 +9,160 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from eagle_aot.common.errors import UnsupportedError
-from eagle_aot.export import ExportSpec, resolve_checkpoints
-from eagle_aot.export.loading.load import load_pair
 from eagle_aot.export.prepare.int4 import pack_int4
-from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.export.spec import Backend
+from eagle_aot.targets import TapTarget, llama, load_target, qwen3
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
-from eagle_aot.targets.decoder.weights import replace_linear
+from eagle_aot.targets.decoder.layer import ResidualLayer
+from eagle_aot.targets.decoder.norms import RMSNorm
+from eagle_aot.targets.decoder.weights import fill_dummy, replace_linear
 from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.linear import PackedModule
 from eagle_aot.targets.int4.weight import random_int4
+from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig
+from eagle_aot.targets.pre_norm.model import PreNormDecoder
 from support.gemma_oracle import run_in_chunks
+from support.pairs import dummy, load, tiny_graphs
 
-TAPS = [1, 3, 6]
+LAYERS = 6
 
 
-@pytest.fixture
-def target() -> TapTarget:
-    """The shipped target as a CUDA export loads it."""
-    target = load_target("gemma4-tiny", max_seq_len=64, dtype=torch.bfloat16)
-    target.set_eagle_tap_layers(TAPS)
+def shipped(dtype: torch.dtype = torch.bfloat16) -> Gemma4Target:
+    target = load_target("gemma4-tiny", max_seq_len=64, dtype=dtype)
+    assert isinstance(target, Gemma4Target)
+    target.set_eagle_tap_layers([1, 3, 6])
     return target
 
 
-def module(target: TapTarget) -> nn.Module:
-    return cast(nn.Module, target)
+@pytest.fixture
+def target() -> Gemma4Target:
+    """The shipped target as a CUDA export loads it."""
+    return shipped()
 
 
-def packed_target(target: TapTarget) -> TapTarget:
-    """For which `target` is given up."""
-    return cast(TapTarget, pack_int4(module(target), 132))
+def random_target(published: PreNormConfig) -> PreNormDecoder:
+    """Make a small target with random INT4 weights."""
+    torch.manual_seed(0)
+    config = replace(
+        published, vocab_size=96, hidden_size=64, intermediate_size=96, layer_types=(FULL,) * 3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+    )  # fmt: skip
+    target = PreNormDecoder(config, torch.bfloat16, CacheSpec(64, torch.bfloat16))
+    fill_dummy(target, 32, torch.bfloat16)
+    for norm in (m for m in target.modules() if isinstance(m, RMSNorm)):
+        assert norm.weight is not None
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+    target.set_eagle_tap_layers([0, 1, 2, 3])
+    return target.eval()
 
 
+@torch.no_grad()
 def outputs(target: TapTarget) -> tuple[Tensor, Tensor]:
-    """Of a prompt, rows that are verified, and single ones."""
-    tokens = torch.arange(3, 43)[None]
+    """Run a prompt, rows that are verified, and single rows: logits [40, V], taps [n, 40, H]."""
     target.reset_cache()
-    return run_in_chunks(target, tokens, [20, 8, 5, 1])
+    return run_in_chunks(target, torch.arange(3, 43)[None], [20, 8, 5, 1])
 
 
-def test_a_packed_target_computes_what_it_did(target: TapTarget) -> None:
-    expected = outputs(target)
-    target = packed_target(target)
-    kinds = [type(m).__name__ for m in module(target).modules() if isinstance(m, PackedModule)]
-    assert sorted(set(kinds)) == ["PackedGatedInt4", "PackedInt4Linear", "PackedProjections"]
-    assert len(kinds) == 4 * 6
+def assert_same_outputs(target: TapTarget, expected: tuple[Tensor, Tensor]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(outputs(target), expected, strict=True))
 
 
-def test_no_linear_outlives_its_packing(target: TapTarget) -> None:
-    linears = [m for m in module(target).modules() if isinstance(m, Int4Linear)]
+def packed_modules(model: nn.Module) -> dict[str, PackedModule]:
+    return {n: m for n, m in model.named_modules() if isinstance(m, PackedModule)}
+
+
+@pytest.mark.parametrize("name", ["gemma4", "qwen3", "llama"])
+def test_a_packed_target_has_the_same_outputs(name: str) -> None:
+    target = (
+        shipped()
+        if name == "gemma4"
+        else random_target(qwen3.QWEN3_0_6B if name == "qwen3" else llama.LLAMA_3_1_8B)
+    )
+    expected, layers = outputs(target), target.num_hidden_layers
+    target = pack_int4(target, 132)
+    kinds = [type(module).__name__ for module in packed_modules(target).values()]
+    assert kinds.count("PackedProjections") == kinds.count("PackedGatedInt4") == layers
+    assert kinds.count("PackedInt4Linear") == 2 * layers
+    assert not any(isinstance(m, Int4Linear) for m in target.modules())
+    assert_same_outputs(target, expected)
+
+
+def test_no_linear_outlives_its_packing(target: Gemma4Target) -> None:
+    linears = [m for m in target.modules() if isinstance(m, Int4Linear)]
     gone = [weakref.ref(tensor) for linear in linears for tensor in linear.buffers()]
     assert len(gone) == 3 * 41
     del linears
-    target = packed_target(target)
+    target = pack_int4(target, 132)
     assert not any(tensor() is not None for tensor in gone)
-    names = set(module(target).state_dict())
+    names = set(target.state_dict())
     assert not any(name.endswith((".qdata", ".scale", ".zero_point")) for name in names)
 
 
-def test_packing_a_packed_target_changes_nothing(target: TapTarget) -> None:
-    once = packed_target(target)
-    before = [(n, type(m)) for n, m in module(once).named_modules()], dict(state(once))
-    twice = packed_target(once)
-    assert [(n, type(m)) for n, m in module(twice).named_modules()] == before[0]
-    assert all(tensor is before[1][name] for name, tensor in state(twice))
+def test_packing_a_packed_target_changes_nothing(target: Gemma4Target) -> None:
+    once = pack_int4(target, 132)
+    kinds, state = [(n, type(m)) for n, m in once.named_modules()], tensors(once)
+    twice = pack_int4(once, 132)
+    assert [(n, type(m)) for n, m in twice.named_modules()] == kinds
+    assert all(tensor is state[name] for name, tensor in tensors(twice).items())
 
 
-def state(target: TapTarget) -> Iterator[tuple[str, Tensor]]:
-    yield from module(target).named_parameters()
-    yield from module(target).named_buffers()
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
-def test_packing_consumes_the_target_and_leaves_its_layers(target: TapTarget) -> None:
-    layer = module(target).get_submodule("layers.0.mlp")
+def test_packing_consumes_the_target_and_leaves_its_layers(target: Gemma4Target) -> None:
+    layer = target.get_submodule("layers.0.mlp")
     before = dict(layer.named_modules())
-    packed = packed_target(target)
-    assert not list(module(target).children()) and list(module(packed).children())
+    packed = pack_int4(target, 132)
+    assert not list(target.children()) and list(packed.children())
     assert dict(layer.named_modules()) == before
     assert isinstance(layer.down_proj, Int4Linear)
 
 
-def test_packing_keeps_the_names_of_other_modules(target: TapTarget) -> None:
-    def others() -> set[str]:
-        int4 = (Int4Linear, PackedModule)
-        owners = dict(module(target).named_modules())
-        names = module(target).state_dict()
-        return {n for n in names if not isinstance(owners[n.rpartition(".")[0]], int4)}
-
-    before = others()
-    target = packed_target(target)
-    assert others() == before
+def test_packing_keeps_the_names_of_other_modules(target: Gemma4Target) -> None:
+    before = other_names(target)
+    assert other_names(pack_int4(target, 132)) == before
 
 
-def test_a_layer_that_is_partly_dense_is_packed_one_by_one(target: TapTarget) -> None:
-    expected = outputs(target)
-    name = "layers.0.self_attn.k_proj"
-    linear = module(target).get_submodule(name)
+def other_names(model: nn.Module) -> set[str]:
+    """Return the names of the tensors that are not of INT4 weights."""
+    owners = dict(model.named_modules())
+    names = model.state_dict()
+    int4 = (Int4Linear, PackedModule)
+    return {n for n in names if not isinstance(owners[n.rpartition(".")[0]], int4)}
+
+
+@pytest.mark.parametrize("name", ["layers.0.self_attn.k_proj", "layers.2.self_attn.o_proj"])
+def test_a_dense_linear_among_int4_ones_stays_dense(target: Gemma4Target, name: str) -> None:
+    """Then its neighbours are packed one by one, and the end of a branch is added whole."""
+    linear = target.get_submodule(name)
     assert isinstance(linear, Int4Linear)
-    replace_linear(module(target), name, linear.dense())
-    target = packed_target(target)
-    layer = module(target).get_submodule("layers.0.self_attn")
-    assert isinstance(layer.q_proj, PackedInt4Linear) and isinstance(layer.k_proj, nn.Linear)
-    assert all(torch.equal(a, b) for a, b in zip(outputs(target), expected, strict=True))
+    replace_linear(target, name, linear.dense())
+    expected = outputs(target)
+    target = pack_int4(target, 132)
+    assert isinstance(target.get_submodule(name), nn.Linear)
+    if name.endswith("k_proj"):
+        assert isinstance(target.get_submodule(name.replace("k_", "q_")), PackedInt4Linear)
+    assert_same_outputs(target, expected)
 
 
-def test_an_output_table_can_be_packed_and_read(target: TapTarget) -> None:
+def test_an_output_table_can_be_packed_and_read(target: Gemma4Target) -> None:
     """Heads may share it, densely."""
-    assert isinstance(target, Gemma4Target)
     target.config = replace(target.config, tie_word_embeddings=False)
     target.lm_head = Int4Linear(random_int4(1024, 256, 32, torch.bfloat16), torch.bfloat16)
     table, expected = target.lm_head_weight, outputs(target)
     target = pack_int4(target, 132)
-    assert isinstance(target, Gemma4Target)
     assert isinstance(target.lm_head, PackedInt4Linear)
     assert torch.equal(target.lm_head_weight, table)
-    assert all(torch.equal(a, b) for a, b in zip(outputs(target), expected, strict=True))
+    assert_same_outputs(target, expected)
 
 
 def test_weights_without_values_are_packed_without_values() -> None:
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", load_format="dummy"))
     with FakeTensorMode(allow_non_fake_inputs=True):
-        pair = load_pair(checkpoints, torch.bfloat16, CacheSpec(64, torch.bfloat16)).pair
-        pair = pack_int4(pair, 132)
-    packed = [m for m in pair.modules() if isinstance(m, PackedModule)]
-    assert len(packed) == 4 * 6
-    assert all(isinstance(weight, FakeTensor) for m in packed for weight in m.parameters())
+        packed = packed_modules(pack_int4(load(dummy(), torch.bfloat16).pair, 132))
+    assert len(packed) == 4 * LAYERS
+    assert all(isinstance(weight, FakeTensor) for m in packed.values() for weight in m.parameters())
 
 
 @pytest.mark.parametrize(
@@ -153,11 +179,30 @@ def test_a_weight_that_no_kernel_reads_is_named_before_anything_is_changed(
     group: int | None, message: str
 ) -> None:
     dtype = torch.float32 if group is None else torch.bfloat16
-    target = module(load_target("gemma4-tiny", max_seq_len=64, dtype=dtype))
+    target = shipped(dtype)
     if group is not None:
         weight = random_int4(1024, 256, group, dtype)
         replace_linear(target, "layers.2.mlp.up_proj", Int4Linear(weight, dtype))
     with pytest.raises(UnsupportedError, match=message) as failure:
         pack_int4(target, 132)
     assert "\n" not in str(failure.value)
-    assert not any(isinstance(m, PackedModule) for m in target.modules())
+    assert not packed_modules(target)
+
+
+@pytest.mark.parametrize(("backend", "joins"), [("cuda", 2 * LAYERS), ("xnnpack", 0)])
+def test_each_residual_branch_is_one_operator_on_a_gpu(backend: Backend, joins: int) -> None:
+    operator = torch.ops.eagle_aot.residual_norm.default
+    counts = {
+        method: [node.target for node in program.graph.nodes].count(operator)
+        for method, program in tiny_graphs(backend).items()
+    }
+    assert {counts.pop(method) for method in ("prefill", "target_verify")} == {joins}
+    assert set(counts.values()) == {0}
+
+
+def test_only_packed_branch_ends_return_parts(target: Gemma4Target) -> None:
+    assert len([m for m in target.modules() if isinstance(m, ResidualLayer)]) == LAYERS
+    packed = packed_modules(pack_int4(target, 132))
+    in_parts = {n for n, m in packed.items() if isinstance(m, PackedInt4Linear) and m.returns_parts}
+    ends = {n for n in packed if n.endswith(("self_attn.o_proj", "mlp.down_proj"))}
+    assert in_parts == ends and len(ends) == 2 * LAYERS

@@ -1,4 +1,4 @@
-"""What a manifest says of an export's decisions, read back from real graphs."""
+"""The decisions of an export in its manifest, compared with real graphs."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 
 from eagle_aot.artifact import METHODS
 from eagle_aot.common.errors import CheckpointError
-from eagle_aot.export import ExportSpec, Pair, load_pair, resolve_checkpoints, run_check
+from eagle_aot.export import ExportSpec, Pair, run_check
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
 from eagle_aot.export.publish.describe import (
@@ -19,33 +19,19 @@ from eagle_aot.export.publish.describe import (
     describe_constants,
     describe_decisions,
 )
-from eagle_aot.targets.decoder.kv_cache import CacheSpec
+from support.pairs import dummy, head_of, load, short_dummy
 
 LAYERS = 3  # of a dummy, all sliding
 
 
 @pytest.fixture(scope="module")
 def cuda() -> dict[str, Any]:
-    """Of a dummy for CUDA, on whatever machine."""
-    checkpoints = resolve_checkpoints(
-        ExportSpec(
-            target_model="gemma4-tiny", load_format="dummy", dummy_layers=LAYERS, draft_quant="int8"
-        )
-    )
+    """The decisions for a dummy for CUDA, which any machine can trace."""
     programs = run_check(
-        ExportSpec(
-            target_model="gemma4-tiny",
-            load_format="dummy",
-            dummy_layers=LAYERS,
-            draft_quant="int8",
-            backend="cuda",
-            attention="splitk",
-            max_seq_len=128,
-            max_prefill=72,
-        )
+        short_dummy(dummy_layers=LAYERS, draft_quant="int8", backend="cuda", attention="splitk")
     )
     with FakeTensorMode():
-        loaded = load_pair(checkpoints, torch.bfloat16, CacheSpec(128, torch.bfloat16))
+        loaded = load(dummy(dummy_layers=LAYERS, draft_quant="int8"), torch.bfloat16, 128)
         methods = method_specs(loaded.pair, method_lengths(72, 128, 64), splits_keys=True)
     found = describe_decisions(loaded, "cuda", methods, programs, loaded.pair.target.sequences)
     stored: dict[str, Any] = json.loads(json.dumps(found))
@@ -53,21 +39,19 @@ def cuda() -> dict[str, Any]:
 
 
 def test_taps_and_options_come_with_their_reasons() -> None:
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
-    loaded = load_pair(checkpoints, torch.float32, CacheSpec(64, torch.float32))
+    loaded = load(ExportSpec(target_model="gemma4-tiny"))
     found = loaded.reading
     assert found["taps"]["value"] == [2, 4, 5]
     assert "names boundaries" in found["taps"]["source"]
     assert found["layout"]["value"] == "vLLM speculators"
     assert found["flags"]["final_norm"] == {"value": True, "source": "norm.weight is there"}
     flags = {name: flag["value"] for name, flag in found["flags"].items()}
-    told = found["head"] | flags | {"tap_layers": (2, 4, 5)}
-    assert told == asdict(loaded.pair.draft.config)
+    recorded = found["head"] | flags | {"tap_layers": (2, 4, 5)}
+    assert recorded == asdict(head_of(loaded.pair).config)
 
 
-def test_taps_of_the_command_line_are_told_as_such() -> None:
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", tap_layers=(1, 2, 3)))
-    taps = load_pair(checkpoints, torch.float32, CacheSpec(64, torch.float32)).reading["taps"]
+def test_taps_of_the_command_line_are_recorded_with_their_source() -> None:
+    taps = load(ExportSpec(target_model="gemma4-tiny", tap_layers=(1, 2, 3))).reading["taps"]
     assert taps == {"value": [1, 2, 3], "source": "named by --tap-layers"}
 
 
@@ -76,12 +60,11 @@ def test_a_dummy_has_no_checkpoint_to_give_reasons(cuda: dict[str, Any]) -> None
     assert cuda["taps"] == {"value": [0, 1, 2], "source": "a dummy taps where public heads do"}
 
 
-def test_quantised_linears_are_told_from_dense_ones(cuda: dict[str, Any]) -> None:
+def test_linears_are_recorded_by_format(cuda: dict[str, Any]) -> None:
     linears = cuda["linears"]
     assert linears["target.layers.*.mlp.gate_proj"] == {"int4-g32": LAYERS}
     assert linears["draft.fc"] == linears["draft.layers.*.mlp.down_proj"] == {"int8-g32": 1}
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", draft_quant="none"))
-    plain = load_pair(checkpoints, torch.float32, CacheSpec(64, torch.float32)).linears
+    plain = load(ExportSpec(target_model="gemma4-tiny", draft_quant="none")).linears
     assert plain["draft.fc"] == plain["draft.lm_head"] == {"dense": 1}
 
 
@@ -103,14 +86,11 @@ def test_kernels_are_those_of_the_graphs(cuda: dict[str, Any]) -> None:
     assert (prompt["window"], prompt["row_tile"], prompt["calls"]) == (64, 128, LAYERS)
 
 
-def test_caches_are_told_by_sequence_and_owner() -> None:
+def test_caches_are_recorded_by_sequence_and_owner() -> None:
     """Of two sequences; keys and values of two heads of 64 in bfloat16, a ring in the target's
     layers, all 128 positions and room for a step in the head's."""
-    checkpoints = resolve_checkpoints(
-        ExportSpec(target_model="gemma4-tiny", load_format="dummy", dummy_layers=LAYERS)
-    )
     with FakeTensorMode():
-        pair = load_pair(checkpoints, torch.bfloat16, CacheSpec(128, torch.bfloat16, 2)).pair
+        pair = load(dummy(dummy_layers=LAYERS), torch.bfloat16, 128, sequences=2).pair
         methods = method_specs(pair, method_lengths(72, 128, 64, 2))
     slot = 2 * 2 * 64 * 2
     found = cache_bytes(methods, 2)

@@ -5,13 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from eagle_aot.artifact import ARTIFACT_FILES
 from eagle_aot.common.errors import ExportError
-from eagle_aot.export.publish import output_dir
 from eagle_aot.export.publish.output_dir import appearing, check_disk, check_output_dir
 
 
@@ -122,7 +122,7 @@ def test_an_unwritable_parent_is_refused_before_the_export(
     def refuse(**arguments: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(output_dir.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(ExportError, match="artifact: cannot be written: Permission denied: choose"):
         check_output_dir(tmp_path / "deep" / "artifact")
 

@@ -13,6 +13,7 @@ from support.checkpoint_edits import Tensors, edit_tensors
 from support.golden_cases import GOLDEN, golden_case
 from support.heads.assistants import assistant_pair
 from support.heads.dflash import CASE, copied_head, dflash_pair
+from support.pairs import target_of
 
 CPU = torch.device("cpu")
 ASSISTANT = GOLDEN / "mtp" / "two_layers"
@@ -30,7 +31,7 @@ ASSISTANT_PROMPTS = prompts("mtp/two_layers", range(40, 65, 3))
 
 def judged(pair: Pair, token_ids: list[list[int]]) -> Verdict:
     texts = target_texts(pair.target, pair.draft.tap_layers, token_ids, (), CPU)
-    assert pair.target.tap_layers == pair.draft.tap_layers
+    assert target_of(pair).tap_layers == pair.draft.tap_layers
     return rank(HEADS[pair.draft.kind].readings(pair), texts, pair.target.vocab_size)
 
 

@@ -1,4 +1,4 @@
-"""The self-test as part of a command."""
+"""The self-test in `eagle-inspect draft` and in an export."""
 
 import json
 from pathlib import Path
@@ -8,22 +8,25 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from msgspec.structs import replace
 from torch import nn
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import ExportError, PromptError, SettingError
 from eagle_aot.common.progress import Progress
-from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
+from eagle_aot.export import ExportSpec
 from eagle_aot.export.inspect_cli import main
 from eagle_aot.export.loading import provenance
 from eagle_aot.export.pipeline import run_self_test
 from eagle_aot.export.self_test import run as module
 from eagle_aot.export.self_test.run import moved, pairing_record
-from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.files.artifact import write_artifact
 from support.heads.faulty import FAULTS, write_faulty_head
+from support.pairs import dummy, head_of, load, target_of
 from support.refusals import refuses
 
+TINY_SPEC = ExportSpec(target_model="gemma4-tiny")
+XNNPACK = ExportSpec(backend="xnnpack")
 TINY = ["--target-model", "gemma4-tiny", "--backend", "xnnpack", "--self-test"]
 
 
@@ -38,15 +41,12 @@ def test_inspect_fails_with_a_warning(tmp_path: Path) -> None:
 
 def test_an_export_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = write_faulty_head(FAULTS[0], tmp_path / "head")
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny", draft_dir=head))
-    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
-    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
+    loaded = load(replace(TINY_SPEC, draft_dir=head), positions=128)
+    found = pairing_record(loaded, XNNPACK, Progress())
     assert found is not None and found["verdict"] == "other reading"
     assert "WARNING: self-test: another reading" in capsys.readouterr().err
-    assert loaded.pair.target.tap_layers == (1, 3, 4)
-    assert (
-        pairing_record(loaded, ExportSpec(backend="xnnpack", no_self_test=True), Progress()) is None
-    )
+    assert target_of(loaded.pair).tap_layers == (1, 3, 4)
+    assert pairing_record(loaded, replace(XNNPACK, no_self_test=True), Progress()) is None
 
 
 def test_the_manifest_records_the_readings(tiny_artifact: Path, int4_head_artifact: Path) -> None:
@@ -57,20 +57,17 @@ def test_the_manifest_records_the_readings(tiny_artifact: Path, int4_head_artifa
 
 
 def test_random_weights_are_not_tested() -> None:
-    verdict = run_self_test(
-        ExportSpec(target_model="gemma4-31b", load_format="dummy", backend="xnnpack")
-    )
+    verdict = run_self_test(dummy("gemma4-31b", backend="xnnpack"))
     assert (verdict.kind, verdict.is_warning) == ("unknown", False)
     assert "its weights are random" in verdict.to_json()["message"]
 
 
 def test_a_large_target_is_tested_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
-    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
+    loaded = load(TINY_SPEC, positions=128)
     weights = module.count_weights(loaded.pair.target)
     assert 5e6 < weights < 6.3e6  # of 6.3 M parameters, norms and the like left out
     monkeypatch.setattr(module, "LARGE", weights - 1)
-    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
+    found = pairing_record(loaded, XNNPACK, Progress())
     assert found and found["verdict"] == "unknown" and "--self-test" in found["message"]
 
 
@@ -92,11 +89,8 @@ def test_unfit_prompts_are_refused(lines: list[object], message: str, tmp_path: 
 def test_few_tokens_are_too_few_to_judge_by(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"token_ids": [2, 3, 4, 5]}) + "\n")
-    verdict = run_self_test(
-        ExportSpec(
-            target_model="gemma4-tiny", backend="xnnpack", max_seq_len=128, self_test_prompts=path
-        )
-    )
+    spec = replace(TINY_SPEC, backend="xnnpack", max_seq_len=128, self_test_prompts=path)
+    verdict = run_self_test(spec)
     assert verdict.kind == "unknown" and "too few to tell" in verdict.message
 
 
@@ -104,19 +98,17 @@ def test_a_context_with_room_for_few_tokens_gives_a_manifest_that_reads_back(
     tmp_path: Path,
 ) -> None:
     """One block of positions has no standard error: NaN is no JSON."""
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
-    loaded = load_pair(checkpoints, torch.float32, CacheSpec(42, torch.float32))
-    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
+    loaded = load(TINY_SPEC, positions=42)
+    found = pairing_record(loaded, XNNPACK, Progress())
     assert found and found["verdict"] == "unknown" and "too few to tell" in found["message"]
     write_artifact(tmp_path, self_test=found)
     assert Manifest.read(tmp_path).self_test == found
 
 
 def test_a_head_that_overflows_drafts_by_chance() -> None:
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
-    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
-    loaded.pair.draft.norm.weight.data.fill_(float("inf"))
-    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
+    loaded = load(TINY_SPEC, positions=128)
+    head_of(loaded.pair).get_parameter("norm.weight").data.fill_(float("inf"))
+    found = pairing_record(loaded, XNNPACK, Progress())
     assert found and found["verdict"] == "chance"
     json.dumps(found, allow_nan=False)
 
@@ -132,9 +124,8 @@ def test_an_export_goes_through_with_a_tokenizer_that_does_not_fit(
 
     tokenizer = SimpleNamespace(encode=encode)
     monkeypatch.setattr(provenance, "convert_tokenizer", lambda directory: tokenizer)
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
-    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
-    found = pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
+    loaded = load(TINY_SPEC, positions=128)
+    found = pairing_record(loaded, XNNPACK, Progress())
     assert found and found["verdict"] == "unknown" and "its tokenizer gives" in found["message"]
 
 
@@ -145,12 +136,13 @@ def test_prompts_without_the_self_test_are_wrong_usage() -> None:
 
 def test_target_without_a_head_is_refused() -> None:
     with pytest.raises(SettingError, match="gemma4-tiny has none here: eagle-check --self-test"):
-        run_self_test(ExportSpec(target_model="gemma4-tiny", drafter="ngram"))
+        run_self_test(replace(TINY_SPEC, drafter="ngram"))
 
 
 def test_a_moved_model_gets_its_own_tensors_back() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    model[1].weight = nn.Parameter(model[0].weight.detach())  # one memory, two parameters
+    linears = nn.Linear(4, 4), nn.Linear(4, 4)
+    linears[1].weight = nn.Parameter(linears[0].weight.detach())  # one memory, two parameters
+    model = nn.Sequential(*linears)
     before = dict(model.named_parameters())
     with pytest.raises(KeyError), moved(model, torch.device("meta")):
         assert all(parameter.is_meta for parameter in model.parameters())
@@ -180,21 +172,16 @@ def self_test_failing_with(
     def fail(*inputs: object, **options: object) -> None:
         raise error
 
-    checkpoints = resolve_checkpoints(ExportSpec(target_model="gemma4-tiny"))
-    loaded = load_pair(checkpoints, torch.float32, CacheSpec(128, torch.float32))
+    loaded = load(TINY_SPEC, positions=128)
     monkeypatch.setattr(type(loaded.pair.target), "forward_logits_taps", fail)
-    return pairing_record(loaded, ExportSpec(backend="xnnpack"), Progress())
+    return pairing_record(loaded, XNNPACK, Progress())
 
 
 def test_a_random_pair_of_another_family_does_not_match(qwen3_pair: tuple[Path, Path]) -> None:
     """With a window of 16, shorter than every prompt."""
-    verdict = run_self_test(
-        ExportSpec(
-            target_model="auto",
-            target_dir=qwen3_pair[0],
-            draft_dir=qwen3_pair[1],
-            backend="xnnpack",
-            max_seq_len=192,
-        )
-    )
+    spec = ExportSpec(
+        target_model="auto", target_dir=qwen3_pair[0], draft_dir=qwen3_pair[1],
+        backend="xnnpack", max_seq_len=192,
+    )  # fmt: skip
+    verdict = run_self_test(spec)
     assert verdict.kind == "chance" and verdict.chosen

@@ -89,8 +89,10 @@ class SlowHead:
         self.table = target["lm_head.weight"].double()
 
     def logits(self, taps: Tensor, bonus: int, rows: int, masks: list[Tensor]) -> Tensor:
-        """Of the masks behind a text of S slots: taps [S, n * Ht] -> [rows - 1, V]; `masks` bool
-        [rows, S + rows] of each layer are true where a row sees."""
+        """Return logits [rows - 1, V] of masks after a text of S slots, from taps [S, n * Ht].
+
+        `masks` bool [rows, S + rows] of each layer are true where a row sees.
+        """
         slots = len(taps)
         features = self._norm(taps.double() @ self.tensors["fc.weight"].T, "hidden_norm")
         ids = torch.full((rows,), 319)

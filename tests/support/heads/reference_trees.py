@@ -13,7 +13,7 @@ from support.gemma_oracle import oracle_states
 from support.heads.reference import ReferenceHead
 
 Path = tuple[int, ...]
-"""Tokens behind the bonus token."""
+"""Tokens after the bonus token."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class ReferenceText:
         return int(logits[-1].argmax())
 
     def likely(self, shape: Shape) -> set[Path]:
-        """The best of all that the best at each depth are gone on to."""
+        """Return the best paths; at each depth only the best ones are continued."""
         score: dict[Path, float] = {}
         newest: dict[Path, float] = {(): 0.0}
         for _ in range(shape.depth):
@@ -65,7 +65,7 @@ class ReferenceText:
         return set(found.values()) - {()}
 
     def children(self, path: Path) -> list[tuple[int, float]]:
-        """All tokens that the head knows behind a path, with their log probabilities."""
+        """Return all tokens of the head after a path, with their log probabilities."""
         following = [*self.text[1:], *path]
         features = self.features[:-1]  # of the slots that are committed
         for _ in path:

@@ -1,7 +1,10 @@
-"""Kernels as a launch compiles them for a GPU, on machines without one."""
+"""Analysing kernels, and compiling them as a launch does, for GPUs on machines without one."""
 
-from collections.abc import Callable
+import re
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +13,52 @@ import torch
 from torch import Tensor
 
 from eagle_aot.triton_kernels import device
+
+
+class H100Driver:
+    """The part of a driver that Triton needs to compile."""
+
+    def get_current_target(self) -> object:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+
+def analyse_for_h100(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton take this machine for one with an H100; skip if triton is not installed."""
+    triton = pytest.importorskip("triton", reason="triton is not installed")
+    monkeypatch.setattr(triton.runtime.driver, "_active", H100Driver())
+
+
+def ptx_for_h100(
+    kernel: Any, kinds: Mapping[str, str], constants: Mapping[str, Any], options: dict[str, Any]
+) -> str:
+    """Compile a kernel to PTX; arguments have the types `kinds`, all others are constants.
+
+    Skips if triton is not installed.
+    """
+    triton = pytest.importorskip("triton", reason="triton is not installed")
+    names = kernel.arg_names
+    source = triton.compiler.ASTSource(
+        fn=kernel,
+        signature={name: kinds.get(name, "constexpr") for name in names},
+        constexprs={name: constants[name] for name in names if name in constants},
+    )
+    target = H100Driver().get_current_target()
+    return str(triton.compile(source, target=target, options=options).asm["ptx"])
+
+
+def local_memory(cubin: bytes, directory: Path) -> int:
+    """Return the bytes per thread of local memory, to which registers are spilled."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    binary = directory / "kernel.cubin"
+    binary.write_bytes(cubin)
+    command = [str(tool), "--dump-resource-usage", str(binary)]
+    usage = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return sum(int(size) for size in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
+
 
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 KINDS = {
@@ -33,16 +82,20 @@ class Launch:
     constants: dict[str, Any]
     options: dict[str, Any]
 
-    def compiled(self, capability: tuple[int, int]) -> Any:
-        """Compile the kernel for a GPU of that compute capability."""
+    def compiled(self, capability: tuple[int, int], **sizes: str) -> Any:
+        """Compile the kernel for a GPU of that compute capability.
+
+        `sizes` are types of arguments, in place of int32; one of type "constexpr" is 1.
+        """
         import triton
 
         names = self.kernel.arg_names
-        kinds = {name: _kind(value) for name, value in self.arguments.items()}
+        kinds = {name: _kind(value) for name, value in self.arguments.items()} | sizes
+        ones = {name: 1 for name, kind in sizes.items() if kind == "constexpr"}
         source = triton.compiler.ASTSource(
             fn=self.kernel,
             signature={name: kinds.get(name, "constexpr") for name in names},
-            constexprs=self.constants,
+            constexprs=self.constants | ones,
             attrs={
                 (index,): [["tt.divisibility", 16]]
                 for index, name in enumerate(names)
@@ -89,3 +142,38 @@ def launches(
 
 def _kind(value: object) -> str:
     return KINDS[value.dtype] if isinstance(value, Tensor) else "i32"
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return a tensor of this shape that has no data."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def int4_weight(group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return codes, scales and zero points of a weight [43008, 5376]."""
+    blocks = 2 if group == 128 else 1
+    scales = empty(336, 42 // blocks, 128 * blocks * 128 // group)
+    return empty(336, 42, 4096, dtype=torch.int16), scales, scales
+
+
+def rows_attention(
+    kernel: ModuleType, heads: int = 9, kv_heads: int = 3, dim: int = 64, window: int = 0
+) -> None:
+    """Launch the attention of eight rows, by default for SmolLM2's heads."""
+    caches = empty(kv_heads, 1, 4096, dim)
+    rows = (empty(1, 8, dtype=torch.int64), empty(1, dtype=torch.int64))
+    tail = empty(1, 8, 16, dtype=torch.int64)
+    kernel.launch(empty(1, 8, heads, dim), caches, caches, *rows, tail, 1.0, window, 2 * window)
+
+
+def prompt_attention(
+    kernel: ModuleType, heads: int = 32, kv_heads: int = 4, dim: int = 512, window: int = 0,
+    images: bool = False,
+) -> None:  # fmt: skip
+    """Launch the attention of a prompt, by default for the full layers of Gemma 4 31B."""
+    caches, positions = empty(kv_heads, 1, 4096, dim), empty(512, dtype=torch.int64)
+    layer = 1.0, window, 2 * window
+    sequence, last = empty(1, dtype=torch.int64), positions if images else None
+    kernel.launch(
+        empty(1, 512, heads, dim), caches, caches, positions, sequence, *layer, None, last
+    )

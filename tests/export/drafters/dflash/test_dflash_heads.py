@@ -1,4 +1,4 @@
-"""DFlash heads against numbers that z-lab's own code computed, and against the formulas."""
+"""DFlash heads compared with recorded results of z-lab's code, and with the formulas."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ WINDOW = 16
 
 @torch.no_grad()
 def block(draft: DFlashDraft, target: TapTarget, rows: int = 6, chunk: int = 40) -> Tensor:
-    """Logits of a block behind the case's prompt, whose features are stored in chunks."""
+    """Return the logits of a block after the case's prompt, whose features are stored in chunks."""
     length = len(TOKENS)
     for start in range(0, length, chunk):
         places = torch.arange(start, min(start + chunk, length))
@@ -34,7 +34,7 @@ def block(draft: DFlashDraft, target: TapTarget, rows: int = 6, chunk: int = 40)
 
 
 @pytest.mark.parametrize("chunk", [40, 16])
-def test_a_block_is_the_reference_implementations(chunk: int) -> None:
+def test_a_block_has_the_logits_of_the_reference_implementation(chunk: int) -> None:
     _, target, draft = dflash_pair()
     logits = block(draft, target, chunk=chunk)
     assert (logits - NUMBERS["expected.block_logits"]).abs().max() < TOLERANCE
@@ -43,13 +43,13 @@ def test_a_block_is_the_reference_implementations(chunk: int) -> None:
     assert draft.embed_tokens.weight.data_ptr() == target.embed_weight.data_ptr()
 
 
-def test_so_it_is_as_speculators_stores_it(tmp_path: Path) -> None:
+def test_a_head_stored_by_speculators_has_the_same_logits(tmp_path: Path) -> None:
     _, target, draft = dflash_pair(as_speculators(tmp_path))
     assert draft.tap_layers == (2, 4, 5)
     assert (block(draft, target) - NUMBERS["expected.block_logits"]).abs().max() < TOLERANCE
 
 
-def test_in_fewer_bits_it_drafts_the_same_and_shares_its_tables() -> None:
+def test_a_head_in_int8_drafts_the_same_tokens_and_shares_its_tables() -> None:
     _, target, draft = dflash_pair()
     quantise_draft(draft, target, "int8")
     assert [m for m in draft.modules() if isinstance(m, torch.nn.Linear)] == [draft.lm_head]
@@ -58,7 +58,7 @@ def test_in_fewer_bits_it_drafts_the_same_and_shares_its_tables() -> None:
     assert 0 < (logits - wanted).abs().max() < 0.1
 
 
-def test_a_reduced_vocabulary_is_a_part_of_it(tmp_path: Path) -> None:
+def test_a_reduced_vocabulary_has_the_logits_of_its_tokens(tmp_path: Path) -> None:
     ids = [*range(300, 20, -3), 5]
     _, target, draft = dflash_pair(as_speculators(tmp_path, ids))
     assert draft.target_ids.tolist() == ids
@@ -69,7 +69,7 @@ def test_a_reduced_vocabulary_is_a_part_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("rows", [6, 16])
 def test_sliding_layers_see_their_window(rows: int, causal: bool, tmp_path: Path) -> None:
-    """And of a block what is before a row, or all of it."""
+    """Within the block a row sees the rows before it, or all rows."""
     own = {"mask_token_id": 319, "target_layer_ids": [1, 3, 4], "causal": causal}
     kinds = ["sliding_attention", "full_attention"]
     changes = {"layer_types": kinds, "sliding_window": WINDOW, "block_size": rows}

@@ -1,4 +1,4 @@
-"""`eagle-inspect draft`: what was understood, and by what."""
+"""`eagle-inspect draft`: the facts of a head, and the source of each."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,6 @@ from click.testing import CliRunner, Result
 from eagle_aot.export import cli
 from eagle_aot.export.inspect_cli import main
 from eagle_aot.targets.registry import TINY_DIR
-from support.gemma_oracle import random_gemma, save_text_layout
 from support.heads.files import (
     HeadShape,
     head_tensors,
@@ -18,7 +17,7 @@ from support.heads.files import (
     write_head,
     write_speculators,
 )
-from support.heads.layouts import IDS, TRAINERS, Writer, specforge
+from support.heads.layouts import TRAINERS, Writer, specforge
 from support.refusals import refuses
 
 SHAPE = HeadShape()
@@ -36,13 +35,7 @@ def described(directory: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(result.output)
 
 
-@pytest.fixture(scope="module")
-def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target of 4 layers, 32 wide, with 96 tokens."""
-    return save_text_layout(random_gemma(), tmp_path_factory.mktemp("gemma"))
-
-
-def test_the_shipped_head_beside_its_target() -> None:
+def test_shipped_head_is_described_with_its_target() -> None:
     found = described(TINY_HEAD, "--target-model", "gemma4-tiny")
     assert found["layout"]["value"] == "vLLM speculators"
     assert found["taps"]["value"] == [2, 4, 5]
@@ -61,7 +54,7 @@ def test_the_shipped_head_beside_its_target() -> None:
     assert found["chain_len"] == 4
 
 
-def test_the_shipped_head_alone_in_words() -> None:
+def test_shipped_head_is_described_without_its_target() -> None:
     lines = describe(TINY_HEAD).output.splitlines()
     assert lines[0].split(maxsplit=1) == ["drafter", "eagle3"]
     assert lines[1].split(maxsplit=1) == [
@@ -87,7 +80,7 @@ def test_every_layout_is_described_without_a_target(
         assert "--target-dir or --target-model" in found["taps"]["source"]
 
 
-def test_a_head_that_shares_and_has_a_flag_of_another_meaning(tmp_path: Path) -> None:
+def test_shared_tables_and_a_flag_of_another_meaning_are_described(tmp_path: Path) -> None:
     found = described(specforge(tmp_path, SHAPE, head_tensors(SHAPE)))
     assert found["tables"]["embed_tokens.weight"] == "the target's"
     assert found["options"]["norm_output"] == {
@@ -124,12 +117,8 @@ def test_default_taps_say_where_they_come_from(tmp_path: Path, gemma: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [
-        ({IDS: [3, 4, 9]}, (), "may be boundaries or layer outputs"),
-        ({IDS: [2, 4, 9], "eagle_config": {IDS: [2, 5, 9]}}, (), "with --tap-layers a,b,c"),
-        ({IDS: [2, 4]}, (), "2 tap layers, but fc takes 3 taps: name the boundaries with --tap"),
         ({}, ("--tap-layers", "2,1,3"), "--tap-layers [2, 1, 3]: expected distinct, ascending"),
         ({}, ("--tap-layers", "1,2"), "2 tap layers, but fc takes 3 taps"),
-        ({"vocab_size": 97}, (), "embed_tokens.weight is [96, 32], config.json says [97, 32]"),
         ({}, ("--target-model", "nothing"), "unknown target 'nothing'"),
         ({}, ("--target-model", "gemma4-tiny"), "its hidden size is 256, the head was made for 32"),
         ({"architectures": ["DFlashDraftModel"]}, (), "target_layer_ids: None is not a list"),
@@ -141,7 +130,7 @@ def test_default_taps_say_where_they_come_from(tmp_path: Path, gemma: Path) -> N
         ({"pard_token": 7}, (), "a P-EAGLE head"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(
+def test_unreadable_heads_are_refused_in_one_line(
     tmp_path: Path, changes: dict[str, Any], arguments: tuple[str, ...], message: str
 ) -> None:
     config = safeailab_config(SHAPE, **changes)
@@ -153,13 +142,6 @@ def test_taps_beyond_the_target_are_refused(tmp_path: Path, gemma: Path) -> None
     directory = write_speculators(tmp_path, SHAPE)
     arguments = ("--target-dir", str(gemma), "--tap-layers", "1,2,5")
     refuses(describe(directory, *arguments), "tap layers [1, 2, 5] must lie in [0, 4]")
-
-
-def test_a_missing_tensor_is_found_without_reading_any(tmp_path: Path) -> None:
-    tensors = head_tensors(SHAPE)
-    del tensors["layers.0.mlp.up_proj.weight"]
-    directory = write_head(tmp_path, tensors, safeailab_config(SHAPE))
-    refuses(describe(directory), "'layers.0.mlp.up_proj.weight' is missing")
 
 
 def test_tap_layers_that_are_no_numbers_are_wrong_usage(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from eagle_aot.common.self_test import MAX_NEW_TOKENS, PROMPTS
 from eagle_aot.common.tokenizer import read_tokenizer
@@ -31,7 +32,9 @@ STORIES = 20
 @pytest.fixture(scope="module")
 def target() -> TapTarget:
     """Its weights dense, as in XNNPACK's programs: taken from INT4 once, not for every token."""
-    return dequantize_int4(load_target("gemma4-tiny", 256))
+    target = load_target("gemma4-tiny", 256)
+    assert isinstance(target, nn.Module)
+    return dequantize_int4(target)
 
 
 def texts_of(target: TapTarget, prompts: list[str]) -> list[TargetText]:

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.export import load_draft
@@ -45,6 +45,9 @@ def shapes(draw: st.DrawFn) -> HeadShape:
 @torch.no_grad()
 @settings(max_examples=40, deadline=None)
 @given(shape=shapes())
+@example(HeadShape())
+@example(HeadShape(fc_norm=True, target_hidden=24, num_taps=4, norm_output=True))
+@example(HeadShape(num_layers=3, qk_norm=True, biases=True, norm_before_residual=True))
 def test_any_head_computes_what_the_formulas_say(shape: HeadShape) -> None:
     generator = torch.Generator().manual_seed(shape.seed)
     width = shape.num_taps * shape.target_hidden
@@ -59,8 +62,9 @@ def test_any_head_computes_what_the_formulas_say(shape: HeadShape) -> None:
     wanted = (fused, *reference.run(embedding, fused))
     feature = draft.fuse(taps)
     found = (feature, *draft.forward_cached(draft.embed(tokens), feature, torch.arange(SLOTS)))
+    assert found[1].dtype == torch.float32
     for value, expected in zip(found, wanted, strict=True):
-        assert relative_error(value[0], expected) < 1e-4
+        assert relative_error(value[0], expected) < 1e-5
 
 
 @settings(max_examples=40, deadline=None)
@@ -73,6 +77,9 @@ def test_any_head_is_read_as_it_was_written(shape: HeadShape) -> None:
     assert (config.num_taps, config.num_layers) == (shape.num_taps, shape.num_layers)
     assert (config.num_heads, config.num_kv_heads) == (shape.heads, shape.kv_heads)
     assert (config.head_dim, config.draft_vocab_size) == (shape.head_dim, shape.draft_vocab)
+    assert (config.vocab_size, config.intermediate_size) == (shape.vocab, shape.inner)
+    assert (config.rope_theta, config.hidden_act) == (shape.rope_theta, "silu")
+    assert config.tap_layers == tuple(range(shape.num_taps)) and config.default_chain_len == 5
     for flag in FLAGS:
         assert getattr(config, flag) is getattr(shape, flag)
     biases = (config.attention_bias, config.output_bias, config.mlp_bias, config.fc_bias)

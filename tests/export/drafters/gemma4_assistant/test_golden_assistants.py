@@ -1,4 +1,4 @@
-"""Assistants against numbers that transformers computed."""
+"""Gemma 4 assistants compared with recorded results of transformers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ Chain = list[tuple[int, Tensor, Tensor]]
 def chain(
     draft: Gemma4Assistant, target: Gemma4Target, bonus: Tensor, state: Tensor, position: int
 ) -> Chain:
-    """Five drafts behind the key at a position: token, logits [V] and state [Bt] of each."""
+    """Draft five tokens after a position: token, logits [V] and state [Bt] of each."""
     positions = torch.tensor([[position]])
     step = Step(positions, torch.zeros(1, dtype=torch.int64), chain_tail(positions))
     token, state, found = bonus.view(1, 1), state.view(1, 1, -1), []
@@ -43,7 +43,7 @@ def chain(
 
 @pytest.mark.parametrize("name", ["dense_k_eq_v", "two_layers"])
 @torch.no_grad()
-def test_a_chain_behind_our_own_target(name: str) -> None:
+def test_a_chain_after_our_own_target_matches_transformers(name: str) -> None:
     directory, case = golden_case(f"mtp/{name}")
     _, target, draft = assistant_pair(directory)
     tokens = case["input.tokens"].unsqueeze(0)
@@ -62,7 +62,7 @@ def test_a_chain_behind_our_own_target(name: str) -> None:
 
 
 @torch.no_grad()
-def test_so_it_is_in_fewer_bits() -> None:
+def test_an_assistant_in_int8_drafts_the_same_tokens() -> None:
     """All its linears; the target stays what it is."""
     directory, case = golden_case("mtp/dense_k_eq_v")
     _, target, draft = assistant_pair(directory)
@@ -79,8 +79,8 @@ def test_so_it_is_in_fewer_bits() -> None:
 
 
 @torch.no_grad()
-def test_a_chain_that_scores_chosen_clusters_alone() -> None:
-    """Behind keys and values of the case: its target shares some among layers."""
+def test_a_chain_that_scores_only_chosen_clusters_matches_transformers() -> None:
+    """After keys and values of the case, whose target shares some among layers."""
     directory, case = golden_case("mtp/shared_kv_centroids")
     files = read_files(HeadCheckpoint(directory / "assistant"))
     target = filled_target(directory, case, files.config.text.sliding_window)

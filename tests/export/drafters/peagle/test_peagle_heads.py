@@ -1,4 +1,4 @@
-"""P-EAGLE heads: how their files are read, what masks are handed, and what is refused."""
+"""P-EAGLE heads: reading their files, drafting with masks, and errors."""
 
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from eagle_aot.export.drafters.peagle import kind
 from eagle_aot.export.drafters.registry import HEADS, kind_of_checkpoint
 from eagle_aot.export.loading.quantise import quantise_draft
 from eagle_aot.export.self_test.text import TargetText
-from eagle_aot.targets import TapTarget, load_target
+from eagle_aot.targets import TapTarget
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import chain_step
 from support.checkpoint_edits import edit_tensors
-from support.gemma_oracle import VOCAB, random_gemma, save_text_layout
+from support.gemma_oracle import VOCAB
 from support.heads.files import HeadShape, Tensors
 from support.heads.peagle import MASK_TOKEN, peagle_tensors, write_flat_peagle, write_peagle
 from support.heads.reference import ReferenceHead
@@ -30,11 +30,6 @@ SHAPES = [
     HeadShape(vocab=VOCAB, fc_norm=True, norm_before_residual=True, qk_norm=True),
 ]
 COMMITTED, MASKS = 9, 6
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TapTarget:
-    return load_target(save_text_layout(random_gemma(), tmp_path_factory.mktemp("target")), 64)
 
 
 def loaded(directory: Path, target: TapTarget) -> ParallelDraft:
@@ -53,7 +48,7 @@ def text_of(shape: HeadShape) -> TargetText:
 
 @torch.no_grad()
 def drafted(draft: ParallelDraft, text: TargetText, committed: int = COMMITTED) -> Tensor:
-    """Logits [1 + MASKS, Vd] behind so many slots: of the last, and of masks in one forward."""
+    """Return logits [1 + MASKS, Vd] of the last committed slot, and of masks in one forward."""
     features = draft.fuse(text.taps(draft.tap_layers))[:, :committed]
     step = chain_step(torch.arange(committed))
     first, _ = draft.run(*draft.unmasked(text.tokens[:, 1 : committed + 1], features), step)
@@ -66,7 +61,7 @@ def drafted(draft: ParallelDraft, text: TargetText, committed: int = COMMITTED) 
 
 @pytest.mark.parametrize("write", [write_peagle, write_flat_peagle])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_masks_are_the_formulas(
+def test_drafts_of_masks_match_the_formulas(
     write: Any, shape: HeadShape, target: TapTarget, tmp_path: Path
 ) -> None:
     draft, text = loaded(write(tmp_path, shape), target), text_of(shape)
@@ -92,7 +87,7 @@ def test_the_self_test_scores_what_drafting_gives(target: TapTarget, tmp_path: P
     assert "halves swapped" in names and not [name for name in names if "feedback" in name]
 
 
-def test_in_fewer_bits_it_drafts_nearly_the_same(target: TapTarget, tmp_path: Path) -> None:
+def test_a_head_in_int8_has_nearly_the_same_logits(target: TapTarget, tmp_path: Path) -> None:
     draft, text = loaded(write_peagle(tmp_path, SHAPES[0]), target), text_of(SHAPES[0])
     before, mask = drafted(draft, text), draft.mask_feature.clone()
     quantise_draft(draft, target, "int8")
@@ -113,7 +108,7 @@ def test_in_fewer_bits_it_drafts_nearly_the_same(target: TapTarget, tmp_path: Pa
         ({"eagle_config": {"parallel_draft_step": 3}}, {}, UnsupportedError, "layers of its own"),
     ],
 )  # fmt: skip
-def test_what_is_unclear_is_refused(
+def test_unclear_files_are_refused(
     changes: dict[str, Any], tensors: dict[str, Tensor | None], error: type[EagleError],
     message: str, tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -133,7 +128,7 @@ def change(stored: Tensors, changes: dict[str, Tensor | None]) -> None:
             stored[name] = tensor
 
 
-def test_each_kind_refuses_the_others_files_by_name(target: TapTarget, tmp_path: Path) -> None:
+def test_eagle3_refuses_a_peagle_head_by_name(target: TapTarget, tmp_path: Path) -> None:
     head = HeadCheckpoint(write_flat_peagle(tmp_path, SHAPES[0]))
     with pytest.raises(UnsupportedError, match="a P-EAGLE head, which drafts in parallel"):
         eagle3.load(head, target, torch.float32, CacheSpec(64, torch.float32), None)

@@ -1,4 +1,4 @@
-"""Options that only some trainers write."""
+"""Options of a head that only some trainers write."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,13 @@ import torch
 from eagle_aot.common.errors import CheckpointError
 from eagle_aot.export import load_draft
 from support.golden_cases import relative_error
-from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
+from support.heads.files import (
+    HeadShape,
+    head_tensors,
+    safeailab_config,
+    speculators_config,
+    write_head,
+)
 from support.heads.layouts import modelopt_config
 from support.heads.reference import ReferenceHead
 
@@ -77,3 +83,17 @@ def test_biases_of_q_k_and_v_need_none_of_o(tmp_path: Path) -> None:
     tensors = {n: t for n, t in head_tensors(shape).items() if "o_proj.bias" not in n}
     draft = load_draft(write_head(tmp_path, tensors, safeailab_config(shape)))
     assert draft.config.attention_bias and not draft.config.output_bias
+
+
+@pytest.mark.parametrize("layout", ["speculators", "nemo", "flat"])
+def test_feedback_after_the_norm_is_read_from_a_head_with_a_norm_per_tap(
+    tmp_path: Path, layout: str
+) -> None:
+    shape = HeadShape(fc_norm=True, norm_output=True)
+    config = safeailab_config(shape, norm_output=True, fc_norm=True)
+    if layout == "speculators":
+        config = speculators_config(shape, [2, 18, 33])
+    elif layout == "nemo":
+        config["architectures"] = ["LlamaEagle3DraftModel"]
+    draft = load_draft(write_head(tmp_path, head_tensors(shape), config))
+    assert draft.config.fc_norm and draft.config.norm_output and len(draft.fc_norm) == 3

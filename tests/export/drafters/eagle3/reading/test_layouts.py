@@ -12,19 +12,13 @@ from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.export.drafters.eagle3.reading.geometry import read_geometry
 from eagle_aot.export.drafters.eagle3.reading.layout import read_layout
 from eagle_aot.export.drafters.files import HeadCheckpoint
-from eagle_aot.targets import TapTarget, load_target
-from support.gemma_oracle import random_gemma, save_text_layout
+from eagle_aot.targets import TapTarget
 from support.heads.files import HeadShape, head_tensors
 from support.heads.layouts import DEEP, TRAINERS, Writer, safeailab_shards, speculators, tensors_of
 
 SHAPE = HeadShape()
 TAPS = (0, 1, 3)
 TOKENS = torch.arange(0, 90, 9)[None]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TapTarget:
-    return load_target(save_text_layout(random_gemma(), tmp_path_factory.mktemp("gemma")), 32)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Heads that must not load, and the one line that says why."""
+"""Heads that cannot be loaded, and their errors of one line."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +10,7 @@ import torch
 
 from eagle_aot.common.errors import CheckpointError, PairingError, UnsupportedError
 from eagle_aot.export import load_draft
-from eagle_aot.targets import TapTarget, load_target
-from support.gemma_oracle import random_gemma, save_text_layout
+from eagle_aot.targets import TapTarget
 from support.heads.files import (
     HeadShape,
     Tensors,
@@ -33,11 +32,6 @@ def refused(error: type[Exception], message: str) -> Iterator[None]:
     with pytest.raises(error, match=message) as refusal:
         yield
     assert type(refusal.value) is error and "\n" not in str(refusal.value)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TapTarget:
-    return load_target(save_text_layout(random_gemma(), tmp_path_factory.mktemp("gemma")), 32)
 
 
 def test_two_spellings_of_one_tensor_are_refused(tmp_path: Path) -> None:
@@ -135,7 +129,7 @@ def test_a_flat_config_that_contradicts_its_tensors_or_our_math_is_refused(
         load_draft(flat_head(tmp_path, **changes))
 
 
-def add(name: str, *shape: int) -> Callable[[Tensors], None]:
+def add(name: str, *shape: int) -> Callable[[Tensors], object]:
     return lambda tensors: tensors.update({name: torch.ones(shape)})
 
 
@@ -143,7 +137,7 @@ def spoil(name: str) -> Callable[[Tensors], None]:
     return lambda tensors: tensors[name].view(-1)[-1:].fill_(torch.nan)
 
 
-def drop(name: str) -> Callable[[Tensors], None]:
+def drop(name: str) -> Callable[[Tensors], object]:
     return lambda tensors: tensors.__delitem__(name)
 
 
@@ -174,7 +168,7 @@ def drop(name: str) -> Callable[[Tensors], None]:
     ],
 )
 def test_tensors_that_are_not_an_eagle_3_head_are_refused(
-    tmp_path: Path, change: Callable[[Tensors], None], error: type, message: str
+    tmp_path: Path, change: Callable[[Tensors], object], error: type, message: str
 ) -> None:
     tensors = head_tensors(SHAPE)
     change(tensors)
@@ -242,7 +236,7 @@ def test_a_mask_confirms_a_map_of_the_first_tokens(tmp_path: Path) -> None:
 
 
 class Touch:
-    """Unpickled carelessly, it leaves a file behind."""
+    """A pickle that writes a file when its code is executed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -44,7 +44,7 @@ def test_ids_of_a_speculators_file_are_boundaries(ids: list[int]) -> None:
     assert choose(SPECULATORS | {KEY: None}) == choose(SPECULATORS) == ()
 
 
-def test_a_speculators_file_that_starts_at_1_comes_with_a_word_of_caution() -> None:
+def test_a_speculators_file_that_starts_at_1_is_reported_with_a_warning() -> None:
     section = ConfigSection(SPECULATORS | {KEY: [1, 46, 90]}, Path("config.json"))
     assert choose_tap_layers(section, 94).reason.endswith("which is --tap-layers 2,47,91)")
 
@@ -61,7 +61,7 @@ def test_a_speculators_file_that_starts_at_1_comes_with_a_word_of_caution() -> N
         ([1, 46, 90], None, (2, 47, 91)),
     ],
 )
-def test_ids_of_a_flat_file_are_told_apart_by_where_they_start_and_end(
+def test_first_and_last_id_of_a_flat_file_decide_what_ids_mean(
     ids: list[int], layers: int | None, taps: tuple[int, ...], nested: bool
 ) -> None:
     section: dict[str, Any] = {KEY: ids}

@@ -1,14 +1,20 @@
-"""A pair whose linears and tables are quantised for XNNPACK, before any program is made of it."""
+"""Weights of pairs quantised for XNNPACK: their codes, and what they compute."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.export import ExportSpec, Pair, load_draft, run_check
 from eagle_aot.export.prepare.cpu_weights import dequantize_for_eager, quantize_for_cpu
 from eagle_aot.export.prepare.quantized_modules import (
+    GROUP,
     DynamicLinear,
     Int8Table,
     QuantizedWeight,
@@ -17,6 +23,7 @@ from eagle_aot.export.prepare.quantized_modules import (
 )
 from eagle_aot.targets import TARGETS, load_target
 from eagle_aot.targets.int4 import Int4Linear
+from support.pairs import dummy
 
 TOKENS, POSITIONS = torch.tensor([[5, 90, 7, 301]]), torch.arange(4)
 
@@ -59,20 +66,21 @@ def linears(pair: nn.Module) -> list[tuple[str, DynamicLinear]]:
 
 def test_a_tied_table_is_quantised_once(pair: Pair) -> None:
     light = quantize_for_cpu(pair, "int4")
-    tables = [light.target.embed_tokens, light.draft.embed_tokens, light.target.lm_head]
-    assert isinstance(tables[0], Int8Table)
-    assert isinstance(tables[2], DynamicLinear)
-    assert len({table.weight_codes.data_ptr() for table in tables}) == 1
+    names = ["target.embed_tokens", "draft.embed_tokens", "target.lm_head"]
+    tables = [light.get_submodule(name) for name in names]
+    assert [type(table) for table in tables] == [Int8Table, Int8Table, DynamicLinear]
+    assert len({table.get_parameter("weight_codes").data_ptr() for table in tables}) == 1
 
 
 @pytest.mark.parametrize("quantise", [int8_by_rows, int4_by_groups])
 @torch.no_grad()
-def test_a_linear_multiplies_rounded_rows_with_a_rounded_weight(quantise: object) -> None:
+def test_a_linear_multiplies_rounded_rows_with_a_rounded_weight(
+    quantise: Callable[[Tensor], QuantizedWeight],
+) -> None:
     """Rows are rounded each by itself, to 256 steps between its least and its largest value."""
-    assert callable(quantise)
     torch.manual_seed(0)
     weight, bias = torch.randn(24, 64), torch.randn(24)
-    codes: QuantizedWeight = quantise(weight)
+    codes = quantise(weight)
     x = torch.randn(1, 5, 64) * torch.tensor([1e-3, 1.0, 100.0, 1.0, 7.0]).unsqueeze(-1)
     step = (x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)) / 255
     zero = -128 - (x.amin(-1, keepdim=True) / step).round()
@@ -96,20 +104,66 @@ def test_cpu_weights_are_refused_for_cuda() -> None:
     with pytest.raises(SettingError, match=r"^--cpu-weights int8: is for XNNPACK; leave it out"):
         ExportSpec(backend="cuda", cpu_weights="int8")
     with pytest.raises(SettingError, match=r"^--cpu-weights int3: must be one of"):
-        ExportSpec(cpu_weights="int3")
+        ExportSpec(cpu_weights="int3")  # type: ignore[arg-type]  # not an option
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_a_quantised_dummy_keeps_the_graph_contract(kind: str) -> None:
     """Without a weight ever being materialised."""
-    programs = run_check(
-        ExportSpec(
-            target_model="smollm2-135m",
-            load_format="dummy",
-            dummy_layers=4,
-            backend="xnnpack",
-            cpu_weights=kind,
-            max_seq_len=128,
-        )
+    spec = dummy(
+        "smollm2-135m", dummy_layers=4, backend="xnnpack", cpu_weights=kind, max_seq_len=128
     )
+    programs = run_check(spec)
     assert set(programs) == {"prefill", "target_verify", "draft_decode"}
+
+
+SHAPES = st.tuples(st.integers(1, 300), st.integers(1, 4).map(lambda groups: GROUP * groups))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def random_weight(shape: tuple[int, int], seed: int) -> Tensor:
+    """Rows of very different sizes, some of them zero."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = 10.0 ** torch.randint(-3, 3, (shape[0], 1), generator=generator)
+    zero = torch.rand(shape[0], 1, generator=generator) < 0.1
+    return torch.randn(shape, generator=generator) * sizes * ~zero
+
+
+@settings(deadline=None, max_examples=25)
+@given(shape=SHAPES, seed=SEEDS)
+def test_int8_is_off_by_half_a_step_at_most(shape: tuple[int, int], seed: int) -> None:
+    dense = random_weight(shape, seed)
+    found = int8_by_rows(dense)
+    steps, _ = choose_qparams_affine(
+        dense, MappingType.SYMMETRIC, (1, shape[1]), torch.int8, -127, 127
+    )
+    filled = dense.abs().amax(1) > 0
+    torch.testing.assert_close(found.scale[filled, 0], steps[filled])
+    assert ((found.dense() - dense).abs() <= found.scale * 0.5001).all()
+    assert found.group_size == shape[1]
+
+
+@settings(deadline=None, max_examples=25)
+@given(shape=SHAPES, seed=SEEDS)
+def test_int4_is_no_worse_than_rounding(shape: tuple[int, int], seed: int) -> None:
+    """With a scale that just holds the largest weight, as bfloat16 has it."""
+    dense = random_weight(shape, seed)
+    found = int4_by_groups(dense)
+    assert found.codes.dtype == torch.int8
+    assert -8 <= int(found.codes.min()) <= int(found.codes.max()) <= 7
+    assert torch.equal(found.scale, found.scale.to(torch.bfloat16).float())
+    assert (found.scale > torch.finfo(torch.float32).tiny).all()
+    groups = dense.unflatten(1, (-1, GROUP))
+    holding = torch.maximum(groups.amax(-1) / 7, groups.amin(-1) / -8).clamp(min=1e-30)
+    scale = holding.to(torch.bfloat16).float().unsqueeze(-1)
+    rounded = (groups / scale).round().clamp(-8, 7) * scale
+    worst = (rounded - groups).square().sum(-1)
+    error = (found.dense().unflatten(1, (-1, GROUP)) - groups).square().sum(-1)
+    assert (error <= worst * 1.0001).all()
+
+
+@pytest.mark.parametrize("quantise", [int8_by_rows, int4_by_groups])
+def test_zeros_stay_zeros(quantise: Callable[[Tensor], QuantizedWeight]) -> None:
+    found = quantise(torch.zeros(3, GROUP))
+    assert not found.dense().any()
+    assert found.scale.isfinite().all()

@@ -1,0 +1,85 @@
+"""The methods of every kind of drafter keep the contract of exported graphs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.export import ExportedProgram
+
+from eagle_aot.artifact import DRAFT_DECODE
+from eagle_aot.export import ExportSpec, run_check
+from eagle_aot.export.graph_checks import mutated_buffers
+from eagle_aot.export.graph_checks.nodes import calls, operator_name, used_weights
+from support.gemma_oracle import random_gemma, save_text_layout
+from support.heads.files import HeadShape, head_tensors, safeailab_config, write_head
+from support.pairs import short_dummy
+
+DYNAMIC = {"rope_type": "dynamic", "factor": 3.0}
+YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 16}
+SPLITK, SMALL_M = "eagle_aot::sdpa_splitk", "eagle_aot::int4_small_m"
+
+
+@pytest.mark.parametrize(
+    ("shape", "rope"),
+    [(HeadShape(num_layers=2, qk_norm=True, biases=True), DYNAMIC), (HeadShape(), YARN)],
+    ids=["two layers, dynamic", "yarn"],
+)
+def test_eagle3_head_of_several_layers_or_scaled_rope_writes_its_caches(
+    tmp_path: Path, shape: HeadShape, rope: dict[str, Any]
+) -> None:
+    target = save_text_layout(random_gemma(), tmp_path / "target")
+    config = safeailab_config(shape, rope_parameters=rope, max_position_embeddings=32)
+    head = write_head(tmp_path / "head", head_tensors(shape), config)
+    caches = {"draft.kv_cache.k", "draft.kv_cache.v"}
+    caches |= {f"draft.layers.{i}.kv_cache.{n}" for i in range(1, shape.num_layers) for n in "kv"}
+    spec = ExportSpec(
+        target_model="gemma4-31b", target_dir=target, draft_dir=head, tap_layers=(1, 2, 3),
+        backend="xnnpack", max_seq_len=128, max_prefill=72,
+    )  # fmt: skip
+    assert mutated_buffers(run_check(spec)[DRAFT_DECODE]) == caches
+
+
+def traced(drafter: str) -> dict[str, ExportedProgram]:
+    """Trace a dummy for CUDA, with a head in INT4 and caches for two sequences."""
+    return run_check(short_dummy(drafter=drafter, draft_quant="int4", max_batch_size=2))
+
+
+def operators(program: ExportedProgram) -> set[str | None]:
+    return {operator_name(node) for node in calls(program)}
+
+
+def test_dflash_head_stores_features_and_drafts_a_block() -> None:
+    programs = traced("dflash")
+    assert list(programs) == [
+        "prefill", "target_verify", "dflash_context", "dflash_block", "copy_rows",
+    ]  # fmt: skip
+    block, context = programs["dflash_block"], programs["dflash_context"]
+    assert mutated_buffers(block) == mutated_buffers(context)
+    assert all(name.startswith("draft.layers.") for name in mutated_buffers(block))
+    assert {SPLITK, SMALL_M} <= operators(block)
+    assert SPLITK not in operators(context)
+
+
+def test_assistant_reads_two_caches_of_its_target() -> None:
+    """It reads those of the last sliding and of the last full layer."""
+    programs = traced("gemma4-assistant")
+    assert list(programs) == ["prefill", "target_verify", "mtp_decode", "copy_rows"]
+    drafting = programs["mtp_decode"]
+    read = {f"target.layers.{layer}.self_attn.kv_cache.{part}" for layer in (4, 5) for part in "kv"}
+    caches = {name for name in used_weights(drafting) if "kv_cache" in name}
+    assert caches == mutated_buffers(drafting) == read
+    assert {SPLITK, SMALL_M} <= operators(drafting)
+
+
+def test_peagle_head_writes_its_caches_and_reads_its_mask() -> None:
+    programs = traced("p-eagle")
+    assert set(programs) == {
+        "prefill", "target_verify", "peagle_decode", "draft_prefill", "copy_rows"
+    }  # fmt: skip
+    drafting = programs["peagle_decode"]
+    caches = {"draft.kv_cache.k", "draft.kv_cache.v"}
+    caches |= {f"draft.layers.{layer}.kv_cache.{part}" for layer in (1, 2, 3) for part in "kv"}
+    assert mutated_buffers(drafting) == caches
+    assert "draft.mask_feature" in used_weights(drafting)
+    assert "draft.mask_feature" not in used_weights(programs["draft_prefill"])
+    assert {SPLITK, SMALL_M} <= operators(drafting)

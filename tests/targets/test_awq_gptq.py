@@ -1,0 +1,297 @@
+"""Reading AWQ and GPTQ weights, compared with the formats and with another converter."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eagle_aot.common.errors import CheckpointError, UnsupportedError
+from eagle_aot.targets.config_section import ConfigSection
+from eagle_aot.targets.int4.awq_gptq import check_awq, check_gptq, check_module, read_awq, read_gptq
+from eagle_aot.targets.int4.formats import format_of
+from eagle_aot.targets.int4.weight import Int4Weight
+from support.files.int4 import Rounded, Tensors, awq, dense, gptq, rounded, write_linear
+
+Config = dict[str, Any]
+AWQ: Config = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+GPTQ: Config = {
+    "quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False,
+    "checkpoint_format": "gptq",
+}  # fmt: skip
+INT32 = torch.int32
+V2 = {"checkpoint_format": "gptq_v2"}
+
+
+SPELLINGS = ({"checkpoint_format": "gptq_v2"}, {"format": "gptq_v2"}, {"format": "GPTQ_V2"},
+             {"checkpoint_format": "gptq_v2", "format": "gptq_v2"})  # fmt: skip
+
+
+def read(directory: Path, tensors: Tensors, config: Config) -> Int4Weight:
+    """Write a checkpoint of one linear and read it."""
+    checkpoint = write_linear(directory, tensors, config)
+    return (read_awq if config["quant_method"] == "awq" else read_gptq)(checkpoint, "proj")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    eights=st.integers(1, 5),
+    groups=st.integers(1, 4),
+    group=st.sampled_from([8, 32, 64, 128]),
+    symmetric=st.booleans(),
+    form=st.sampled_from(["awq", "gptq 1", "gptq 2"]),
+    seed=st.integers(0, 2**31),
+)
+def test_read_weights_equal_the_written_values_for_every_shape(
+    eights: int, groups: int, group: int, symmetric: bool, form: str, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    symmetric = symmetric and form != "awq"
+    written = rounded(torch.randn(8 * eights, groups * group) + 0.3, group, symmetric)
+    config = (AWQ if form == "awq" else GPTQ) | {"group_size": group, "sym": symmetric}
+    config |= V2 if form == "gptq 2" else {}
+    tensors = awq(written) if form == "awq" else gptq(written, int(form[-1]))
+    with TemporaryDirectory() as directory:
+        weight = read(Path(directory), tensors, config)
+    assert (weight.shape, weight.group_size) == ((8 * eights, groups * group), group)
+    assert torch.equal(dense(weight), written.dense)
+
+
+def converted(tensors: Tensors) -> Tensor:
+    """Convert an AWQ linear with compressed-tensors and dequantise it there: [N, K]."""
+    named = {f"proj.{name}": t.clone() for name, t in tensors.items()}
+    converted = AutoAWQConverter(group_size=32).process(named)
+    args = QuantizationArgs(num_bits=4, symmetric=False, strategy="group", group_size=32)
+    parts = {name.removeprefix("proj."): tensor for name, tensor in converted.items()}
+    parts["weight_scale"] = parts["weight_scale"].float()
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    return PackedQuantizationCompressor.decompress(parts, scheme)["weight"]
+
+
+def test_read_weights_equal_those_of_compressed_tensors_converter(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tensors = awq(rounded(torch.randn(24, 96) + 0.3, 32))
+    weight = read(tmp_path, tensors, AWQ)
+    assert torch.equal(dense(weight), converted(tensors))
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "tensor", "message"),
+    [
+        (AWQ, "qweight", torch.zeros(64, 2, dtype=torch.int64), "qweight: torch.int64"),
+        (
+            AWQ,
+            "qweight",
+            torch.zeros(64, dtype=INT32),
+            r"qweight: torch.int32 \[64\], not an",
+        ),
+        (AWQ, "qweight", torch.zeros(65, 2, dtype=INT32), r"scales: .* weight \[16, 65\]"),
+        (
+            AWQ,
+            "qzeros",
+            torch.zeros(2, 3, dtype=INT32),
+            r"qzeros: \[2, 3\] for scales \[2, 16\]",
+        ),
+        (AWQ, "qzeros", torch.zeros(2, 2, dtype=torch.int8), "qzeros: torch.int8"),
+        (AWQ, "scales", torch.ones(2, 15), r"scales: .* weight \[16, 64\]"),
+        (AWQ, "scales", torch.ones(16), r"scales: .* weight \[16, 64\]"),
+        (AWQ, "scales", torch.ones(2, 16, dtype=INT32), r"scales: torch.int32"),
+        (AWQ, "scales", torch.full((2, 16), torch.inf), "scales: holds NaN or infinite"),
+        (AWQ, "scales", torch.ones(1, 16), "groups of 64, the config says 32"),
+        (GPTQ, "qweight", torch.zeros(8, 8, dtype=torch.int16), "qweight: torch.int16"),
+        (
+            GPTQ,
+            "qweight",
+            torch.zeros(9, 8, dtype=INT32),
+            r"groups of 36, the config says 32",
+        ),
+        (GPTQ, "qweight", torch.zeros(8, 9, dtype=INT32), r"scales: .* weight \[9, 64\]"),
+        (GPTQ, "qzeros", torch.zeros(1, 1, dtype=INT32), r"qzeros: \[1, 1\]"),
+        (GPTQ, "scales", torch.ones(3, 8), r"scales: .* weight \[8, 64\]"),
+        (GPTQ, "scales", torch.ones(0, 8), r"scales: .* weight \[8, 64\]"),
+        (GPTQ, "g_idx", torch.zeros(63, dtype=INT32), "act-order"),
+    ],
+)
+def test_contradictory_tensors_are_refused(
+    tmp_path: Path, config: Config, name: str, tensor: Tensor, message: str
+) -> None:
+    """Of weights [16, 64] in AWQ and [8, 64] in GPTQ."""
+    if config is AWQ:
+        tensors = awq(rounded(torch.randn(16, 64), 32))
+    else:
+        tensors = gptq(rounded(torch.randn(8, 64), 32), 1)
+    error = UnsupportedError if name == "g_idx" else CheckpointError
+    with pytest.raises(error, match=message):
+        read(tmp_path, tensors | {name: tensor}, config)
+
+
+@pytest.mark.parametrize("name", ["qzeros", "scales"])
+def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
+    tensors = awq(rounded(torch.randn(16, 64), 32))
+    del tensors[name]
+    with pytest.raises(CheckpointError, match=f"tensor 'proj.{name}' is missing"):
+        read(tmp_path, tensors, AWQ)
+
+
+def test_a_nonzero_bias_is_refused(tmp_path: Path) -> None:
+    tensors = awq(rounded(torch.randn(16, 64), 32))
+    read(tmp_path, tensors | {"bias": torch.zeros(16)}, AWQ)
+    with pytest.raises(UnsupportedError, match=r"proj\.bias: biases"):
+        read(tmp_path, tensors | {"bias": torch.ones(16)}, AWQ)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (AWQ | {"bits": 8}, "AWQ with 8 bits"),
+        (AWQ | {"version": "gemv"}, "AWQ version 'gemv'"),
+        (AWQ | {"version": "marlin"}, "AWQ version 'marlin'"),
+        (AWQ | {"zero_point": False}, "AWQ without zero points"),
+        (GPTQ | {"bits": 8}, "GPTQ with 8 bits"),
+        (GPTQ | {"bits": None}, "GPTQ with None bits"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ format 'marlin'"),
+        (GPTQ | {"checkpoint_format": None, "format": "marlin"}, "GPTQ format 'marlin'"),
+    ],
+)
+def test_unsupported_variants_are_refused(config: Config, message: str) -> None:
+    check = check_awq if config["quant_method"] == "awq" else check_gptq
+    with pytest.raises(UnsupportedError, match=message):
+        check(ConfigSection(config, Path("config.json")))
+
+
+def test_published_config_spellings_are_accepted() -> None:
+    for changes in ({}, {"version": "GEMM"}, {"zero_point": True}):
+        check_awq(ConfigSection(AWQ | changes, Path("config.json")))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_zero_point_is_read_from_both_format_versions(tmp_path: Path, version: int) -> None:
+    zeros = torch.arange(16).view(16, 1)
+    written = Rounded(torch.arange(512).view(16, 32) % 16, zeros, torch.ones(16, 1).half())
+    config = GPTQ | (V2 if version == 2 else {})
+    weight = read(tmp_path, gptq(written, version), config)
+    assert weight.zero_point.tolist() == [list(range(16))]
+
+
+def test_symmetric_zero_points_are_stored_as_seven_in_version_one(tmp_path: Path) -> None:
+    tensors = gptq(rounded(torch.randn(8, 32), 32, symmetric=True), 1)
+    assert tensors["qzeros"].tolist() == [[0x77777777]]
+    assert (read(tmp_path, tensors, GPTQ).zero_point == 8).all()
+
+
+def test_a_group_may_span_the_whole_row(tmp_path: Path) -> None:
+    written = rounded(torch.randn(8, 96), 96)
+    checkpoint = write_linear(tmp_path, gptq(written, 1), GPTQ | {"group_size": -1})
+    weight = read_gptq(checkpoint, "proj")
+    assert weight.group_size == 96 and torch.equal(dense(weight), written.dense)
+
+
+def test_quantize_config_json_is_read(tmp_path: Path) -> None:
+    written = rounded(torch.randn(8, 32), 32)
+    checkpoint = write_linear(tmp_path, gptq(written, 2), {})
+    (tmp_path / "quantize_config.json").write_text(
+        '{"bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"}'
+    )
+    assert checkpoint.quantization.text("quant_method") == "gptq"
+    assert torch.equal(dense(read_gptq(checkpoint, "proj")), written.dense)
+
+
+def test_act_order_columns_are_refused_and_a_missing_g_idx_means_in_order(tmp_path: Path) -> None:
+    tensors = gptq(rounded(torch.randn(8, 64), 32), 1)
+    checkpoint = write_linear(
+        tmp_path, tensors | {"g_idx": torch.arange(64, dtype=INT32) % 2}, GPTQ
+    )
+    with pytest.raises(UnsupportedError, match="act-order columns; re-quantise without desc_act"):
+        read_gptq(checkpoint, "proj")
+    read(tmp_path, tensors, GPTQ | {"desc_act": True})
+    del tensors["g_idx"]
+    read(tmp_path, tensors, GPTQ)
+    with pytest.raises(CheckpointError, match="g_idx is missing, the config says desc_act"):
+        read(tmp_path, tensors, GPTQ | {"desc_act": True})
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=str)
+def test_every_spelling_of_the_second_version_is_read(
+    tmp_path: Path, spelling: dict[str, str]
+) -> None:
+    written = rounded(torch.randn(16, 32) + 0.3, 32)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False} | spelling
+    checkpoint = write_linear(tmp_path, gptq(written, 2), config)
+    check_gptq(checkpoint.quantization)
+    assert torch.equal(dense(read_gptq(checkpoint, "proj")), written.dense)
+
+
+@pytest.mark.parametrize(("stored", "named"), [(1, "gptq_v2"), (2, "gptq")])
+def test_zero_points_that_contradict_sym_are_refused(
+    tmp_path: Path, stored: int, named: str
+) -> None:
+    tensors = gptq(rounded(torch.randn(8, 32), 32, symmetric=True), stored)
+    config = GPTQ | {"sym": True, "checkpoint_format": named}
+    checkpoint = write_linear(tmp_path, tensors, config)
+    with pytest.raises(CheckpointError, match=r"proj.qzeros: a zero point of [79] in the format"):
+        read_gptq(checkpoint, "proj")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"dynamic": {"+:.*proj": {"group_size": 16}}},
+        {"dynamic": {r".*other": {"group_size": 64}, r".*proj": {"group_size": 16}}},
+        {"extra_config": {"proj": {"bits": 4, "group_size": 16}}},
+    ],
+    ids=str,
+)
+def test_a_module_may_have_its_own_group_size(tmp_path: Path, own: dict[str, Any]) -> None:
+    written = rounded(torch.randn(8, 64), 16)
+    checkpoint = write_linear(tmp_path, gptq(written, 1), GPTQ | own)
+    weight = read_gptq(checkpoint, "proj")
+    assert weight.group_size == 16 and torch.equal(dense(weight), written.dense)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"dynamic": {".*up_proj": {"bits": 8}}}, {"extra_config": {"mlp.up_proj": {"bits": 8}}}],
+    ids=str,
+)
+def test_a_module_with_other_bits_is_refused_by_name(own: dict[str, Any]) -> None:
+    config = ConfigSection(GPTQ | own, Path("config.json"))
+    check_module(config, "mlp.down_proj")
+    with pytest.raises(UnsupportedError, match=r"config\.json: mlp\.up_proj has 8 bits: only 4"):
+        check_module(config, "mlp.up_proj")
+
+
+@pytest.mark.parametrize("method", ["auto-round", "intel/auto-round"])
+@pytest.mark.parametrize("packing", [None, "auto_round:auto_gptq"])
+def test_gptq_of_auto_round_is_read(tmp_path: Path, method: str, packing: str | None) -> None:
+    written = rounded(torch.randn(8, 32), 32, symmetric=True)
+    config = {"quant_method": method, "bits": 4, "group_size": 32, "sym": True}
+    config |= {} if packing is None else {"packing_format": packing}
+    checkpoint = write_linear(tmp_path, gptq(written, 1), config)
+    layout = format_of(checkpoint)
+    assert layout is not None and torch.equal(dense(layout.read(checkpoint, "proj")), written.dense)
+
+
+def test_awq_of_auto_round_is_read_and_other_packings_are_refused(tmp_path: Path) -> None:
+    written = rounded(torch.randn(8, 32), 32, symmetric=True)
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True}
+    checkpoint = write_linear(
+        tmp_path, awq(written), config | {"packing_format": "auto_round:auto_awq"}
+    )
+    layout = format_of(checkpoint)
+    assert layout is not None and torch.equal(dense(layout.read(checkpoint, "proj")), written.dense)
+    other = write_linear(tmp_path, awq(written), config | {"packing_format": "auto_round:exllama"})
+    with pytest.raises(UnsupportedError, match="packing_format 'auto_round:exllama': known are"):
+        format_of(other)
+
+
+def test_contradicting_spellings_are_refused() -> None:
+    config = ConfigSection(GPTQ | {"format": "gptq_v2"}, Path("config.json"))
+    with pytest.raises(CheckpointError, match="checkpoint_format 'gptq' and format 'gptq_v2'"):
+        check_gptq(config)
