@@ -133,7 +133,7 @@ def add(name: str, *shape: int) -> Callable[[Tensors], object]:
     return lambda tensors: tensors.update({name: torch.ones(shape)})
 
 
-def spoil(name: str) -> Callable[[Tensors], None]:
+def spoil(name: str) -> Callable[[Tensors], object]:
     return lambda tensors: tensors[name].view(-1)[-1:].fill_(torch.nan)
 
 
