@@ -1,35 +1,31 @@
-"""A head is shown prompts by a method of its own, where the artifact has one."""
+"""A head observes prompts by a method of its own, where the artifact has one."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, Constants
+from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL
 from eagle_aot.export import Pair, load_draft
 from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.runtime_runner.decode.acceptance import committed
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
-from eagle_aot.runtime_runner.decode.prefill import Prefill
-from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.targets import load_target
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
 from support.heads.files import HeadShape, write_speculators
-from support.runner.eager_executor import EagerExecutor
+from support.runner import logging_executor
+from support.runner.eager_executor import EagerExecutor, prefilled
 
 PROMPT = 96 + 80 + 3
 """Two chunks of prefill, and three rows of target_verify."""
 
-CONSTANTS = Constants(
-    max_seq_len=256, vocab_size=VOCAB, n_layers=4, min_prefill_chunk=65, max_prefill_chunk=96,
-    sliding_window=8, chain_len=4, max_rows=64, max_batch_size=1, tail=16, flat_slots=352,
-    draft_vocab_size=VOCAB, hidden_size=32, eos_ids=(),
-)  # fmt: skip
+CONSTANTS = replace(logging_executor.CONSTANTS, hidden_size=32)
 
 
 class Logged(EagerExecutor):
-    """Keeps how many rows each call has."""
+    """Keeps the number of rows of each call."""
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(pair)
@@ -37,34 +33,29 @@ class Logged(EagerExecutor):
 
     def run(self, method: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self.rows.append((method, inputs[0].shape[1]))
-        outputs = super().run(method, *inputs)
-        return outputs if isinstance(outputs, tuple) else (outputs,)
+        return super().run(method, *inputs)
 
 
-def shown(pair: Pair, stores_prompts: bool) -> tuple[list[tuple[str, int]], Eagle3Drafter]:
-    """Rows of the head's calls while it is shown a prompt, and the drafter then."""
+def observed(pair: Pair, stores_prompts: bool) -> tuple[list[tuple[str, int]], Eagle3Drafter]:
+    """Return the rows of the head's calls while it observes a prompt, and the drafter after it."""
     pair.reset_cache()
     executor = Logged(pair)
-    drafter = Eagle3Drafter(executor, CONSTANTS, None, stores_prompts)
-    target = TargetMethods(executor, CONSTANTS)
-    prompt = random_tokens(PROMPT)[0].tolist()
-    run = Prefill(target, drafter, prompt, torch.zeros(1, dtype=torch.int64))
-    while run.left:
-        run.run_chunk()
+    drafter = Eagle3Drafter(executor, executor.artifact, None, stores_prompts)
+    prefilled(executor, drafter, random_tokens(PROMPT)[0].tolist())
     return [call for call in executor.rows if call[0].startswith("draft")], drafter
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_what_it_knows_of_a_prompt_is_the_same(layers: int, tmp_path: Path) -> None:
-    """Its caches, and what it says behind the prompt, but for sums in another order."""
+def test_both_methods_store_the_same_caches(layers: int, tmp_path: Path) -> None:
+    """And give the same logits after the prompt, but for sums in another order."""
     head = HeadShape(num_layers=layers, vocab=VOCAB, draft_vocab=VOCAB, own_embedding=True)
     target = load_target(save_text_layout(random_gemma(), tmp_path / "target"), 256)
     draft = load_draft(write_speculators(tmp_path / "head", head, [0, 1, 3]), target, 256)
     assert isinstance(draft, Eagle3Draft)
     pair = Pair(target, draft)
-    rows, one = shown(pair, stores_prompts=False)
+    rows, drafter = observed(pair, stores_prompts=False)
     caches = [cache.k.clone() for cache in draft._caches()]
-    other_rows, other = shown(pair, stores_prompts=True)
+    other_rows, other = observed(pair, stores_prompts=True)
     chunks = [length for _, length in rows if length > 64]
     assert chunks and rows == [(DRAFT_DECODE, length) for _, length in rows]
     stored = [length for name, length in other_rows if name == DRAFT_PREFILL]
@@ -73,29 +64,31 @@ def test_what_it_knows_of_a_prompt_is_the_same(layers: int, tmp_path: Path) -> N
     for cache, before in zip(draft._caches(), caches, strict=True):
         torch.testing.assert_close(cache.k[:, :PROMPT], before[:, :PROMPT], rtol=1e-4, atol=1e-5)
         assert cache.k[:, :PROMPT].any()
-    for found, expected in ((other._logits, one._logits), (other._feature, one._feature)):
+    for found, expected in (
+        (other._logits, drafter._logits),
+        (other._feature, drafter._feature),
+    ):
         assert found is not None and expected is not None
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-class Recorded:
-    """An executor that keeps the inputs of `draft_prefill`."""
-
-    name, device = "recorded", torch.device("cpu")
+class RecordingExecutor(logging_executor.LoggingExecutor):
+    """Keeps the inputs of `draft_prefill`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.stored: list[tuple[torch.Tensor, ...]] = []
 
     def run(self, method: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if method == DRAFT_PREFILL:
             self.stored.append(inputs)
         rows, features = inputs[0].shape[1], inputs[-1]
-        return torch.zeros(1, rows, VOCAB), features
+        return torch.zeros(1, rows, logging_executor.VOCAB), features
 
 
 def test_rows_of_images_are_stored_one_slot_early_and_padded() -> None:
     """Of a chunk of 10 rows, which 55 rows of padding make long enough for `draft_prefill`."""
-    executor, count, padding = Recorded(), 10, 55
+    executor, count, padding = RecordingExecutor(), 10, 55
     drafter = Eagle3Drafter(executor, CONSTANTS, None, True, reads_images=True)
     embeddings = torch.randn(1, count + padding, 32)
     last_visible = torch.full((count + padding,), -1)
@@ -113,7 +106,7 @@ def test_rows_of_images_are_stored_one_slot_early_and_padded() -> None:
 
 
 def test_a_text_prompt_has_no_rows_of_images() -> None:
-    executor = Recorded()
+    executor = RecordingExecutor()
     drafter = Eagle3Drafter(executor, CONSTANTS, None, True, reads_images=True)
     positions = torch.arange(70)
     chunk = committed(positions.unsqueeze(0), positions, torch.zeros(1, dtype=torch.int64))

@@ -6,15 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle_aot.artifact import PEAGLE_DECODE, Constants
+from eagle_aot.artifact import PEAGLE_DECODE
 from eagle_aot.export import Pair
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
-from eagle_aot.runtime_runner.engine.request import Limits
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout
@@ -22,12 +19,10 @@ from support.heads.files import HeadShape
 from support.heads.peagle import MaskedText, peagle_tensors, write_peagle
 from support.heads.reference import ReferenceHead
 from support.runner.eager_executor import EagerExecutor
-from support.runner.one_text import decode
-from support.runner.watched import watch
+from support.runner.watched import check_rounds
 
 HEAD = HeadShape(vocab=VOCAB, draft_vocab=VOCAB, num_layers=2, norm_before_fc=True)
 TAPS = [0, 1, 3]
-PROMPT, ROOM = 20, 12
 SHAPES = [
     Shape.chain(1),
     Shape.chain(2),
@@ -45,34 +40,20 @@ def test_drafts_acceptance_and_text_are_those_of_the_formulas(shape: Shape, tmp_
     assert calls == rounds * min(shape.depth, 2) + 1, "one forward commits, one has all masks"
 
 
-def test_a_head_of_fewer_tokens_drafts_the_targets(tmp_path: Path) -> None:
+def test_a_head_of_a_smaller_vocabulary_drafts_target_ids(tmp_path: Path) -> None:
     compare(SHAPES[4], replace(HEAD, draft_vocab=VOCAB // 2), tmp_path)
 
 
 def compare(shape: Shape, head_shape: HeadShape, tmp_path: Path) -> tuple[int, int, int]:
-    """Drafts that were accepted, the head's forwards and the rounds, once all is as the formulas
-    say."""
+    """Check all rounds of a text; return how many drafts were accepted, the head's forwards and the
+    number of rounds."""
     model = random_gemma()
     target = load_target(save_text_layout(model, tmp_path / "target"), 64)
     head = HeadCheckpoint(write_peagle(tmp_path / "head", head_shape, TAPS))
     draft, _ = kind.load(head, target, torch.float32, CacheSpec(64, torch.float32), None)
-    constants = Constants(
-        max_seq_len=64, vocab_size=VOCAB, n_layers=4, min_prefill_chunk=65, max_prefill_chunk=96,
-        sliding_window=8, chain_len=4, max_rows=64, max_batch_size=1, tail=16, flat_slots=160,
-        draft_vocab_size=head_shape.draft_vocab, hidden_size=32, eos_ids=(),
-    )  # fmt: skip
     executor = EagerExecutor(Pair(target, draft))
-    drafter = PEagleDrafter(executor, constants, draft.target_ids)
-    drafted = watch(drafter)
-    round_ = Round(TargetMethods(executor, constants), drafter, shape, BatchState([0], 16, "cpu"))
-    prompt = random_tokens(PROMPT)[0].tolist()
-    output, stats = decode(round_, prompt, Limits(max_new_tokens=ROOM, stop_ids=frozenset()))
-
+    drafter = PEagleDrafter(executor, executor.artifact, draft.target_ids)
     reference = ReferenceHead(peagle_tensors(head_shape), head_shape)
-    slow = MaskedText(model.double(), reference, TAPS, list(prompt))
-    slow.text.append(slow.greedy(slow.text))
-    while len(slow.text) < PROMPT + ROOM:
-        slow.grow(shape)
-    assert output == slow.text[PROMPT : PROMPT + ROOM]
-    assert drafted == slow.rounds
+    slow = MaskedText(model.double(), reference, TAPS, random_tokens(20)[0].tolist())
+    stats = check_rounds(executor, drafter, shape, slow, 12)
     return stats.accepted, executor.calls[PEAGLE_DECODE], stats.rounds

@@ -1,4 +1,4 @@
-"""A pair's eager methods behind the runner's executor interface."""
+"""A pair's eager methods, with the interface of the runner's executors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,17 +11,23 @@ from eagle_aot.export import Pair
 from eagle_aot.export.drafters.eagle3.methods import DraftPrefillMethod
 from eagle_aot.export.lengths import method_lengths
 from eagle_aot.export.methods import method_specs
+from eagle_aot.export.publish.describe import describe_constants
+from eagle_aot.runtime_runner.decode.prefill import Prefill
+from eagle_aot.runtime_runner.decode.round import Drafter
+from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.program.executor import Call
 
 
 class EagerExecutor:
-    """Runs the methods without exporting them, and counts the calls."""
+    """Runs the methods without exporting them, and counts the calls. `artifact` are an artifact's
+    constants."""
 
     name = "eager"
     device = torch.device("cpu")
 
-    def __init__(self, pair: Pair) -> None:
-        lengths = method_lengths(96, 96, 0, pair.target.sequences)
+    def __init__(self, pair: Pair, chain_len: int = 4, eos_ids: tuple[int, ...] = ()) -> None:
+        lengths = method_lengths(96, 97, 0, pair.target.sequences)
+        self.artifact = describe_constants(pair, lengths, chain_len, eos_ids)
         self.methods = {name: spec.module for name, spec in method_specs(pair, lengths).items()}
         if pair.draft.kind == EAGLE3:
             self.methods[DRAFT_PREFILL] = DraftPrefillMethod(pair)
@@ -38,3 +44,12 @@ class EagerExecutor:
 
     def repeat(self, step: Call) -> Call:
         return step
+
+
+def prefilled(executor: EagerExecutor, drafter: Drafter, text: Sequence[int]) -> Tensor:
+    """Run a prompt for a drafter and return the token after it, int64 [1, 1]."""
+    target = TargetMethods(executor, executor.artifact)
+    run = Prefill(target, drafter, text, torch.zeros(1, dtype=torch.int64))
+    while run.left:
+        token = run.run_chunk()
+    return token

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle_aot.artifact import Constants
 from eagle_aot.export import Pair
 from eagle_aot.export.drafters.eagle3.parallel import ParallelDraft
 from eagle_aot.export.drafters.files import HeadCheckpoint
@@ -20,18 +19,14 @@ from eagle_aot.lab.training.heads.head_checkpoint import Verifier, save_head
 from eagle_aot.lab.training.heads.learned_mask import LearnedMask, rarest_token
 from eagle_aot.lab.training.heads.train import train_head
 from eagle_aot.lab.training.loop import Budget
-from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
-from eagle_aot.runtime_runner.engine.request import Limits
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_tokens
 from support.pre_norm_oracle import random_pre_norm, save
 from support.runner.eager_executor import EagerExecutor
-from support.runner.one_text import decode
-from support.runner.watched import Rounds, watch
+from support.runner.watched import Rounds, rounds_of
 
 CPU = torch.device("cpu")
 SIZES = HeadSizes(draft_vocab_size=48, intermediate_size=32, tap_layers=(1, 2, 3), num_layers=3)
@@ -105,16 +100,9 @@ def drafted(
     target: TapTarget, draft: ParallelDraft, prompt: Sequence[int], chain_len: int
 ) -> tuple[list[int], Rounds]:
     """A text, and the drafts of its rounds."""
-    constants = Constants(
-        max_seq_len=ROOM_IN_ALL, vocab_size=VOCAB, n_layers=4, min_prefill_chunk=65,
-        max_prefill_chunk=96, sliding_window=0, chain_len=4, max_rows=64, max_batch_size=1,
-        tail=16, flat_slots=160, draft_vocab_size=48, hidden_size=draft.hidden_size, eos_ids=(),
-    )  # fmt: skip
     executor = EagerExecutor(Pair(target, draft))
-    drafter = PEagleDrafter(executor, constants, draft.target_ids)
-    rounds, running = watch(drafter), BatchState([0], 16, "cpu")
-    round_ = Round(TargetMethods(executor, constants), drafter, Shape.chain(chain_len), running)
-    output, _ = decode(round_, prompt, Limits(max_new_tokens=ROOM, stop_ids=frozenset()))
+    drafter = PEagleDrafter(executor, executor.artifact, draft.target_ids)
+    output, _, rounds = rounds_of(executor, drafter, Shape.chain(chain_len), prompt, ROOM)
     return output, rounds
 
 
