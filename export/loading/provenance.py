@@ -8,7 +8,7 @@ from pathlib import Path
 from eagle_aot.artifact import CheckpointIdentity, FileRecord, file_records, tokenizer_files
 from eagle_aot.common.errors import ArtifactError, CheckpointError
 from eagle_aot.common.image_settings import ImageSettings, processor_file, read_settings
-from eagle_aot.common.tokenizer import Tokenizer
+from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
 from eagle_aot.export.drafters.files import BIN_INDEX, head_files
 from eagle_aot.export.loading.tokenizer import convert_tokenizer, is_readable_as, write_tokenizer
 from eagle_aot.targets.checkpoint import INDEX, read_config, read_json, tokenizer_directory
@@ -146,19 +146,41 @@ def find_tokenizer(target_dir: Path | None) -> list[Path]:
     """
     if target_dir is None:
         return []
-    files = tokenizer_files(target_dir)
-    if not any(path.name.startswith("tokenizer.") for path in files):
+    if not has_tokenizer(target_dir):
         raise CheckpointError(f"{target_dir}: no tokenizer.json or tokenizer.model")
-    return files
+    return tokenizer_files(target_dir)
+
+
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a directory has a vocabulary."""
+    return any(path.name.startswith("tokenizer.") for path in tokenizer_files(directory))
 
 
 def read_eos_ids(target_dir: Path | None) -> tuple[int, ...]:
-    """Ids that stop generation: `generation_config.json`, else the config's. Empty when unsaid.
+    """Return the ids that end a text: those of `generation_config.json`, else of the config, and
+    the tokenizer's EOS token, at which vLLM and SGLang end it too. May be empty.
 
     Raises CheckpointError for something other than an id or a list of ids.
     """
     if target_dir is None:
         return ()
+    ids = (*_configured_eos_ids(target_dir), *_tokenizer_eos_ids(target_dir))
+    return tuple(dict.fromkeys(ids))
+
+
+def _tokenizer_eos_ids(target_dir: Path) -> tuple[int, ...]:
+    if bare_gguf(target_dir) is not None or not has_tokenizer(target_dir):
+        return ()  # a GGUF's config names all of its stop ids
+    try:
+        tokenizer = read_tokenizer(target_dir)
+    except ArtifactError:
+        tokenizer = convert_tokenizer(target_dir)
+    eos = tokenizer.special_tokens.get("eos_token")
+    token_id = None if eos is None else tokenizer.backend.token_to_id(eos)
+    return () if token_id is None else (token_id,)
+
+
+def _configured_eos_ids(target_dir: Path) -> tuple[int, ...]:
     for config in _stop_configs(target_dir):
         nested = config.section("text_config").values.get("eos_token_id")
         value = config.values.get("eos_token_id", nested)

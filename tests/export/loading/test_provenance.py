@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers.models import WordLevel
 
 from eagle_aot.artifact import TOKENIZER_FILES, CheckpointIdentity
 from eagle_aot.common.errors import CheckpointError
@@ -42,6 +44,25 @@ def test_stop_ids_come_from_the_generation_config_first(
     tmp_path: Path, generation: Any, config: Any, expected: tuple[int, ...]
 ) -> None:
     write_configs(tmp_path, generation, config)
+    assert read_eos_ids(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("eos", "config", "expected"), [
+    ("<|im_end|>", {"eos_token_id": 1}, (1, 2)),
+    ("<|im_end|>", {}, (2,)),
+    ("</s>", {"eos_token_id": [1]}, (1,)),
+    (None, {"eos_token_id": 1}, (1,)),
+])  # fmt: skip
+def test_the_eos_token_of_the_tokenizer_ends_a_text_too(
+    tmp_path: Path, eos: str | None, config: Any, expected: tuple[int, ...]
+) -> None:
+    write_configs(tmp_path, None, config)
+    vocabulary = {"a": 0, "</s>": 1, "<|im_end|>": 2}
+    tokenizers.Tokenizer(WordLevel(vocabulary, unk_token="a")).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eos}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     assert read_eos_ids(tmp_path) == expected
 
 
