@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
-from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, StatelessDrafter
+from eagle_aot.runtime_runner.decode.round import BatchState, Drafter
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
@@ -15,10 +15,12 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 class CatchUpDrafter(Drafter, Protocol):
     """A drafter that can be left out of rounds for a while. `kind` is its name, `grows_trees`
-    whether it drafts trees."""
+    whether it drafts trees, `reads_features` whether it reads the target's features, and not the
+    text alone."""
 
     kind: str
     grows_trees: bool
+    reads_features: bool
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
         """Commit a path as `observe` does.
@@ -31,7 +33,8 @@ class Backlog:
     """Stands in for the drafter in plain rounds of one request, and keeps their features.
 
     Before the drafter drafts again it commits them all in one forward, instead of one for each.
-    A drafter without caches observes plain rounds at once, and only predicts their tokens later.
+    A drafter that reads the text alone observes plain rounds at once, and only predicts their
+    tokens later.
     """
 
     def __init__(self, drafter: CatchUpDrafter, capacity: int, running: BatchState) -> None:
@@ -50,7 +53,7 @@ class Backlog:
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Keep the row of a plain round, features [1, 1, H]: a recorded round writes each time to
         the same tensor."""
-        if isinstance(self._drafter, StatelessDrafter):
+        if not self._drafter.reads_features:
             self._drafter.observe(accepted, features)
             return
         if not self._features.numel():

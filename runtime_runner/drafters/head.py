@@ -22,6 +22,7 @@ class HeadDrafter:
 
     kind: str
     grows_trees = True
+    reads_features = True
 
     def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
         """`target_ids` int64 [Vd] has the target id of each draft id; None where they are the

@@ -32,6 +32,7 @@ class NgramDrafter:
 
     kind = NGRAM
     grows_trees = False
+    reads_features = False
 
     def __init__(self, constants: Constants, device: torch.device | str) -> None:
         """Make room for every sequence of the artifact, each of the full context."""

@@ -127,7 +127,7 @@ def forward(following: list[list[int]], positions: list[list[int]]) -> Forward:
 class RecordingDrafter:
     """Guesses right with a given pattern, and checks what it observes against the true texts."""
 
-    kind, grows_trees = "recording", True
+    kind, grows_trees, reads_features = "recording", True, True
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class RecordingDrafter:
 class SeeingDrafter:
     """Reads the texts in the target's slots; right or wrong by a pattern."""
 
-    kind, grows_trees = "seeing", True
+    kind, grows_trees, reads_features = "seeing", True, True
 
     def __init__(self, target: ToyTarget, pattern: Sequence[bool]) -> None:
         self._target, self._pattern, self._proposed = target, pattern, 0
