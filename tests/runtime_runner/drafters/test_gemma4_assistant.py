@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-import torch
 from torch import Tensor
 
-from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
+from eagle_aot.runtime_runner.adaptive.backlog import Backlog
+from eagle_aot.runtime_runner.decode.acceptance import Accepted
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
@@ -90,29 +90,20 @@ def logits_after(executor: EagerExecutor, text: Sequence[int]) -> Tensor:
     return drafter.next_logits[-1]
 
 
-def test_it_catches_up_with_rows_that_it_has_not_observed() -> None:
+def test_backlog_catches_up_after_plain_rounds() -> None:
     executor, case = opened("two_layers")
     text, start = case["expected.text"].tolist(), len(case["input.tokens"])
     drafter, target = LoggingDrafter(executor), TargetMethods(executor, executor.artifact)
     running = BatchState([0], executor.artifact.tail, "cpu")
     running.place(prefilled(executor, drafter, text[:start]), start)
-    features = []
-
-    class FeatureDrafter:
-        def observe(self, accepted: Accepted, of_round: Tensor) -> None:
-            features.append(of_round)
-
-        def propose(self, running: BatchState, shape: Shape) -> Draft:
-            return Draft(running.bonus[:, :0])
-
-    plain = Round(target, FeatureDrafter(), 0, running)
+    backlog = Backlog(drafter, 12, running)
+    plain = Round(target, backlog, 0, running)
     for _ in range(12):
         plain.play()
-    following = torch.tensor([text[start + 1 : start + 13]])
-    path = committed(following, torch.arange(start, start + 12), running.sequences)
-    right = drafter.catch_up(path, torch.cat(features, dim=1), running.sampler)
+    following = text[start + 1 : start + 13]
+    right = backlog.catch_up(start, following)
     logits = drafter.logits(running.sequences)[0, 0]
     assert (logits - logits_after(executor, text[: start + 12])).abs().max() < 1e-4
     firsts = [logits_after(executor, text[:end]).argmax() for end in range(start, start + 12)]
-    assert right[0].tolist() == [int(f) == t for f, t in zip(firsts, following[0], strict=True)]
-    assert right.any() and not right.all()
+    assert right == [int(f) == t for f, t in zip(firsts, following, strict=True)]
+    assert any(right) and not all(right)
