@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -13,7 +12,14 @@ from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.prompts import Prompt, is_ids, read_prompts
 from eagle_aot.common.spec import Option, spec_command
 from eagle_aot.runtime_runner.frontend.parameters import PROMPT, GenerationParams
-from eagle_aot.runtime_runner.frontend.report import Failures, statistics, summary, total, totals
+from eagle_aot.runtime_runner.frontend.report import (
+    Failures,
+    statistics,
+    summary,
+    total,
+    totals,
+    write,
+)
 from eagle_aot.runtime_runner.sampling.parameters import GENERATION
 from eagle_aot.runtime_runner.spec import ENGINE, GenerationSpec
 
@@ -79,7 +85,9 @@ class RunSpec(GenerationSpec, kw_only=True, frozen=True):
     def read_prompts(self) -> list[Prompt]:
         """Read the prompts. Raises UsageError for options that contradict each other."""
         if self.plot is not None:
-            plots().check_plot(self.plot)
+            from eagle_aot.lab.plots import check_plot
+
+            check_plot(self.plot)
             if not self.generation.get("speculate", True):
                 raise click.UsageError("--plot shows accepted drafts: leave out --no-speculation")
         for name in ("logprobs", "prompt_logprobs"):
@@ -140,15 +148,7 @@ def chat(spec: RunSpec) -> None:
 
     runner, options = spec.open()
     del options["reuse"]  # a conversation always reuses its rows
-    Chat(
-        runner,
-        options.pop("system", None),
-        images=spec.images,
-        image_tokens=spec.image_tokens,
-        quiet=spec.quiet,
-        as_json=spec.as_json,
-        **options,
-    ).run()
+    Chat(runner, spec, options).run()
 
 
 def generate(spec: RunSpec, prompts: list[Prompt]) -> None:
@@ -187,11 +187,6 @@ def answer(runner: "Runner", prompt: Prompt, params: GenerationParams, spec: Run
     return result
 
 
-def write(text: str) -> None:
-    """Print text that a line need not end with."""
-    click.echo(text, nl=False)
-
-
 def print_totals(results: Sequence["Result"], spec: RunSpec) -> None:
     """Print what all answers cost, in the form of the answers."""
     if spec.as_json:
@@ -213,17 +208,12 @@ def generate_batch(spec: RunSpec, prompts: list[Prompt], batch_size: int) -> Non
 
 def plot(results: Sequence["Result"], artifact: Path, path: Path) -> None:
     """Plot the acceptance of all drafts. Raises SettingError where nothing was drafted."""
+    from eagle_aot.lab.plots import plot_acceptance
+
     stats = total(results)
     if not stats.drafted:
         raise SettingError(f"--plot {path}: nothing was drafted")
     requests = "1 request" if len(results) == 1 else f"{len(results)} requests"
     shape = f"K = {stats.chain_len}" if stats.tree is None else f"tree {stats.tree}"
     title = f"{artifact.resolve().name}, {shape}, {requests}, {stats.rounds} rounds"
-    plots().plot_acceptance(stats, title, path)
-
-
-def plots() -> ModuleType:
-    """Import what --plot needs, which is not part of the runner."""
-    from eagle_aot.lab import plots
-
-    return plots
+    plot_acceptance(stats, title, path)

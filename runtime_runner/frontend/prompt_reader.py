@@ -1,14 +1,13 @@
 """Reads prompts as users write them, with their images, for one artifact."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import repeat
 from pathlib import Path
 
 from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import ArtifactError, PromptError, SettingError
-from eagle_aot.common.prompts import Message, MessagePart, check_messages, is_ids, user
+from eagle_aot.common.prompts import Message, MessagePart, check_messages, is_ids, with_images
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
 from eagle_aot.runtime_runner.images.prompt_image import (
     PromptImage,
@@ -17,8 +16,6 @@ from eagle_aot.runtime_runner.images.prompt_image import (
     place_images,
 )
 from eagle_aot.runtime_runner.images.reader import ImageReader, Source, decode_url
-
-RAW_IS_TEXT = "a raw prompt is text alone: leave out messages and system text"
 
 AnyPrompt = str | Sequence[int] | Sequence[Message] | TokenizedPrompt
 
@@ -60,15 +57,17 @@ class PromptReader:
             if system is not None:
                 raise PromptError("token ids take no system text: leave it out, or give messages")
             return self._place(list(prompt), self._read_all(images, image_tokens))
+        if raw and (system is not None or not isinstance(prompt, str)):
+            raise SettingError("a raw prompt is text alone: leave out messages and system text")
         if not isinstance(prompt, str):
             if images:
                 raise SettingError("messages contain their images themselves: leave out the others")
-            if raw:
-                raise SettingError(RAW_IS_TEXT)
             return self._read_messages(prompt, system, image_tokens)
-        if raw and system is not None:
-            raise SettingError(RAW_IS_TEXT)
-        return self._read_text(prompt, system, self._read_all(images, image_tokens), raw)
+        if raw:
+            return self._read_raw(prompt, self._read_all(images, image_tokens))
+        if images:
+            return self._read_messages([with_images(images, prompt)], system, image_tokens)
+        return self._place(self.tokenizer.encode(prompt, system=system), [])  # needs no template
 
     def read_image(self, source: Source, image_tokens: int | None) -> PromptImage:
         """Return an image of at most `image_tokens` rows of a prompt. Raises PromptError as `read`
@@ -77,17 +76,12 @@ class PromptReader:
             raise PromptError("this artifact reads text alone: export with --inputs text,image")
         return self.image_reader.read(source, image_tokens)
 
-    def _read_text(
-        self, text: str, system: str | None, images: Sequence[PromptImage], raw: bool
-    ) -> TokenizedPrompt:
-        """Read a user's turn, or text as it is with `raw`."""
-        if not images:
-            return self._place(self.tokenizer.encode(text, raw, system), [])
-        parts = self._split(text, len(images))
-        if raw:
-            words = (part["text"] if part["type"] == "text" else self._image_word for part in parts)
-            return self._place(self.tokenizer.encode("".join(words), raw=True), images)
-        return self._place(self._encode([user(parts)], system, len(images)), images)
+    def _read_raw(self, text: str, images: Sequence[PromptImage]) -> TokenizedPrompt:
+        """Read text without the chat template. Images whose positions it does not have precede
+        it."""
+        if images and self._image_word not in text:
+            text = len(images) * self._image_word + text
+        return self._place(self.tokenizer.encode(text, raw=True), images)
 
     def _read_messages(
         self, prompt: Sequence[Message], system: str | None, image_tokens: int | None
@@ -131,13 +125,6 @@ class PromptReader:
         if not word:
             raise PromptError(f"{self._directory}: its tokenizer has no word for an image")
         return word
-
-    def _split(self, text: str, images: int) -> list[MessagePart]:
-        """Return a text as parts, with empty ones in place of `images` images."""
-        pieces = text.split(self._image_word)
-        if len(pieces) == 1:
-            pieces = [*[""] * images, text]
-        return interleave(pieces, repeat({"type": "image", "text": ""}))
 
     def _with_positions(self, message: Message) -> Message:
         """Move images that precede a text to where the text has the word for an image, as vLLM
@@ -189,14 +176,12 @@ def without_images(message: Message) -> Message:
     return {"role": message["role"], "content": parts}
 
 
-def interleave(texts: Sequence[str], images: Iterable[MessagePart]) -> list[MessagePart]:
+def interleave(texts: Sequence[str], images: Sequence[MessagePart]) -> list[MessagePart]:
     """Return parts: the texts, without empty ones, with an image between each two of them."""
-    parts, following = list[MessagePart](), iter(images)
+    parts = list[MessagePart]()
     for i, text in enumerate(texts):
-        if i:
-            parts.append(next(following))
-        if text:
-            parts.append({"type": "text", "text": text})
+        parts += images[i - 1 : i] if i else []
+        parts += [{"type": "text", "text": text}] if text else []
     return parts
 
 

@@ -95,6 +95,11 @@ def table_of(*rows: tuple[str, str]) -> Table:
     return table
 
 
+def write(text: str) -> None:
+    """Print text to stdout without a line break after it."""
+    click.echo(text, nl=False)
+
+
 class Failures:
     """Reports prompts of a file that could not be answered: each on stderr, or as JSON in place of
     its answer, and all of them in one error at the end."""

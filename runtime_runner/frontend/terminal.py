@@ -3,9 +3,8 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +14,11 @@ from rich.console import Console
 from eagle_aot.common.errors import PromptError
 from eagle_aot.common.text import one_line
 from eagle_aot.runtime_runner.frontend.conversation import Conversation
+from eagle_aot.runtime_runner.frontend.report import write
 
 if TYPE_CHECKING:
+    from eagle_aot.runtime_runner.cli import RunSpec
     from eagle_aot.runtime_runner.frontend.generation import Result
-    from eagle_aot.runtime_runner.images.prompt_image import PromptImage
     from eagle_aot.runtime_runner.runner import Runner
 
 PROMPT = "> "
@@ -36,24 +36,11 @@ FINISH_NOTES = {
 class Chat:
     """A conversation in a terminal: answers go to stdout, everything else to stderr."""
 
-    def __init__(
-        self,
-        runner: "Runner",
-        system: str | None,
-        *,
-        quiet: bool,
-        as_json: bool,
-        images: Sequence[Path] = (),
-        image_tokens: int | None = None,
-        **options: Any,
-    ) -> None:
-        """`images` belong to the first turn; `options` are those of `Runner.generate`."""
-        self._conversation = Conversation(runner, system)
-        self._reader, self._image_tokens = runner.reader, image_tokens
-        self._images: list[PromptImage] = [
-            self._reader.read_image(image, image_tokens) for image in images
-        ]
-        self._quiet, self._as_json, self._options = quiet, as_json, options
+    def __init__(self, runner: "Runner", spec: "RunSpec", options: dict[str, Any]) -> None:
+        """`options` are those of `Runner.generate`."""
+        self._conversation = Conversation(runner, options.pop("system", None))
+        self._reader, self._spec, self._options = runner.reader, spec, options
+        self._images = [self._reader.read_image(i, spec.image_tokens) for i in spec.images]
         self._stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def run(self) -> None:
@@ -78,7 +65,7 @@ class Chat:
 
     def _add_image(self, file: str) -> None:
         """Read an image for the next turn."""
-        self._images.append(self._reader.read_image(file, self._image_tokens))
+        self._images.append(self._reader.read_image(file, self._spec.image_tokens))
         self._note(f"{file}: {self._images[-1].count} tokens of the next turn.")
 
     def _answer(self, text: str) -> None:
@@ -87,12 +74,12 @@ class Chat:
             result = self._conversation.say(
                 text,
                 images=self._images,
-                on_text=None if self._as_json else write,
+                on_text=None if self._spec.as_json else write,
                 cancelled=interrupted,
                 **self._options,
             )
         self._images.clear()
-        click.echo(json.dumps(result.to_json()) if self._as_json else "")
+        click.echo(json.dumps(result.to_json()) if self._spec.as_json else "")
         if forgotten := self._conversation.forgotten - before:
             click.echo(
                 f"The context is full: forgot the oldest of its turns ({forgotten})", err=True
@@ -100,13 +87,8 @@ class Chat:
         self._note(cost_line(result))
 
     def _note(self, text: str) -> None:
-        if not self._quiet:
+        if not self._spec.quiet:
             self._stderr.print(text, style="dim", markup=False)
-
-
-def write(text: str) -> None:
-    """Print text that a line need not end with."""
-    click.echo(text, nl=False)
 
 
 def cost_line(result: "Result") -> str:

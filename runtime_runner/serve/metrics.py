@@ -45,21 +45,17 @@ class Metrics:
         ProcessCollector(registry=registry)  # its memory, open files and time on the CPU
         for collector in collectors:
             registry.register(collector)
-        self._requests = Counter(
-            "eagle_requests", "Answers, by how they ended.", ["outcome"], registry=registry
-        )
-        self._prompt = Counter("eagle_prompt_tokens", "Tokens of prompts.", registry=registry)
-        self._cached = Counter(
-            "eagle_prompt_tokens_cached", "Tokens of prompts that were cached.", registry=registry
-        )
-        self._tokens = Counter("eagle_generated_tokens", "Tokens of answers.", registry=registry)
-        self._rounds = Counter("eagle_rounds", "Verify forwards of an answer.", registry=registry)
-        self._reached = Counter(
-            "eagle_drafts_reached", "Drafts verified.", ["position"], registry=registry
-        )
-        self._accepted = Counter(
-            "eagle_drafts_accepted", "Drafts accepted.", ["position"], registry=registry
-        )
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"eagle_{name}", text, labels, registry=registry)
+
+        self._requests = counter("requests", "Answers, by how they ended.", "outcome")
+        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
+        self._cached = counter("prompt_tokens_cached", "Tokens of prompts that were cached.")
+        self._tokens = counter("generated_tokens", "Tokens of answers.")
+        self._rounds = counter("rounds", "Verify forwards of an answer.")
+        self._reached = counter("drafts_reached", "Drafts verified.", "position")
+        self._accepted = counter("drafts_accepted", "Drafts accepted.", "position")
         self._first = Histogram(
             "eagle_time_to_first_token_seconds", "From the request to the first token.",
             buckets=FIRST_TOKEN, registry=registry,
@@ -130,7 +126,7 @@ class EngineTimeCollector(Collector):
         self._host = max(self._host, self._steps.step_seconds - rounds - prompts)
         seconds.add_metric(["host"], self._host)
         yield seconds
-        name, text = "eagle_engine_rounds", "Verify forwards of all requests together."
-        yield CounterMetricFamily(name, text, value=launches.rounds)
-        name, text = "eagle_answering_cpu_seconds", "CPU time of the thread that answers clients."
-        yield CounterMetricFamily(name, text, value=time.thread_time())
+        text = "Verify forwards of all requests together."
+        yield CounterMetricFamily("eagle_engine_rounds", text, value=launches.rounds)
+        text = "CPU time of the thread that answers clients."
+        yield CounterMetricFamily("eagle_answering_cpu_seconds", text, value=time.thread_time())

@@ -86,7 +86,8 @@ class Worker:
         self._requests = PendingRequests(engine)
         self._on_end: dict[RequestId, OnEnd] = {}
         self._changed = threading.Condition()
-        self._draining = self._closed = False
+        self._closed = self.draining = False
+        """`draining`: no more requests are accepted."""
         self.outbox = Outbox()
         """Sent once a step. The loops that it wakes want the interpreter, so where a device
         computes it is sent after the next launch."""
@@ -112,17 +113,12 @@ class Worker:
     def drain(self) -> None:
         """Accept no more requests."""
         with self._changed:
-            self._draining = True
+            self.draining = True
 
     @property
     def launches(self) -> Launches:
         """The time that steps have waited for the device."""
         return self._engine.launches
-
-    @property
-    def draining(self) -> bool:
-        """Whether no more requests are accepted."""
-        return self._draining
 
     @property
     def pending(self) -> int:
@@ -137,7 +133,7 @@ class Worker:
     def submit(self, *submissions: Submission) -> list[RequestId]:
         """Accept all of some generations, or none. Raises as `check_capacity` does."""
         with self._changed:
-            draining = self._draining or self._closed
+            draining = self.draining or self._closed
             check_capacity(len(submissions), self.pending, self._limit, draining)
             numbers = [self._requests.add(generation) for generation, _ in submissions]
             for number, (_, on_end) in zip(numbers, submissions, strict=True):

@@ -173,7 +173,7 @@ def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None
     ids = [*raw.tokens[:1], IMAGE, *raw.tokens[raw.spans[0][1] + 1 :]]
     assert reader.read(ids, images=files[:1]).keys[1:] == raw.keys[1:]
     for prompt in (f"{PLACEHOLDER} {TWO}", f"{TEXT} {PLACEHOLDER}"):
-        with pytest.raises(PromptError, match="image tokens, and 2 images are given"):
+        with pytest.raises(PromptError, match="give images as parts of the message"):
             reader.read(prompt, images=files)
     with pytest.raises(PromptError, match="1 image tokens, and 0 images are given"):
         reader.read(f"{TEXT} {PLACEHOLDER}")
