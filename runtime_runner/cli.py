@@ -36,50 +36,37 @@ class RunSpec(GenerationSpec, kw_only=True, frozen=True):
     """What to answer, how, and how to print it."""
 
     prompt: Annotated[str | None, Option("The prompt.", PROMPT, "TEXT")] = None
-    prompt_file: Annotated[
-        Path | None, Option("Read the prompt from a file, or standard input.", PROMPT, "FILE|-")
-    ] = None
-    prompts_jsonl: Annotated[
-        Path | None,
-        Option('Read prompts, one a line: {"prompt": "..."}, {"messages": [{"role": "user", '
-               '"content": "..."}]} or {"token_ids": [...]}.', PROMPT, "FILE|-"),
-    ] = None  # fmt: skip
-    images: Annotated[
-        tuple[Path, ...],
-        Option("An image in the prompt, or in a chat's first turn; may be repeated.", PROMPT,
-               "FILE", "--image"),
-    ] = ()  # fmt: skip
-    image_tokens: Annotated[
-        int | None, Option("Most tokens of an image. Default: the artifact's.", PROMPT, "N")
-    ] = None
+    prompt_file: Annotated[Path | None, Option(
+        "Read the prompt from a file, or standard input.", PROMPT, "FILE|-")] = None  # fmt: skip
+    prompts_jsonl: Annotated[Path | None, Option(
+        'Read prompts, one a line: {"prompt": "..."}, {"messages": [{"role": "user", "content": '
+        '"..."}]} or {"token_ids": [...]}.', PROMPT, "FILE|-")] = None  # fmt: skip
+    images: Annotated[tuple[Path, ...], Option(
+        "An image in the prompt, or in a chat's first turn; may be repeated.", PROMPT, "FILE",
+        "--image")] = ()  # fmt: skip
+    image_tokens: Annotated[int | None, Option(
+        "Most tokens of an image. Default: the artifact's.", PROMPT, "N")] = None  # fmt: skip
     chat: Annotated[bool, Option("Chat: each line of input is a turn.", PROMPT)] = False
-    recommended_sampling: Annotated[
-        bool,
-        Option("Use the parameters in the model's generation_config.json, unless others are "
-               "given.", GENERATION),
-    ] = False  # fmt: skip
-    batch_size: Annotated[
-        int | None, Option("Answer B prompts of --prompts-jsonl in parallel.", ENGINE, "B")
-    ] = None
-    warm_up: Annotated[
-        bool, Option("Record all rounds before the first request.", ENGINE)
-    ] = False  # fmt: skip
-    reuse: Annotated[
-        bool | None, Option("Use the prefix cache. Default: in a chat and with --n.", ENGINE)
-    ] = None
-    as_json: Annotated[
-        bool, Option("Print one JSON object for each prompt, and a summary.", OUTPUT, flag="--json")
-    ] = False
-    plot: Annotated[
-        Path | None, Option("Plot the acceptance of drafts.", OUTPUT, "FILE.png")
-    ] = None  # fmt: skip
+    recommended_sampling: Annotated[bool, Option(
+        "Use the parameters in the model's generation_config.json, unless others are given.",
+        GENERATION)] = False  # fmt: skip
+    batch_size: Annotated[int | None, Option(
+        "Answer B prompts of --prompts-jsonl in parallel.", ENGINE, "B")] = None  # fmt: skip
+    warm_up: Annotated[bool, Option("Record all rounds before the first request.", ENGINE)] = False
+    reuse: Annotated[bool | None, Option(
+        "Use the prefix cache. Default: in a chat and with --n.", ENGINE)] = None  # fmt: skip
+    as_json: Annotated[bool, Option(
+        "Print one JSON object for each prompt, and a summary.", OUTPUT,
+        flag="--json")] = False  # fmt: skip
+    plot: Annotated[Path | None, Option(
+        "Plot the acceptance of drafts.", OUTPUT, "FILE.png")] = None  # fmt: skip
     quiet: Annotated[bool, Option("Print nothing but the text.", OUTPUT)] = False
 
     def check_chat(self) -> None:
         """Raise UsageError for an option that does not go with --chat."""
-        given = {name: getattr(self, name, None) for name in NOT_IN_CHAT} | self.generation
+        values = {name: getattr(self, name, None) for name in NOT_IN_CHAT} | self.generation
         for name in NOT_IN_CHAT:
-            if given[name] is not None:
+            if values[name] is not None:
                 raise click.UsageError(f"--chat reads what to answer: leave out {self._flag(name)}")
 
     def read_prompts(self) -> list[Prompt]:

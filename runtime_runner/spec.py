@@ -23,14 +23,11 @@ class ArtifactSpec(msgspec.Struct, kw_only=True, frozen=True):
     """An artifact, and how to open it."""
 
     artifact: Path
-    drafter: Annotated[
-        str | None,
-        Option("The artifact's drafter, by its kind, or ngram. Default: the artifact's.",
-               SPECULATION, "KIND"),
-    ] = None  # fmt: skip
-    executor: Annotated[
-        Literal["auto", "aoti", "executorch"], Option("What runs the program.", ENGINE)
-    ] = "auto"
+    drafter: Annotated[str | None, Option(
+        "The artifact's drafter, by its kind, or ngram. Default: the artifact's.", SPECULATION,
+        "KIND")] = None  # fmt: skip
+    executor: Annotated[Literal["auto", "aoti", "executorch"], Option(
+        "What runs the program.", ENGINE)] = "auto"  # fmt: skip
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -49,11 +46,9 @@ class GenerationSpec(ArtifactSpec, kw_only=True, frozen=True):
     flags: Annotated[dict[str, Any], OptionsOf(GenerationParams)] = msgspec.field(
         default_factory=dict
     )
-    params: Annotated[
-        dict[str, Any],
-        Option('Fields of GenerationParams, {"logit_bias": {"42": -1.5}, "min_tokens": 8}; other '
-               "options replace them.", GENERATION, "JSON", parse=parse_params),
-    ] = {}  # fmt: skip
+    params: Annotated[dict[str, Any], Option(
+        'Fields of GenerationParams, {"logit_bias": {"42": -1.5}, "min_tokens": 8}; other options '
+        "replace them.", GENERATION, "JSON", parse=parse_params)] = {}  # fmt: skip
 
     @property
     def generation(self) -> dict[str, Any]:

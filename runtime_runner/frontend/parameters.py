@@ -36,44 +36,33 @@ class GenerationParams(SamplingParams, kw_only=True, frozen=True):
     that the prefix cache has of an earlier request are not run again, which changes no token.
     """
 
-    max_new_tokens: Annotated[
-        int,
-        Option("Most tokens of an answer. Default in a chat: 1024.", GENERATION, "N", least=0),
-    ] = 128
-    chain_len: Annotated[
-        ChainLen | None,
-        Option("Draft tokens per round, or auto to choose by speed. Default: the artifact's.",
-               SPECULATION, "K", parse=parse_chain_len),
-    ] = None  # fmt: skip
-    speculate: Annotated[
-        bool,
-        Option("Decode without drafts; the tokens are the same.", SPECULATION,
-               flag="--no-speculation"),
-    ] = True  # fmt: skip
-    tree: Annotated[
-        Tree | None,
-        Option("Draft a tree: its size, a file of paths, or auto to choose among trees, chains and "
-               "plain decoding by speed.", SPECULATION, "DEPTH,TOPK,NODES|FILE|auto", parse=str),
-    ] = None  # fmt: skip
-    system: Annotated[
-        str | None, Option("System prompt, unless messages begin with one.", PROMPT, "TEXT")
-    ] = None
-    raw_prompt: Annotated[
-        bool, Option("Do not apply the chat template to the prompt.", PROMPT)
-    ] = False  # fmt: skip
-    stop_ids: Annotated[
-        tuple[int, ...],
-        Option("Token ids that end the answer, in addition to the artifact's.", shown=False),
-    ] = ()
-    stop_texts: Annotated[
-        tuple[str, ...],
-        Option("End the answer before this text; may be repeated.", GENERATION, "TEXT", "--stop"),
-    ] = ()
+    max_new_tokens: Annotated[int, Option(
+        "Most tokens of an answer. Default in a chat: 1024.", GENERATION, "N",
+        least=0)] = 128  # fmt: skip
+    chain_len: Annotated[ChainLen | None, Option(
+        "Draft tokens per round, or auto to choose by speed. Default: the artifact's.", SPECULATION,
+        "K", parse=parse_chain_len)] = None  # fmt: skip
+    speculate: Annotated[bool, Option(
+        "Decode without drafts; the tokens are the same.", SPECULATION,
+        flag="--no-speculation")] = True  # fmt: skip
+    tree: Annotated[Tree | None, Option(
+        "Draft a tree: its size, a file of paths, or auto to choose among trees, chains and plain "
+        "decoding by speed.", SPECULATION, "DEPTH,TOPK,NODES|FILE|auto",
+        parse=str)] = None  # fmt: skip
+    system: Annotated[str | None, Option(
+        "System prompt, unless messages begin with one.", PROMPT, "TEXT")] = None  # fmt: skip
+    raw_prompt: Annotated[bool, Option(
+        "Do not apply the chat template to the prompt.", PROMPT)] = False  # fmt: skip
+    stop_ids: Annotated[tuple[int, ...], Option(
+        "Token ids that end the answer, in addition to the artifact's.",
+        shown=False)] = ()  # fmt: skip
+    stop_texts: Annotated[tuple[str, ...], Option(
+        "End the answer before this text; may be repeated.", GENERATION, "TEXT",
+        "--stop")] = ()  # fmt: skip
     ignore_eos: Annotated[bool, Option("Ignore the artifact's stop ids.", GENERATION)] = False
     echo: Annotated[bool, Option("Begin the text with the prompt's.", shown=False)] = False
-    n: Annotated[
-        int, Option("Answers to each prompt.", GENERATION, "N", least=1, most=MAX_ANSWERS)
-    ] = 1  # fmt: skip
+    n: Annotated[int, Option(
+        "Answers to each prompt.", GENERATION, "N", least=1, most=MAX_ANSWERS)] = 1  # fmt: skip
     reuse: Annotated[bool, Option("Use the prefix cache.", shown=False)] = False
 
     def __post_init__(self) -> None:

@@ -55,70 +55,45 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     Raises SettingError for a value outside its range.
     """
 
-    temperature: Annotated[
-        float,
-        Option("Divides the logits. 0 takes the likeliest token.", GENERATION, "T", least=0.0,
-               most=100.0),
-    ] = 0.0  # fmt: skip
-    top_k: Annotated[
-        int, Option("Keep the N likeliest tokens; 0 keeps all.", GENERATION, "N", least=0)
-    ] = 0
-    top_p: Annotated[
-        float,
-        Option("Keep the fewest likeliest tokens whose probabilities sum to P.", GENERATION, "P",
-               least=0.0, most=1.0),
-    ] = 1.0  # fmt: skip
-    min_p: Annotated[
-        float,
-        Option("Keep tokens with at least P times the probability of the likeliest one.",
-               GENERATION, "P", least=0.0, most=1.0),
-    ] = 0.0  # fmt: skip
-    repetition_penalty: Annotated[
-        float,
-        Option("Divides positive logits of tokens in prompt or answer, and multiplies negative "
-               "ones.", least=1 / MAX_PENALTY, most=MAX_PENALTY, shown=False),
-    ] = 1.0  # fmt: skip
-    presence_penalty: Annotated[
-        float,
-        Option("Subtracted from the logits of tokens in the answer.", least=-MAX_PENALTY,
-               most=MAX_PENALTY, shown=False),
-    ] = 0.0  # fmt: skip
-    frequency_penalty: Annotated[
-        float,
-        Option("Subtracted from a token's logit for each time it is in the answer.",
-               least=-MAX_PENALTY, most=MAX_PENALTY, shown=False),
-    ] = 0.0  # fmt: skip
-    logit_bias: Annotated[
-        dict[int, float], Option("Added to the logits of token ids.", shown=False)
-    ] = {}  # fmt: skip
-    allowed_ids: Annotated[
-        tuple[int, ...] | None, Option("The only token ids that may be chosen.", shown=False)
-    ] = None
-    min_tokens: Annotated[
-        int,
-        Option("No stop id is chosen among the first N tokens.", least=0, most=MAX_MIN_TOKENS,
-               shown=False),
-    ] = 0  # fmt: skip
-    seed: Annotated[
-        int | None,
-        Option("Random seed; drawn and printed if omitted.", GENERATION, "S", least=0,
-               most=(1 << SEED_BITS) - 1),
-    ] = None  # fmt: skip
-    logprobs: Annotated[
-        int | None,
-        Option("Return the log probability of each token and of the N likeliest tokens; needs "
-               "--json.", GENERATION, "N", least=0, most=MAX_LOGPROBS),
-    ] = None  # fmt: skip
-    logprobs_of: Annotated[
-        LogprobsOf,
-        Option("Log probabilities of the model's logits, or of the distribution that tokens are "
-               "drawn from.", shown=False),
-    ] = "model"  # fmt: skip
-    prompt_logprobs: Annotated[
-        int | None,
-        Option("Return log probabilities of the prompt's tokens, too.", least=0,
-               most=MAX_LOGPROBS, shown=False),
-    ] = None  # fmt: skip
+    temperature: Annotated[float, Option(
+        "Divides the logits. 0 takes the likeliest token.", GENERATION, "T", least=0.0,
+        most=100.0)] = 0.0  # fmt: skip
+    top_k: Annotated[int, Option(
+        "Keep the N likeliest tokens; 0 keeps all.", GENERATION, "N", least=0)] = 0  # fmt: skip
+    top_p: Annotated[float, Option(
+        "Keep the fewest likeliest tokens whose probabilities sum to P.", GENERATION, "P",
+        least=0.0, most=1.0)] = 1.0  # fmt: skip
+    min_p: Annotated[float, Option(
+        "Keep tokens with at least P times the probability of the likeliest one.", GENERATION, "P",
+        least=0.0, most=1.0)] = 0.0  # fmt: skip
+    repetition_penalty: Annotated[float, Option(
+        "Divides positive logits of tokens in prompt or answer, and multiplies negative ones.",
+        least=1 / MAX_PENALTY, most=MAX_PENALTY, shown=False)] = 1.0  # fmt: skip
+    presence_penalty: Annotated[float, Option(
+        "Subtracted from the logits of tokens in the answer.", least=-MAX_PENALTY, most=MAX_PENALTY,
+        shown=False)] = 0.0  # fmt: skip
+    frequency_penalty: Annotated[float, Option(
+        "Subtracted from a token's logit for each time it is in the answer.", least=-MAX_PENALTY,
+        most=MAX_PENALTY, shown=False)] = 0.0  # fmt: skip
+    logit_bias: Annotated[dict[int, float], Option(
+        "Added to the logits of token ids.", shown=False)] = {}  # fmt: skip
+    allowed_ids: Annotated[tuple[int, ...] | None, Option(
+        "The only token ids that may be chosen.", shown=False)] = None  # fmt: skip
+    min_tokens: Annotated[int, Option(
+        "No stop id is chosen among the first N tokens.", least=0, most=MAX_MIN_TOKENS,
+        shown=False)] = 0  # fmt: skip
+    seed: Annotated[int | None, Option(
+        "Random seed; drawn and printed if omitted.", GENERATION, "S", least=0,
+        most=(1 << SEED_BITS) - 1)] = None  # fmt: skip
+    logprobs: Annotated[int | None, Option(
+        "Return the log probability of each token and of the N likeliest tokens; needs --json.",
+        GENERATION, "N", least=0, most=MAX_LOGPROBS)] = None  # fmt: skip
+    logprobs_of: Annotated[LogprobsOf, Option(
+        "Log probabilities of the model's logits, or of the distribution that tokens are drawn "
+        "from.", shown=False)] = "model"  # fmt: skip
+    prompt_logprobs: Annotated[int | None, Option(
+        "Return log probabilities of the prompt's tokens, too.", least=0, most=MAX_LOGPROBS,
+        shown=False)] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         check_fields(self, by_flag=False)

@@ -11,7 +11,6 @@ from typing import Protocol
 from eagle_aot.artifact import MANIFEST, PREFILL, Manifest
 from eagle_aot.artifact.files import file_record
 from eagle_aot.common.prompts import Prompt
-from eagle_aot.common.token_bytes import TokenBytes
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
 from eagle_aot.runtime_runner.frontend.stream import Detokenizer
@@ -64,13 +63,8 @@ class ServedModel:
         """With it, a prompt, its parameters and its seed determine a text."""
         max_rows = manifest.shapes[PREFILL].max_rows
         self._reader = PromptReader(directory, manifest.images, max_rows)
-        self._tokenizer = self._reader.tokenizer
+        self.tokenizer = self._reader.tokenizer
         self._reading = asyncio.Lock()
-
-    @property
-    def bytes_of(self) -> TokenBytes:
-        """The bytes that each token stands for by itself."""
-        return self._tokenizer.bytes_of
 
     async def read(self, prompt: Prompt, *, raw: bool) -> TokenizedPrompt:
         """Return the token ids of a prompt, and its images. Raises as `PromptReader.read` does."""

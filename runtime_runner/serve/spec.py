@@ -16,39 +16,28 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
 
     host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", SERVER)] = "127.0.0.1"
     port: Annotated[int, Option("Port to listen on.", SERVER, least=0, most=65535)] = 8000
-    model: Annotated[
-        str | None,
-        Option("The model's name in requests; default: the directory's name.", SERVER, "NAME"),
-    ] = None
-    api_key_file: Annotated[
-        Path | None,
-        Option("API keys, one a line; a request must have one of them.", SERVER, "FILE"),
-    ] = None
-    max_waiting: Annotated[
-        int,
-        Option("Requests that may wait; more get status 429.", SERVER, "N", least=0),
-    ] = 64
-    request_timeout: Annotated[
-        float, Option("Seconds from a request to the end of its answer.", SERVER, "S", least=1e-3)
-    ] = 600.0
-    max_body: Annotated[
-        int, Option("Bytes of a request.", SERVER, "BYTES", least=1024)
-    ] = 8 << 20  # fmt: skip
-    prompt_share: Annotated[
-        float,
-        Option("Part of the time for prompts while answers are generated.", ENGINE, "S"),
-    ] = 0.45
-    no_reuse: Annotated[
-        bool, Option("Run every prompt whole, without the prefix cache.", ENGINE)
-    ] = False  # fmt: skip
-    replicas: Annotated[
-        int | None,
-        Option("Engines, each with a GPU of its own where there are any; runs on Ray.", ENGINE,
-               "N", least=1),
-    ] = None  # fmt: skip
-    no_warm_up: Annotated[
-        bool, Option("Record each round when it is first needed.", ENGINE)
-    ] = False  # fmt: skip
+    model: Annotated[str | None, Option(
+        "The model's name in requests; default: the directory's name.", SERVER,
+        "NAME")] = None  # fmt: skip
+    api_key_file: Annotated[Path | None, Option(
+        "API keys, one a line; a request must have one of them.", SERVER,
+        "FILE")] = None  # fmt: skip
+    max_waiting: Annotated[int, Option(
+        "Requests that may wait; more get status 429.", SERVER, "N", least=0)] = 64  # fmt: skip
+    request_timeout: Annotated[float, Option(
+        "Seconds from a request to the end of its answer.", SERVER, "S",
+        least=1e-3)] = 600.0  # fmt: skip
+    max_body: Annotated[int, Option("Bytes of a request.", SERVER, "BYTES", least=1024)] = 8 << 20
+    prompt_share: Annotated[float, Option(
+        "Part of the time for prompts while answers are generated.", ENGINE,
+        "S")] = 0.45  # fmt: skip
+    no_reuse: Annotated[bool, Option(
+        "Run every prompt whole, without the prefix cache.", ENGINE)] = False  # fmt: skip
+    replicas: Annotated[int | None, Option(
+        "Engines, each with a GPU of its own where there are any; runs on Ray.", ENGINE, "N",
+        least=1)] = None  # fmt: skip
+    no_warm_up: Annotated[bool, Option(
+        "Record each round when it is first needed.", ENGINE)] = False  # fmt: skip
 
     @property
     def model_name(self) -> str:

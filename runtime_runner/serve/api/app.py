@@ -30,7 +30,6 @@ from eagle_aot.runtime_runner.serve.api.requests import (
 from eagle_aot.runtime_runner.serve.api.respond import respond
 from eagle_aot.runtime_runner.serve.api.responses import (
     ChatResponseBuilder,
-    CompletionResponseBuilder,
     ResponseBuilder,
     VisibleLogprobs,
 )
@@ -142,7 +141,7 @@ def api_endpoints(service: Service) -> APIRouter:
         prompts = [await model.read(prompt, raw=True) for prompt in body.prompts()]
         every = [(prompt, each) for prompt in prompts for each in parameters]
         stream = service.submit(AnswerRequest(prompts=every, trace=body.trace))
-        builder = response_builder(CompletionResponseBuilder, model, body, stream.count)
+        builder = response_builder(ResponseBuilder, model, body, stream.count)
         return await respond(connection, body, stream, builder)
 
     return router
@@ -157,7 +156,7 @@ def response_builder(
     return kind(
         model=model.name,
         fingerprint=model.fingerprint,
-        bytes_of=model.bytes_of,
+        bytes_of=model.tokenizer.bytes_of,
         n=body.n,
         visible_logprobs=visible if body.num_logprobs is not None else (),
     )

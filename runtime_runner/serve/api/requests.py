@@ -3,7 +3,6 @@
 A parameter that is not named here is refused.
 """
 
-from abc import abstractmethod
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -189,14 +188,13 @@ class GenerationRequest(SharedFields):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
-    @abstractmethod
     def num_logprobs(self) -> int | None:
-        """How many likeliest tokens each token comes with, None for no log probabilities."""
+        """The field `logprobs` of `GenerationParams`."""
+        return None
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """How many likeliest tokens each token of the prompt comes with, None for no log
-        probabilities."""
+        """The field `prompt_logprobs` of `GenerationParams`."""
         return None
 
     def parameters(self, max_new_tokens: int) -> list[GenerationParams]:

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -46,9 +45,10 @@ class VisibleLogprobs:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ResponseBuilder(ABC):
-    """Builds all objects of one response, with `n` choices for each prompt. `visible_logprobs` has
-    an item for each choice, or none where no log probabilities were requested."""
+class ResponseBuilder:
+    """Builds all objects of one response of /v1/completions, with `n` choices for each prompt.
+    `visible_logprobs` has an item for each choice, or none where no log probabilities were
+    requested."""
 
     model: str
     fingerprint: str
@@ -58,21 +58,21 @@ class ResponseBuilder(ABC):
     created: int = field(default_factory=lambda: int(time.time()))
     suffix: str = field(default_factory=lambda: secrets.token_hex(12))
 
-    ID_PREFIX: ClassVar[str]
-    OBJECT: ClassVar[str]
-    CHUNK_OBJECT: ClassVar[str]
+    ID_PREFIX: ClassVar[str] = "cmpl"
+    OBJECT: ClassVar[str] = "text_completion"
+    CHUNK_OBJECT: ClassVar[str] = "text_completion"
 
-    @abstractmethod
     def content(self, result: Result) -> dict[str, Any]:
         """Return the field of a choice that has its text."""
+        return {"text": result.text}
 
-    @abstractmethod
     def delta(self, text: str | None) -> dict[str, Any]:
         """Return the field of a chunk that has its text; None at a choice's end."""
+        return {"text": text or ""}
 
-    @abstractmethod
     def logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """Return the log probabilities of tokens in the endpoint's form."""
+        return completion_logprobs(tokens, self.bytes_of)
 
     def first_chunk(self, index: int) -> dict[str, Any] | None:
         """Return what a stream has before a choice's first text, None for nothing."""
@@ -148,22 +148,6 @@ class ChatResponseBuilder(ResponseBuilder):
     def first_chunk(self, index: int) -> dict[str, Any] | None:
         delta = {"delta": {"role": "assistant", "content": ""}}
         return self._chunk(index, delta, logprobs=None, finish_reason=None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompletionResponseBuilder(ResponseBuilder):
-    """Builds responses of /v1/completions."""
-
-    ID_PREFIX, OBJECT, CHUNK_OBJECT = "cmpl", "text_completion", "text_completion"
-
-    def content(self, result: Result) -> dict[str, Any]:
-        return {"text": result.text}
-
-    def delta(self, text: str | None) -> dict[str, Any]:
-        return {"text": text or ""}
-
-    def logprobs(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return completion_logprobs(tokens, self.bytes_of)
 
 
 def ending(result: Result, logprobs: dict[str, Any] | None) -> dict[str, Any]:

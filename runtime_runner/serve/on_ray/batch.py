@@ -34,10 +34,9 @@ class BatchSpec(GenerationSpec, kw_only=True, frozen=True):
     flags: Annotated[dict[str, Any], OptionsOf(GenerationParams, without=("n",))] = msgspec.field(
         default_factory=dict
     )
-    replicas: Annotated[
-        int,
-        Option("Engines, each with a GPU of its own where there are any.", ENGINE, "N", least=1),
-    ] = 1
+    replicas: Annotated[int, Option(
+        "Engines, each with a GPU of its own where there are any.", ENGINE, "N",
+        least=1)] = 1  # fmt: skip
     quiet: Annotated[bool, Option("Print nothing but errors.")] = False
 
 
