@@ -1,4 +1,4 @@
-"""How an artifact generates text.
+"""The runner: opens artifacts and generates text with them.
 
 Names are resolved on first use, so that `eagle-run --help` need not import torch.
 """

@@ -33,7 +33,7 @@ NOT_IN_CHAT = ("prompt", "prompt_file", "prompts_jsonl", "batch_size", "plot", "
 
 
 class RunSpec(GenerationSpec, kw_only=True, frozen=True):
-    """What to answer, how, and how to print it."""
+    """The options of `eagle-run`."""
 
     prompt: Annotated[str | None, Option("The prompt.", PROMPT, "TEXT")] = None
     prompt_file: Annotated[Path | None, Option(

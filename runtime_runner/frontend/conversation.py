@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     from eagle_aot.runtime_runner.runner import Runner
 
 MAX_NEW_TOKENS = 1024
-"""Of an answer: a limit for models that do not end one themselves."""
-
+"""The limit of an answer, for models that do not end answers themselves."""
 RESERVED = 4
-"""The part of the context that must be free for an answer, unless it is to be shorter."""
+"""A quarter of the context stays free for an answer, or less if the answer is limited to less."""
 FULL = 2
-"""The part of the context that a conversation may fill after it has forgotten turns: if it forgot a
-little at every turn, all other turns would have to be run again each time."""
+"""Half of the context may be full after turns were forgotten. Forgetting a little at every turn
+would run all other turns again each time."""
 
 
 class Conversation:
@@ -34,7 +33,7 @@ class Conversation:
         runner.encode([user("?")], system)
         self.runner = runner
         self.forgotten = 0
-        """How many turns of the user were forgotten, with their answers."""
+        """The number of turns of the user that were forgotten, with their answers."""
         self._start: list[Message] = []
         if system is not None:
             self._start.append({"role": "system", "content": system})

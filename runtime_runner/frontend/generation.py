@@ -177,7 +177,7 @@ class Generation:
 
 
 def generate(engine: Engine, generation: Generation) -> Result:
-    """Run one generation by itself. Raises what a failed forward or a callback raised."""
+    """Run one generation alone. Raises the exception of a failed forward or of a callback."""
     (outcome,) = generate_in_order(engine, [generation], 1)
     if isinstance(outcome, Failed):
         raise outcome.cause

@@ -24,14 +24,15 @@ class PromptReader:
     """Turns prompts into token ids and images."""
 
     def __init__(self, directory: Path, images: ImageInputs | None, max_rows: int) -> None:
-        """For the artifact in `directory`, whose program takes `images` unless that is None, each
-        of `max_rows` rows of a prompt at most."""
+        """`directory` is the artifact's. `images` says how its prompts contain images, None for
+        text alone. An image takes at most `max_rows` rows of a prompt."""
         self._directory, self._images, self._max_rows = directory, images, max_rows
         self.image_reader = None if images is None else ImageReader(directory, images)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The artifact's, read when text is first needed. Raises ArtifactError without one."""
+        """The artifact's tokenizer, read when first needed. Raises ArtifactError where there is
+        none."""
         return read_tokenizer(self._directory)
 
     def read(

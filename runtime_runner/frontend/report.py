@@ -1,4 +1,4 @@
-"""What generations cost, and which prompts failed, as `eagle-run` prints it."""
+"""Statistics of generations and errors of prompts, as `eagle-run` prints them."""
 
 import json
 from collections import Counter
@@ -58,7 +58,7 @@ def total(results: Sequence["Result"]) -> Stats:
 
 
 def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
-    """Yield names and values that a person wants to know of one generation, or of several."""
+    """Yield names and values of statistics, of one generation or of several."""
     speed, rate = stats.tokens_per_second, stats.acceptance_rate
     by_position = ", ".join(percent(a) for a in stats.acceptance_by_position)
     yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"

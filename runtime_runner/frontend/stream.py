@@ -8,14 +8,14 @@ from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
 
 Decode = Callable[[list[int]], str]
 INCOMPLETE = "\ufffd"
-"""What a character is decoded to while bytes of it are missing."""
+"""The text that a tokenizer decodes an incomplete character to."""
 
 
 class Detokenizer:
     """Decodes one token after another.
 
-    It decodes the last few tokens alone: the text of a token, and whether a space comes before it,
-    may depend on the token before.
+    It decodes each token together with a few tokens before it, because they may change its text,
+    such as a space in front.
     """
 
     def __init__(self, decode: Decode) -> None:

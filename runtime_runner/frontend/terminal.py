@@ -30,7 +30,7 @@ FINISH_NOTES = {
     "context": "cut at the end of the context",
     "cancelled": "stopped",
 }
-"""What is printed about an answer that did not end by itself."""
+"""Notes that are printed about answers that were cut off."""
 
 
 class Chat:
@@ -44,7 +44,7 @@ class Chat:
         self._stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def run(self) -> None:
-        """Answer all turns. One that cannot be answered is refused, and the next one is read."""
+        """Answer all turns. An error in a turn is printed, and the next turn is read."""
         self._note(HELP if self._reader.image_reader is None else HELP_WITH_IMAGES)
         for text in read_turns():
             if text == EXIT:
@@ -117,7 +117,7 @@ def read_turns() -> Iterator[str]:
 def read_terminal() -> Iterator[str]:
     """Yield typed lines; Ctrl-C drops a line, Ctrl-D ends. Lines pasted at once are one turn."""
     with suppress(ImportError):  # not every Python has it
-        import readline  # `input` edits with it from now on
+        import readline  # lets `input` edit lines
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     while True:
@@ -140,8 +140,8 @@ def read_pipe() -> Iterator[str]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether Ctrl-C was pressed within the block. Pressed again, it
-    raises KeyboardInterrupt as always. For the main thread only."""
+    """Yield a function that returns whether Ctrl-C was pressed within the block. A second Ctrl-C
+    raises KeyboardInterrupt. For the main thread only."""
     pressed = False
 
     def handle(number: int, frame: FrameType | None) -> None:

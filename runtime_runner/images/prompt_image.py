@@ -1,4 +1,4 @@
-"""Images in a prompt: pixels that the program encodes, or rows that are given, and their positions.
+"""Images in a prompt: pixels that the program encodes, or ready rows, and their positions.
 
 An image takes several rows of a prompt. In its token ids one image token stands for each row.
 """
@@ -13,8 +13,7 @@ from torch import Tensor
 from eagle_aot.artifact import ImageInputs
 from eagle_aot.common.errors import PromptError
 
-MAX_IMAGES = 64
-"""Of a prompt."""
+MAX_IMAGES = 64  # of a prompt
 
 ImageSpan = tuple[int, int]
 """The first position of an image in a prompt, and the position after its last."""
@@ -49,8 +48,8 @@ class PromptImage:
 
     @classmethod
     def of_rows(cls, rows: Tensor, width: int) -> "PromptImage":
-        """Return an image with given rows. Raises PromptError unless they are finite numbers
-        [count, `width`]."""
+        """Return an image of float rows [count, `width`]. Raises PromptError for another shape and
+        for numbers that are not finite."""
         if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
             raise PromptError(
                 f"embeddings of an image are {list(rows.shape)}, not rows of {width} numbers"

@@ -1,4 +1,4 @@
-"""Reads images in all forms that users give them in: bounded, and refused in one line."""
+"""Reads images from files, bytes, `data:` URLs, PIL images and rows of other encoders."""
 
 import base64
 import binascii
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP")
-MAX_BYTES = 32 << 20
-"""Of a file."""
+MAX_BYTES = 32 << 20  # of a file
 MAX_PIXELS = 64_000_000
-"""Once unpacked, 192 MB; a file of a few kB may claim to have more."""
+"""192 MB once unpacked. A file of a few kB may claim to have more."""
 MULTI_PICTURE = "MPO"
-"""What Pillow calls a JPEG with more images after the first, as cameras write them."""
+"""Pillow's name for a JPEG that contains several images, as cameras write them."""
 DATA = "data:"
 OTHER_SCHEMES = ("http:", "https:", "file:", "ftp:")
 PRINTED = 40  # characters of a URL
@@ -129,7 +128,7 @@ def read_file(path: Path) -> bytes:
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is a URL and not a file's name."""
+    """Return whether a text is a URL and not a file's name."""
     return text[:PRINTED].lower().startswith((DATA, *OTHER_SCHEMES))
 
 

@@ -1,4 +1,4 @@
-"""How the tokens of a request are chosen."""
+"""Sampling parameters of a request."""
 
 import json
 import secrets
@@ -30,7 +30,7 @@ RECOMMENDED = "temperature", "top_k", "top_p", "min_p", "repetition_penalty"
 
 
 class SamplingMode(IntEnum):
-    """What choosing a token takes. Each mode can do all that those before it do."""
+    """What choosing a token needs. Each mode includes the modes before it."""
 
     GREEDY = 0
     SAMPLED = 1

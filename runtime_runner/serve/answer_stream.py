@@ -1,4 +1,4 @@
-"""The answers to one request, from the engine's thread to a coroutine."""
+"""Streams of answers, from the engine's thread to a coroutine."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ class AnswerDelta:
 
 
 AnswerPart = tuple[int, AnswerDelta | Result]
-"""A part of the answer with this index, or at its end all of it."""
+"""The index of an answer and its next part, or the whole answer at its end."""
 
 StreamItem = AnswerDelta | RequestOutcome | Exception
 
@@ -54,7 +54,7 @@ class AnswerStream:
         """Ends the answers that have not ended."""
 
     def close(self) -> None:
-        """Cancel what is left: the stream is read no more."""
+        """Cancel the answers that have not ended. The stream must not be read afterwards."""
         self._timer.cancel()
         self.cancel()
 
@@ -98,7 +98,7 @@ class StreamWriter:
     """Puts the parts of one answer into a stream, from callbacks in the engine's thread."""
 
     def __init__(self, stream: AnswerStream, index: int, detokenizer: Detokenizer | None) -> None:
-        """With a `detokenizer`, parts have a trace: which of their tokens were drafted."""
+        """With a `detokenizer`, parts have a trace, which says which tokens were drafted."""
         self._stream, self._index, self._detokenizer = stream, index, detokenizer
         self._text: list[str] = []
         self._logprobs: list[TokenLogprobs] = []

@@ -1,4 +1,4 @@
-"""What a server counts, in Prometheus' format."""
+"""Metrics of a server, for Prometheus."""
 
 import time
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ WHOLE = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
 
 
 class ServerLoad(Protocol):
-    """How busy a server is: requests that run in parallel, requests that have not ended, and those
-    of them that wait."""
+    """The load of a server: cache slots, requests that have not ended, and requests that wait for
+    a slot."""
 
     slots: int
 
@@ -40,7 +40,7 @@ class Metrics:
     """The metrics of one server."""
 
     def __init__(self, load: ServerLoad, *collectors: Collector) -> None:
-        """`collectors` are metrics that this class does not count."""
+        """`collectors` are other metrics on the same page."""
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)  # its memory, open files and time on the CPU
         for collector in collectors:

@@ -24,9 +24,8 @@ from eagle_aot.runtime_runner.serve.worker import Worker
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerRequest:
-    """Answers to give, each to a prompt with parameters of its own. Requests with one
-    `conversation` begin alike. With `trace`, the parts of answers say which of their tokens were
-    drafted."""
+    """Prompts to answer, each with its parameters. Requests with the same `conversation` have a
+    common prefix. With `trace`, the parts of answers say which of their tokens were drafted."""
 
     prompts: Sequence[tuple[TokenizedPrompt, GenerationParams]]
     trace: bool = False
@@ -34,7 +33,7 @@ class AnswerRequest:
 
 
 class Service(Protocol):
-    """What all endpoints use."""
+    """A service that the endpoints submit requests to."""
 
     model: "ServedModel"
     metrics: Metrics
@@ -49,7 +48,7 @@ class Service(Protocol):
 
 
 class ServedModel:
-    """The artifact in `directory`, as requests see it."""
+    """The artifact that requests name as their model."""
 
     def __init__(self, directory: Path, spec: ServeSpec, keys: Sequence[str]) -> None:
         """A request must have one of the API `keys`, unless there are none. Raises ArtifactError
@@ -60,7 +59,7 @@ class ServedModel:
         manifest = Manifest.read(directory)
         self.context = manifest.max_seq_len
         self.fingerprint = "eagle-" + file_record(directory / MANIFEST).sha256[:12]
-        """With it, a prompt, its parameters and its seed determine a text."""
+        """This fingerprint, a prompt, its parameters and a seed determine a text."""
         max_rows = manifest.shapes[PREFILL].max_rows
         self._reader = PromptReader(directory, manifest.images, max_rows)
         self.tokenizer = self._reader.tokenizer

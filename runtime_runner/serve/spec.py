@@ -12,7 +12,7 @@ SERVER = "Server"
 
 
 class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
-    """What to serve, where, and how much of it at once."""
+    """The options of `eagle-serve`."""
 
     host: Annotated[str, Option("Address to listen on; 0.0.0.0 for all.", SERVER)] = "127.0.0.1"
     port: Annotated[int, Option("Port to listen on.", SERVER, least=0, most=65535)] = 8000
@@ -29,7 +29,7 @@ class ServeSpec(ArtifactSpec, kw_only=True, frozen=True):
         least=1e-3)] = 600.0  # fmt: skip
     max_body: Annotated[int, Option("Bytes of a request.", SERVER, "BYTES", least=1024)] = 8 << 20
     prompt_share: Annotated[float, Option(
-        "Part of the time for prompts while answers are generated.", ENGINE,
+        "Share of the time for prompts while answers are generated.", ENGINE,
         "S")] = 0.45  # fmt: skip
     no_reuse: Annotated[bool, Option(
         "Run every prompt whole, without the prefix cache.", ENGINE)] = False  # fmt: skip

@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 RequestOutcome = Result | Failed
 OnEnd = Callable[[RequestOutcome], None]
 Submission = tuple[Generation, OnEnd]
-"""A generation, and a function that is called with its outcome in the worker's thread: like the
-generation's callbacks it must not wait."""
+"""A generation, and a function that the worker's thread calls with the outcome. Like the callbacks
+of the generation, it must not block."""
 Call = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class QueueFull(EagleError):
-    """As many requests wait as may: the client may try again."""
+    """The queue is full. The client may try again."""
 
 
 class Draining(EagleError):
@@ -43,9 +43,9 @@ def check_capacity(new: int, pending: int, limit: int, draining: bool) -> None:
 
 
 class Outbox:
-    """Calls that one thread makes in event loops of other threads, sent together once a step.
+    """Collects calls for event loops of other threads, and sends them together after each step.
 
-    Each call by itself would wake its loop, which then takes the interpreter from a thread that
+    Each separate call would wake its loop, which would take the interpreter lock while this thread
     still has events to process and a round to launch.
     """
 
@@ -89,8 +89,8 @@ class Worker:
         self._closed = self.draining = False
         """`draining`: no more requests are accepted."""
         self.outbox = Outbox()
-        """Sent once a step. The loops that it wakes want the interpreter, so where a device
-        computes it is sent after the next launch."""
+        """Sent once a step; where a device computes, after the next launch, because the loops that
+        it wakes take the interpreter lock."""
         self._overlaps = engine.waits
         if self._overlaps:
             engine.on_launched = self._send
@@ -103,7 +103,7 @@ class Worker:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread after its step; pending requests get no outcome."""
+        """End the thread after its current step. Pending requests get no outcome."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -131,7 +131,7 @@ class Worker:
         return max(0, self.pending - len(self._engine.running) - len(self._engine.prompts))
 
     def submit(self, *submissions: Submission) -> list[RequestId]:
-        """Accept all of some generations, or none. Raises as `check_capacity` does."""
+        """Accept either all generations or none. Raises as `check_capacity` does."""
         with self._changed:
             draining = self.draining or self._closed
             check_capacity(len(submissions), self.pending, self._limit, draining)
@@ -157,7 +157,7 @@ class Worker:
             started = time.perf_counter()
             try:
                 self._step()
-            except Exception as error:  # a bug; requests would wait for ever
+            except Exception as error:  # a bug; requests would wait forever
                 log.exception("a step of the engine failed")
                 self._fail_all(error)
             if not (self._overlaps and self._engine.busy):

@@ -42,7 +42,7 @@ PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 SHUTDOWN_SECONDS = 5
-"""The time that responses have after all requests have ended."""
+"""The time for sending responses after all requests have ended."""
 
 
 def make_app(service: Service) -> FastAPI:
@@ -114,7 +114,7 @@ def api_endpoints(service: Service) -> APIRouter:
         return {"object": "list", "data": [card]}
 
     @router.get("/models/{requested:path}")
-    async def one_model(requested: str) -> dict[str, Any]:
+    async def get_model(requested: str) -> dict[str, Any]:
         check_model(name, requested)
         return card
 
@@ -184,15 +184,15 @@ def conversation_key(messages: Sequence[Message]) -> str:
 
 
 def check_model(name: str, requested: str) -> None:
-    """Raise ApiError for any model but the one there is."""
+    """Raise ApiError for any other model than the served one."""
     if name != requested:
         line = f"model {requested!r}: not here, this is {name!r}"
         raise ApiError(404, one_line(line), "model_not_found", "model")
 
 
 class Server(uvicorn.Server):
-    """At the first signal it accepts no more requests but answers those it has; at the second one
-    it stops."""
+    """A server that stops accepting requests at the first signal and finishes those it has. At the
+    second signal it stops at once."""
 
     def __init__(self, config: uvicorn.Config, service: LocalService) -> None:
         super().__init__(config)

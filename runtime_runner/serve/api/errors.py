@@ -21,7 +21,7 @@ FORM = re.compile(r"\W|^(?:bool|float|int|str)$")
 
 
 class ErrorBody(BaseModel):
-    """What went wrong; `param` is the parameter that was wrong."""
+    """An error; `param` is the parameter that caused it."""
 
     message: str
     type: str
@@ -30,7 +30,7 @@ class ErrorBody(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """The body of all responses that are no answers, as the official client reads it."""
+    """The body of error responses, as the official client reads it."""
 
     error: ErrorBody
 

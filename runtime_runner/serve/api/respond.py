@@ -1,4 +1,4 @@
-"""From the answers to a request to the bytes of its response."""
+"""Sends the answers to a request as a response, whole or as a stream of events."""
 
 import asyncio
 import json

@@ -27,7 +27,7 @@ STARTS = b'{"prompt_tokens": ', FAILED
 
 
 class BatchSpec(GenerationSpec, kw_only=True, frozen=True):
-    """What to answer with how many engines, and where to write the answers."""
+    """The options of `eagle-batch`."""
 
     prompts_jsonl: Path
     answers_jsonl: Path
@@ -82,11 +82,8 @@ def appending(path: Path) -> Iterator[BinaryIO]:
 
 
 def whole_lines(path: Path) -> int:
-    """Return the number of answers in a file, and cuts off the last one where a run was killed
-    while it wrote it.
-
-    Raises SettingError for a file of anything else, which is left as it is.
-    """
+    """Return the number of answers in a file. Truncates an answer that a killed run did not finish
+    writing. Raises SettingError for a file that contains anything else, and does not change it."""
     content = path.read_bytes()
     *lines, partial = content.split(b"\n")
     is_partial = any(start.startswith(partial[: len(start)]) for start in STARTS)
@@ -98,8 +95,8 @@ def whole_lines(path: Path) -> int:
 
 
 def check_same(path: Path, parameters: GenerationParams) -> None:
-    """Raise SettingError where the first answer of a file has other parameters. Its seed may be any
-    where none is requested: each answer has drawn its own."""
+    """Raise SettingError if the first answer in a file has other parameters. Its seed is ignored
+    unless one is requested: each answer has drawn a seed."""
     with path.open("rb") as lines:
         answer = next((line for line in lines if not line.startswith(FAILED)), b"{}")
     try:
@@ -117,7 +114,7 @@ def check_same(path: Path, parameters: GenerationParams) -> None:
 
 
 def raise_failures(path: Path) -> None:
-    """Raise EagleError where a line says why there is no answer."""
+    """Raise EagleError if a line has an error in place of an answer."""
     lines = path.read_bytes().splitlines()
     failed = [i for i, line in enumerate(lines, start=1) if line.startswith(FAILED)]
     if failed:
@@ -126,9 +123,8 @@ def raise_failures(path: Path) -> None:
 
 
 def answer_lines(spec: BatchSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
-    """Yield a line for each prompt, in their order. When an engine dies, a new one is started and
-    its block of prompts answered again, as often as necessary: Ray Data's default, which has no
-    argument."""
+    """Yield a line for each prompt, in order. When an engine dies, Ray Data starts another one and
+    repeats its block of prompts, without a limit on attempts."""
     if not prompts:
         return
     import ray

@@ -42,7 +42,7 @@ from eagle_aot.runtime_runner.serve.worker import check_capacity
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 8
-"""Of one answer: a request that kills every replica must not be repeated for ever."""
+"""The limit of attempts at an answer, for a request that kills every replica."""
 POLL = 0.1  # seconds
 BY_CONVERSATION = RequestRouterConfig(
     request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
@@ -54,9 +54,8 @@ DIED = RayActorError, DeploymentUnavailableError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaSettings:
-    """What replicas share: the server's options and API keys, the `gpus` of a machine and the
-    cache `slots` of each replica. Replicas with the same `key` trust one another's verification of
-    the artifact."""
+    """The server's options and API keys, and the GPUs and cache slots of each replica. Replicas
+    with the same `key` verify the artifact once for all."""
 
     spec: ServeSpec
     keys: Sequence[str]
