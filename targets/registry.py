@@ -4,35 +4,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import torch
 
 from eagle_aot.common.errors import SettingError, UnsupportedError
-from eagle_aot.targets import llama, qwen3
 from eagle_aot.targets.checkpoint import Checkpoint
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.tap_decoder import TapDecoder
 from eagle_aot.targets.decoder.weights import fill_dummy
-from eagle_aot.targets.gemma4 import (
-    GEMMA4_12B,
-    GEMMA4_31B,
-    Gemma4Config,
-    Gemma4Target,
-    load_gemma4,
-)
-from eagle_aot.targets.gemma4.config import MODEL_TYPES as GEMMA4_MODEL_TYPES
-from eagle_aot.targets.pre_norm.config import PreNormConfig
-from eagle_aot.targets.pre_norm.model import PreNormDecoder
+from eagle_aot.targets.family import TINY_DIR, Family, Loader, Published
+from eagle_aot.targets.gemma4 import GEMMA4, Gemma4Config, load_gemma4
+from eagle_aot.targets.llama import LLAMA
 from eagle_aot.targets.protocol import TapTarget
+from eagle_aot.targets.qwen3 import QWEN3
 
-TINY_DIR = Path(__file__).resolve().parent / "tiny"
-SMOLLM2_HEAD = Path(__file__).resolve().parent / "smollm2" / "head"
 DUMMY_GROUP_SIZE = 32
 AUTO = "auto"
 """The target model name that selects a family by config.json."""
-
-Loader = Callable[[Checkpoint, torch.dtype, CacheSpec], TapTarget]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,22 +96,15 @@ def _load_any(checkpoint: Checkpoint, dtype: torch.dtype, caches: CacheSpec) -> 
     return LOADERS[model_type(checkpoint)](checkpoint, dtype, caches)
 
 
-Config = TypeVar("Config", Gemma4Config, PreNormConfig)
-
-
 def _dummy(
-    decoder: Callable[[Config, torch.dtype, CacheSpec], TapTarget],
-    config: Config,
-    dtype: torch.dtype,
-    caches: CacheSpec,
-    num_layers: int | None,
+    family: Family, config: Any, dtype: torch.dtype, caches: CacheSpec, num_layers: int | None
 ) -> TapTarget:
     if num_layers is not None and not 1 <= num_layers <= config.num_hidden_layers:
         raise SettingError(
             f"--dummy-layers {num_layers}: the target has {config.num_hidden_layers} layers"
         )
     config = replace(config, layer_types=config.layer_types[:num_layers])
-    target = decoder(config, dtype, caches)
+    target = family.decoder(config, dtype, caches)
     assert isinstance(target, TapDecoder)
     fill_dummy(target, DUMMY_GROUP_SIZE, dtype)
     return target.eval()
@@ -130,32 +112,20 @@ def _dummy(
 
 def _dummy_tiny(dtype: torch.dtype, caches: CacheSpec, num_layers: int | None) -> TapTarget:
     config = Gemma4Config.from_hf(Checkpoint(TINY_DIR / "target").config)
-    return _dummy(Gemma4Target, config, dtype, caches, num_layers)
+    return _dummy(GEMMA4, config, dtype, caches, num_layers)
 
 
-def _user_target(
-    name: str,
-    checkpoint: str,
-    config: Gemma4Config | PreNormConfig,
-    load: Loader,
-    head: Path | None = None,
-) -> TargetSpec:
-    """Make the entry of a target whose checkpoint the user brings; its `head` may ship."""
-    if isinstance(config, Gemma4Config):
-        dummy = partial(_dummy, Gemma4Target, config)
-    else:
-        dummy = partial(_dummy, PreNormDecoder, config)
-    with_head = "" if head is None else "; its head ships with the package"
-    summary = f"{checkpoint} (needs --target-dir{with_head})"
-    return TargetSpec(name=name, summary=summary, load=load, dummy=dummy, draft_dir=head)
+def _target_spec(family: Family, published: Published) -> TargetSpec:
+    """Make the entry of a target whose checkpoint the user brings; its head may ship."""
+    with_head = "" if published.head is None else "; its head ships with the package"
+    return TargetSpec(
+        name=published.name,
+        summary=f"{published.checkpoint} (needs --target-dir{with_head})",
+        load=family.load,
+        dummy=partial(_dummy, family, published.config),
+        draft_dir=published.head,
+    )
 
-
-LOADERS: dict[str, Loader] = {
-    **dict.fromkeys(GEMMA4_MODEL_TYPES, load_gemma4),
-    qwen3.MODEL_TYPE: qwen3.load_qwen3,
-    llama.MODEL_TYPE: llama.load_llama,
-}
-"""The loader of each `model_type` of a config.json."""
 
 OTHER_MATH = {
     "qwen2": "its q, k and v have biases",
@@ -172,6 +142,10 @@ REFUSED = {
 }
 """Targets that users may expect, and why they are not supported."""
 
+FAMILIES = GEMMA4, QWEN3, LLAMA
+LOADERS: dict[str, Loader] = {name: f.load for f in FAMILIES for name in f.model_types}
+"""The loader of each `model_type` of a config.json."""
+
 TINY = TargetSpec(
     name="gemma4-tiny",
     summary="the shipped pair: a 6 million parameter Gemma 4 that solves arithmetic stories",
@@ -182,29 +156,9 @@ TINY = TargetSpec(
     default_max_seq_len=1024,
 )
 
-_ALL = (
-    TINY,
-    _user_target("gemma4-31b", "google/gemma-4-31B-it", GEMMA4_31B, load_gemma4),
-    _user_target("gemma4-12b", "google/gemma-4-12B-it", GEMMA4_12B, load_gemma4),
-    _user_target("qwen3-0.6b", "Qwen/Qwen3-0.6B", qwen3.QWEN3_0_6B, qwen3.load_qwen3),
-    _user_target("qwen3-1.7b", "Qwen/Qwen3-1.7B", qwen3.QWEN3_1_7B, qwen3.load_qwen3),
-    _user_target("qwen3-4b", "Qwen/Qwen3-4B", qwen3.QWEN3_4B, qwen3.load_qwen3),
-    _user_target("qwen3-8b", "Qwen/Qwen3-8B", qwen3.QWEN3_8B, qwen3.load_qwen3),
-    _user_target("qwen3-14b", "Qwen/Qwen3-14B", qwen3.QWEN3_14B, qwen3.load_qwen3),
-    _user_target("qwen3-32b", "Qwen/Qwen3-32B", qwen3.QWEN3_32B, qwen3.load_qwen3),
-    _user_target("llama-3.2-1b", "meta-llama/Llama-3.2-1B", llama.LLAMA_3_2_1B, llama.load_llama),
-    _user_target("llama-3.1-8b", "meta-llama/Llama-3.1-8B", llama.LLAMA_3_1_8B, llama.load_llama),
-    _user_target(
-        "smollm2-135m",
-        "HuggingFaceTB/SmolLM2-135M-Instruct",
-        llama.SMOLLM2_135M,
-        llama.load_llama,
-        SMOLLM2_HEAD,
-    ),
-    _user_target(
-        "llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct", llama.LLAMA_3_3_70B, llama.load_llama
-    ),
-)
-
-TARGETS: dict[str, TargetSpec] = {spec.name: spec for spec in _ALL}
+TARGETS: dict[str, TargetSpec] = {TINY.name: TINY} | {
+    published.name: _target_spec(family, published)
+    for family in FAMILIES
+    for published in family.published
+}
 """All supported targets by name, which `eagle-inspect targets` lists."""

@@ -8,7 +8,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from eagle_aot.common.chat_template import compile_template
 from eagle_aot.common.prompts import Message
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}
 CONVERSATIONS: list[list[Message]] = [

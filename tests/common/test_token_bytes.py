@@ -8,7 +8,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from eagle_aot.common.token_bytes import TokenBytes, byte_of_character
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 
 TEXT = "Ada has 27 crêpes, ≥ 3 😀.\n\tAnd 中文 too."
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from eagle_aot.common.errors import ArtifactError, PromptError
 from eagle_aot.common.prompts import Message, with_system
 from eagle_aot.common.tokenizer import SETTINGS, TEMPLATE, VOCABULARY, read_tokenizer
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 
 RANDOM = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 SHIPPED = TINY_DIR / "target"

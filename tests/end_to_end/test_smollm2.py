@@ -23,7 +23,7 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint, tokenizer_directory
 from eagle_aot.targets.decoder.weights import replace_linear
 from eagle_aot.targets.int4 import Int4Linear
-from eagle_aot.targets.llama.config import SMOLLM2_135M, read_config
+from eagle_aot.targets.llama import SMOLLM2_135M, read_config
 
 SMOLLM2_DIR = "SMOLLM2_DIR"
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"

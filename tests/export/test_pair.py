@@ -18,7 +18,7 @@ from eagle_aot.export.methods import PrefillMethod, TargetVerifyMethod
 from eagle_aot.export.pair import Method
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import KVCache
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 from eagle_aot.targets.step import TAIL, chain_tail
 from support.gemma_oracle import VOCAB, oracle_states, random_gemma, random_tokens, save_text_layout
 from support.heads.files import (

@@ -21,7 +21,7 @@ from eagle_aot.export.self_test.text import continue_greedily
 from eagle_aot.export.self_test.verdict import rank
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import load_target
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 
 TARGET = ["--target-model", "gemma4-tiny", "--device", "cpu"]
 ANSWERS = ["--prompts", "8", "--longest-prompt", "100", "--max-new-tokens", "32", "--slots", "16"]

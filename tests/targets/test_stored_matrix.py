@@ -10,8 +10,8 @@ from torch import nn
 
 from eagle_aot.targets import load_target
 from eagle_aot.targets.checkpoint import Checkpoint
+from eagle_aot.targets.family import TINY_DIR
 from eagle_aot.targets.int4 import Int4Linear
-from eagle_aot.targets.registry import TINY_DIR
 from eagle_aot.targets.stored_matrix import DENSE, INT4, count_by_format, stored_matrices
 from support.files.gguf import GgufModel
 from support.gemma_oracle import random_gemma, save_text_layout

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from eagle_aot.export import ExportSpec
 from eagle_aot.export.inspect_cli import main
 from eagle_aot.export.loading.describe_target import dense_line, report_dense
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 from support.files.gguf import SIZE, write_bare_llama
 from support.refusals import refuses
 

@@ -18,7 +18,7 @@ from eagle_aot.export.loading.tokenizer import (
     is_readable_as,
     write_tokenizer,
 )
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 
 OUTSIDE = "/etc/hostname"
 CODE = "open(__file__ + '.ran', 'w')\nclass Mine: pass\n"

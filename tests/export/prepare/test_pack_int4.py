@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from eagle_aot.common.errors import UnsupportedError
 from eagle_aot.export.prepare.int4 import pack_int4
 from eagle_aot.export.spec import Backend
-from eagle_aot.targets import TapTarget, llama, load_target, qwen3
+from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.decoder.layer import ResidualLayer
 from eagle_aot.targets.decoder.norms import RMSNorm
@@ -20,8 +20,10 @@ from eagle_aot.targets.gemma4 import Gemma4Target
 from eagle_aot.targets.int4 import Int4Linear, PackedInt4Linear
 from eagle_aot.targets.int4.linear import PackedModule
 from eagle_aot.targets.int4.weight import random_int4
+from eagle_aot.targets.llama import LLAMA
 from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig
 from eagle_aot.targets.pre_norm.model import PreNormDecoder
+from eagle_aot.targets.qwen3 import QWEN3
 from support.gemma_oracle import run_in_chunks
 from support.pairs import dummy, load, tiny_graphs
 
@@ -74,11 +76,8 @@ def packed_modules(model: nn.Module) -> dict[str, PackedModule]:
 
 @pytest.mark.parametrize("name", ["gemma4", "qwen3", "llama"])
 def test_a_packed_target_has_the_same_outputs(name: str) -> None:
-    target = (
-        shipped()
-        if name == "gemma4"
-        else random_target(qwen3.QWEN3_0_6B if name == "qwen3" else llama.LLAMA_3_1_8B)
-    )
+    sizes = {"qwen3": QWEN3.published[0], "llama": LLAMA.published[1]}
+    target = shipped() if name == "gemma4" else random_target(sizes[name].config)
     expected, layers = outputs(target), target.num_hidden_layers
     target = pack_int4(target, 132)
     kinds = [type(module).__name__ for module in packed_modules(target).values()]

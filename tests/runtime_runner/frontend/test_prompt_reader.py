@@ -6,7 +6,7 @@ import pytest
 
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.runtime_runner.frontend.prompt_reader import PromptReader
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 
 BOS = 2  # of the shipped tokenizer
 USER = {"role": "user", "content": "a"}

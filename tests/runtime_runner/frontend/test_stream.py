@@ -13,7 +13,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.common.tokenizer import Tokenizer, read_tokenizer
 from eagle_aot.runtime_runner.frontend.stream import Decode, Detokenizer, TextStream
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 
 ALPHABET = "aab é日🙂\n"
 TEXTS = st.text(ALPHABET, max_size=40)

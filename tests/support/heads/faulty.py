@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 
 TAPS = "eagle_aux_hidden_state_layer_ids"
 ATTENTION = "layers.0.self_attn"

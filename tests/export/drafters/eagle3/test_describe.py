@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from eagle_aot.export import cli
 from eagle_aot.export.inspect_cli import main
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 from support.heads.files import (
     HeadShape,
     head_tensors,

@@ -20,7 +20,7 @@ from eagle_aot.export.self_test.text import TargetText, continue_greedily
 from eagle_aot.export.self_test.verdict import Verdict, rank
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.targets import TapTarget, load_target
-from eagle_aot.targets.registry import TINY_DIR
+from eagle_aot.targets.family import TINY_DIR
 from support.checkpoint_edits import edit_config
 from support.heads.faulty import FAULTS, Fault, write_faulty_head
 

