@@ -38,21 +38,22 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where they do not, they come last: the exports take minutes, on the second core."""
+    """Otherwise they come last: the exports take minutes, on the second core."""
     items.sort(key=needs_artifact)
 
 
 def needs_artifact(item: pytest.Item) -> bool:
-    """Whether any of a test's fixtures is an export, or a parameter the name of a runner."""
-    if any(name.endswith(ARTIFACT) for name in fixtures(item)):
-        return True
+    """Return whether any of a test's fixtures is an export."""
+    return any(name.endswith(ARTIFACT) for name in fixtures(item))
+
+
+def fixtures(item: pytest.Item) -> list[str]:
+    """Return the names of all fixtures that a test needs, with the artifacts of runners that its
+    parameters name."""
     callspec = getattr(item, "callspec", None)
-    return callspec is not None and any(value in RUNNERS for value in callspec.params.values())
-
-
-def fixtures(item: pytest.Item) -> Sequence[str]:
-    """The names of all fixtures that a test needs."""
-    return getattr(item, "fixturenames", ())
+    runners = [v for v in (callspec.params.values() if callspec else ()) if v in RUNNERS]
+    artifacts = [runner.removesuffix("_runner") + ARTIFACT for runner in runners]
+    return [*getattr(item, "fixturenames", ()), *artifacts]
 
 
 def written_pair(module: str, **options: str) -> Any:

@@ -3,6 +3,7 @@ of a head."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ PROMPTS = [[5, 9, 300, 8], [7] * 40, [11, 12, 13] * 30, list(range(100, 180))]
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     """Of one layer, which is soon lowered."""
-    changes = {"vocab_size": 1024, "num_hidden_layers": 1, "eos_token_id": None}
+    changes: dict[str, Any] = {"vocab_size": 1024, "num_hidden_layers": 1, "eos_token_id": None}
     return random_pre_norm("llama", **changes)
 
 
@@ -87,7 +88,8 @@ def test_its_prompts_are_as_likely_as_transformers_says(
         expected = logits.log_softmax(dim=-1)
         result = runner.generate(prompt, 4, prompt_logprobs=5)
         assert result.token_ids == continued(model, prompt)[:4] and result.logprobs is None
-        first, *others = result.prompt_logprobs or ()
+        assert result.prompt_logprobs is not None
+        first, *others = result.prompt_logprobs
         assert (first.id, first.logprob, first.top, first.offset) == (prompt[0], None, (), 0)
         assert [one.id for one in others] == prompt[1:]
         for one, row in zip(others, expected, strict=True):

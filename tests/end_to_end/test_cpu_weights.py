@@ -25,8 +25,6 @@ from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.runner.eager_executor import EagerExecutor
 
-pytestmark = pytest.mark.usefixtures("qwen3_runner", "batch_runner")  # which starts their exports
-
 KINDS = {"qwen3_runner": "int8", "batch_runner": "int4"}
 PAIRS = {"qwen3_runner": "qwen3_pair", "batch_runner": "random_pair"}
 ARTIFACTS = {"qwen3_runner": "qwen3_artifact", "batch_runner": "batch_artifact"}

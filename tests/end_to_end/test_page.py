@@ -12,13 +12,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eagle_aot.runtime_runner import Runner
 from support.pictures import drawn, stored
 from support.server import Server, served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -32,14 +35,14 @@ IMAGES = "PAGE_IMAGES"
 
 
 @pytest.fixture
-def page(server: Server) -> "Iterator[playwright.Page]":
+def page(server: Server) -> "Iterator[Page]":
     """On a phone, with two pixels for each of CSS's."""
     with opened(server) as page:
         yield page
 
 
 @contextmanager
-def opened(server: Server) -> "Iterator[playwright.Page]":
+def opened(server: Server) -> "Iterator[Page]":
     """The page of a server whose model is called tiny; it sends no request to another one."""
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -59,13 +62,13 @@ def opened(server: Server) -> "Iterator[playwright.Page]":
     assert [problem for problem in problems if "status of 400" not in problem] == []
 
 
-def set_screen(page: "playwright.Page", device: str) -> None:
+def set_screen(page: "Page", device: str) -> None:
     width, height = SCREENS[device]
     page.set_viewport_size({"width": width, "height": height})
 
 
 @pytest.mark.parametrize("device", SCREENS)
-def test_it_fits_a_screen(page: "playwright.Page", device: str) -> None:
+def test_it_fits_a_screen(page: "Page", device: str) -> None:
     """All of the form without scrolling, and nothing out of sight at the side."""
     set_screen(page, device)
     page.fill("#text", QUESTION)
@@ -79,7 +82,7 @@ def test_it_fits_a_screen(page: "playwright.Page", device: str) -> None:
     assert page.evaluate("document.querySelector('form').getBoundingClientRect().bottom") <= height
 
 
-def test_a_question_is_answered_without_a_mouse(page: "playwright.Page", server: Server) -> None:
+def test_a_question_is_answered_without_a_mouse(page: "Page", server: Server) -> None:
     expected = server.client.chat.completions.create(
         model="tiny", temperature=0, messages=[{"role": "user", "content": QUESTION}]
     )
@@ -95,7 +98,7 @@ def test_a_question_is_answered_without_a_mouse(page: "playwright.Page", server:
     assert page.inner_text("#round").startswith("round 1: 4 drafted, ")
 
 
-def test_the_other_way_gives_the_same_text(page: "playwright.Page") -> None:
+def test_the_other_way_gives_the_same_text(page: "Page") -> None:
     page.fill("#text", QUESTION)
     page.fill("#temperature", "0.8")
     page.click("#send")
@@ -106,7 +109,7 @@ def test_the_other_way_gives_the_same_text(page: "playwright.Page") -> None:
     assert "plainly" in second.inner_text() and second.inner_text().endswith("the same text")
 
 
-def test_earlier_turns_are_part_of_it_until_a_new_chat(page: "playwright.Page") -> None:
+def test_earlier_turns_are_part_of_it_until_a_new_chat(page: "Page") -> None:
     for count in (1, 2):
         page.fill("#text", QUESTION)
         page.click("#send")
@@ -115,7 +118,7 @@ def test_earlier_turns_are_part_of_it_until_a_new_chat(page: "playwright.Page") 
     assert page.locator("article").count() == 0
 
 
-def test_an_answer_can_be_stopped(page: "playwright.Page", server: Server) -> None:
+def test_an_answer_can_be_stopped(page: "Page", server: Server) -> None:
     page.fill("#text", "")
     page.click("#send")
     assert page.locator("article").count() == 0  # nothing was said
@@ -135,12 +138,12 @@ def test_an_answer_can_be_stopped(page: "playwright.Page", server: Server) -> No
     assert server.metric(cancelled) == before + 1
 
 
-def without_an_end(route: "playwright.Route") -> None:
+def without_an_end(route: "Route") -> None:
     """Requests an answer so long that it can be stopped in time."""
     route.continue_(post_data=route.request.post_data_json | {"ignore_eos": True})
 
 
-def test_what_the_server_refuses_is_shown(page: "playwright.Page") -> None:
+def test_what_the_server_refuses_is_shown(page: "Page") -> None:
     page.fill("#text", "word " * 5000)
     page.click("#send")
     page.locator("article.failed").wait_for()
@@ -153,8 +156,8 @@ def file(content: bytes, name: str = "a.png", kind: str = "image/png") -> Any:
 
 
 def test_pictures_are_shown_and_seen(picture_artifact: Path, picture_runner: Runner) -> None:
-    """One that is chosen and one that is dropped; one is pasted and left out again. The next turn
-    has them behind it."""
+    """One that is chosen and one that is dropped; one is pasted and left out again. The answer
+    to them can be requested again."""
     first, second = (stored(drawn(40, 60, seed)) for seed in (1, 2))
     expected = picture_runner.generate("what", 12, images=[first, second]).text
     with served(picture_artifact, "--model", "tiny") as server, opened(server) as page:
@@ -189,7 +192,7 @@ GIVE = """([content, how]) => {
 }"""
 
 
-def test_what_is_no_picture_or_not_read_is_one_line(page: "playwright.Page") -> None:
+def test_what_is_no_picture_or_not_read_is_one_line(page: "Page") -> None:
     page.set_input_files("#files", [file(b"words", "a.txt", "text/plain")])
     failed = page.locator("article.failed")
     failed.wait_for()

@@ -3,6 +3,7 @@
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +11,14 @@ from click.testing import CliRunner, Result
 
 from eagle_aot.artifact import Manifest
 from eagle_aot.common.errors import PromptError, SettingError
-from eagle_aot.common.prompts import user
+from eagle_aot.common.prompts import Message, MessagePart, user
 from eagle_aot.export import ExportSpec, load_pair, resolve_checkpoints
+from eagle_aot.export.drafters.eagle3.model import Eagle3Draft
 from eagle_aot.runtime_runner import Conversation, Runner
 from eagle_aot.runtime_runner.cli import main
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
 from eagle_aot.runtime_runner.images.prompt_image import ImagePatches
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from eagle_aot.targets.step import ChunkEmbeds, PromptChunk
@@ -71,7 +74,7 @@ def test_drafts_chunks_and_neighbours_change_no_token(
             assert runner.generate(read, COUNT, chain_len).token_ids == plain
         for tree in ((3, 2, 6), (6, 4, 24)):
             assert runner.generate(read, COUNT, tree=tree).token_ids == plain
-        sampled = {"temperature": 1.0, "top_p": 0.9, "seed": 3}
+        sampled: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "seed": 3}
         wanted = runner.generate(read, COUNT, speculate=False, **sampled).token_ids
         assert runner.generate(read, COUNT, 5, **sampled).token_ids == wanted != plain
     prompts = [runner.reader.read(TWO, images=files), runner.reader.read("Tom has 3 pens. " * 9)]
@@ -139,6 +142,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
     run = Prefill(runner.target, runner.drafter, read.tokens, where, images=read.images)
     while run.left:
         bonus = run.run_chunk()
+    assert isinstance(runner.drafter, Eagle3Drafter)
     found = runner.drafter.logits(where)
     checkpoints = resolve_checkpoints(
         ExportSpec(target_model="auto", target_dir=picture_pair[0], draft_dir=picture_pair[1])
@@ -146,6 +150,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
     pair = load_pair(
         checkpoints, torch.float32, CacheSpec(320, torch.float32, chunk=96), images=True
     ).pair
+    assert isinstance(pair.draft, Eagle3Draft)
     given = runner.target.given_rows(Chunk(0, len(read.tokens), False), read.images)
     tokens, places = torch.tensor([read.tokens]), torch.arange(len(read.tokens))
     following = torch.cat((tokens, bonus), dim=1)[:, 1:]
@@ -163,11 +168,11 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
 def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None:
     reader = picture_runner.reader
     read = reader.read(TWO, images=files)
-    for start, behind in read.spans:
-        assert read.tokens[start - 1] == BEGIN and read.tokens[behind] == END
-        assert set(read.tokens[start:behind]) == {IMAGE}
-    turn = [{"type": "image", "image": files[0]}, {"type": "text", "text": TEXT}]
-    of_messages = reader.read([{"role": "user", "content": turn}])
+    for start, end in read.spans:
+        assert read.tokens[start - 1] == BEGIN and read.tokens[end] == END
+        assert set(read.tokens[start:end]) == {IMAGE}
+    turn: list[MessagePart] = [{"type": "image", "image": files[0]}, {"type": "text", "text": TEXT}]
+    of_messages = reader.read([user(turn)])
     assert of_messages.keys == reader.read(TEXT, images=files[:1]).keys
     raw = reader.read(TEXT, raw=True, images=files[:1])
     ids = [*raw.tokens[:1], IMAGE, *raw.tokens[raw.spans[0][1] + 1 :]]
@@ -177,21 +182,23 @@ def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None
             reader.read(prompt, images=files)
     with pytest.raises(PromptError, match="1 image tokens, and 0 images are given"):
         reader.read(f"{TEXT} {PLACEHOLDER}")
-    shown = [{"type": "image", "image": file} for file in files]
-    said = {"type": "text", "text": TWO}
-    in_text = reader.read([{"role": "user", "content": [*shown, said]}])
+    answer: Message = {"role": "assistant", "content": "?"}
+    shown: list[MessagePart] = [{"type": "image", "image": file} for file in files]
+    said: MessagePart = {"type": "text", "text": TWO}
+    in_text = reader.read([user([*shown, said])])
     assert in_text.keys == read.keys
     for content in ([*shown[:1], said], [said, *shown], [*shown, said, said]):
         with pytest.raises(PromptError, match="give images as parts of the message"):
-            reader.read([{"role": "user", "content": content}])
+            reader.read([user(content)])
     with pytest.raises(PromptError, match="give images as parts of the message"):
-        reader.read([user(TWO), {"role": "assistant", "content": "?"}, user([*shown])])
+        reader.read([user(TWO), answer, user([*shown])])
     with pytest.raises(PromptError, match="stands for video or audio"):
         reader.read("a <|video|>")
     with pytest.raises(PromptError, match="65 images: a prompt takes 64 at most"):
         reader.read(TEXT, images=["nowhere.png"] * 65)
+    nowhere: MessagePart = {"type": "image", "image": "nowhere.png"}
     with pytest.raises(PromptError, match="65 images"):
-        reader.read([{"role": "user", "content": [{"type": "image", "image": "nowhere.png"}] * 65}])
+        reader.read([user([nowhere] * 65)])
     with pytest.raises(SettingError, match="--image-tokens 280: this artifact's images have 70"):
         reader.read(TEXT, images=files, image_tokens=280)
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,12 +27,14 @@ PROMPTS = [("What is this?", 1), (f"Is {PLACEHOLDER} older than {PLACEHOLDER}, o
 def runner(picture_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Runner:
     directory = tmp_path_factory.mktemp("pictures") / "artifact"
     target_dir, head_dir = picture_pair
-    beside = Path(sys.executable).with_name("eagle-export")
-    command = [beside if beside.exists() else "eagle-export", "--target-model", "auto"]
+    installed = Path(sys.executable).with_name("eagle-export")
+    program: str | Path = installed if installed.exists() else "eagle-export"
+    command: list[str | Path] = [program, "--target-model", "auto"]
     options = ["--backend", "cuda", "--inputs", "text,image"]
     sizes = ["--max-seq-len", "320", "--max-batch-size", "2"]
-    places = ["--target-dir", target_dir, "--draft-dir", head_dir, "--output-dir", directory]
-    subprocess.run([*command, *options, *sizes, "--no-self-test", *places], check=True)
+    pair = ("--target-dir", target_dir, "--draft-dir", head_dir)
+    command += [*options, *sizes, "--no-self-test", *pair, "--output-dir", directory]
+    subprocess.run(command, check=True)
     return load_artifact(directory)
 
 
@@ -44,6 +47,7 @@ def test_the_tower_is_the_one_of_its_modules(
     pair = load_pair(
         checkpoints, torch.float32, CacheSpec(96, torch.float32, chunk=ROWS), images=True
     ).pair
+    assert pair.vision is not None
     for image in IMAGES:
         picture = runner.reader.read_image(image, None)
         assert isinstance(picture.content, ImagePatches)
@@ -58,7 +62,7 @@ def test_the_tower_is_the_one_of_its_modules(
 def test_its_text_is_what_transformers_would_say(
     runner: Runner, picture_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """In bfloat16 a token may be another one that is as good; behind other pictures it is not."""
+    """In bfloat16 a token may be another one that is as good; after other pictures it is not."""
     files = [tmp_path / f"{i}.png" for i in range(len(IMAGES))]
     for file, image in zip(files, IMAGES, strict=True):
         file.write_bytes(stored(image))
@@ -73,7 +77,8 @@ def test_its_text_is_what_transformers_would_say(
 
 def test_drafts_chunks_and_neighbours_change_no_token(runner: Runner) -> None:
     prompts = [runner.reader.read(prompt, images=IMAGES[:count]) for prompt, count in PROMPTS]
-    for sampled in ({}, {"temperature": 1.0, "top_p": 0.9, "seed": 3}):
+    ways: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 3}]
+    for sampled in ways:
         alone = []
         for read in prompts:
             plain = runner.generate(read, 20, speculate=False, **sampled).token_ids

@@ -46,11 +46,15 @@ def test_replicas_give_the_texts_of_one_engine(server: Server, int4_head: Runner
     assert texts == [int4_head.generate(text, 200).text for text in QUESTIONS[:8]]
 
 
-def test_several_answers_to_one_request(server: Server, int4_head: Runner) -> None:
+def test_several_answers_to_one_request_are_those_of_one_engine(
+    server: Server, int4_head: Runner
+) -> None:
     """Each answer is a call to Ray."""
     prompts = QUESTIONS[:2]
     parameters: Any = {"temperature": 2.0, "seed": 7, "n": 2}
-    complete = partial(server.client.completions.create, model="tiny", prompt=prompts, max_tokens=6)
+    complete: Any = partial(
+        server.client.completions.create, model="tiny", prompt=prompts, max_tokens=6
+    )
     expected = [
         int4_head.answer(prompt, one).text
         for prompt in prompts
@@ -59,31 +63,7 @@ def test_several_answers_to_one_request(server: Server, int4_head: Runner) -> No
     assert [choice.text for choice in complete(**parameters, timeout=60).choices] == expected
 
 
-def test_log_probabilities_are_those_of_one_engine(server: Server, int4_head: Runner) -> None:
-    """In a whole response and in a stream."""
-    expected = int4_head.generate(QUESTIONS[0], 24, logprobs=2, temperature=2.0, seed=7).logprobs
-    messages: Any = [{"role": "user", "content": QUESTIONS[0]}]
-    how: Any = {
-        "max_tokens": 24,
-        "temperature": 2.0,
-        "seed": 7,
-        "logprobs": True,
-        "top_logprobs": 2,
-    }
-    complete = partial(
-        server.client.chat.completions.create, model="tiny", messages=messages, **how
-    )
-    (whole,) = complete().choices
-    parts = [choice for chunk in complete(stream=True) for choice in chunk.choices]
-    in_parts = [one for part in parts if part.logprobs for one in part.logprobs.content or ()]
-    assert whole.logprobs is not None and whole.logprobs.content == in_parts
-    assert expected is not None and len(expected) == 24
-    assert [one.logprob for one in in_parts] == [one.logprob for one in expected]
-    logprobs = [[top.logprob for top in one.top_logprobs] for one in in_parts]
-    assert logprobs == [[logprob for _, logprob in one.top] for one in expected]
-
-
-def test_log_probabilities_of_a_prompt_are_those_of_one_engine(
+def test_log_probabilities_of_prompt_and_answer_are_those_of_one_engine(
     server: Server, int4_head: Runner
 ) -> None:
     """In a whole response and in a stream, before those of the answer."""
@@ -91,7 +71,7 @@ def test_log_probabilities_of_a_prompt_are_those_of_one_engine(
     one = int4_head.generate(QUESTIONS[0], 4, raw_prompt=True, prompt_logprobs=2, **parameters)
     expected = [token.logprob for token in (*(one.prompt_logprobs or ()), *(one.logprobs or ()))]
     parameters |= {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 4, "temperature": 0}
-    complete = partial(server.client.completions.create, **parameters)
+    complete: Any = partial(server.client.completions.create, **parameters)
     (whole,) = complete().choices
     parts = [choice for chunk in complete(stream=True) for choice in chunk.choices]
     lists = [part.logprobs.token_logprobs for part in parts if part.logprobs]
@@ -130,12 +110,12 @@ def test_eagle_batch_answers_a_file_of_prompts(
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in QUESTIONS[:9]))
     answers.write_text('{"prompt_tokens": 1}\n{"prompt')
     module = "eagle_aot.runtime_runner.serve.on_ray.batch"
-    how = {"temperature": 0.8, "top_p": 0.9, "seed": 7}
+    how: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 7}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in how.items()]
-    command = [sys.executable, "-m", module, int4_head_artifact, prompts, answers, *options]
+    command: list[str | Path] = [sys.executable, "-m", module, int4_head_artifact, prompts, answers]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     for line in ("8 answers, after 1", "0 answers, after 9"):
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment)
         assert done.returncode == 0 and line in done.stderr, done.stderr
         assert "deprecat" not in done.stderr.lower()
     first, *lines = answers.read_text().splitlines()

@@ -77,7 +77,7 @@ def test_drafts_change_no_token(server: Server, drafts: dict[str, Any]) -> None:
 
 
 def test_a_seed_repeats_a_sampled_text(server: Server, int4_head: Runner) -> None:
-    how = {"temperature": 4.0, "top_p": 0.9, "presence_penalty": 0.5}
+    how: dict[str, Any] = {"temperature": 4.0, "top_p": 0.9, "presence_penalty": 0.5}
     first = chat(server, **how, max_tokens=60)
     seed = first.choices[0].seed
     (choice,) = chat(server, **how, max_tokens=60, seed=seed, extra_body=PLAIN).choices
@@ -104,8 +104,10 @@ def test_null_counts_as_absent(server: Server) -> None:
 def test_a_stream_has_each_choices_seed_at_its_end(server: Server) -> None:
     """At both endpoints choices have the same fields as in a whole response, and no others."""
     how: dict[str, Any] = {"temperature": 1.0, "seed": 40, "n": 2, "max_tokens": 4}
-    complete = partial(server.client.completions.create, model="tiny", prompt="Ada has 27", **how)
-    for request in (partial(chat, server, **how), complete):
+    prompted = {"model": "tiny", "prompt": "Ada has 27"}
+    complete: Any = partial(server.client.completions.create, **prompted, **how)
+    requests: list[Any] = [partial(chat, server, **how), complete]
+    for request in requests:
         whole, ends = request(), {}
         for chunk in request(stream=True):
             (part,) = chunk.choices
@@ -123,10 +125,10 @@ def test_a_stream_has_each_choices_seed_at_its_end(server: Server) -> None:
 def test_completions_of_text_and_of_ids(server: Server, int4_head: Runner) -> None:
     prompt = "Ada has 27"
     expected = int4_head.generate(prompt, 8, raw_prompt=True)
-    create = partial(server.client.completions.create, temperature=0)
+    create: Any = partial(server.client.completions.create, temperature=0)
     ids = int4_head.encode(prompt, raw=True)
     for form in (prompt, [prompt], ids, [ids]):
-        answer = create(model="tiny", prompt=form, max_tokens=8)  # type: ignore[arg-type]
+        answer = create(model="tiny", prompt=form, max_tokens=8)
         assert [choice.text for choice in answer.choices] == [expected.text]
         assert answer.choices[0].finish_reason == "length"
     several = create(model="tiny", prompt=[prompt, ""], max_tokens=8)

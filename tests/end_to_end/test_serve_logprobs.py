@@ -84,18 +84,6 @@ def test_a_stream_has_the_same_log_probabilities_in_parts(
         assert choice.message.content == text and choice.logprobs.content == tokens
 
 
-def test_a_stop_text_cuts_log_probabilities_with_the_text(server: Server) -> None:
-    whole = chat(server).choices[0]
-    text = whole.message.content
-    stop = text[20:26]
-    cut = chat(server, stop=stop).choices[0]
-    assert cut.message.content == text[: text.index(stop)]
-    content, length = cut.logprobs.content, len(cut.message.content)
-    assert content == whole.logprobs.content[: len(content)]
-    begins = len("".join(one.token for one in content[:-1]))
-    assert begins < length <= begins + len(content[-1].token)
-
-
 def test_log_probabilities_come_only_if_requested(server: Server) -> None:
     assert chat(server, logprobs=False).choices[0].logprobs is None
     assert chat(server, max_tokens=3).choices[0].logprobs.content[0].top_logprobs == []

@@ -42,8 +42,14 @@ COSTS = {
     "31B, slow drafts": costs_of([9.12, 11.2, 13.2, 15.2, 17.2, 19.3, 23.3], (1.94, 2.5)),
     "shipped pair": costs_of([1.5, 2.0, 2.46, 2.93, 3.4, 3.86, 4.8], (0.26, 5.2)),
 }
+
+
+def constant(rate: float) -> Rates:
+    return lambda position: [rate] * LONGEST
+
+
 TEXTS: dict[str, Rates] = {
-    **{f"all {rate}": (lambda _, rate=rate: [rate] * LONGEST) for rate in
+    **{f"all {rate}": constant(rate) for rate in
        (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)},
     "falling": lambda _: [0.8, 0.5, 0.3, 0.2, 0.1, 0.1, 0.1],
     "rising": lambda _: [0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.9],
@@ -249,8 +255,7 @@ def batch_speed(rates: Sequence[float], row: float, shape: Shape) -> float:
 @settings(max_examples=30, deadline=None)
 @given(
     rates=st.one_of(
-        st.lists(st.floats(0.0, 0.95), min_size=1, max_size=1),
-        st.sampled_from([*RANKED.values()]),
+        st.lists(st.floats(0.0, 0.95), min_size=1, max_size=1), st.sampled_from([*RANKED.values()])
     ),
     row=st.floats(0.02, 1.0),
     requests=st.sampled_from([2, 4, 8]),

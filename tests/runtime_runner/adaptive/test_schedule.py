@@ -1,5 +1,6 @@
 """When the rounds of a request that runs alone are chosen, and when the drafter catches up."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -20,9 +21,11 @@ class LoggingChooser(Chooser):
         super().__init__(costs)
         self.log: list[int] = []
 
-    def choose_run(self, *args, **options):
-        self.log.append(args[2])
-        return super().choose_run(*args, **options)
+    def choose_run(
+        self, shapes: Sequence[Shape], position: int, remaining_tokens: int, pending: float = 0.0
+    ) -> tuple[Shape, int]:
+        self.log.append(remaining_tokens)
+        return super().choose_run(shapes, position, remaining_tokens, pending)
 
 
 class Play:

@@ -78,6 +78,7 @@ def test_figures_agree_with_each_other(requests: tuple[int, list[list[int]]]) ->
         assert sum(lengths.values()) == stats.rounds
         assert sum(n * count for n, count in lengths.items()) == stats.accepted
         if stats.rounds:
+            assert stats.tau is not None
             assert stats.tau == pytest.approx(1 + stats.accepted / stats.rounds)
             assert stats.acceptance_rate == pytest.approx((stats.tau - 1) / chain)
         for i, share in enumerate(stats.absolute_acceptance_by_position):

@@ -64,10 +64,7 @@ def test_both_methods_store_the_same_caches(layers: int, tmp_path: Path) -> None
     for cache, before in zip(draft._caches(), caches, strict=True):
         torch.testing.assert_close(cache.k[:, :PROMPT], before[:, :PROMPT], rtol=1e-4, atol=1e-5)
         assert cache.k[:, :PROMPT].any()
-    for found, expected in (
-        (other._logits, drafter._logits),
-        (other._feature, drafter._feature),
-    ):
+    for found, expected in ((other._logits, drafter._logits), (other._feature, drafter._feature)):
         assert found is not None and expected is not None
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 

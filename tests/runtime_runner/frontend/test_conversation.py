@@ -26,7 +26,7 @@ class WordRunner:
     def encode(self, messages: Sequence[Message], system: str | None = None) -> list[int]:
         if system == "refused":
             raise PromptError("no system text")
-        return [0] * sum(len(message["content"].split()) for message in messages)
+        return [0] * sum(len(content.split()) for content in contents(messages))
 
     def generate(
         self, messages: list[Message], max_new_tokens: int, **options: Any
@@ -44,7 +44,7 @@ def started(system: str | None = None) -> tuple[Conversation, WordRunner]:
 
 
 def contents(messages: Sequence[Message]) -> list[str]:
-    return [message["content"] for message in messages]
+    return [str(message["content"]) for message in messages]
 
 
 def test_each_turn_is_answered_in_view_of_all_before_it() -> None:

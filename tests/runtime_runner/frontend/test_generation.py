@@ -10,20 +10,17 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Round
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.rounds import Rounds
-from eagle_aot.runtime_runner.engine.schedule import BatchSchedule, OneRound
+from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
 from eagle_aot.runtime_runner.frontend.generation import Generation, finish_reason, generate
 from support.runner.one_text import decode
 from support.runner.toy import (
     TAIL,
     VOCAB,
     RecordingDrafter,
-    SeeingDrafter,
     ToyTarget,
     TreeDrafter,
     plain_text,
@@ -139,35 +136,6 @@ def test_the_function_that_ends_a_text_is_called_with_each_token(
 @settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
-    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=60),
-    suffix=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
-    max_new_tokens=st.integers(1, 20),
-    chain_len=st.integers(1, 7),
-)
-def test_reused_rows_are_not_run_again_and_give_the_same_text(
-    seed: int, prompt: list[int], suffix: list[int], max_new_tokens: int, chain_len: int
-) -> None:
-    """The toy target refuses to read a slot that was not written, and the drafter a gap."""
-    target = ToyTarget(seed, 100, 101)
-    drafter = SeeingDrafter(target, [True, False])
-    engine = Engine(OneRound(Round(target, drafter, chain_len, single())))
-    limits = Limits(max_new_tokens=max_new_tokens, stop_ids=frozenset())
-
-    def continued(text: list[int]) -> tuple[list[int], int]:
-        request = Request(prompt=tuple(text), limits=limits, chain_len=chain_len, reuse=True)
-        result = generate(engine, Generation(request=request))
-        return result.token_ids, result.cached_tokens
-
-    text = [*prompt, *continued(prompt)[0]]
-    before = target.forwards
-    again = [*text, *suffix]
-    assert continued(again) == (plain_text(again, seed, max_new_tokens), len(text) - 1)
-    assert target.forwards - before <= 1 + max_new_tokens - 1  # one for the prompt
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
     prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
     pattern=st.lists(st.booleans(), min_size=1, max_size=9),
     limits_of_texts=st.lists(st.integers(2, 60), min_size=1, max_size=3),
@@ -248,37 +216,3 @@ def test_every_tree_gives_the_plain_text(
     assert output == expected
     if all(pattern) and max_new_tokens > 2:
         assert stats.rounds < max_new_tokens - 1
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
-    prompts=st.lists(
-        st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40), min_size=2, max_size=5
-    ),
-    pattern=st.lists(st.booleans(), min_size=1, max_size=9),
-    chain_len=st.integers(0, 7),
-    idle=st.booleans(),
-)
-def test_sequences_of_a_batch_give_their_own_texts(
-    seed: int, prompts: list[list[int]], pattern: list[bool], chain_len: int, idle: bool
-) -> None:
-    """Each at its own length, with the caches in any order; one may be idle."""
-    length = 30
-    expected = [plain_text(prompt, seed, length) for prompt in prompts]
-    texts = [p + e for p, e in zip(prompts, expected, strict=True)]
-    caches = list(range(len(prompts)))[::-1]
-    by_cache = texts[::-1]
-    drafter = RecordingDrafter(by_cache[0], pattern, others=by_cache[1:])
-    target = ToyTarget(seed, 16, 9, sequences=len(prompts) + 1)
-    running = BatchState([*caches, len(prompts)] if idle else caches, TAIL, "cpu")
-    round_ = Round(target, drafter, chain_len, running)
-    outputs = [
-        [prefill(round_, prompt, Stats(chain_len=chain_len), index)]
-        for index, prompt in enumerate(prompts)
-    ]
-    while min(map(len, outputs)) < length:
-        for output, (accepted, *tokens) in zip(outputs, round_.play().tolist(), strict=False):
-            output += tokens[: accepted + 1]
-    assert [output[:length] for output in outputs] == expected
-    assert not target.slots[-1], "an idle sequence stores nothing"

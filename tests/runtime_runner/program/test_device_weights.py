@@ -15,7 +15,6 @@ from eagle_aot.runtime_runner.program.ptd import TensorData
 from eagle_aot.runtime_runner.program.pte import Program, Weight, check_weights
 from support.files.cuda import (
     CPU,
-    EXTREMES,
     Edit,
     Files,
     Method,
@@ -170,20 +169,6 @@ def test_what_is_accepted_can_be_loaded(
     refusal(lambda: make_all(*paths), *paths)
 
 
-@pytest.mark.parametrize("value", EXTREMES)
-def test_extremes_in_a_weight_table(pair: tuple[Path, bytes, bytes], value: bytes) -> None:
-    directory, program, weights = pair
-    paths = directory / PROGRAM, directory / WEIGHTS
-    paths[1].write_bytes(weights)
-    table = sample_files().methods[1].payload
-    start = program.index(table)
-    lines = []
-    for place in range(start, start + len(table) - len(value) + 1):
-        paths[0].write_bytes(program[:place] + value + program[place + len(value) :])
-        lines.append(refusal(lambda: make_all(*paths), *paths))
-    assert any(lines)
-
-
 def make_all(program_path: Path, weights_path: Path) -> None:
     """Make every tensor of two files."""
     program, data = Program.open(program_path), TensorData.open(weights_path)
@@ -211,17 +196,6 @@ def test_writing_does_not_change_the_file(tmp_path: Path) -> None:
     assert fresh.tensor("forward", "t.position").tolist() == [4]
 
 
-def test_writing_does_not_reach_a_second_load(tmp_path: Path) -> None:
-    files = over({"t.kv_cache.k": torch.zeros(8)})
-    files.write(tmp_path)
-    methods = Program.open(tmp_path / PROGRAM).methods
-    data = TensorData.open(tmp_path / WEIGHTS)
-    first, second = (DeviceWeights(data, methods.values(), HOST, CACHES) for _ in range(2))
-    (weight,) = methods["forward"].weights
-    first.tensor(weight).fill_(1)
-    assert not second.tensor(weight).any()
-
-
 def test_bytes_by_part_count_every_storage_once(sample: Loaded) -> None:
     cache = 2 * 4 * 2
     assert sample.weights.bytes_by_part() == {
@@ -230,11 +204,6 @@ def test_bytes_by_part_count_every_storage_once(sample: Loaded) -> None:
         "draft cache": cache,
         "draft weights": 8,
     }
-
-
-def test_bytes_by_part_are_a_copy(sample: Loaded) -> None:
-    sample.weights.bytes_by_part().clear()
-    assert sample.weights.bytes_by_part()
 
 
 def test_free_memory_is_checked_before_anything_is_loaded(

@@ -1,7 +1,6 @@
 """Reading `.pte` files that ExecuTorch wrote, and refusing damaged ones in one line."""
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,17 +128,6 @@ def test_a_library_may_ignore_inputs(path: Path, input_order: tuple[int, ...]) -
     assert found.input_order == input_order
 
 
-def test_blobs_are_writable_and_the_file_stays(path: Path, whole: bytes) -> None:
-    program = read(path, whole)
-    key = program.methods["target_verify"].library_key
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of PyTorch, if the memory were read-only
-        library = torch.frombuffer(program.named_data(key), dtype=torch.uint8)
-    library.fill_(1)
-    assert set(program.named_data(key)) == {1}
-    assert path.read_bytes() == whole
-
-
 def test_constants_are_what_the_official_runtime_returns(path: Path, portable: bytes) -> None:
     program = read(path, portable)
     assert not program.methods
@@ -202,17 +190,6 @@ def test_every_truncation_is_refused(path: Path) -> None:
     read(path, data)
     for length in sampled_lengths(len(data)):
         why(path, data[:length])
-
-
-def test_a_cut_program_without_blobs_is_read_or_refused(path: Path) -> None:
-    constants: dict[str, list[Any]] = {"get_one": [1], "get_flag": [True]}
-    data = Files(constants=constants).program()
-    assert read(path, data).constants == constants
-    lines = []
-    for length in range(len(data)):
-        path.write_bytes(data[:length])
-        lines.append(refused(path))
-    assert all(lines[: len(data) // 2])
 
 
 @pytest.mark.parametrize(

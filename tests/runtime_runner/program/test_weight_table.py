@@ -18,20 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.program.flatbuffer import DAMAGE, UnreadableError
-from eagle_aot.runtime_runner.program.weight_table import (
-    DEVICES,
-    DTYPES,
-    Weight,
-    read_weight_table,
-)
-from support.files.cuda import (
-    CPU,
-    CUDA,
-    Edit,
-    damaged,
-    edits,
-    entry,
-)
+from eagle_aot.runtime_runner.program.weight_table import DEVICES, DTYPES, Weight, read_weight_table
+from support.files.cuda import CPU, CUDA, Edit, damaged, edits, entry
 
 LIBRARY = "0f3a_so_blob"
 

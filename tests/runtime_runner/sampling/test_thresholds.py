@@ -4,11 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_aot.runtime_runner.sampling.thresholds import (
-    order_of,
-    threshold,
-    weights_of,
-)
+from eagle_aot.runtime_runner.sampling.thresholds import order_of, threshold, weights_of
 
 SETTINGS = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 

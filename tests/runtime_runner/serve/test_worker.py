@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
-from eagle_aot.runtime_runner.engine import Engine, Failed, Limits, Request
+from eagle_aot.runtime_runner.engine import Engine, Event, Failed, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
 from eagle_aot.runtime_runner.frontend.generation import Callbacks, Generation, Result
 from eagle_aot.runtime_runner.serve.worker import Draining, QueueFull, RequestOutcome, Worker
@@ -46,12 +46,12 @@ class Gate:
         self.open.set()
         engine.step = self.step  # type: ignore[method-assign]
 
-    def step(self) -> list[object]:
+    def step(self) -> list[Event]:
         assert self.open.wait(SECONDS)
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-        return list(self._step())
+        return self._step()
 
 
 @pytest.fixture

@@ -116,9 +116,7 @@ def test_failed_prompts_are_reported_at_the_end_each_time(answer: Path) -> None:
     assert answer.read_text().count("\n") == 3
 
 
-def test_a_refused_prompt_does_not_stop_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_refused_prompt_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def generate_many(
         prompts: Sequence[str], *, keep_going: bool, max_new_tokens: int
     ) -> Iterator[Any]:
@@ -130,8 +128,7 @@ def test_a_refused_prompt_does_not_stop_the_others(
     runner = SimpleNamespace(generate_many=generate_many)
     monkeypatch.setattr(actors, "open_artifact", lambda artifact, key, drafter: runner)
     rows = {"prompt": [json.dumps(prompt) for prompt in ("a", "", "c")]}
-    answers = actors.Predictor("artifact", "key", {"drafter": "ngram"}, {"max_new_tokens": 4})(
-        rows
-    )["answer"]
+    options = {"drafter": "ngram"}, {"max_new_tokens": 4}
+    answers = actors.Predictor(Path("artifact"), "key", *options)(rows)["answer"]
     objects = [json.loads(answer) for answer in answers]
     assert objects == [{"text": "a"}, {"error": "the prompt is empty"}, {"text": "c"}]

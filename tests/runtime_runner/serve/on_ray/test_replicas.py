@@ -16,7 +16,7 @@ def test_an_error_of_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(**options: object) -> None:
         raise RuntimeError("ray::ProxyActor\n  File ...\nRuntimeError: Failed to bind.\n")
 
-    monkeypatch.setattr(on_ray.serve, "start", start)
+    monkeypatch.setattr("ray.serve.start", start)
     spec = ServeSpec(artifact=Path("a"), port=80)
     settings = on_ray.ReplicaSettings(spec=spec, keys=(), gpus=0, slots=1)
     line = "^127.0.0.1:80: Ray cannot serve there, as the log says: RuntimeError: Failed to bind.$"
