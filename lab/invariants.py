@@ -17,7 +17,7 @@ def check_invariants(engine: Engine) -> None:
 
     `check_serial` compares what the sequences hold.
     """
-    running = engine.schedule.running
+    running = engine.schedule.batch
     assert running.sequences.tolist() == engine.cache_slots.order, "host and device differ"
     assert sorted(engine.cache_slots.order) == list(range(len(running))), "a sequence is lost"
     texts = [*engine.prompts, *engine.running]
@@ -25,7 +25,7 @@ def check_invariants(engine: Engine) -> None:
     assert sorted([*used, *engine.cache_slots.free]) == sorted(engine.cache_slots.order), (
         "a sequence is used twice, or neither used nor free"
     )
-    assert running.sampler.begun == set(used), "tokens are sampled for a free sequence"
+    assert running.sampler.active == set(used), "tokens are sampled for a free sequence"
     assert used[len(engine.prompts) :] == engine.cache_slots.order[: len(engine.running)], "a gap"
     assert all(text.sequence is None for text in engine.waiting), "a waiting request has a sequence"
     positions, bonus = running.position.tolist(), running.bonus.flatten().tolist()
@@ -65,7 +65,7 @@ def check_serial(engine: Engine) -> None:
 
 
 def _check_running(engine: Engine, index: int, spare: int) -> None:
-    text, batch = engine.running[index], engine.schedule.running.first(index + 1)
+    text, batch = engine.running[index], engine.schedule.batch.first(index + 1)
     forward = _verify(
         engine, batch.bonus[index:], batch.position[index:], batch.sequences[index:],
         batch.moves[index:],
@@ -93,7 +93,7 @@ def _check_same(forward: Forward, expected: Forward, problem: str) -> None:
 
 def _prefill(engine: Engine, tokens: Sequence[int], first: int, sequence: int) -> None:
     """Run `tokens` from position 0: the `first` by `prefill`, the rest by `target_verify`."""
-    target, device = engine.schedule.target, engine.schedule.running.bonus.device
+    target, device = engine.schedule.target, engine.schedule.batch.bonus.device
     sequences = torch.tensor([sequence], device=device)
     text = torch.tensor([[*tokens, *[0] * first]], device=device)
     chunks = target.plan_prompt(first) if first else []
@@ -106,7 +106,7 @@ def _prefill(engine: Engine, tokens: Sequence[int], first: int, sequence: int) -
 
 def _decode(engine: Engine, tokens: Sequence[int], position: int, sequence: int) -> Forward:
     """Run the token at a position of a text alone."""
-    device = engine.schedule.running.bonus.device
+    device = engine.schedule.batch.bonus.device
     return _verify(
         engine,
         torch.tensor([[tokens[position]]], device=device),

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 from eagle_aot.common.spec import Option
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen
+from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen
 from eagle_aot.runtime_runner.spec import ArtifactSpec
 
 if TYPE_CHECKING:
@@ -24,6 +24,6 @@ class LabSpec(ArtifactSpec, kw_only=True, frozen=True):
 def parse_chain_lens(text: str) -> tuple[ChainLen, ...]:
     """Read `1,4,auto` as chain lengths. Raises ValueError."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word == AUTO_LENGTH or (word.isdecimal() and int(word)) for word in words):
-        raise ValueError(f"expected a list like 1,2,3 or 4,{AUTO_LENGTH}")
-    return tuple(AUTO_LENGTH if word == AUTO_LENGTH else int(word) for word in words)
+    if not all(word == AUTO or (word.isdecimal() and int(word)) for word in words):
+        raise ValueError(f"expected a list like 1,2,3 or 4,{AUTO}")
+    return tuple(AUTO if word == AUTO else int(word) for word in words)

@@ -12,9 +12,8 @@ from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.tokenizer import Tokenizer
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape, Tree
+from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape, Tree
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.step_check import check_shape, check_step
 from eagle_aot.runtime_runner.decode.target import Forward, TargetMethods, no_moves
@@ -200,8 +199,8 @@ class Runner:
         remaining_tokens = min(params.max_new_tokens, self.constants.max_seq_len - len(ids))
         text = self._stream(params, callbacks.on_text, ids)
         drafts = params.speculate and remaining_tokens > 1
-        if drafts and chain_len == AUTO_LENGTH and not self.engine.busy:
-            self.adaptive_schedule(tree == AUTO_TREE)  # measured while no request runs
+        if drafts and chain_len == AUTO and not self.engine.busy:
+            self.adaptive_schedule(tree == AUTO)  # measured while no request runs
         stop_ids = all_stop_ids(params.stop_ids, self.constants, ignore_eos=params.ignore_eos)
         params.check_vocabulary(self.constants.vocab_size, stop_ids)
         return Generation(
@@ -262,9 +261,9 @@ class Runner:
         if chain_len is not None:
             raise SettingError(f"chain length {chain_len} and tree {tree}: name one of them")
         kind, grows_trees = self.drafter.kind, self.drafter.grows_trees
-        if tree == AUTO_TREE:
+        if tree == AUTO:
             check_grows_trees(tree, kind, grows_trees)
-            return AUTO_LENGTH, AUTO_TREE
+            return AUTO, AUTO
         shape = chosen_tree(tree, kind, grows_trees, self.constants)
         return shape.depth, shape
 
@@ -332,11 +331,11 @@ class Runner:
         checked_size = self._check_batch_size(batch_size)
         chosen, shape = self._drafts(chain_len, tree) if speculate else (0, None)
         fixed = shape if isinstance(shape, Shape) else None
-        if chosen != AUTO_LENGTH:
+        if chosen != AUTO:
             fixed = fixed or Shape.chain(chosen)
         self.engine.cache_slots.forget()
         with self.running.sampler.expecting(sampling):
-            return self._session.warm_up(checked_size, fixed, trees=shape == AUTO_TREE)
+            return self._session.warm_up(checked_size, fixed, trees=shape == AUTO)
 
     def adaptive_schedule(self, trees: bool) -> AdaptiveSchedule:
         """Return what chooses among chains and plain decoding by speed, with `trees` among trees as
@@ -347,7 +346,7 @@ class Runner:
         """
         if not self._session.is_measured(trees):
             if self.engine.busy:
-                setting = f"tree {AUTO_TREE}" if trees else f"chain length {AUTO_LENGTH}"
+                setting = f"tree {AUTO}" if trees else f"chain length {AUTO}"
                 raise SettingError(f"{setting}: not measured: call warm_up first")
             self.engine.cache_slots.forget()
         return self._session.adaptive(trees)

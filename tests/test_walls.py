@@ -91,11 +91,9 @@ KINDS = {
     "runtime_runner.drafters.eagle3": "runtime_runner/drafters/eagle3.py",
     "runtime_runner.drafters.gemma4_assistant": "runtime_runner/drafters/gemma4_assistant.py",
     "runtime_runner.drafters.dflash": "runtime_runner/drafters/dflash.py",
-    "runtime_runner.drafters.peagle": "runtime_runner/drafters/peagle.py",
 }
 BUILT_ON = {
     "export.drafters.eagle3": "export.drafters.peagle",
-    "runtime_runner.drafters.eagle3": "runtime_runner.drafters.peagle",
 }
 """Kinds that extend another kind: a P-EAGLE head is an EAGLE-3 head."""
 REGISTRIES = {"export/drafters/registry.py", "runtime_runner/drafters/__init__.py"}

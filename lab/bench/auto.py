@@ -26,8 +26,7 @@ from eagle_aot.lab.options import parse_chain_lens
 from eagle_aot.lab.prompts import ALL, kinds_and_prompts
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape, parse_tree
+from eagle_aot.runtime_runner.decode.shape import AUTO, MAX_AUTO_DEPTH, ChainLen, Shape, parse_tree
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.frontend.generation import Result
 
@@ -37,7 +36,7 @@ WARM_UP_TOKENS = 4
 TREE_AUTO: Final = "tree auto"
 DraftShape = ChainLen | Shape | Literal["tree auto"]
 """A chain length, 0 for plain decoding, or a tree."""
-AUTOMATIC = AUTO_LENGTH, TREE_AUTO
+AUTOMATIC = AUTO, TREE_AUTO
 
 
 class AutoSpec(BenchSpec, kw_only=True, frozen=True):
@@ -53,7 +52,7 @@ class AutoSpec(BenchSpec, kw_only=True, frozen=True):
         tuple[ChainLen, ...],
         Option("Fixed chains; default: all that auto may choose.", metavar="K,...",
                commas=True, parse=parse_chain_lens),
-    ] = tuple(range(1, LONGEST + 1))  # fmt: skip
+    ] = tuple(range(1, MAX_AUTO_DEPTH + 1))  # fmt: skip
     trees: Annotated[
         tuple[str, ...],
         Option("A tree as well; may be repeated.", metavar="DEPTH,TOPK,NODES|FILE|auto",
@@ -65,9 +64,9 @@ class AutoSpec(BenchSpec, kw_only=True, frozen=True):
     def shapes(self) -> list[DraftShape]:
         """Plain decoding, the fixed shapes, and auto. Raises SettingError for what is no tree."""
         trees: list[DraftShape] = [
-            TREE_AUTO if tree == AUTO_TREE else parse_tree(tree) for tree in self.trees
+            TREE_AUTO if tree == AUTO else parse_tree(tree) for tree in self.trees
         ]
-        return [0, *self.chain_lens, *trees, AUTO_LENGTH]
+        return [0, *self.chain_lens, *trees, AUTO]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +156,7 @@ def decode(runner: Runner, prompt: Prompt, shape: DraftShape, max_new_tokens: in
     if isinstance(shape, Shape):
         return runner.generate(prompt, max_new_tokens, tree=shape)
     if shape == TREE_AUTO:
-        return runner.generate(prompt, max_new_tokens, tree=AUTO_TREE)
+        return runner.generate(prompt, max_new_tokens, tree=AUTO)
     if shape == 0:
         return runner.generate(prompt, max_new_tokens, speculate=False)
     return runner.generate(prompt, max_new_tokens, shape)
@@ -175,7 +174,7 @@ def speeds_of(name: str, results: dict[DraftShape, list[Result]]) -> Iterator[Sh
     fixed = {k: stats.decode_seconds for k, stats in totals.items() if k not in AUTOMATIC}
     best_chain = min(seconds for k, seconds in fixed.items() if not isinstance(k, Shape))
     for shape, stats in totals.items():
-        best = best_chain if shape == AUTO_LENGTH else min(fixed.values())
+        best = best_chain if shape == AUTO else min(fixed.values())
         yield ShapeSpeed(
             prompts=name,
             drafts=str(shape),
@@ -203,7 +202,7 @@ def speed_table(lines: list[ShapeSpeed]) -> Table:
             "" if line.tau is None else f"{line.tau:.2f}",
             " ".join(f"{share:.2f}" for share in line.acceptance_by_position),
             ", ".join(f"{shape}: {count}" for shape, count in line.rounds_by_shape.items()),
-            end_section=line.drafts == AUTO_LENGTH,
+            end_section=line.drafts == AUTO,
         )
     return table
 

@@ -106,7 +106,7 @@ class WholeRound:
         self._context = context
 
     def _prepare(self) -> None:
-        running = self._round.running
+        running = self._round.batch
         fill_randomly(running.bonus, self._vocab_size)
         running.position.fill_(-1)
         running.position[: self._batch_size].fill_(self._context)

@@ -115,7 +115,7 @@ def draw(sampling: SamplingParams, seed: int, positions: int) -> Tensor:
     sampler = Sampler(1, "cpu", length=positions + len(PROMPT), vocab=len(LOGITS))
     sampler.begin(0, seeded, PROMPT)
     sequence = torch.zeros(1, dtype=torch.int64)
-    if sampler.kind == SamplingMode.PROCESSED:
+    if sampler.mode == SamplingMode.PROCESSED:
         output = torch.tensor([OUTPUT])
         sampler.count(output, sequence, torch.ones_like(output, dtype=torch.bool))
     all_positions = torch.arange(len(PROMPT), positions + len(PROMPT)).unsqueeze(0)

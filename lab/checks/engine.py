@@ -17,8 +17,7 @@ from rich.progress import track
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.lab.invariants import check_invariants, check_serial
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape
 from eagle_aot.runtime_runner.engine import (
     Engine,
     Failed,
@@ -33,9 +32,9 @@ from eagle_aot.runtime_runner.sampling.parameters import SamplingParams
 
 DraftShape = tuple[ChainLen, Shape | Literal["auto"] | None]
 """A request's chain length, and the tree that replaces it."""
-CHAINS: list[DraftShape] = [(chain_len, None) for chain_len in (0, 1, 2, 4, 7, 15, AUTO_LENGTH)]
+CHAINS: list[DraftShape] = [(chain_len, None) for chain_len in (0, 1, 2, 4, 7, 15, AUTO)]
 TREES: list[DraftShape] = [(4, Shape(4, 4, 16)), (6, Shape(6, 8, 32)), (7, Shape(7, 8, 63)),
-                           (AUTO_LENGTH, AUTO_TREE)]  # fmt: skip
+                           (AUTO, AUTO)]  # fmt: skip
 CANCELLED = 0.15  # the share of requests that are cancelled
 CANCEL_NOW = 0.25  # the chance that a step cancels a request that is due
 SERIAL = 0.01  # the share of steps after which all caches are compared with serial decoding
@@ -88,9 +87,9 @@ def check_engine(
         answer = answer_alone(runner, request)
         requests.append((request, answer))
         texts.append([*request.prompt, *answer.tokens])
-    click.echo(str(runner.warm_up(max(batch_sizes), AUTO_LENGTH)), err=True)
+    click.echo(str(runner.warm_up(max(batch_sizes), AUTO)), err=True)
     if runner.drafter.grows_trees:
-        click.echo(str(runner.warm_up(max(batch_sizes), tree=AUTO_TREE)), err=True)
+        click.echo(str(runner.warm_up(max(batch_sizes), tree=AUTO)), err=True)
     orders = [rng.sample(range(count), count) for _ in batch_sizes]
     cases = [[random_case(rng, i, *requests[i]) for i in order] for order in orders]
     return sum(

@@ -17,7 +17,7 @@ from eagle_aot.artifact import tokenizer_files
 from eagle_aot.common.prompts import Prompt
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Engine, Limits, Request
 from eagle_aot.runtime_runner.engine.schedule import OneRound
@@ -134,7 +134,7 @@ def decode_with_script(
     runner: Runner, prompt: list[int], plain: list[int], shape: DraftShape, max_new_tokens: int
 ) -> tuple[list[int], Stats]:
     """Decode with drafts from the plain output, the first 0, 1, 2, ... right in turn."""
-    assert shape != AUTO_LENGTH, "what is right depends on the shape, which auto would choose"
+    assert shape != AUTO, "what is right depends on the shape, which auto would choose"
     executor, constants = runner.executor, runner.constants
     running = BatchState([0], constants.tail, executor.device)
     tree = shape if isinstance(shape, Shape) else Shape.chain(shape)

@@ -5,9 +5,8 @@ from itertools import accumulate
 from operator import mul
 from typing import NamedTuple
 
-from eagle_aot.runtime_runner.adaptive.shapes import LONGEST
 from eagle_aot.runtime_runner.decode.round import Outcome
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import MAX_AUTO_DEPTH, Shape
 
 REQUEST_MEMORY = 48  # rounds, after which one counts 1 / e in the rates of a request
 USUAL_MEMORY = 512  # rounds, after which one counts 1 / e in the usual rates
@@ -42,13 +41,13 @@ class DepthRates:
 
     def __init__(self, memory: int) -> None:
         self._keep = 1 - 1 / memory
-        self.verified = [0.0] * LONGEST
-        self.accepted = [0.0] * LONGEST
+        self.verified = [0.0] * MAX_AUTO_DEPTH
+        self.accepted = [0.0] * MAX_AUTO_DEPTH
 
     def add(self, verified: int, accepted: int) -> None:
         """Add a chain whose first `verified` drafts were verified, and first `accepted` accepted.
         Other depths decay too, so that chains grow again after some time."""
-        for depth in range(LONGEST):
+        for depth in range(MAX_AUTO_DEPTH):
             self.verified[depth] = self._keep * self.verified[depth] + (depth < verified)
             self.accepted[depth] = self._keep * self.accepted[depth] + (depth < accepted)
 
@@ -81,7 +80,7 @@ class TreeMisses:
 
     def add(self, tree: Shape, verified: int, accepted: int, chain: Sequence[float]) -> None:
         """Add a round of a tree, in which a chain would have had these acceptance rates."""
-        self._counts.setdefault(tree, ([0.0] * LONGEST, [0.0] * LONGEST))
+        self._counts.setdefault(tree, ([0.0] * MAX_AUTO_DEPTH, [0.0] * MAX_AUTO_DEPTH))
         keep = 1 - 1 / TREE_MEMORY
         for shape, (missed, guessed) in self._counts.items():
             for depth, rate in enumerate(chain):
@@ -92,7 +91,7 @@ class TreeMisses:
 
     def rates(self, tree: Shape, chain: Sequence[float]) -> list[float]:
         """Return a tree's acceptance rates by depth, from those of a chain."""
-        missed, guessed = self._counts.get(tree, ([0.0] * LONGEST, [0.0] * LONGEST))
+        missed, guessed = self._counts.get(tree, ([0.0] * MAX_AUTO_DEPTH, [0.0] * MAX_AUTO_DEPTH))
         rates = []
         for depth, rate in enumerate(chain[: tree.depth]):
             correction = (missed[depth] + TREE_WEIGHT) / (guessed[depth] + TREE_WEIGHT)
@@ -135,7 +134,7 @@ class AcceptanceEstimator:
         """Learn from tokens that were decoded plainly, and whether the drafter would have drafted
         each, as from a chain after every token."""
         for start in range(len(correct)):
-            window = correct[start : start + LONGEST]
+            window = correct[start : start + MAX_AUTO_DEPTH]
             accepted = window.index(False) if False in window else len(window)
             self._add_chain(min(accepted + 1, len(window)), accepted)
 

@@ -37,11 +37,11 @@ class Backlog:
     tokens later.
     """
 
-    def __init__(self, drafter: CatchUpDrafter, capacity: int, running: BatchState) -> None:
+    def __init__(self, drafter: CatchUpDrafter, capacity: int, batch: BatchState) -> None:
         """`capacity` is the number of rows that may be kept before `clear` or `catch_up`."""
         self.capacity = capacity
-        self._drafter, self._running = drafter, running
-        device = running.bonus.device
+        self._drafter, self._batch = drafter, batch
+        device = batch.bonus.device
         self._features = torch.empty(1, capacity, 0, device=device)  # [1, capacity, H]
         self._count = torch.zeros(1, dtype=torch.int64, device=device)
 
@@ -61,10 +61,10 @@ class Backlog:
         self._features.index_copy_(1, self._count, features)
         self._count.add_(1)
 
-    def propose(self, running: BatchState, shape: Shape) -> Draft:
+    def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Propose no drafts."""
         assert shape.nodes == 0, "for plain rounds alone"
-        return Draft(running.bonus[:, :0])
+        return Draft(batch.bonus[:, :0])
 
     def catch_up(self, first: int, tokens: Sequence[int]) -> list[bool]:
         """Let the drafter commit `tokens`, whose slots start at `first`, with the features that
@@ -72,8 +72,8 @@ class Backlog:
         device = self._features.device
         following = torch.tensor([list(tokens)], dtype=torch.int64, device=device)
         slots = torch.arange(first, first + len(tokens), device=device)
-        path = committed(following, slots, self._running.sequences)
+        path = committed(following, slots, self._batch.sequences)
         features = self._features[:, : len(tokens)]
-        correct = self._drafter.catch_up(path, features, self._running.sampler)
+        correct = self._drafter.catch_up(path, features, self._batch.sampler)
         self.clear()
         return correct[0].tolist()

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from eagle_aot.runtime_runner.adaptive.acceptance import AcceptanceEstimator, RoundSample
 from eagle_aot.runtime_runner.adaptive.costs import CostTable
-from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import PLAIN, Shape
 
 LOSS_SHARE = 0.006  # of the time of plain decoding, that may be lost against it
 INITIAL_BALANCE = 6.0  # plain rounds that may be lost before any was won

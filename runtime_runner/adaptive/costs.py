@@ -10,9 +10,8 @@ from functools import partial
 import torch
 
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
-from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.decode.round import Round
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import PLAIN, Shape
 
 BUDGET_SECONDS = 4.0  # for all samples of a measurement
 FEWEST = 3  # samples of each round
@@ -227,7 +226,7 @@ class Trial:
 
     def _play(self, shape: Shape, position: int) -> None:
         self._backlog.clear()
-        self.rounds[shape].running.place(self._bonus, position)
+        self.rounds[shape].batch.place(self._bonus, position)
         self.rounds[shape].play().tolist()
 
 

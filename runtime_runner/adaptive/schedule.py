@@ -7,9 +7,8 @@ from operator import itemgetter
 from eagle_aot.runtime_runner.adaptive.acceptance import RoundSample
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import PLAIN_RUN, Chooser
-from eagle_aot.runtime_runner.adaptive.shapes import PLAIN
 from eagle_aot.runtime_runner.decode.round import Outcome, Round
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import PLAIN, Shape
 
 
 class AdaptiveSchedule:

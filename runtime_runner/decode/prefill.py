@@ -12,7 +12,7 @@ from eagle_aot.runtime_runner.decode.round import Drafter, ReadsImages, Round, S
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.images.prompt_image import PlacedImage
-from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpacked
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpack_logprobs
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
@@ -72,7 +72,7 @@ class Prefill:
     @property
     def logprobs(self) -> list[TokenLogprobs]:
         """Of the token behind the last chunk, where anybody is told any: waits for the device."""
-        return [] if self._told is None else unpacked(self._told, 1)[0]
+        return [] if self._told is None else unpack_logprobs(self._told, 1)[0]
 
     def run_chunk(self) -> Tensor:
         """The next one. Returns the token behind it, int64 [1, 1]."""
@@ -112,11 +112,11 @@ class Prefill:
 def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) -> int:
     """Run the prompt of the sequence at `index`, prepare the round for it, and return the first new
     token."""
-    sequence = round_.running.sequences[index : index + 1]
-    sampler = round_.running.sampler
+    sequence = round_.batch.sequences[index : index + 1]
+    sampler = round_.batch.sampler
     run = Prefill(round_.target, round_.drafter, prompt, sequence, sampler=sampler)
     while run.left:
         bonus = run.run_chunk()
         stats.prefill_chunks += 1
-    round_.running.place(bonus, len(prompt), index)
+    round_.batch.place(bonus, len(prompt), index)
     return int(bonus)

@@ -8,7 +8,7 @@ from torch import Tensor
 from eagle_aot.common.threads import single_threaded_on_cpu
 from eagle_aot.runtime_runner.decode.step import chain_rows
 from eagle_aot.runtime_runner.decode.target import Target, no_moves
-from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, packed, unpacked
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, pack_logprobs, unpack_logprobs
 
 ROWS_AT_ONCE = 16
 """Rows whose log-softmax is computed together: in float64, all rows of a window would take several
@@ -49,8 +49,8 @@ class PromptScoring:
         logits, tokens = self._logits(start - 1, stop - 1), self._text[:, start:stop]
         parts = zip(logits.split(ROWS_AT_ONCE, 1), tokens.split(ROWS_AT_ONCE, 1), strict=True)
         with single_threaded_on_cpu(logits):
-            scores = torch.cat([packed(rows, ids) for rows, ids in parts], dim=1)
-        return [token.first(self._most) for token in unpacked(scores, stop - start)[0]]
+            scores = torch.cat([pack_logprobs(rows, ids) for rows, ids in parts], dim=1)
+        return [token.first(self._most) for token in unpack_logprobs(scores, stop - start)[0]]
 
     def _logits(self, start: int, stop: int) -> Tensor:
         """Return the logits of the rows at positions `start` to `stop`, float32 [1, T, V]."""

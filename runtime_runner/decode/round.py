@@ -27,7 +27,7 @@ from eagle_aot.runtime_runner.decode.step import (
 )
 from eagle_aot.runtime_runner.decode.target import Target, no_moves
 from eagle_aot.runtime_runner.program.executor import Call
-from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpacked
+from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs, unpack_logprobs
 from eagle_aot.runtime_runner.sampling.parameters import SamplingMode
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
@@ -127,7 +127,7 @@ def path_slots(accepted: Accepted, tail: int) -> Tensor:
 class Drafter(Protocol):
     """Proposes draft tokens."""
 
-    def propose(self, running: BatchState, shape: Shape) -> Draft:
+    def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Return at least one draft token after each sequence's bonus token."""
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
@@ -195,7 +195,7 @@ class Round:
         target: Target,
         drafter: Drafter | None,
         shape: Shape | int,
-        running: BatchState,
+        batch: BatchState,
     ) -> None:
         """Every sequence is drafted `shape`, or a chain of that length."""
         self.target = target
@@ -203,34 +203,34 @@ class Round:
         shape = Shape.chain(shape) if isinstance(shape, int) else shape
         self.shape = shape if drafter else Shape.chain(0)
         self.chain_len = self.shape.depth
-        self.running = running
+        self.batch = batch
         self.play: Call = self.step
 
     @property
     def device(self) -> torch.device:
         """The device of the batch state."""
-        return self.running.bonus.device
+        return self.batch.bonus.device
 
     def step(self) -> Tensor:
         """Run one verify forward. Returns int64 [B, N], which `outcomes` reads."""
-        running = self.running
-        draft = Draft(running.bonus[:, :0])
+        batch = self.batch
+        draft = Draft(batch.bonus[:, :0])
         if self.drafter and self.shape.nodes:
-            draft = self.drafter.propose(running, self.shape)
+            draft = self.drafter.propose(batch, self.shape)
             assert (draft.parents is None) == self.shape.is_chain, "a chain where a tree is due"
             draft = self._replace_never_chosen(draft)
-        limits = DraftLimits(running.depth, running.topk) if len(running) > 1 else None
+        limits = DraftLimits(batch.depth, batch.topk) if len(batch) > 1 else None
         step = rows_after(
-            running.bonus, running.position, running.sequences, draft, self.target.tail, limits
+            batch.bonus, batch.position, batch.sequences, draft, self.target.tail, limits
         )
-        logits, features = self.target.verify(step, running.moves)
+        logits, features = self.target.verify(step, batch.moves)
         processed = self._processed(step, logits)
         accepted = accept(step, self._choose(step, processed))
         logprobs = self._logprobs(accepted, logits, processed)
         if self.drafter:
             self.drafter.observe(accepted, features)
         self._count(accepted)
-        running.advance(accepted, scattered=step.lineage is not None)
+        batch.advance(accepted, scattered=step.lineage is not None)
         columns = [accepted.count.unsqueeze(1), accepted.tokens]
         if accepted.ranks is not None and accepted.offered_ranks is not None:
             drafted = (step.positions[:, 1:] >= 0).sum(dim=1, keepdim=True)
@@ -243,28 +243,28 @@ class Round:
         if never is None:
             return draft
         is_never = (draft.tokens.unsqueeze(-1) == never).any(dim=-1)
-        return replace(draft, tokens=torch.where(is_never, self.running.bonus, draft.tokens))
+        return replace(draft, tokens=torch.where(is_never, self.batch.bonus, draft.tokens))
 
     def _count(self, accepted: Accepted) -> None:
-        if self.running.sampler.kind < SamplingMode.PROCESSED:
+        if self.batch.sampler.mode < SamplingMode.PROCESSED:
             return
         step = arange_cached(0, accepted.tokens.shape[1], accepted.tokens.device)
         decided = (step <= accepted.count.unsqueeze(1)) & (accepted.first >= 0).unsqueeze(1)
-        self.running.sampler.count(accepted.tokens, accepted.sequences, decided)
+        self.batch.sampler.count(accepted.tokens, accepted.sequences, decided)
 
     def _processed(self, step: StepRows, logits: Tensor) -> Tensor:
         """Apply the logits processors to logits [B, T, V], each row by its own path."""
-        sampler = self.running.sampler
-        paths = paths_of(step) if sampler.kind == SamplingMode.PROCESSED else None
+        sampler = self.batch.sampler
+        paths = paths_of(step) if sampler.mode == SamplingMode.PROCESSED else None
         return sampler.processed(logits, step.positions + 1, step.sequences, paths)
 
     def _choose(self, step: StepRows, processed: Tensor) -> Tensor:
         """Return the target's choice after each row, int64 [B, T], from logits [B, T, V]."""
-        return self.running.sampler.choose(processed, step.positions + 1, step.sequences)
+        return self.batch.sampler.choose(processed, step.positions + 1, step.sequences)
 
     def _logprobs(self, accepted: Accepted, logits: Tensor, processed: Tensor) -> list[Tensor]:
         """Return packed log probabilities of the path's tokens, if any sequence requested them."""
-        sampler = self.running.sampler
+        sampler = self.batch.sampler
         if not sampler.wants_logprobs:
             return []
         return [
@@ -284,5 +284,5 @@ class Round:
         if played.shape[1] == columns:
             return [read(row) for row in played.tolist()]
         played, packed = played.cpu().tensor_split([columns], dim=1)
-        outcomes, logprobs = [read(row) for row in played.tolist()], unpacked(packed, path)
+        outcomes, logprobs = [read(row) for row in played.tolist()], unpack_logprobs(packed, path)
         return [o._replace(logprobs=x) for o, x in zip(outcomes, logprobs, strict=True)]

@@ -9,9 +9,10 @@ from typing import Any, Final, Literal
 
 from eagle_aot.common.errors import SettingError
 
-AUTO_LENGTH: Final = "auto"
+AUTO: Final = "auto"
+"""The chain length, or the tree, of requests whose shape is chosen round by round, by speed."""
 ChainLen = int | Literal["auto"]
-"""The number of drafts per round, or "auto" to choose it for each round by speed."""
+"""The number of drafts per round."""
 MAX_TOPK = 16
 Ranks = tuple[int, ...]
 """A node of a tree by its ranks among siblings, from the root on: `(0, 2)` is the third most likely
@@ -92,6 +93,22 @@ class Shape:
         if self.paths is not None:
             return f"of {self.nodes} paths"
         return f"{self.depth},{self.topk},{self.nodes}"
+
+
+PLAIN = Shape.chain(0)
+MAX_AUTO_DEPTH = 7
+AUTO_CHAINS = tuple(Shape.chain(length) for length in (0, 1, 2, 3, 4, 5, MAX_AUTO_DEPTH))
+"""The chains that are chosen among. A chain of 6 is nowhere faster than 5 and 7 by as much as
+recording its rounds costs."""
+AUTO_TREES = Shape(4, 2, 7), Shape(4, 4, 15), Shape(4, 8, 31), Shape(6, 8, 31), Shape(7, 8, 63)
+"""The trees that are chosen among. With its root, a tree has 8, 16, 32 or 64 rows, the most that a
+step has: GPU kernels take rows in such tiles, and one row more costs as much as a whole tile. No
+tree is deeper than the longest chain, from whose acceptance rates those of trees are estimated."""
+
+
+def auto_shapes(trees: bool) -> tuple[Shape, ...]:
+    """Return the shapes that are chosen among, with trees or without."""
+    return (*AUTO_CHAINS, *AUTO_TREES) if trees else AUTO_CHAINS
 
 
 Tree = Shape | tuple[int, int, int] | str

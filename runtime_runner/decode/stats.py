@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Literal
 
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Shape
 
 
 @dataclass(kw_only=True, slots=True)
@@ -159,7 +159,7 @@ COUNTS = [name for name in Stats.__dataclass_fields__ if name not in {"chain_len
 
 def _length(chain_len: ChainLen) -> float:
     """Return a chain length as a number; "auto" is the longest."""
-    return math.inf if chain_len == AUTO_LENGTH else chain_len
+    return math.inf if chain_len == AUTO else chain_len
 
 
 def _sum(values: list[Any]) -> Any:

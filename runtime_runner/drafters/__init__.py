@@ -21,10 +21,9 @@ from eagle_aot.artifact.manifest import dflash_block_size
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
-from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter
+from eagle_aot.runtime_runner.drafters.eagle3 import Eagle3Drafter, PEagleDrafter
 from eagle_aot.runtime_runner.drafters.gemma4_assistant import AssistantDrafter
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
-from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
 
 DrafterFactory = Callable[[Executor, Constants, Tensor | None, Manifest], CatchUpDrafter]

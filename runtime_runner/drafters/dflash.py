@@ -66,10 +66,10 @@ class DFlashDrafter(HeadDrafter):
         self._keep(accepted)
         return torch.cat(expected, dim=1)
 
-    def propose(self, running: BatchState, shape: Shape) -> Draft:
+    def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Returns the drafts of one block, whose keys the next committed rows overwrite."""
-        logits = self._block(running.bonus, running.position, running.sequences, shape.depth)
-        return self._draft_in_parallel(running, shape, logits)
+        logits = self._block(batch.bonus, batch.position, batch.sequences, shape.depth)
+        return self._draft_in_parallel(batch, shape, logits)
 
     def _store(self, positions: Tensor, sequences: Tensor, features: Tensor) -> None:
         self.executor.run(DFLASH_CONTEXT, positions, sequences, features)

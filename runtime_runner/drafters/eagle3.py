@@ -4,9 +4,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from eagle_aot.artifact import DRAFT_DECODE, DRAFT_PREFILL, EAGLE3, Constants
+from eagle_aot.artifact import (
+    DRAFT_DECODE,
+    DRAFT_PREFILL,
+    EAGLE3,
+    MASK,
+    P_EAGLE,
+    PEAGLE_DECODE,
+    Constants,
+)
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
+from eagle_aot.runtime_runner.decode.round import BatchState
+from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.step import Draft, chain_rows
 from eagle_aot.runtime_runner.decode.target import padded
 from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
 from eagle_aot.runtime_runner.program.executor import Executor
@@ -71,3 +82,23 @@ def image_slots(features: Tensor, images: InputEmbeds | None) -> tuple[Tensor, T
         return torch.zeros_like(features), features.new_zeros(features.shape[:2], dtype=torch.int64)
     is_image = (images.last_visible[1:] >= 0).long()
     return pad(images.embeddings[:, 1:], (0, 0, 0, 1)), pad(is_image, (0, 1)).unsqueeze(0)
+
+
+class PEagleDrafter(Eagle3Drafter):
+    """Commits as an EAGLE-3 drafter does; the next committed slots overwrite those of masks."""
+
+    kind = P_EAGLE
+    method = PEAGLE_DECODE
+
+    def propose(self, batch: BatchState, shape: Shape) -> Draft:
+        """Returns the first draft, and all others from one forward."""
+        logits = self.logits(batch.sequences)
+        if shape.depth > 1:
+            assert self._feature is not None, "observe comes before this"
+            ahead = shape.depth - 1
+            masks = batch.bonus.new_full((len(batch.sequences), ahead), MASK)
+            rows = chain_rows(masks, batch.position, batch.sequences, self.tail)
+            feature = self._feature.index_select(0, batch.sequences)  # which does not count
+            further, _ = self._run(rows, feature.expand(-1, ahead, -1))
+            logits = torch.cat((logits, further), dim=1)
+        return self._draft_in_parallel(batch, shape, logits)

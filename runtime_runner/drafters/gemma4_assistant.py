@@ -34,11 +34,11 @@ class AssistantDrafter(RecurrentDrafter):
     def recall(self, tokens: Tensor, sequence: Tensor) -> None:
         """Do nothing: the reused rows are the target's."""
 
-    def placed(self, running: BatchState, rows: StepRows) -> StepRows:
+    def placed(self, batch: BatchState, rows: StepRows) -> StepRows:
         """Returns the rows at the position of the newest key, which may lie in the slot where the
         last round's tree stored it."""
-        newest = masked(running.position >= 0, running.position - 1)
-        return rows_at(newest, running.moves, rows.tokens, rows.sequences)
+        newest = masked(batch.position >= 0, batch.position - 1)
+        return rows_at(newest, batch.moves, rows.tokens, rows.sequences)
 
 
 def rows_at(newest: Tensor, slots: Tensor, tokens: Tensor, sequences: Tensor) -> StepRows:

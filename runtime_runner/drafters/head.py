@@ -43,16 +43,16 @@ class HeadDrafter:
     ) -> Expanded:
         """Returns the `topk` most likely tokens at `positions` int64 [B, F], from `logits` float32
         [B, F, Vd]: with the request's noise where it samples."""
-        if sampler.kind > SamplingMode.GREEDY:
+        if sampler.mode > SamplingMode.GREEDY:
             logits = sampler.perturbed(logits, positions, sequences, self._noise_ids)
         return self._likeliest_of(logits, features, topk)
 
-    def _draft_in_parallel(self, running: BatchState, shape: Shape, logits: Tensor) -> Draft:
+    def _draft_in_parallel(self, batch: BatchState, shape: Shape, logits: Tensor) -> Draft:
         """Returns drafts of which none depends on those before it: `logits` float32 [B, depth, Vd]
         are those of the positions after the bonus tokens. In a tree all nodes of a depth have the
         same children."""
-        positions = running.position.unsqueeze(1) + arange_cached(1, shape.depth + 1, logits.device)
-        sampler, sequences = running.sampler, running.sequences
+        positions = batch.position.unsqueeze(1) + arange_cached(1, shape.depth + 1, logits.device)
+        sampler, sequences = batch.sampler, batch.sequences
         if shape.is_chain:
             return Draft(self._choose(sampler, logits, positions, sequences))
         no_features = logits[..., :0]
@@ -64,7 +64,7 @@ class HeadDrafter:
 
         first = at_depth(by_depth, next(depths), 1)
         grow = grow_likely if shape.paths is None else grow_paths
-        trunk = Trunk(running.position, running.sequences, self.tail)
+        trunk = Trunk(batch.position, batch.sequences, self.tail)
         return grow(shape, trunk, first, expand)
 
     def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
@@ -77,7 +77,7 @@ class HeadDrafter:
     ) -> Tensor:
         """Returns the target ids int64 [B, T] that the target would choose at `positions` int64
         [B, T] if it had these `logits` float32 [B, T, Vd]."""
-        return self._in_target(sampler.draft(logits, positions, sequences, self._noise_ids))
+        return self._in_target(sampler.choose(logits, positions, sequences, self._noise_ids))
 
     def _in_target(self, ids: Tensor) -> Tensor:
         return ids if self.target_ids is None else self.target_ids[ids]

@@ -66,10 +66,10 @@ class NgramDrafter:
         rows = torch.arange(following.shape[1], device=tokens.device)
         self.observe(committed(following, rows, sequence), tokens[..., :0])
 
-    def propose(self, running: BatchState, shape: Shape) -> Draft:
+    def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Returns a chain."""
-        texts = self._texts.index_select(0, running.sequences)
-        last = running.position.unsqueeze(1).clamp(min=1)  # padding sequences draft as well
+        texts = self._texts.index_select(0, batch.sequences)
+        last = batch.position.unsqueeze(1).clamp(min=1)  # padding sequences draft as well
         earlier = lookup(texts, last)
         step = arange_cached(0, shape.depth, texts.device) % (last - earlier)
         return Draft(texts.gather(1, column_of(earlier + 1 + step)))

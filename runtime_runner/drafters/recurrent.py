@@ -39,7 +39,7 @@ class RecurrentDrafter(HeadDrafter):
         """Commit an accepted path."""
         raise NotImplementedError
 
-    def placed(self, running: BatchState, rows: StepRows) -> StepRows:
+    def placed(self, batch: BatchState, rows: StepRows) -> StepRows:
         """Returns rows of drafts as the head runs them; `rows` have slots after the bonus
         token's."""
         return rows
@@ -55,22 +55,22 @@ class RecurrentDrafter(HeadDrafter):
         positions = accepted.first.unsqueeze(1) + step
         return self._choose(sampler, logits, positions, accepted.sequences) == accepted.tokens
 
-    def propose(self, running: BatchState, shape: Shape) -> Draft:
+    def propose(self, batch: BatchState, shape: Shape) -> Draft:
         """Returns drafts, whose slots the next committed rows overwrite."""
         assert self._feature is not None, "observe comes before this"
-        logits = self.logits(running.sequences)
-        feature = self._feature.index_select(0, running.sequences)
+        logits = self.logits(batch.sequences)
+        feature = self._feature.index_select(0, batch.sequences)
         if shape.is_chain:
-            return self._chain(running, shape.depth, logits, feature)
-        trunk = Trunk(running.position, running.sequences, self.tail)
+            return self._chain(batch, shape.depth, logits, feature)
+        trunk = Trunk(batch.position, batch.sequences, self.tail)
         grow = grow_likely if shape.paths is None else grow_paths
-        sampler, sequences = running.sampler, running.sequences
+        sampler, sequences = batch.sampler, batch.sequences
 
         def expand(rows: StepRows, features: Tensor, topk: int) -> Expanded:
-            logits, recurrent = self._run(self.placed(running, rows), features)
+            logits, recurrent = self._run(self.placed(batch, rows), features)
             return self._expand(sampler, logits, recurrent, rows.positions + 2, sequences, topk)
 
-        position = running.position.unsqueeze(1) + 1
+        position = batch.position.unsqueeze(1) + 1
         first = self._expand(sampler, logits, feature, position, sequences, shape.topk)
         return grow(shape, trunk, first, expand)
 
@@ -80,17 +80,17 @@ class RecurrentDrafter(HeadDrafter):
         assert self._logits is not None, "observe comes before this"
         return self._logits.index_select(0, sequences)
 
-    def _chain(self, running: BatchState, length: int, logits: Tensor, feature: Tensor) -> Draft:
-        position = running.position.unsqueeze(1) + 1
-        drafts = [self._choose(running.sampler, logits, position, running.sequences)]
-        slots = Trunk(running.position, running.sequences, self.tail).ahead(length - 1)
+    def _chain(self, batch: BatchState, length: int, logits: Tensor, feature: Tensor) -> Draft:
+        position = batch.position.unsqueeze(1) + 1
+        drafts = [self._choose(batch.sampler, logits, position, batch.sequences)]
+        slots = Trunk(batch.position, batch.sequences, self.tail).ahead(length - 1)
         for step in range(length - 1):
             # The slot of the bonus token's position pairs with the first draft.
             slot = slots[:, step]
-            rows = chain_rows(drafts[-1], slot, running.sequences, self.tail)
-            logits, feature = self._run(self.placed(running, rows), feature)
+            rows = chain_rows(drafts[-1], slot, batch.sequences, self.tail)
+            logits, feature = self._run(self.placed(batch, rows), feature)
             position = slot.unsqueeze(1) + 2
-            drafts.append(self._choose(running.sampler, logits, position, running.sequences))
+            drafts.append(self._choose(batch.sampler, logits, position, batch.sequences))
         return Draft(torch.cat(drafts, dim=1))
 
     def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:

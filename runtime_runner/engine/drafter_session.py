@@ -7,10 +7,9 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog, CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, measure
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, PLAIN, TREES
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.round import BatchState
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import PLAIN, Shape, auto_shapes
 from eagle_aot.runtime_runner.decode.target import TargetMethods
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.warm_up import WarmUp, warm_up
@@ -20,7 +19,7 @@ BACKLOG_ROWS = 128  # at most
 
 
 class DrafterSession:
-    """The drafter of an opened artifact, with its rounds over the sequences of `running`.
+    """The drafter of an opened artifact, with its rounds over the sequences of `batch`.
 
     Measuring and recording rounds writes to the caches: no request may run meanwhile, and what the
     caches held is lost.
@@ -30,14 +29,14 @@ class DrafterSession:
         self,
         drafter: CatchUpDrafter,
         target: TargetMethods,
-        running: BatchState,
+        batch: BatchState,
         constants: Constants,
         executor: Executor,
     ) -> None:
         self.drafter, self.target, self.constants = drafter, target, constants
-        self._running = running
+        self._batch = batch
         record = executor.repeat if executor.device.type == "cuda" else None
-        self.rounds = Rounds(target, drafter, running, constants.max_rows, record)
+        self.rounds = Rounds(target, drafter, batch, constants.max_rows, record)
         self.chooser = Chooser(CostTable())
         self._adaptive: AdaptiveSchedule | None = None
 
@@ -67,23 +66,23 @@ class DrafterSession:
     def read_something(self) -> None:
         """In target and drafter, which gives both a state."""
         prompt = [0] * self.constants.min_prefill_chunk
-        run = Prefill(self.target, self.drafter, prompt, self._running.sequences[:1])
+        run = Prefill(self.target, self.drafter, prompt, self._batch.sequences[:1])
         while run.left:
             run.run_chunk()
 
     def _shapes(self, trees: bool) -> Sequence[Shape]:
-        return [s for s in (*CHAINS, *(TREES if trees else ())) if s.depth < self.constants.tail]
+        return [shape for shape in auto_shapes(trees) if shape.depth < self.constants.tail]
 
     def _measured(self, trees: bool) -> AdaptiveSchedule:
         constants = self.constants
         rows = min(BACKLOG_ROWS, constants.max_prefill_chunk, constants.max_seq_len // 2)
-        backlog = Backlog(self.drafter, rows, self._running.first(1))
+        backlog = Backlog(self.drafter, rows, self._batch.first(1))
         self.read_something()
         positions = constants.min_prefill_chunk, constants.max_seq_len - constants.tail
         rounds = [
             self.rounds.of(1, shape) if shape.nodes else self.rounds.make(1, PLAIN, backlog)
             for shape in self._shapes(trees)
         ]
-        with self._running.idle():  # no request runs afterwards either
+        with self._batch.idle():  # no request runs afterwards either
             self.chooser.costs.restart(measure(rounds, backlog, positions))
         return AdaptiveSchedule(rounds, backlog, self.chooser)

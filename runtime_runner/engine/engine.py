@@ -17,7 +17,6 @@ from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.decode.prompt_scoring import PromptScoring
 from eagle_aot.runtime_runner.engine.cache_slots import CacheSlots, PrefixQuery
-from eagle_aot.runtime_runner.engine.prefix_sharing import PrefixSharing
 from eagle_aot.runtime_runner.engine.request import (
     Event,
     Failed,
@@ -29,7 +28,7 @@ from eagle_aot.runtime_runner.engine.request import (
 )
 from eagle_aot.runtime_runner.engine.running_request import RunningRequest
 from eagle_aot.runtime_runner.engine.schedule import Schedule
-from eagle_aot.runtime_runner.engine.turns import Launches, PromptShare, PromptTurns
+from eagle_aot.runtime_runner.engine.turns import Launches, PrefixSharing, PromptShare, PromptTurns
 
 PROMPT_SHARE = 0.45
 """A running request then takes less than twice its time while a long prompt runs. At 0.5 it would
@@ -70,7 +69,7 @@ class Engine:
 
     def _reset_slots(self) -> None:
         """Free all cache slots and forget what they hold."""
-        self.cache_slots = CacheSlots(self.schedule.running, self.schedule.target)
+        self.cache_slots = CacheSlots(self.schedule.batch, self.schedule.target)
         self._prefix_sharing = PrefixSharing(self.schedule, self.cache_slots)
 
     def add(self, request: Request) -> RequestId:
@@ -98,7 +97,7 @@ class Engine:
     @property
     def waits(self) -> bool:
         """Whether this thread waits for forwards that run on a device."""
-        return self.schedule.running.bonus.is_cuda
+        return self.schedule.batch.bonus.is_cuda
 
     def abandon(self) -> None:
         """End all requests at once without events, after a step that was interrupted."""
@@ -106,8 +105,8 @@ class Engine:
             self._added, self._cancelled = [], set()
         self.waiting.clear()
         self.prompts, self.running = [], []
-        self.schedule.running.position.fill_(-1)
-        self.schedule.running.sampler.clear()
+        self.schedule.batch.position.fill_(-1)
+        self.schedule.batch.sampler.clear()
         self._reset_slots()
         self._share.reset()
 
@@ -166,7 +165,7 @@ class Engine:
     def _prefill(self, running: RunningRequest) -> Prefill:
         assert running.sequence is not None
         request, schedule = running.request, self.schedule
-        sampler, limits = schedule.running.sampler, request.limits
+        sampler, limits = schedule.batch.sampler, request.limits
         sampler.begin(
             running.sequence,
             request.sampling,
@@ -279,7 +278,7 @@ class Engine:
         index = len(self.running)
         self.cache_slots.move_to(request.sequence, index)
         self.running.append(request)
-        batch = self.schedule.running
+        batch = self.schedule.batch
         batch.place(bonus, request.position, index)
         batch.limit_drafts(request.request.most, index)
 
@@ -288,7 +287,7 @@ class Engine:
         if request in self.running:
             index, last = self.running.index(request), self.running[-1]
             assert last.sequence is not None
-            self.schedule.running.stop(index)
+            self.schedule.batch.stop(index)
             self.cache_slots.move_to(last.sequence, index)
             self.running[index] = last
             self.running.pop()
@@ -297,6 +296,6 @@ class Engine:
         else:
             self.waiting.remove(request)
         if request.sequence is not None:
-            self.schedule.running.sampler.end(request.sequence)
+            self.schedule.batch.sampler.end(request.sequence)
             self.cache_slots.release(request.sequence, reusable=reusable)
         request.sequence = request.scoring = request.prefill = None

@@ -7,8 +7,7 @@ from typing import Literal
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.common.memory import shortage
 from eagle_aot.common.text import one_line
-from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, LONGEST
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO, MAX_AUTO_DEPTH, ChainLen, Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.images.prompt_image import PlacedImage, TokenizedPrompt
 from eagle_aot.runtime_runner.sampling.logprobs import TokenLogprobs
@@ -66,7 +65,7 @@ class Request:
     def __post_init__(self) -> None:
         object.__setattr__(self, "placed", TokenizedPrompt(self.prompt, self.images))
         shape = self._shape()
-        most = Shape.chain(LONGEST) if shape is None and self.tree is None else shape
+        most = Shape.chain(MAX_AUTO_DEPTH) if shape is None and self.tree is None else shape
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "most", most)
         if self.sampling.temperature and self.sampling.seed is None:
@@ -82,7 +81,7 @@ class Request:
     def _shape(self) -> Shape | None:
         if isinstance(self.tree, Shape):
             return self.tree
-        if self.tree == AUTO_TREE or self.chain_len == AUTO_LENGTH:
+        if self.tree == AUTO or self.chain_len == AUTO:
             return None
         return Shape.chain(self.chain_len)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from eagle_aot.artifact import Constants
 from eagle_aot.common.errors import PromptError, SettingError
 from eagle_aot.runtime_runner.decode.shape import (
-    AUTO_LENGTH,
+    AUTO,
     ChainLen,
     Shape,
     Tree,
@@ -33,8 +33,8 @@ def check_prompt(ids: list[int], constants: Constants) -> None:
 
 def chosen_chain_len(chain_len: ChainLen | None, constants: Constants) -> ChainLen:
     """The artifact's default for None. Raises SettingError for one that it does not take."""
-    if chain_len == AUTO_LENGTH:
-        return AUTO_LENGTH
+    if chain_len == AUTO:
+        return AUTO
     longest = constants.tail - 1
     chosen = constants.chain_len if chain_len is None else chain_len
     if not 1 <= chosen <= longest:

@@ -21,7 +21,7 @@ class Rounds:
         self,
         target: Target,
         drafter: Drafter | None,
-        running: BatchState,
+        batch: BatchState,
         max_rows: int,
         record: Callable[[Call], Call] | None,
     ) -> None:
@@ -29,7 +29,7 @@ class Rounds:
 
         A round has at most `max_rows` rows.
         """
-        self.target, self.drafter, self.running = target, drafter, running
+        self.target, self.drafter, self.batch = target, drafter, batch
         self._max_rows, self._record = max_rows, record
         self._made: dict[tuple[int, Shape, bool], Round] = {}
         self.recordings = 0
@@ -47,7 +47,7 @@ class Rounds:
         """Return how many sequences a round of so many requests has, padding included."""
         if self._record is None:
             return requests
-        return min(1 << (requests - 1).bit_length(), len(self.running))
+        return min(1 << (requests - 1).bit_length(), len(self.batch))
 
     def shapes(self, requests: int, wanted: Iterable[Shape]) -> set[tuple[int, Shape]]:
         """Return batch size and shape of all rounds that up to so many requests may need."""
@@ -70,9 +70,9 @@ class Rounds:
 
     def make(self, batch_size: int, shape: Shape, drafter: Drafter | None) -> Round:
         """Make a new round. Recording it plays it once with padding only."""
-        round_ = Round(self.target, drafter, shape, self.running.first(batch_size))
+        round_ = Round(self.target, drafter, shape, self.batch.first(batch_size))
         if self._record is not None:
-            round_.play = Recordings(round_.step, self.running, self._recorded)
+            round_.play = Recordings(round_.step, self.batch, self._recorded)
         return round_
 
     def _recorded(self, step: Call) -> Call:
@@ -84,8 +84,8 @@ class Rounds:
 class Recordings:
     """A round's recordings: one for each sampling mode, with and without log probabilities."""
 
-    def __init__(self, step: Call, running: BatchState, record: Callable[[Call], Call]) -> None:
-        self._step, self._running, self._record = step, running, record
+    def __init__(self, step: Call, batch: BatchState, record: Callable[[Call], Call]) -> None:
+        self._step, self._batch, self._record = step, batch, record
         self._made: dict[tuple[SamplingMode, bool], Call] = {}
         self._current()
 
@@ -93,8 +93,8 @@ class Recordings:
         return self._current()()
 
     def _current(self) -> Call:
-        kind = self._running.sampler.kind, self._running.sampler.wants_logprobs
+        kind = self._batch.sampler.mode, self._batch.sampler.wants_logprobs
         if kind not in self._made:
-            with self._running.idle():
+            with self._batch.idle():
                 self._made[kind] = self._record(self._step)
         return self._made[kind]

@@ -6,9 +6,14 @@ from typing import Protocol
 from eagle_aot.runtime_runner.adaptive.acceptance import RoundSample
 from eagle_aot.runtime_runner.adaptive.chooser import BatchOptions, Chooser
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import AUTO_TREE, CHAINS, LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter, Outcome, Round
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import (
+    AUTO,
+    MAX_AUTO_DEPTH,
+    PLAIN,
+    Shape,
+    auto_shapes,
+)
 from eagle_aot.runtime_runner.decode.target import Target
 from eagle_aot.runtime_runner.engine.request import RequestId
 from eagle_aot.runtime_runner.engine.rounds import Rounds
@@ -19,7 +24,7 @@ RoundResults = Sequence[tuple[Outcome, Sequence[int]]]
 
 
 class Schedule(Protocol):
-    """Chooses the rounds of the running requests, which have the first sequences of `running`."""
+    """Chooses the rounds of the running requests, which have the first sequences of `batch`."""
 
     @property
     def target(self) -> Target:
@@ -30,7 +35,7 @@ class Schedule(Protocol):
         """The drafter that observes prompts."""
 
     @property
-    def running(self) -> BatchState:
+    def batch(self) -> BatchState:
         """All sequences."""
 
     @property
@@ -52,7 +57,7 @@ class OneRound:
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
-        self.target, self.drafter, self.running = round_.target, round_.drafter, round_.running
+        self.target, self.drafter, self.batch = round_.target, round_.drafter, round_.batch
         self.recordings = 0
 
     def choose(self, requests: Sequence[RunningRequest]) -> Round:
@@ -78,7 +83,7 @@ class BatchSchedule:
     ) -> None:
         """`alone` returns the schedule of a request that runs alone, with trees or without."""
         self._rounds, self._chooser, self._make_alone = rounds, chooser, alone
-        self.target, self.drafter, self.running = rounds.target, rounds.drafter, rounds.running
+        self.target, self.drafter, self.batch = rounds.target, rounds.drafter, rounds.batch
         self._alone: tuple[RequestId, AdaptiveSchedule] | None = None
         self._options: BatchOptions | None = None  # for the current round, unless it is fixed
         self._planned: tuple[BatchOptions, Shape] | None = None  # for the next round
@@ -119,7 +124,7 @@ class BatchSchedule:
                 for request, (outcome, tokens) in zip(self._requests, results, strict=True)
                 if takes_all(request, round_.shape)
             ]
-            self._unlearned.append((len(round_.running), round_.shape, samples, seconds))
+            self._unlearned.append((len(round_.batch), round_.shape, samples, seconds))
 
     def _adaptive_schedule(self, requests: Sequence[RunningRequest]) -> AdaptiveSchedule | None:
         """Return the schedule of a request with automatic drafts that runs alone."""
@@ -133,7 +138,7 @@ class BatchSchedule:
                     schedule.settle()
                     request.missed = schedule.missed
         if runs_alone and self._alone is None:
-            trees = first.request.tree == AUTO_TREE
+            trees = first.request.tree == AUTO
             self._alone = first.number, self._make_alone(trees)
             self._alone[1].begin(first.position, first.missed, trees=trees)
         return None if self._alone is None else self._alone[1]
@@ -150,15 +155,15 @@ class BatchSchedule:
         fixed = self._rounds.fitting(len(requests), self._fixed_shape(requests))
         if not automatic or not fixed.is_chain:
             return None
-        trees = not fixed.nodes and any(r.request.tree == AUTO_TREE for r in automatic)
-        shapes = [
-            self._rounds.fitting(len(requests), s) for s in (*CHAINS, *(TREES if trees else ()))
-        ]
+        trees = not fixed.nodes and any(r.request.tree == AUTO for r in automatic)
+        shapes = [self._rounds.fitting(len(requests), shape) for shape in auto_shapes(trees)]
         larger = (shape for shape in shapes if shape.depth > fixed.depth)
         return BatchOptions(
             shapes=tuple(dict.fromkeys((fixed, *larger))),
             batch_size=self._rounds.batch_size(len(requests)),
-            remaining_tokens=min(max(request.tokens_left for request in requests), LONGEST + 1),
+            remaining_tokens=min(
+                max(request.tokens_left for request in requests), MAX_AUTO_DEPTH + 1
+            ),
             share=len(automatic) / len(requests),
         )
 
@@ -172,4 +177,4 @@ class BatchSchedule:
 
 def takes_all(request: RunningRequest, shape: Shape) -> bool:
     """Whether a request takes all drafts of a round that was chosen for a batch."""
-    return request.request.shape is None and (shape.is_chain or request.request.tree == AUTO_TREE)
+    return request.request.shape is None and (shape.is_chain or request.request.tree == AUTO)

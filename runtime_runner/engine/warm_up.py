@@ -36,7 +36,7 @@ def warm_up(
     Nothing may run meanwhile. `observed` is as in `Rounds.of`. Raises UnsupportedError for a round
     that does not fit the memory.
     """
-    device = rounds.running.bonus.device
+    device = rounds.batch.bonus.device
     free, started = free_bytes(device), time.perf_counter()
     # The largest first: recordings share their memory.
     shapes = sorted(rounds.shapes(requests, wanted), key=rows_of, reverse=True)
@@ -60,7 +60,7 @@ def play_once(rounds: Rounds, batch_size: int, shape: Shape, *, observed: bool) 
     """Play a round once. Returns whether it is a recording."""
     try:
         round_ = rounds.of(batch_size, shape, observed=observed)
-        with rounds.running.idle():
+        with rounds.batch.idle():
             round_.play().tolist()
     except (RuntimeError, MemoryError) as error:
         if (line := shortage(error)) is None:

@@ -7,7 +7,7 @@ import msgspec
 
 from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, ChainLen, Tree
+from eagle_aot.runtime_runner.decode.shape import AUTO, ChainLen, Tree
 from eagle_aot.runtime_runner.sampling.parameters import GENERATION, SEED_BITS, SamplingParams
 
 PROMPT, SPECULATION = "Prompt", "Speculation"
@@ -18,9 +18,9 @@ MAX_ANSWERS = 128
 def parse_chain_len(text: str) -> ChainLen:
     """Read a chain length, a number or auto. Raises ValueError."""
     try:
-        return AUTO_LENGTH if text == AUTO_LENGTH else int(text)
+        return AUTO if text == AUTO else int(text)
     except ValueError as error:
-        raise ValueError(f"must be a whole number or {AUTO_LENGTH}") from error
+        raise ValueError(f"must be a whole number or {AUTO}") from error
 
 
 class GenerationParams(SamplingParams, kw_only=True, frozen=True):

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from eagle_aot.common.errors import EagleError
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH
+from eagle_aot.runtime_runner.decode.shape import AUTO
 from eagle_aot.runtime_runner.decode.stats import Stats
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def rows_of(stats: Stats) -> Iterator[tuple[str, str]]:
     by_position = ", ".join(percent(a) for a in stats.acceptance_by_position)
     yield "target forwards", f"{stats.target_forwards} ({stats.prefill_chunks} for prompts)"
     yield "rounds", str(stats.rounds)
-    if stats.chain_len == AUTO_LENGTH:
+    if stats.chain_len == AUTO:
         name = "chain length" if stats.tree is None else "tree"
-        yield name, f"{AUTO_LENGTH}: {chosen_shapes(stats)}"
+        yield name, f"{AUTO}: {chosen_shapes(stats)}"
     elif stats.tree is not None:
         yield "tree", str(stats.tree)
     yield "tau", "-" if stats.tau is None else f"{stats.tau:.2f} tokens per round"

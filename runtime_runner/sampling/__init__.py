@@ -1,1 +1,1 @@
-"""Which token follows: a choice that depends on nothing but a text, its parameters and its seed."""
+"""How tokens are chosen: a function of the text, the request's parameters and its seed."""

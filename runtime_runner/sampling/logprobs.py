@@ -1,4 +1,4 @@
-"""Log probabilities of tokens: of those that were chosen, and of the likeliest beside them."""
+"""Log probabilities of the chosen tokens, and of the likeliest tokens at the same positions."""
 
 import math
 from collections.abc import Sequence
@@ -27,19 +27,20 @@ class TokenLogprobs(NamedTuple):
     offset: int | None = None
 
     def first(self, count: int) -> "TokenLogprobs":
-        """Returns it with `count` of the likeliest tokens."""
+        """Return it with only the first `count` of the likeliest tokens."""
         return self._replace(top=self.top[:count])
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object in a line of `eagle-run --json`."""
+        """Return the object in a line of `eagle-run --json`."""
         top = [{"id": token, "logprob": logprob} for token, logprob in self.top]
         return {"id": self.id, "logprob": self.logprob, "top": top, "offset": self.offset}
 
 
-def packed(logits: Tensor, tokens: Tensor) -> Tensor:
-    """What is told of `tokens` int64 [B, P], chosen where logits are float32 [B, P, V]: int64
-    [B, P * W], ids and behind them the bits of their logarithms, the token itself the first.
+def pack_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return log probabilities as integers, which `unpack_logprobs` reads on the host.
 
+    `tokens` int64 [B, P] were chosen from `logits` float32 [B, P, V]. Returns int64 [B, P * W]: for
+    each position the ids of the token and the likeliest ones, then the bits of their logarithms.
     No row's bits depend on another row.
     """
     ids = torch.cat((tokens.unsqueeze(-1), likeliest(logits)), dim=-1)
@@ -48,32 +49,32 @@ def packed(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def likeliest(logits: Tensor) -> Tensor:
-    """Ids of the `MAX_LOGPROBS` largest of float32 [..., V], or of all: int64 [..., N].
+    """Return the ids of the `MAX_LOGPROBS` largest of float32 [..., V], or of all: int64 [..., N].
 
-    Searched in one number of both, so that no two are equal.
+    Logit and id are packed into one integer, so that no two are equal.
     """
     vocab = logits.shape[-1]
-    above = arange_cached(0, vocab, logits.device).flip(0)  # the lowest id is the largest
-    both = order_of(logits).long() << 32 | above
+    descending = arange_cached(0, vocab, logits.device).flip(0)  # the lowest id is the largest
+    both = order_of(logits).long() << 32 | descending
     return vocab - 1 - (both.topk(min(MAX_LOGPROBS, vocab)).values & 0xFFFFFFFF)
 
 
 def log_softmax_of(logits: Tensor, ids: Tensor) -> Tensor:
-    """Of float32 [..., V] at ids int64 [..., N]: float32 [..., N].
+    """Return the log softmax of float32 [..., V] at `ids` int64 [..., N]: float32 [..., N].
 
-    The sum is one of whole numbers, which is exact in any order.
+    The sum adds integers, which is exact in any order.
     """
     total = weights_of(logits).sum(dim=-1, keepdim=True).double() * 2.0**-SCALE_BITS
-    above = logits.gather(-1, ids).double() - logits.amax(dim=-1, keepdim=True)
-    return (above - total.log()).float()
+    distance = logits.gather(-1, ids).double() - logits.amax(dim=-1, keepdim=True)
+    return (distance - total.log()).float()
 
 
-def unpacked(told: Tensor, places: int) -> list[list[TokenLogprobs]]:
-    """Of each of B sequences and so many places, from what `packed` made of them. What cannot be
-    chosen is left out."""
-    ids, bits = told.cpu().unflatten(1, (places, 2, -1)).unbind(2)
-    found = zip(ids.tolist(), bits.int().view(torch.float32).tolist(), strict=True)
-    return [[_read(*pair) for pair in zip(*rows, strict=True)] for rows in found]
+def unpack_logprobs(packed: Tensor, positions: int) -> list[list[TokenLogprobs]]:
+    """Read what `pack_logprobs` returned for B sequences and `positions` positions, int64
+    [B, P * W]. Tokens that cannot be chosen are left out of `top`."""
+    ids, bits = packed.cpu().unflatten(1, (positions, 2, -1)).unbind(2)
+    sequences = zip(ids.tolist(), bits.int().view(torch.float32).tolist(), strict=True)
+    return [[_read(*row) for row in zip(*rows, strict=True)] for rows in sequences]
 
 
 def _read(ids: Sequence[int], logprobs: Sequence[float]) -> TokenLogprobs:

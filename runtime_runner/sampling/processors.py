@@ -1,6 +1,7 @@
-"""What changes logits before a choice, in tensors: one recorded round serves all parameters.
+"""Logits processors: biases, penalties and cuts before a token is chosen.
 
-A GPU does the same with kernels.
+All parameters are in tensors, so that one recorded round serves every request. On a GPU kernels do
+the same.
 """
 
 from collections.abc import Sequence
@@ -22,9 +23,12 @@ from eagle_aot.runtime_runner.sampling.thresholds import (
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where tokens are chosen, R in all: `sequences` int64 [R], whose caches they belong to;
-    `positions` int64 [R] of the tokens to be chosen; `paths` int64 [R, P], drafts that a row's text
-    has behind the last token that is decided, -1 where there is none; None for no drafts."""
+    """R rows that choose a token each.
+
+    `sequences` int64 [R] are the rows' cache slots, and `positions` int64 [R] those of the tokens
+    to be chosen. `paths` int64 [R, P] are the drafts between the last decided token and the row's,
+    padded with -1; None without drafts.
+    """
 
     sequences: Tensor
     positions: Tensor
@@ -32,10 +36,12 @@ class Rows:
 
 
 class Processors:
-    """Parameters and counts of all sequences, by their caches, in the same tensors for good.
+    """Parameters and token counts by cache slot, always in the same tensors.
 
-    Shapes: S sequences, V tokens. `bias` float32 [S, V] is minus infinity for what is not allowed;
-    `counts` int32 [S, V] are of generated tokens, and `seen` bool [S, V] tells the prompt's.
+    Shapes: S sequences, V tokens. `bias` float32 [S, V] is minus infinity for ids that are not
+    allowed, `counts` int32 [S, V] counts the generated tokens, `seen` bool [S, V] marks the
+    prompt's tokens and `stops` bool [S, V] the stop ids. `least` int64 [S] is the first position at
+    which a stop id may be chosen.
     """
 
     def __init__(self, sequences: int, vocab: int, device: torch.device) -> None:
@@ -58,7 +64,7 @@ class Processors:
         prompt: Sequence[int],
         stop_ids: Sequence[int],
     ) -> None:
-        """The text of a sequence is a new one."""
+        """Set the parameters of a new request in a cache slot."""
         self._biased[sequence] = bool(sampling.logit_bias) or sampling.allowed_ids is not None
         self._bias[sequence] = 0.0
         if sampling.allowed_ids is not None:
@@ -80,79 +86,97 @@ class Processors:
         self._min_p[sequence] = torch.tensor(sampling.min_p).log()
 
     def count(self, sequences: Tensor, tokens: Tensor, counted: Tensor) -> None:
-        """Tokens int64 [B, P] of sequences int64 [B] are decided, where `counted` bool [B, P]."""
-        places = sequences.unsqueeze(1) * self._counts.shape[1] + tokens
-        self._counts.view(-1).scatter_add_(0, places.flatten(), counted.int().flatten())
+        """Count `tokens` int64 [B, P] of `sequences` int64 [B] where `counted` bool [B, P]."""
+        indices = sequences.unsqueeze(1) * self._counts.shape[1] + tokens
+        self._counts.view(-1).scatter_add_(0, indices.flatten(), counted.int().flatten())
 
     def processed(self, logits: Tensor, scale: Tensor, rows: Rows) -> Tensor:
-        """Logits float32 [R, V], to be multiplied with scale float32 [R], of what may be chosen:
-        minus infinity for all else."""
+        """Return logits float32 [R, V] with minus infinity for every token that may not be chosen.
+
+        They are compared after multiplication with `scale` float32 [R].
+        """
         if logits.device.type == "cpu":
             return self.filtered(self.penalised(logits, rows), scale, rows)
         from eagle_aot.triton_kernels.process_logits import cut, penalise
 
         penalised, extremes = penalise.launch(
-            *(logits, rows.sequences, rows.positions, rows.paths),
+            logits,
+            rows.sequences,
+            rows.positions,
+            rows.paths,
             (self._biased, self._bias),
             (self._penalised, self._penalties),
             (self._counts, self._seen),
             (self._least, self._stops),
         )
-        bounds = self._top_k, self._top_p, self._min_p
-        weighing = SCALE_BITS, LOG2E, EXP2
-        return cut.launch(penalised, extremes, scale, rows.sequences, *bounds, *weighing)
+        return cut.launch(
+            penalised,
+            extremes,
+            scale,
+            rows.sequences,
+            self._top_k,
+            self._top_p,
+            self._min_p,
+            SCALE_BITS,
+            LOG2E,
+            EXP2,
+        )
 
     def penalised(self, logits: Tensor, rows: Rows) -> Tensor:
-        """Of logits float32 [R, V]: with biases and penalties, minus infinity for what may not be
-        chosen."""
-        at = rows.sequences
-        if self._biased[at].any():
-            logits = logits + self._bias[at]
-        if self._penalised[at].any():
-            logits = self._less(logits, rows)
-        early = rows.positions < self._least[at]
+        """Return logits float32 [R, V] with biases and penalties, and without early stop ids."""
+        sequences = rows.sequences
+        if self._biased[sequences].any():
+            logits = logits + self._bias[sequences]
+        if self._penalised[sequences].any():
+            logits = self._with_penalties(logits, rows)
+        early = rows.positions < self._least[sequences]
         if early.any():
-            logits = logits.masked_fill(early.unsqueeze(1) & self._stops[at], -torch.inf)
+            logits = logits.masked_fill(early.unsqueeze(1) & self._stops[sequences], -torch.inf)
         return logits
 
-    def _less(self, biased: Tensor, rows: Rows) -> Tensor:
-        """With penalties, also for the drafts on a row's path."""
-        at = rows.sequences
-        counts, penalties = self._counts[at], self._penalties[at]
-        found = less(biased, self._seen[at] | (counts > 0), counts, penalties)
-        if rows.paths is not None and rows.paths.shape[1]:
-            known = rows.paths.clamp(min=0)
-            more = (rows.paths.unsqueeze(2) == rows.paths.unsqueeze(1)).sum(dim=2)
-            total = counts.gather(1, known) + more
-            here = less(biased.gather(1, known), torch.ones_like(total > 0), total, penalties)
-            # What is no draft writes to a column of its own, behind the others.
-            column = torch.where(rows.paths < 0, found.shape[1], known)
-            wide = torch.nn.functional.pad(found, (0, 1))
-            found = wide.scatter(1, column, here)[:, :-1]
-        return found
+    def _with_penalties(self, logits: Tensor, rows: Rows) -> Tensor:
+        """Apply penalties to logits float32 [R, V], also for the drafts on a row's path."""
+        counts, penalties = self._counts[rows.sequences], self._penalties[rows.sequences]
+        seen = self._seen[rows.sequences] | (counts > 0)
+        result = apply_penalties(logits, seen, counts, penalties)
+        if rows.paths is None or not rows.paths.shape[1]:
+            return result
+        drafts = rows.paths.clamp(min=0)
+        on_path = (rows.paths.unsqueeze(2) == rows.paths.unsqueeze(1)).sum(dim=2)
+        total = counts.gather(1, drafts) + on_path
+        all_seen = torch.ones_like(total, dtype=torch.bool)
+        penalised = apply_penalties(logits.gather(1, drafts), all_seen, total, penalties)
+        # Padding of a path writes to an extra column after the vocabulary.
+        column = torch.where(rows.paths < 0, result.shape[1], drafts)
+        return torch.nn.functional.pad(result, (0, 1)).scatter(1, column, penalised)[:, :-1]
 
     def filtered(self, logits: Tensor, scale: Tensor, rows: Rows) -> Tensor:
-        """Of logits float32 [R, V], to be multiplied with scale float32 [R]: minus infinity for all
-        but the largest."""
+        """Return logits float32 [R, V] with minus infinity for all that top_k, top_p and min_p cut.
+
+        They are compared after multiplication with `scale` float32 [R].
+        """
         values = logits * torch.where(scale > 0, scale, 1.0).unsqueeze(1)
-        order, at = order_of(values), rows.sequences
-        kept = torch.ones_like(order, dtype=torch.bool)
-        top_k, top_p = self._top_k[at], self._top_p[at]
-        if (few := (top_k < logits.shape[1]) & (scale > 0)).any():
-            kept &= order >= threshold(order, torch.ones_like(order).long(), top_k, few)
-        if (likely := (top_p < 1) & (scale > 0)).any():
-            weights = torch.where(kept, weights_of(values), 0)
+        order, sequences = order_of(values), rows.sequences
+        is_kept = torch.ones_like(order, dtype=torch.bool)
+        top_k, top_p = self._top_k[sequences], self._top_p[sequences]
+        if (cuts_top_k := (top_k < logits.shape[1]) & (scale > 0)).any():
+            is_kept &= order >= threshold(order, torch.ones_like(order).long(), top_k, cuts_top_k)
+        if (cuts_top_p := (top_p < 1) & (scale > 0)).any():
+            weights = torch.where(is_kept, weights_of(values), 0)
             goal = (weights.sum(dim=1).double() * top_p).ceil().long()
-            kept &= order >= threshold(order, weights, goal, likely)
+            is_kept &= order >= threshold(order, weights, goal, cuts_top_p)
         largest = values.amax(dim=1, keepdim=True)
-        kept &= values >= largest + self._min_p[at].unsqueeze(1)
-        return torch.where(kept, logits, -torch.inf)
+        is_kept &= values >= largest + self._min_p[sequences].unsqueeze(1)
+        return torch.where(is_kept, logits, -torch.inf)
 
 
-def less(logits: Tensor, seen: Tensor, counts: Tensor, penalties: Tensor) -> Tensor:
-    """Logits float32 [R, N] with penalties [R, 3] of repetition, presence and frequency, for tokens
-    that were `seen` bool and generated `counts` times."""
+def apply_penalties(logits: Tensor, seen: Tensor, counts: Tensor, penalties: Tensor) -> Tensor:
+    """Apply `penalties` [R, 3] of repetition, presence and frequency to logits float32 [R, N].
+
+    `seen` bool [R, N] are tokens that the text has, and `counts` int [R, N] how often each was
+    generated.
+    """
     repetition, presence, frequency = penalties.unsqueeze(2).unbind(1)
     repeated = torch.where(logits < 0, logits * repetition, logits / repetition)
-    found = torch.where(seen, repeated, logits)
-    return found - torch.where(counts > 0, presence, 0.0) - frequency * counts
+    penalised = torch.where(seen, repeated, logits)
+    return penalised - torch.where(counts > 0, presence, 0.0) - frequency * counts

@@ -1,4 +1,4 @@
-"""The choice of tokens for all sequences of an artifact."""
+"""Chooses the tokens of all sequences of an artifact: the likeliest ones, or by shared noise."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,26 +7,28 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import UnsupportedError
+from eagle_aot.common.tensors import arange_cached
 from eagle_aot.common.threads import single_threaded_on_cpu
-from eagle_aot.runtime_runner.sampling.greedy import greedy
-from eagle_aot.runtime_runner.sampling.logprobs import packed
+from eagle_aot.runtime_runner.sampling.logprobs import pack_logprobs
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingMode, SamplingParams
-from eagle_aot.runtime_runner.sampling.philox import noise_keys
 from eagle_aot.runtime_runner.sampling.processors import Processors, Rows
 from eagle_aot.triton_kernels.device import launches_kernels
 from eagle_aot.triton_kernels.gumbel_argmax import gumbel_argmax, perturbed
 
-NOBODY = -1
+RESERVED = -1
+"""Stands for a sequence that may begin later."""
 LENGTH = 4096
-"""Positions of a text, where nobody says how many there are."""
+"""Positions of a sequence, unless the number is given."""
+BLOCKS = 256
+"""Maximum number of blocks of a vocabulary whose largest logits are found in parallel."""
 
 
 class Sampler:
-    """By the cache that a text has, in the same tensors for good, as recorded rounds need.
+    """Sampling parameters by cache slot, always in the same tensors, as recorded rounds need.
 
     Shapes: S sequences, L positions. `scale` float32 [S] is 1 / temperature, 0 for the likeliest
-    token; `keys` int32 [S, L, 2] are those of the noise at each position. Both, and what processors
-    need, are made when a text first wants them.
+    token; `keys` int32 [S, L, 2] are the keys of the noise at each position. Both, and what the
+    processors need, are allocated when a request first needs them.
     """
 
     def __init__(
@@ -34,162 +36,218 @@ class Sampler:
     ) -> None:
         self._sequences, self._device = sequences, torch.device(device)
         self._length, self._vocab = length, vocab
-        self._kinds: dict[int, SamplingMode] = {}
-        self._telling: set[int] = set()
+        self._modes: dict[int, SamplingMode] = {}
+        self._with_logprobs: set[int] = set()
         self._of_sampling = torch.zeros(sequences, 1, 1, dtype=torch.bool, device=self._device)
         self._scale: Tensor | None = None
         self._keys: Tensor | None = None
         self._processors: Processors | None = None
 
     @property
-    def begun(self) -> set[int]:
-        """The caches of texts that were begun and have not ended."""
-        return set(self._kinds)
+    def active(self) -> set[int]:
+        """The cache slots of requests that have begun and not ended."""
+        return set(self._modes)
 
     @property
-    def kind(self) -> SamplingMode:
-        """What choosing for all of these takes."""
-        return max(self._kinds.values(), default=SamplingMode.GREEDY)
+    def mode(self) -> SamplingMode:
+        """The mode that serves all active requests."""
+        return max(self._modes.values(), default=SamplingMode.GREEDY)
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether anybody is told log probabilities."""
-        return bool(self._telling)
+        """Whether an active request returns log probabilities."""
+        return bool(self._with_logprobs)
 
     def begin(
         self,
         sequence: int,
         sampling: SamplingParams = GREEDY,
         prompt: Sequence[int] = (),
-        room: int | None = None,
+        max_new_tokens: int | None = None,
         stop_ids: Iterable[int] = (),
     ) -> None:
-        """A text comes to the cache `sequence`, which has `room` for so many tokens behind its
-        prompt, all there are for None. Its `sampling` has a seed if it needs one."""
-        self._note(sequence, sampling)
+        """Begin a request in the cache slot `sequence`, with a seed if it samples.
+
+        Without `max_new_tokens` it may fill all positions.
+        """
+        self._add(sequence, sampling)
         self._of_sampling[sequence] = sampling.logprobs_of == "sampling"
         if self._scale is not None:
             self._scale[sequence] = 1 / sampling.temperature if sampling.temperature else 0.0
         if self._keys is not None and sampling.temperature:
-            assert sampling.seed is not None, "a seed is drawn before"
-            first = len(prompt)
-            end = self._length if room is None else min(first + room, self._length)
+            assert sampling.seed is not None, "a seed must be drawn before"
+            first, end = len(prompt), self._length
+            if max_new_tokens is not None:
+                end = min(first + max_new_tokens, end)
             self._keys[sequence, first:end] = noise_keys(sampling.seed, first, end).to(self._device)
         if self._processors is not None:
             self._processors.set(sequence, sampling, prompt, list(stop_ids))
 
     def end(self, sequence: int) -> None:
-        """The text has ended."""
-        self._kinds.pop(sequence, None)
-        self._telling.discard(sequence)
+        """End the request in a cache slot."""
+        self._modes.pop(sequence, None)
+        self._with_logprobs.discard(sequence)
 
     def clear(self) -> None:
-        """All have."""
-        self._kinds.clear()
-        self._telling.clear()
+        """End all requests."""
+        self._modes.clear()
+        self._with_logprobs.clear()
 
     @contextmanager
-    def expecting(self, sampling: SamplingParams) -> Iterator[None]:
-        """As if there were a text of this kind."""
-        self._note(NOBODY, sampling)
+    def reserve(self, sampling: SamplingParams) -> Iterator[None]:
+        """Act as if a request with these parameters were active, so that its rounds are made."""
+        self._add(RESERVED, sampling)
         try:
             yield
         finally:
-            self.end(NOBODY)
+            self.end(RESERVED)
 
-    def _note(self, sequence: int, sampling: SamplingParams) -> None:
-        """What it asks for."""
+    def _add(self, sequence: int, sampling: SamplingParams) -> None:
         self.prepare(sampling.kind)
-        self._kinds[sequence] = sampling.kind
+        self._modes[sequence] = sampling.kind
         if sampling.logprobs is not None:
-            self._telling.add(sequence)
+            self._with_logprobs.add(sequence)
 
-    def prepare(self, kind: SamplingMode) -> None:
-        """Have the memory that a kind of choosing needs.
+    def prepare(self, mode: SamplingMode) -> None:
+        """Allocate the memory that a mode needs.
 
-        Raises UnsupportedError where it needs kernels and none can be launched.
+        Raises UnsupportedError if it needs kernels and none can be launched.
         """
-        if kind >= SamplingMode.SAMPLED and self._device.type != "cpu" and not launches_kernels():
+        if mode >= SamplingMode.SAMPLED and self._device.type != "cpu" and not launches_kernels():
             raise UnsupportedError(
                 "sampling on a GPU: Triton can start no kernel here; install a C compiler (gcc) and"
                 " Python's headers for it, or decode greedily"
             )
-        if kind >= SamplingMode.SAMPLED and self._scale is None:
+        if mode >= SamplingMode.SAMPLED and self._scale is None:
             shape = self._sequences, self._length, 2
             self._scale = torch.zeros(self._sequences, device=self._device)
             self._keys = torch.zeros(shape, dtype=torch.int32, device=self._device)
-        if kind >= SamplingMode.PROCESSED and self._processors is None:
+        if mode >= SamplingMode.PROCESSED and self._processors is None:
             self._processors = Processors(self._sequences, self._vocab, self._device)
 
     def processed(
         self, logits: Tensor, positions: Tensor, sequences: Tensor, paths: Tensor | None = None
     ) -> Tensor:
-        """The target's logits [B, T, V] of tokens at `positions` int64 [B, T] of sequences int64
-        [B], as processors leave them: minus infinity for what may not be chosen. `paths` int64
-        [B, T, P] are as in `Rows`."""
-        if self.kind < SamplingMode.PROCESSED:
+        """Apply the logits processors to the target's logits [B, T, V]; same shape.
+
+        The logits choose the tokens at `positions` int64 [B, T] of `sequences` int64 [B]. Tokens
+        that may not be chosen have minus infinity. `paths` int64 [B, T, P] are as in `Rows`.
+        """
+        if self.mode < SamplingMode.PROCESSED:
             return logits
         assert self._processors is not None
-        at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
-        scale, _ = self._noise(positions.reshape(-1), at)
-        rows = Rows(at, positions.reshape(-1), None if paths is None else paths.flatten(0, 1))
+        row_sequences = by_row(sequences, positions)
+        scale, _ = self._noise(positions, sequences)
+        path_rows = None if paths is None else paths.flatten(0, 1)
+        rows = Rows(row_sequences, positions.reshape(-1), path_rows)
         with single_threaded_on_cpu(logits):
             flat = self._processors.processed(logits.flatten(0, 1).float(), scale, rows)
             return flat.view(logits.shape)
 
-    def choose(self, processed: Tensor, positions: Tensor, sequences: Tensor) -> Tensor:
-        """The target's tokens at `positions` int64 [B, T] of sequences int64 [B], from what
-        `processed` returned for them: int64 [B, T]."""
-        if self.kind == SamplingMode.GREEDY:
-            return greedy(processed)
-        at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
-        with single_threaded_on_cpu(processed):
-            noise = self._noise(positions.reshape(-1), at)
-            return gumbel_argmax(processed.flatten(0, 1), *noise).view_as(positions)
-
     def logprobs(
         self, logits: Tensor, processed: Tensor, tokens: Tensor, sequences: Tensor
     ) -> Tensor:
-        """What is told of `tokens` int64 [B, P] of sequences int64 [B], chosen from `processed`,
-        which logits [B, P, V] became: as `packed` makes it."""
+        """Return the packed log probabilities of `tokens` int64 [B, P] of `sequences` int64 [B].
+
+        They were chosen from `processed`, which logits [B, P, V] became. See `pack_logprobs`.
+        """
         values = logits.float()
         with single_threaded_on_cpu(logits):
-            if self.kind > SamplingMode.GREEDY:
+            if self.mode > SamplingMode.GREEDY:
                 assert self._scale is not None
                 scale = torch.where(self._scale > 0, self._scale, 1.0)[sequences].view(-1, 1, 1)
                 of_sampling = self._of_sampling[sequences]
                 values = torch.where(of_sampling, processed * scale, values)
-            return packed(values, tokens)
+            return pack_logprobs(values, tokens)
 
     def perturbed(
         self, logits: Tensor, positions: Tensor, sequences: Tensor, ids: Tensor | None = None
     ) -> Tensor:
-        """A drafter's logits [B, F, Vd] for tokens at `positions` int64 [B, F], by the noise that
-        the target will have there: float32 [B, F, Vd]. `ids` int32 [Vd] are the target's."""
-        at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
+        """Perturb a drafter's logits [B, F, Vd] by the noise that the target will have there.
+
+        They are for tokens at `positions` int64 [B, F] of `sequences` int64 [B]. `ids` int32 [Vd]
+        are the target's ids of the columns. Returns float32 [B, F, Vd].
+        """
         with single_threaded_on_cpu(logits):
-            noise = self._noise(positions.reshape(-1), at)
+            noise = self._noise(positions, sequences)
             return perturbed(logits.flatten(0, 1), *noise, ids).view(logits.shape)
 
-    def draft(
+    def choose(
         self, logits: Tensor, positions: Tensor, sequences: Tensor, ids: Tensor | None = None
     ) -> Tensor:
-        """The largest of `perturbed`, the first of equals: columns, int64 [B, F]."""
-        if self.kind == SamplingMode.GREEDY:
+        """Choose tokens at `positions` int64 [B, T] of `sequences` int64 [B].
+
+        `logits` [B, T, V] are the target's, as `processed` returns them, or a drafter's with the
+        target's `ids` int32 [V] of the columns. Returns the columns of the largest of `perturbed`,
+        the first of equals: int64 [B, T].
+        """
+        if self.mode == SamplingMode.GREEDY:
             return greedy(logits)
-        at = sequences.unsqueeze(1).expand_as(positions).reshape(-1)
         with single_threaded_on_cpu(logits):
-            noise = self._noise(positions.reshape(-1), at)
+            noise = self._noise(positions, sequences)
             return gumbel_argmax(logits.flatten(0, 1), *noise, ids).view_as(positions)
 
     def count(self, tokens: Tensor, sequences: Tensor, counted: Tensor) -> None:
-        """Tokens int64 [B, P] of sequences int64 [B] are decided where `counted` bool [B, P]."""
-        if self.kind == SamplingMode.PROCESSED:
+        """Count `tokens` int64 [B, P] of `sequences` int64 [B] as generated, where `counted` bool
+        [B, P]."""
+        if self.mode == SamplingMode.PROCESSED:
             assert self._processors is not None
             self._processors.count(sequences, tokens, counted)
 
     def _noise(self, positions: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
-        """Scales float32 [R] and keys int32 [R, 2]."""
+        """Return the scales float32 [B * T] and the keys int32 [B * T, 2] of all rows."""
         assert self._scale is not None and self._keys is not None
-        place = positions.clamp(min=0, max=self._length - 1)  # beyond it all is thrown away
-        return self._scale[sequences], self._keys[sequences, place]
+        rows = by_row(sequences, positions)
+        # What is chosen beyond the last position is not used.
+        positions = positions.reshape(-1).clamp(min=0, max=self._length - 1)
+        return self._scale[rows], self._keys[rows, positions]
+
+
+def by_row(sequences: Tensor, positions: Tensor) -> Tensor:
+    """Return the sequence of each row: int64 [B], for positions [B, T] -> int64 [B * T]."""
+    return sequences.unsqueeze(1).expand_as(positions).reshape(-1)
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """Return the index of the largest of float logits [B, T, V], the first of equals: int64 [B, T].
+
+    It is searched in blocks, then among their winners: one reduction over V would give a GPU only
+    as many programs as there are rows.
+    """
+    vocab = logits.shape[-1]
+    blocks = next(count for count in range(BLOCKS, 0, -1) if vocab % count == 0)
+    size = vocab // blocks
+    with single_threaded_on_cpu(logits):
+        largest, within = logits.unflatten(-1, (blocks, size)).max(dim=-1)
+        winners = within + size * arange_cached(0, blocks, logits.device)
+        return winners.gather(-1, largest.argmax(dim=-1, keepdim=True)).squeeze(-1)
+
+
+PHILOX_FACTORS = 0xD2511F53, 0xCD9E8D57
+PHILOX_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+PHILOX_ROUNDS = 10
+WORD = 0xFFFFFFFF
+
+
+def philox(counter: Tensor, seed: int) -> Tensor:
+    """Return random bits of counters by Philox4x32-10 (Salmon et al., 2011).
+
+    `counter` int64 [N, 4] has words of 32 bits; `seed` is a key of 64 bits. Returns int64 [N, 4],
+    32 random bits each, which are the same on every machine.
+    """
+    c0, c1, c2, c3 = counter.unbind(1)
+    k0, k1 = seed & WORD, seed >> 32 & WORD
+    for _ in range(PHILOX_ROUNDS):
+        low, high = c0 * PHILOX_FACTORS[0], c2 * PHILOX_FACTORS[1]  # 64 bits may wrap around
+        c0, c1 = (high >> 32 & WORD) ^ c1 ^ k0, high & WORD
+        c2, c3 = (low >> 32 & WORD) ^ c3 ^ k1, low & WORD
+        k0, k1 = k0 + PHILOX_KEY_STEPS[0] & WORD, k1 + PHILOX_KEY_STEPS[1] & WORD
+    return torch.stack((c0, c1, c2, c3), dim=1)
+
+
+def noise_keys(seed: int, first: int, end: int) -> Tensor:
+    """Return the keys of the noise at positions `first` to `end`: int32 [end - first, 2]."""
+    counter = torch.zeros(end - first, 4, dtype=torch.int64)
+    counter[:, 0] = torch.arange(first, end)
+    bits = philox(counter, seed)[:, :2]
+    return torch.where(bits >> 31 > 0, bits - (1 << 32), bits).int()

@@ -12,11 +12,10 @@ from eagle_aot.lab.checks.lossless import decode_with_script, random_prompt
 from eagle_aot.lab.checks.rows import RowCheck
 from eagle_aot.lab.training.tiny.stories import final_answer, stories
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.adaptive.shapes import TREES
 from eagle_aot.runtime_runner.decode.acceptance import committed
 from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO_TREES, Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.drafters.ngram import NgramDrafter
 from eagle_aot.runtime_runner.program.aoti import AotiExecutor
@@ -93,13 +92,13 @@ def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
             accepted += result.stats.accepted
         played = runner.round(7)  # once: on a GPU this reads something before it records
         prefill(played, prompt, Stats(chain_len=7))
-        following = torch.tensor([[*prompt[1:], int(played.running.bonus)]])
+        following = torch.tensor([[*prompt[1:], int(played.batch.bonus)]])
         path = committed(following, torch.arange(len(prompt)), torch.tensor([0]))
         on_host.observe(path, torch.empty(0))
         running = BatchState([0], runner.constants.tail, "cpu")
         running.place(following[:, -1:], len(prompt))
         chain = Shape.chain(7)
-        drafts = runner.drafter.propose(played.running, chain).tokens.tolist()
+        drafts = runner.drafter.propose(played.batch, chain).tokens.tolist()
         assert drafts == on_host.propose(running, chain).tokens.tolist()
     assert accepted
 
@@ -204,9 +203,9 @@ def copies_to_host(runner: Runner, round_: Round, rounds: int) -> int:
 def test_a_round_copies_once_to_the_host(fixture: str, request: pytest.FixtureRequest) -> None:
     runner: Runner = request.getfixturevalue(fixture)
     chosen = runner.adaptive_schedule(True).rounds
-    for round_ in (runner.round(4), chosen[Shape.chain(4)], chosen[TREES[0]]):
+    for round_ in (runner.round(4), chosen[Shape.chain(4)], chosen[AUTO_TREES[0]]):
         assert copies_to_host(runner, round_, 10) == 10
-        with runner.running.sampler.expecting(SamplingParams(logprobs=20)):
+        with runner.running.sampler.reserve(SamplingParams(logprobs=20)):
             assert copies_to_host(runner, round_, 10) == 10
 
 

@@ -14,10 +14,9 @@ from torch import Tensor
 from eagle_aot.lab.scripted import ScriptedDrafter
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, PLAIN, TREES
 from eagle_aot.runtime_runner.decode.prefill import prefill
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, AUTO_TREES, PLAIN, Shape
 from eagle_aot.runtime_runner.decode.stats import Stats
 from eagle_aot.runtime_runner.engine import Limits
 from eagle_aot.runtime_runner.engine.engine import Engine
@@ -58,7 +57,7 @@ def test_nor_does_any_order_of_shapes(
         result = runner.generate(prompt, 40, tree="auto")
         assert result.token_ids == plain.token_ids, len(prompt)
         chosen.append(result.stats)
-    every = {shape.label for shape in (*CHAINS, *TREES)}
+    every = {shape.label for shape in (*AUTO_CHAINS, *AUTO_TREES)}
     assert set(Stats.total(chosen).rounds_by_shape) == every
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from eagle_aot.lab.training.tiny.stories import stories
 from eagle_aot.runtime_runner import Runner, load_artifact
-from eagle_aot.runtime_runner.adaptive.shapes import CHAINS
-from eagle_aot.runtime_runner.decode.shape import ChainLen
+from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, ChainLen
 from eagle_aot.runtime_runner.decode.stats import Stats
 from support.runner.mixed_prompts import mixed_prompts
 from support.runner.shuffled_shapes import ShuffledChooser
@@ -67,4 +66,4 @@ def test_nor_does_any_order_of_chain_lengths(
         result = lookup.generate(prompt, 40, "auto")
         assert result.token_ids == plain.token_ids, len(prompt)
         lengths |= {k for k, rounds in enumerate(result.stats.rounds_by_chain_len) if rounds}
-    assert lengths == {chain.depth for chain in CHAINS}
+    assert lengths == {chain.depth for chain in AUTO_CHAINS}

@@ -37,7 +37,7 @@ def copy_rows_kernel(
 
 
 def launch(k_cache: Tensor, v_cache: Tensor, sources: Tensor, targets: Tensor) -> None:
-    """Launch the kernel; arguments are those of `op.copy_rows`: caches [kv_heads, slots, D]."""
+    """Launch the kernel; arguments are those of `copy_rows`: caches [kv_heads, slots, D]."""
     kv_heads, slots, head_dim = k_cache.shape
     rows = sources.shape[0]
     wrap_triton(copy_rows_kernel)[(triton.cdiv(rows, TILE), kv_heads)](

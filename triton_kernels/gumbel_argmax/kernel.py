@@ -113,14 +113,14 @@ def gumbel_kernel(
 
 
 def launch_perturbed(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None) -> Tensor:
-    """Launch the kernel; arguments and result are those of `op.perturbed`, float32 [R, V]."""
+    """Launch the kernel; arguments and result are those of `perturbed`, float32 [R, V]."""
     out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     _launch(logits, scale, keys, ids, out, None)
     return out
 
 
 def launch_argmax(logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None) -> Tensor:
-    """Launch the kernel; arguments and result are those of `op.gumbel_argmax`, int64 [R]."""
+    """Launch the kernel; arguments and result are those of `gumbel_argmax`, int64 [R]."""
     blocks = triton.cdiv(logits.shape[1], BLOCK)
     largest = torch.empty(len(logits), blocks, dtype=torch.float32, device=logits.device)
     winners = torch.empty(len(logits), blocks, dtype=torch.int64, device=logits.device)

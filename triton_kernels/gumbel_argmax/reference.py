@@ -33,7 +33,7 @@ def gumbel_reference(ids: Tensor, key: tuple[Word, Word]) -> Tensor:
 def perturbed_reference(
     logits: Tensor, scale: Tensor, keys: Tensor, ids: Tensor | None = None
 ) -> Tensor:
-    """Return what `op.perturbed` returns, float32 [R, V]."""
+    """Return what `perturbed` returns, float32 [R, V]."""
     rows, vocab = logits.shape
     if ids is None:
         ids = torch.arange(vocab, dtype=torch.int32, device=logits.device)

@@ -17,7 +17,7 @@ from eagle_aot.runtime_runner.adaptive.chooser import (
     Chooser,
 )
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
-from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, LONGEST, PLAIN, TREES
+from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, MAX_AUTO_DEPTH, PLAIN, AUTO_TREES
 from eagle_aot.runtime_runner.decode.shape import Shape
 from support.runner.simulated_text import (
     NONE,
@@ -33,7 +33,7 @@ from support.runner.simulated_text import (
 )
 
 LENGTH = 6000  # tokens
-LONGEST_CHAIN = CHAINS[-1]
+LONGEST_CHAIN = AUTO_CHAINS[-1]
 
 # As measured: the 31B at a context of 8,192 with an INT4 head and with one in bfloat16, and the
 # shipped pair on two cores.
@@ -45,7 +45,7 @@ COSTS = {
 
 
 def constant(rate: float) -> Rates:
-    return lambda position: [rate] * LONGEST
+    return lambda position: [rate] * MAX_AUTO_DEPTH
 
 
 TEXTS: dict[str, Rates] = {
@@ -53,9 +53,9 @@ TEXTS: dict[str, Rates] = {
        (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)},
     "falling": lambda _: [0.8, 0.5, 0.3, 0.2, 0.1, 0.1, 0.1],
     "rising": lambda _: [0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.9],
-    "easy, then hard": lambda position: [0.95 if position < LENGTH // 2 else 0.1] * LONGEST,
-    "hard, then easy": lambda position: [0.1 if position < LENGTH // 2 else 0.95] * LONGEST,
-    "in turn": lambda position: [0.95 if position // 500 % 2 else 0.1] * LONGEST,
+    "easy, then hard": lambda position: [0.95 if position < LENGTH // 2 else 0.1] * MAX_AUTO_DEPTH,
+    "hard, then easy": lambda position: [0.1 if position < LENGTH // 2 else 0.95] * MAX_AUTO_DEPTH,
+    "in turn": lambda position: [0.95 if position // 500 % 2 else 0.1] * MAX_AUTO_DEPTH,
 }  # fmt: skip
 # On a GPU rows are nearly free, on a CPU each is work.
 FREE_ROWS = costs_of(
@@ -88,7 +88,7 @@ def test_automatic_length_is_about_as_fast_as_the_best_fixed_length(
     costs: MeasuredCosts, rates: Rates, ahead: bool
 ) -> None:
     text = chain_text(rates, LENGTH, 0)
-    fixed = [fixed_price(costs, text, chain) for chain in CHAINS]
+    fixed = [fixed_price(costs, text, chain) for chain in AUTO_CHAINS]
     chosen = chosen_price(costs, text, chooser_of(costs), ahead=ahead)
     assert chosen <= min(fixed) / 0.97
     assert chosen <= fixed[0] / 0.98
@@ -97,7 +97,7 @@ def test_automatic_length_is_about_as_fast_as_the_best_fixed_length(
 def test_automatic_length_is_faster_than_any_fixed_length_if_the_text_changes() -> None:
     costs = COSTS["31B, slow drafts"]
     text = chain_text(TEXTS["in turn"], LENGTH, 0)
-    fixed = min(fixed_price(costs, text, chain) for chain in CHAINS)
+    fixed = min(fixed_price(costs, text, chain) for chain in AUTO_CHAINS)
     assert chosen_price(costs, text, chooser_of(costs)) < 0.95 * fixed
 
 
@@ -106,7 +106,7 @@ def test_automatic_length_is_faster_than_any_fixed_length_if_the_text_changes() 
 def test_automatic_tree_is_about_as_fast_as_the_best_fixed_shape(
     costs: MeasuredCosts, rates: list[float]
 ) -> None:
-    text = ranked_text(lambda _: [rates] * LONGEST, LENGTH, 0)
+    text = ranked_text(lambda _: [rates] * MAX_AUTO_DEPTH, LENGTH, 0)
     fixed = {shape: fixed_price(costs, text, shape) for shape in costs.rounds}
     chosen = chosen_price(costs, text, chooser_of(costs))
     assert chosen <= min(fixed.values()) / 0.92
@@ -114,12 +114,12 @@ def test_automatic_tree_is_about_as_fast_as_the_best_fixed_shape(
 
 
 def test_automatic_tree_is_faster_than_chains_if_siblings_are_right() -> None:
-    text = ranked_text(lambda _: [[0.45, 0.25, 0.15, 0.1]] * LONGEST, LENGTH, 0)
-    chains = min(fixed_price(FREE_ROWS, text, chain) for chain in CHAINS)
+    text = ranked_text(lambda _: [[0.45, 0.25, 0.15, 0.1]] * MAX_AUTO_DEPTH, LENGTH, 0)
+    chains = min(fixed_price(FREE_ROWS, text, chain) for chain in AUTO_CHAINS)
     assert chosen_price(FREE_ROWS, text, chooser_of(FREE_ROWS)) < 0.9 * chains
 
 
-@pytest.mark.parametrize(("accepted", "shape"), [(0, PLAIN), (LONGEST, LONGEST_CHAIN)])
+@pytest.mark.parametrize(("accepted", "shape"), [(0, PLAIN), (MAX_AUTO_DEPTH, LONGEST_CHAIN)])
 def test_a_new_request_starts_from_what_earlier_requests_showed(
     accepted: int, shape: Shape
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_new_request_starts_from_what_earlier_requests_showed(
     for _ in range(21):
         chosen_price(costs, [first_right(accepted)] * 60, chooser)
     chooser.acceptance.begin_request()
-    assert chooser.choose_run(CHAINS, 0, 60)[0] == shape
+    assert chooser.choose_run(AUTO_CHAINS, 0, 60)[0] == shape
 
 
 @pytest.mark.parametrize("costs", COSTS.values(), ids=COSTS)
@@ -138,7 +138,7 @@ def test_short_easy_requests_after_many_hard_ones_are_noticed(costs: MeasuredCos
         chosen_price(costs, chain_text(TEXTS["all 0.1"], 70, seed), chooser)
     texts = [chain_text(TEXTS["all 0.9"], 50, seed) for seed in range(120)]
     chosen = sum(chosen_price(costs, text, chooser) for text in texts)
-    fixed = min(sum(fixed_price(costs, text, chain) for text in texts) for chain in CHAINS)
+    fixed = min(sum(fixed_price(costs, text, chain) for text in texts) for chain in AUTO_CHAINS)
     assert chosen <= fixed / 0.85
 
 
@@ -146,10 +146,10 @@ def test_short_easy_requests_after_many_hard_ones_are_noticed(costs: MeasuredCos
 def test_drafts_that_cost_more_than_measured_are_noticed(factor: float) -> None:
     """In noisy times, on a device on which all rounds became slower."""
     measured = COSTS["shipped pair"]
-    costs = with_factors(measured, dict.fromkeys(CHAINS[1:], factor))
+    costs = with_factors(measured, dict.fromkeys(AUTO_CHAINS[1:], factor))
     rng = random.Random(2)
     text = chain_text(TEXTS["all 0.6"], LENGTH, 0)
-    fixed = min(fixed_price(costs, text, chain) for chain in CHAINS)
+    fixed = min(fixed_price(costs, text, chain) for chain in AUTO_CHAINS)
     noise = lambda: 2.0 * rng.lognormvariate(0.0, 0.2)  # noqa: E731
     assert chosen_price(costs, text, chooser_of(measured), noise) <= fixed / 0.95
 
@@ -157,21 +157,21 @@ def test_drafts_that_cost_more_than_measured_are_noticed(factor: float) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_wrong_measurements_of_single_shapes_are_noticed(seed: int) -> None:
     costs, rng = COSTS["31B, slow drafts"], random.Random(seed)
-    measured = with_factors(costs, {k: rng.lognormvariate(0.0, 0.15) for k in CHAINS[1:]})
-    rates = [[rng.uniform(0.3, 0.95)] * LONGEST for _ in range(LENGTH // 100)]
+    measured = with_factors(costs, {k: rng.lognormvariate(0.0, 0.15) for k in AUTO_CHAINS[1:]})
+    rates = [[rng.uniform(0.3, 0.95)] * MAX_AUTO_DEPTH for _ in range(LENGTH // 100)]
     text = chain_text(lambda position: rates[position // 100], LENGTH, seed)
-    fixed = min(fixed_price(costs, text, chain) for chain in CHAINS)
+    fixed = min(fixed_price(costs, text, chain) for chain in AUTO_CHAINS)
     assert chosen_price(costs, text, chooser_of(measured)) <= fixed / 0.9
 
 
 PRICES = st.tuples(st.floats(1.0, 3.0), st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6))
-RANKS = st.lists(st.sampled_from([*range(8), NONE]), min_size=LONGEST, max_size=LONGEST)
+RANKS = st.lists(st.sampled_from([*range(8), NONE]), min_size=MAX_AUTO_DEPTH, max_size=MAX_AUTO_DEPTH)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(
     PRICES,
-    st.lists(st.floats(1.0, 9.0), max_size=len(TREES)),
+    st.lists(st.floats(1.0, 9.0), max_size=len(AUTO_TREES)),
     st.floats(0.0, 5.0),
     st.floats(0.0, 0.2),
     st.lists(st.lists(RANKS, min_size=1, max_size=100), min_size=1, max_size=4),
@@ -192,7 +192,7 @@ def test_no_more_is_lost_against_plain_decoding_than_the_account_allows(
     spent = sum(chosen_price(costs, text, chooser, ahead=ahead) for text in texts)
     tokens = sum(map(len, texts))
     # A last round may accept more than the request has room for.
-    cut_off = LONGEST * len(texts)
+    cut_off = MAX_AUTO_DEPTH * len(texts)
     assert (1 - LOSS_SHARE) * spent <= tokens + INITIAL_BALANCE + cut_off + 1e-6
 
 
@@ -205,10 +205,10 @@ def test_drafts_beyond_the_end_of_a_request_do_not_count() -> None:
     """A short chain does if few tokens remain."""
     costs = costs_of([9.0, 9.1, *[12.0] * 5], (0.1, 0.2))
     chooser = chooser_of(costs)
-    sample = RoundSample(LONGEST, LONGEST + 1)
+    sample = RoundSample(MAX_AUTO_DEPTH, MAX_AUTO_DEPTH + 1)
     chooser.add(LONGEST_CHAIN, [sample] * 100, [])
-    assert chooser.choose_run(CHAINS, 0, 1000)[0] == LONGEST_CHAIN
-    assert chooser.choose_run(CHAINS, 0, 2)[0] == CHAINS[1]
+    assert chooser.choose_run(AUTO_CHAINS, 0, 1000)[0] == LONGEST_CHAIN
+    assert chooser.choose_run(AUTO_CHAINS, 0, 2)[0] == AUTO_CHAINS[1]
 
 
 def test_shapes_of_about_the_same_speed_do_not_alternate() -> None:
@@ -216,7 +216,7 @@ def test_shapes_of_about_the_same_speed_do_not_alternate() -> None:
     chooser = chooser_of(costs)
     shapes: list[Shape] = []
     while len(shapes) < 40:
-        shape, rounds = chooser.choose_run(CHAINS, 0, 1000)
+        shape, rounds = chooser.choose_run(AUTO_CHAINS, 0, 1000)
         accepted = min(shape.depth, 3)
         samples = [RoundSample(accepted, accepted + 1)] * rounds
         chooser.add(shape, samples, [costs.seconds(shape, 0)] * rounds)
@@ -229,14 +229,14 @@ def play_batch(
 ) -> list[Shape]:
     """Return what was chosen for a batch, in which each row of a request takes `row` of the time
     of a plain round."""
-    shapes = (*CHAINS, *TREES) if len(rates) > 1 else CHAINS
+    shapes = (*AUTO_CHAINS, *AUTO_TREES) if len(rates) > 1 else AUTO_CHAINS
     rng, chosen = random.Random(seed), []
     for _ in range(600):
         options = BatchOptions(
-            shapes=shapes, batch_size=requests, remaining_tokens=LONGEST + 1, share=1.0
+            shapes=shapes, batch_size=requests, remaining_tokens=MAX_AUTO_DEPTH + 1, share=1.0
         )
         shape = chooser.choose_for_batch(options)
-        texts = ranked_text(lambda _: [rates] * LONGEST, requests, rng.randrange(1 << 30))
+        texts = ranked_text(lambda _: [rates] * MAX_AUTO_DEPTH, requests, rng.randrange(1 << 30))
         outcomes = [outcome_of(shape, ranks) for ranks in texts]
         samples = [RoundSample.of(outcome, outcome.accepted + 1) for outcome in outcomes]
         seconds = 0.01 * (1 + row * shape.nodes) * rng.uniform(0.98, 1.02)
@@ -247,7 +247,7 @@ def play_batch(
 
 def batch_speed(rates: Sequence[float], row: float, shape: Shape) -> float:
     """Return tokens of a request over time."""
-    text = ranked_text(lambda _: [rates] * LONGEST, 2000, 0)
+    text = ranked_text(lambda _: [rates] * MAX_AUTO_DEPTH, 2000, 0)
     tokens = sum(accepted_drafts(shape, ranks) + 1 for ranks in text)
     return tokens / len(text) / (1 + row * shape.nodes)
 
@@ -265,7 +265,7 @@ def test_a_batch_has_about_the_best_shape(
     rates: list[float], row: float, requests: int, seed: int
 ) -> None:
     chosen = play_batch(chooser_of(FREE_ROWS), rates, row, requests, seed)[200:]
-    shapes = (*CHAINS, *TREES) if len(rates) > 1 else CHAINS
+    shapes = (*AUTO_CHAINS, *AUTO_TREES) if len(rates) > 1 else AUTO_CHAINS
     speeds = {shape: batch_speed(rates, row, shape) for shape in shapes}
     assert sum(speeds[shape] for shape in chosen) / len(chosen) > 0.9 * max(speeds.values())
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from eagle_aot.runtime_runner.adaptive import costs as module
 from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts, measure, medians
-from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, PLAIN
 from eagle_aot.runtime_runner.decode.round import BatchState, Round
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, PLAIN, Shape
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 
 CHAIN, TREE = Shape.chain(4), Shape(4, 8, 31)
@@ -58,7 +57,7 @@ def test_rounds_and_catching_up_are_measured(clock: Clock) -> None:
 
     class TimedRound(Round):
         def step(self) -> Tensor:
-            clock.pass_ms((2 + self.shape.nodes) * (1 + int(self.running.position) / 100))
+            clock.pass_ms((2 + self.shape.nodes) * (1 + int(self.batch.position) / 100))
             return torch.zeros(1, self.chain_len + 2, dtype=torch.int64)
 
     class TimedBacklog(Backlog):
@@ -69,7 +68,7 @@ def test_rounds_and_catching_up_are_measured(clock: Clock) -> None:
     target, drafter = ToyTarget(0, 16, 9), RecordingDrafter([], [True])
     running = BatchState([0], TAIL, "cpu")
     backlog = TimedBacklog(drafter, 40, running)
-    chains, trees = CHAINS[:4], [Shape(2, 2, 3), Shape(3, 2, 7)]
+    chains, trees = AUTO_CHAINS[:4], [Shape(2, 2, 3), Shape(3, 2, 7)]
     rounds = [TimedRound(target, drafter, shape, running) for shape in (*chains, *trees)]
     table = CostTable(measure(rounds, backlog, (0, 100)))
     assert [table.price(chain, 50) for chain in chains] == pytest.approx([1, 1.5, 2, 2.5])
@@ -149,17 +148,17 @@ def test_plain_rounds_are_due_seldom_once_they_are_known_and_nothing_changes() -
 
 def test_rounds_of_a_batch_are_unknown_until_some_have_run() -> None:
     table = CostTable(MEASURED)
-    assert not table.seconds(CHAINS, batch_size=4)
+    assert not table.seconds(AUTO_CHAINS, batch_size=4)
     for _ in range(4):
-        assert CHAINS[1] not in table.seconds(CHAINS, batch_size=4)
-        table.add(CHAINS[1], [0.5], batch_size=4)
-    seconds = table.seconds(CHAINS, batch_size=4)
+        assert AUTO_CHAINS[1] not in table.seconds(AUTO_CHAINS, batch_size=4)
+        table.add(AUTO_CHAINS[1], [0.5], batch_size=4)
+    seconds = table.seconds(AUTO_CHAINS, batch_size=4)
     assert PLAIN not in seconds
     # Larger shapes are assumed to take as long, until they have run.
-    assert seconds == pytest.approx(dict.fromkeys(CHAINS[1:], 0.5))
+    assert seconds == pytest.approx(dict.fromkeys(AUTO_CHAINS[1:], 0.5))
     for _ in range(4):
-        table.add(CHAINS[-1], [0.9], batch_size=4)
-    assert table.seconds(CHAINS, batch_size=4)[CHAINS[-1]] == pytest.approx(0.9, rel=0.05)
+        table.add(AUTO_CHAINS[-1], [0.9], batch_size=4)
+    assert table.seconds(AUTO_CHAINS, batch_size=4)[AUTO_CHAINS[-1]] == pytest.approx(0.9, rel=0.05)
 
 
 def test_one_time_work_in_the_first_rounds_of_a_batch_does_not_count() -> None:

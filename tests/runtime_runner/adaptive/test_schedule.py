@@ -7,8 +7,7 @@ import pytest
 
 from eagle_aot.runtime_runner.adaptive.chooser import PLAIN_RUN, RUN, Chooser
 from eagle_aot.runtime_runner.adaptive.costs import CostTable
-from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, LONGEST, PLAIN
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, MAX_AUTO_DEPTH, PLAIN, Shape
 from support.runner.simulated_text import Ranks, Simulation, costs_of, first_right
 
 COSTS = costs_of([1.0, 1.3, 1.32, 1.34, 1.36, 1.38, 1.4], (0.01, 0.05))
@@ -54,8 +53,8 @@ class Play:
 
 
 def test_the_next_run_is_chosen_during_the_last_round_of_a_run() -> None:
-    play = Play([first_right(LONGEST)] * 200)
-    assert play.round() == CHAINS[-1]
+    play = Play([first_right(MAX_AUTO_DEPTH)] * 200)
+    assert play.round() == AUTO_CHAINS[-1]
     play.chooser.log.clear()
     for _ in range(RUN - 2):
         play.round()
@@ -68,7 +67,7 @@ def test_the_next_run_is_chosen_during_the_last_round_of_a_run() -> None:
 
 
 def test_without_planning_ahead_each_run_is_chosen_before_its_first_round() -> None:
-    play = Play([first_right(LONGEST)] * 200)
+    play = Play([first_right(MAX_AUTO_DEPTH)] * 200)
     for _ in range(2 * RUN):
         play.round(ahead=False)
     assert len(play.chooser.log) == 2
@@ -76,7 +75,7 @@ def test_without_planning_ahead_each_run_is_chosen_before_its_first_round() -> N
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_no_round_is_deeper_than_the_rest_of_the_request(ahead: bool) -> None:
-    play = Play([first_right(LONGEST)] * 61)
+    play = Play([first_right(MAX_AUTO_DEPTH)] * 61)
     while play.remaining > 0:
         remaining = play.remaining
         shape = play.round(ahead=ahead)
@@ -106,7 +105,7 @@ def test_what_the_drafter_has_not_observed_is_known() -> None:
 
 
 def test_a_request_may_begin_after_tokens_that_the_drafter_never_observed() -> None:
-    play = Play([first_right(LONGEST)] * 50)
+    play = Play([first_right(MAX_AUTO_DEPTH)] * 50)
     play.schedule.begin(0, missed=7)
     play.round()
     assert play.schedule.missed == 7
@@ -114,7 +113,7 @@ def test_a_request_may_begin_after_tokens_that_the_drafter_never_observed() -> N
 
 def test_trees_are_only_chosen_on_request() -> None:
     costs = costs_of([1.0, *[3.0] * 6], (0.1, 0.5), [1.0] * 5)
-    simulation = Simulation(costs, [first_right(LONGEST)] * 50)
+    simulation = Simulation(costs, [first_right(MAX_AUTO_DEPTH)] * 50)
     schedule = simulation.schedule(Chooser(CostTable(costs)))
     schedule.begin(0, trees=True)
     assert not schedule.choose(50).shape.is_chain

@@ -11,7 +11,7 @@ from eagle_aot.export import Pair
 from eagle_aot.export.drafters.files import HeadCheckpoint
 from eagle_aot.export.drafters.peagle import kind
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
+from eagle_aot.runtime_runner.drafters.eagle3 import PEagleDrafter
 from eagle_aot.targets import load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_gemma, random_tokens, save_text_layout

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eagle_aot.common.errors import PromptError, SettingError
-from eagle_aot.runtime_runner.decode.shape import AUTO_LENGTH, Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO, Shape
 from eagle_aot.runtime_runner.engine.request_checks import (
     all_stop_ids,
     check_prompt,
@@ -49,7 +49,7 @@ def test_a_chain_that_fits_no_tail_is_refused(length: int) -> None:
 
 
 def test_the_chain_length_has_a_default() -> None:
-    assert [chosen_chain_len(k, CONSTANTS) for k in (None, 15, AUTO_LENGTH)] == [4, 15, "auto"]
+    assert [chosen_chain_len(k, CONSTANTS) for k in (None, 15, AUTO)] == [4, 15, "auto"]
 
 
 @pytest.mark.parametrize("tree", [(6, 8), (6.0, 8, 32), (6, 8, "32"), 6])

@@ -77,7 +77,7 @@ def test_nothing_is_recorded_after_a_warm_up(sequences: int, shape: Shape) -> No
 
 def test_a_warm_up_changes_no_state() -> None:
     rounds = rounds_of(3, None)
-    target, running = rounds.target, rounds.running
+    target, running = rounds.target, rounds.batch
     assert isinstance(target, ToyTarget)
     before = copy.deepcopy((target.slots, running.tensors()))
     shapes = Shape.chain(0), Shape.chain(2), Shape(2, 2, 5)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eagle_aot.runtime_runner.sampling.greedy import greedy
+from eagle_aot.runtime_runner.sampling.sampler import greedy
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 

@@ -5,7 +5,12 @@ import torch
 from torch import Tensor
 
 from eagle_aot.common.errors import SettingError
-from eagle_aot.runtime_runner.sampling.logprobs import likeliest, log_softmax_of, packed, unpacked
+from eagle_aot.runtime_runner.sampling.logprobs import (
+    likeliest,
+    log_softmax_of,
+    pack_logprobs,
+    unpack_logprobs,
+)
 from eagle_aot.runtime_runner.sampling.parameters import MAX_LOGPROBS, SamplingParams
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
@@ -31,11 +36,11 @@ def test_they_are_those_of_float64(vocab: int, spread: float) -> None:
 def test_a_row_does_not_feel_its_neighbours(vocab: int) -> None:
     logits = random_logits(4, 5, vocab)
     tokens = logits.argmin(dim=-1)
-    together = packed(logits, tokens).unflatten(1, (5, -1))
+    together = pack_logprobs(logits, tokens).unflatten(1, (5, -1))
     for text in range(4):
         for place in range(5):
             row = logits[text, place].clone().view(1, 1, -1)
-            alone = packed(row, tokens[text, place].view(1, 1))
+            alone = pack_logprobs(row, tokens[text, place].view(1, 1))
             assert torch.equal(alone[0], together[text, place])
 
 
@@ -50,7 +55,7 @@ def test_what_is_packed_is_read_again_bit_by_bit() -> None:
     logits = random_logits(2, 3, 50)
     logits[1, 2, 5:] = -torch.inf
     tokens = logits.argmax(dim=-1)
-    told = unpacked(packed(logits, tokens), 3)
+    told = unpack_logprobs(pack_logprobs(logits, tokens), 3)
     assert [[one.id for one in row] for row in told] == tokens.tolist()
     for row, text in enumerate(told):
         for place, one in enumerate(text):
@@ -75,7 +80,7 @@ def test_texts_beside_one_another_are_told_what_each_asked_for() -> None:
     where = torch.full((3, 1), 3), torch.arange(3)
     processed = sampler.processed(logits, *where)
     tokens = sampler.choose(processed, *where)
-    told = unpacked(sampler.logprobs(logits, processed, tokens, where[1]), 1)
+    told = unpack_logprobs(sampler.logprobs(logits, processed, tokens, where[1]), 1)
     cut = (logits[0, 0] / 0.5).double()
     kept = cut >= cut.sort(descending=True).values[3]
     expected = [cut.masked_fill(~kept, -torch.inf), logits[1, 0].double(), logits[2, 0].double()]
@@ -106,15 +111,15 @@ def test_a_recorded_row_does_not_feel_its_neighbours_either(vocab: int) -> None:
             alone = recorded(row, tokens[text, place].view(1, 1))
             assert torch.equal(alone[0], together[text, place])
     exact = logits.double().log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).flatten().tolist()
-    found = [one.logprob for text in unpacked(together.flatten(1), 8) for one in text]
+    found = [one.logprob for text in unpack_logprobs(together.flatten(1), 8) for one in text]
     assert found == pytest.approx(exact, abs=1e-6, rel=1e-6)
 
 
 def recorded(logits: Tensor, tokens: Tensor) -> Tensor:
     """As a round is: in a CUDA graph."""
-    packed(logits, tokens)
+    pack_logprobs(logits, tokens)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = packed(logits, tokens)
+        found = pack_logprobs(logits, tokens)
     graph.replay()
     return found

@@ -2,7 +2,7 @@
 
 import torch
 
-from eagle_aot.runtime_runner.sampling.philox import noise_keys, philox
+from eagle_aot.runtime_runner.sampling.sampler import noise_keys, philox
 
 ANSWERS = [
     (0, [0] * 4, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),

@@ -15,7 +15,7 @@ def test_sampling_where_no_kernel_can_be_launched_is_refused_and_greedy_decoding
     on_a_gpu.begin(0, GREEDY)
     with (
         pytest.raises(UnsupportedError, match=r"install a C compiler \(gcc\)"),
-        on_a_gpu.expecting(SamplingParams(temperature=1.0, seed=1)),
+        on_a_gpu.reserve(SamplingParams(temperature=1.0, seed=1)),
     ):
         raise AssertionError("nothing may run")
-    assert on_a_gpu.begun == {0}
+    assert on_a_gpu.active == {0}

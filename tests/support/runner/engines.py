@@ -9,9 +9,8 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog, CatchUpDrafter
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, PLAIN, TREES
 from eagle_aot.runtime_runner.decode.round import BatchState, Drafter
-from eagle_aot.runtime_runner.decode.shape import ChainLen, Shape
+from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, AUTO_TREES, PLAIN, ChainLen, Shape
 from eagle_aot.runtime_runner.engine import Engine, Failed, Finished, Limits, Request, Tokens
 from eagle_aot.runtime_runner.engine.rounds import Rounds
 from eagle_aot.runtime_runner.engine.schedule import BatchSchedule
@@ -53,8 +52,8 @@ def adaptive_schedule_over(
     chooser = Chooser(CostTable())
 
     def alone(trees: bool) -> AdaptiveSchedule:
-        backlog = Backlog(drafter, 40, rounds.running.first(1))
-        shapes = [*CHAINS[1:], *(TREES if trees else ())]
+        backlog = Backlog(drafter, 40, rounds.batch.first(1))
+        shapes = [*AUTO_CHAINS[1:], *(AUTO_TREES if trees else ())]
         measured = MeasuredCosts(
             positions=(0, 100),
             rounds={PLAIN: (1.0, 1.0), **dict.fromkeys(shapes, (price, price))},

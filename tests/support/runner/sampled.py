@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from eagle_aot.runtime_runner.sampling.parameters import GREEDY, SamplingParams
-from eagle_aot.runtime_runner.sampling.philox import noise_keys
+from eagle_aot.runtime_runner.sampling.sampler import noise_keys
 from eagle_aot.triton_kernels.gumbel_argmax import gumbel_reference
 from support.runner.toy import VOCAB, next_token
 

@@ -8,9 +8,14 @@ from eagle_aot.runtime_runner.adaptive.backlog import Backlog
 from eagle_aot.runtime_runner.adaptive.chooser import Chooser
 from eagle_aot.runtime_runner.adaptive.costs import MeasuredCosts
 from eagle_aot.runtime_runner.adaptive.schedule import AdaptiveSchedule
-from eagle_aot.runtime_runner.adaptive.shapes import CHAINS, LONGEST, PLAIN, TREES
 from eagle_aot.runtime_runner.decode.round import BatchState, Outcome, Round
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import (
+    AUTO_CHAINS,
+    AUTO_TREES,
+    MAX_AUTO_DEPTH,
+    PLAIN,
+    Shape,
+)
 from support.runner.toy import TAIL, RecordingDrafter, ToyTarget
 
 Rates = Callable[[int], Sequence[float]]
@@ -23,8 +28,8 @@ NONE = 16
 def costs_of(
     chains: Sequence[float], catch_up: tuple[float, float], trees: Sequence[float] = ()
 ) -> MeasuredCosts:
-    """Costs in milliseconds, the same at every position: of `CHAINS`, and of the first `TREES`."""
-    milliseconds = zip([*CHAINS, *TREES], [*chains, *trees], strict=False)
+    """Make costs of `AUTO_CHAINS` and the first `AUTO_TREES` in milliseconds, at any position."""
+    milliseconds = zip([*AUTO_CHAINS, *AUTO_TREES], [*chains, *trees], strict=False)
     one, most = catch_up
     return MeasuredCosts(
         positions=(0, 1000),
@@ -58,7 +63,7 @@ def ranked_text(
 
 def first_right(count: int) -> Ranks:
     """Return ranks of which the first `count` are a chain's."""
-    return [0] * count + [NONE] * (LONGEST - count)
+    return [0] * count + [NONE] * (MAX_AUTO_DEPTH - count)
 
 
 def accepted_drafts(shape: Shape, ranks: Ranks) -> int:

@@ -20,7 +20,7 @@ from eagle_aot.lab.training.heads.learned_mask import LearnedMask, rarest_token
 from eagle_aot.lab.training.heads.train import train_head
 from eagle_aot.lab.training.loop import Budget
 from eagle_aot.runtime_runner.decode.shape import Shape
-from eagle_aot.runtime_runner.drafters.peagle import PEagleDrafter
+from eagle_aot.runtime_runner.drafters.eagle3 import PEagleDrafter
 from eagle_aot.targets import TapTarget, load_target
 from eagle_aot.targets.decoder.kv_cache import CacheSpec
 from support.gemma_oracle import VOCAB, random_tokens
