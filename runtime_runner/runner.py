@@ -334,7 +334,7 @@ class Runner:
         if chosen != AUTO:
             fixed = fixed or Shape.chain(chosen)
         self.engine.cache_slots.forget()
-        with self.running.sampler.expecting(sampling):
+        with self.running.sampler.reserve(sampling):
             return self._session.warm_up(checked_size, fixed, trees=shape == AUTO)
 
     def adaptive_schedule(self, trees: bool) -> AdaptiveSchedule:

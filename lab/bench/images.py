@@ -23,7 +23,7 @@ from eagle_aot.common.errors import SettingError
 from eagle_aot.common.spec import Option, spec_command
 from eagle_aot.lab.bench.spec import BenchSpec, check_range, table_of
 from eagle_aot.runtime_runner import Runner
-from eagle_aot.runtime_runner.decode.input_embeds import GivenRows
+from eagle_aot.runtime_runner.decode.input_embeds import ImageEmbedder
 from eagle_aot.runtime_runner.decode.prefill import Prefill
 from eagle_aot.runtime_runner.images.prompt_image import (
     ImagePatches,
@@ -81,7 +81,7 @@ def main(spec: ImagesSpec) -> None:
     longest = max(spec.images) * (max(inputs.rows) + 2) + spec.text
     check_range("--images and --text", [longest], runner.constants.max_seq_len - 1)
     encoded, prompts = list[EncodeTime](), list[ImagePromptTime]()
-    encoder = GivenRows(runner.executor, inputs)
+    encoder = ImageEmbedder(runner.executor, inputs)
     for rows in inputs.rows:
         image = random_image(inputs, rows)
         seconds = median_seconds(runner, partial(encoder.rows, image), spec.repeats)

@@ -1,4 +1,4 @@
-"""A prompt on its way through target and drafter."""
+"""Runs a prompt through target and drafter, chunk by chunk."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,10 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class Prefill:
-    """Chunk after chunk of one sequence.
+    """The prompt of one sequence, run chunk by chunk.
 
-    How a prompt is cut depends on nothing but its length, so what happens between two chunks
-    changes no bit of it.
+    How a prompt is cut depends on its length alone, so what runs between two chunks changes none of
+    its bits.
     """
 
     def __init__(
@@ -29,63 +29,61 @@ class Prefill:
         drafter: Drafter | None,
         prompt: Sequence[int],
         sequence: Tensor,
-        kept: int = 0,
+        reused: int = 0,
         sampler: Sampler | None = None,
         images: Sequence[PlacedImage] = (),
     ) -> None:
-        """Of the sequence int64 [1], whose first `kept` rows are there. What a drafter is shown of
-        a chunk ends with the token after the chunk. `sampler` chooses that behind the last chunk,
-        the likeliest where it is None. `images` stand where the prompt has ids for their
-        rows."""
+        """Run the prompt in cache slot `sequence` int64 [1], which has its first `reused` rows.
+
+        `sampler` chooses the token after the last chunk, by default the likeliest. `images` stand
+        where the prompt has placeholder ids.
+        """
         self._target, self._drafter = target, drafter
         self._sampler = sampler or Sampler(1, sequence.device)
         self._sequence = sequence.clone()
         self._text = torch.tensor([list(prompt)], dtype=torch.int64, device=sequence.device)
         self._images = images
-        self._chunks: list[Chunk] = []
-        self.skip(kept)
-        self._told: Tensor | None = None
+        self._chunks: list[Chunk] = []  # the next one last
+        self.skip(reused)
+        self._logprobs: Tensor | None = None
 
     @property
     def left(self) -> int:
-        """Tokens to go."""
+        """How many tokens remain to be run."""
         return sum(map(len, self._chunks))
 
     @property
     def next_chunk(self) -> Chunk:
-        """What is run next, of a prompt that is not done."""
+        """The chunk that runs next, of a prompt that is not done."""
         return self._chunks[-1]
 
     def skip(self, rows: int) -> None:
-        """The first rows are there by now, all but the last at most."""
-        self._chunks = self._planned(rows)
+        """Continue after the first `rows` rows, which are cached: all but the last at most."""
+        spans = [placed.span for placed in self._images]
+        self._chunks = self._target.plan_prompt(self._text.shape[1], rows, spans)[::-1]
         if rows and isinstance(self._drafter, StatelessDrafter):
             self._drafter.recall(self._text[:, : rows + 1], self._sequence)
 
-    def _planned(self, kept: int) -> list[Chunk]:
-        """Chunks to go, the next one last."""
-        target, length = self._target, self._text.shape[1]
-        if not self._images:
-            return target.plan_prompt(length, kept)[::-1]
-        return target.plan_around(length, [placed.span for placed in self._images], kept)[::-1]
-
     @property
     def logprobs(self) -> list[TokenLogprobs]:
-        """Of the token behind the last chunk, where anybody is told any: waits for the device."""
-        return [] if self._told is None else unpack_logprobs(self._told, 1)[0]
+        """The log probabilities of the token after the last chunk, if any request wants some.
+
+        Reading them waits for the device.
+        """
+        return [] if self._logprobs is None else unpack_logprobs(self._logprobs, 1)[0]
 
     def run_chunk(self) -> Tensor:
-        """The next one. Returns the token behind it, int64 [1, 1]."""
+        """Run the next chunk. Returns the token after it, int64 [1, 1].
+
+        The drafter observes each of the chunk's rows with the token after it.
+        """
         chunk = self._chunks.pop()
         positions = torch.arange(chunk.start, chunk.stop, device=self._text.device)
         tokens = self._text[:, chunk.start : chunk.stop]
-        rows, target = (tokens, positions, self._sequence, chunk), self._target
         embeds: InputEmbeds | None = None
         if self._images and not chunk.few_rows:
-            embeds = target.given_rows(chunk, self._images)
-            logits, features = target.run_given(*rows, embeds)
-        else:
-            logits, features = target.run_prompt(*rows)
+            embeds = self._target.input_embeds(chunk, self._images)
+        logits, features = self._target.run_prompt(tokens, positions, self._sequence, chunk, embeds)
         bonus = self._choose(logits[:, -1:], chunk.stop)
         if self._drafter:
             following = torch.cat((self._text, bonus), dim=1)[:, chunk.start + 1 : chunk.stop + 1]
@@ -97,15 +95,15 @@ class Prefill:
         return bonus
 
     def _choose(self, logits: Tensor, position: int) -> Tensor:
-        """The token at `position`, int64 [1, 1], from logits [1, 1, V]."""
-        sampler, where = self._sampler, self._sequence
-        place = torch.full_like(self._text[:, :1], position)
-        processed = sampler.processed(logits, place, where)
-        token = sampler.choose(processed, place, where)
+        """Choose the token at `position` from logits [1, 1, V]. Returns int64 [1, 1]."""
+        sampler, sequence = self._sampler, self._sequence
+        positions = torch.full_like(self._text[:, :1], position)
+        processed = sampler.processed(logits, positions, sequence)
+        token = sampler.choose(processed, positions, sequence)
         if not self._chunks:
-            sampler.count(token, where, torch.ones_like(token, dtype=torch.bool))
+            sampler.count(token, sequence, torch.ones_like(token, dtype=torch.bool))
             if sampler.wants_logprobs:
-                self._told = sampler.logprobs(logits, processed, token, where)
+                self._logprobs = sampler.logprobs(logits, processed, token, sequence)
         return token
 
 
@@ -113,8 +111,7 @@ def prefill(round_: Round, prompt: Sequence[int], stats: Stats, index: int = 0) 
     """Run the prompt of the sequence at `index`, prepare the round for it, and return the first new
     token."""
     sequence = round_.batch.sequences[index : index + 1]
-    sampler = round_.batch.sampler
-    run = Prefill(round_.target, round_.drafter, prompt, sequence, sampler=sampler)
+    run = Prefill(round_.target, round_.drafter, prompt, sequence, sampler=round_.batch.sampler)
     while run.left:
         bonus = run.run_chunk()
         stats.prefill_chunks += 1

@@ -22,25 +22,26 @@ class Chunk:
 
 
 def plan_chunks(
-    length: int, longest: int, min_prefill: int, max_rows: int, kept: int = 0
+    length: int, longest: int, min_prefill: int, max_rows: int, reused: int = 0
 ) -> list[Chunk]:
-    """Return consecutive chunks that cover [kept, length); the first may begin before `kept`.
+    """Return consecutive chunks that cover [reused, length); the first may begin before `reused`.
 
     `prefill` runs as many rows as fill whole forwards of `target_verify`, which depends on the
     length alone, and `target_verify` runs the rest. So a growing conversation keeps its rows until
     it fills another forward. The cuts within either method change no row's bits. No chunk is
     shorter than `min_prefill`: where fewer rows remain, some cached rows are run again.
     """
-    whole = prefilled_rows(length, longest, min_prefill, max_rows)
-    start = kept if kept >= whole else max(0, whole - _fitting(whole - kept, longest, min_prefill))
+    end = prefilled_rows(length, longest, min_prefill, max_rows)
+    start = reused
+    if reused < end:
+        start = max(0, end - _coverable(end - reused, longest, min_prefill))
     chunks = []
-    while start < whole:
-        later = -(-(whole - start) // longest) - 1  # chunks after this one
-        size = min(longest, whole - start - later * min_prefill)
+    while start < end:
+        later = -(-(end - start) // longest) - 1  # chunks after this one
+        size = min(longest, end - start - later * min_prefill)
         chunks.append(Chunk(start, start + size, False))
         start += size
-    rest = range(max(kept, whole), length, max_rows)
-    return chunks + [Chunk(at, min(at + max_rows, length), True) for at in rest]
+    return chunks + _few_rows(max(reused, end), length, max_rows)
 
 
 def plan_around(
@@ -49,7 +50,7 @@ def plan_around(
     sizes: tuple[int, int],
     min_prefill: int,
     max_rows: int,
-    kept: int = 0,
+    reused: int = 0,
 ) -> list[Chunk]:
     """Return the chunks of a prompt with images, each given as [first position, end).
 
@@ -61,23 +62,28 @@ def plan_around(
     them.
     """
     longest, limit = sizes
-    whole = max(prefilled_rows(length, longest, min_prefill, max_rows), images[-1][1])
-    at, chunks = min(kept, whole), list[Chunk]()
-    while at < whole:
-        stop = _stop_at_image(images, at, min(at + longest, whole), limit)
-        start = max(0, min(at, stop - min_prefill))
+    end = max(prefilled_rows(length, longest, min_prefill, max_rows), images[-1][1])
+    position, chunks = min(reused, end), list[Chunk]()
+    while position < end:
+        stop = _stop_at_image(images, position, min(position + longest, end), limit)
+        start = max(0, min(position, stop - min_prefill))
         chunks.append(Chunk(start, stop, False, max(0, min_prefill - stop)))
-        at = stop
-    rest = range(max(kept, whole), length, max_rows)
-    return chunks + [Chunk(here, min(here + max_rows, length), True) for here in rest]
+        position = stop
+    return chunks + _few_rows(max(reused, end), length, max_rows)
 
 
-def _stop_at_image(images: Sequence[tuple[int, int]], at: int, stop: int, limit: int) -> int:
-    """Move the end `stop` of a chunk that begins at `at` out of an image: after it if the chunk
-    stays within `limit` rows, else before it."""
+def _few_rows(start: int, length: int, max_rows: int) -> list[Chunk]:
+    """Return the chunks of `target_verify` that cover [start, length)."""
+    starts = range(start, length, max_rows)
+    return [Chunk(first, min(first + max_rows, length), True) for first in starts]
+
+
+def _stop_at_image(images: Sequence[tuple[int, int]], start: int, stop: int, limit: int) -> int:
+    """Move the end of the chunk [start, stop) out of an image: after it if the chunk stays within
+    `limit` rows, else before it."""
     for first, end in images:
         if first < stop < end:
-            return end if end - at <= limit else first
+            return end if end - start <= limit else first
     return stop
 
 
@@ -88,9 +94,9 @@ def prefilled_rows(length: int, longest: int, min_prefill: int, max_rows: int) -
     `min_prefill` rows can cover them.
     """
     whole = (length // size * size for size in (max_rows, longest))
-    return max((n for n in whole if n and n == _fitting(n, longest, min_prefill)), default=0)
+    return max((n for n in whole if n and n == _coverable(n, longest, min_prefill)), default=0)
 
 
-def _fitting(rows: int, longest: int, least: int) -> int:
-    """Round `rows` up to what chunks of `least` to `longest` rows can cover."""
+def _coverable(rows: int, longest: int, least: int) -> int:
+    """Round `rows` up to a number that chunks of `least` to `longest` rows can cover."""
     return max(rows, -(-rows // longest) * least)

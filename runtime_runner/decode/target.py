@@ -1,4 +1,4 @@
-"""The target behind `prefill` and `target_verify`, which share its caches."""
+"""The target, run by `prefill` and `target_verify`, which share its caches."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -7,21 +7,21 @@ import torch
 from torch import Tensor
 
 from eagle_aot.artifact import COPY_ROWS, PREFILL, TARGET_VERIFY, Constants, ImageInputs
-from eagle_aot.runtime_runner.decode.input_embeds import GivenRows, InputEmbeds
+from eagle_aot.runtime_runner.decode.input_embeds import ImageEmbedder, InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk, plan_around, plan_chunks
 from eagle_aot.runtime_runner.decode.step import StepRows, chain_rows
 from eagle_aot.runtime_runner.images.prompt_image import ImageSpan, PlacedImage
 from eagle_aot.runtime_runner.program.executor import Executor
 
 CPU_CHUNK = 128
-"""Tokens of a prompt that a CPU takes at once at most: more are no faster, and a text that grows
-has the last chunk it filled run again."""
+"""The longest prompt chunk on a CPU. Longer ones are no faster, and a growing conversation runs the
+chunk that it filled last again."""
 
 
 class Forward(NamedTuple):
-    """`logits` float32 [B, T, V] and what the drafter reads of the target, [B, T, H].
+    """`logits` float32 [B, T, V], and `features` [B, T, H], which the drafter reads.
 
-    H is 0 for an artifact whose drafter reads nothing.
+    H is 0 for an artifact whose drafter reads nothing of the target.
     """
 
     logits: Tensor
@@ -29,9 +29,11 @@ class Forward(NamedTuple):
 
 
 class Target(Protocol):
-    """Runs rows through its caches, `max_rows` of a step at most. `copies` says whether a sequence
-    can take over another's. `never` int64 [N] are ids that it never chooses, None where there are
-    none."""
+    """Runs rows through its caches, at most `max_rows` in a step.
+
+    `copies` says whether rows can be copied between sequences. `never` int64 [N] are ids that it
+    never chooses, None if there are none.
+    """
 
     tail: int
     max_rows: int
@@ -40,45 +42,51 @@ class Target(Protocol):
 
     @property
     def window(self) -> int:
-        """The last positions that every row can see, 0 where all of them are kept."""
+        """The number of last positions that every row can see, 0 if all of them are kept."""
 
     @property
     def rewind(self) -> int:
-        """How many positions behind the last one that was written a text may go on."""
+        """How many positions before the last written one a text may continue.
 
-    def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
-        """Consecutive chunks that cover a prompt, but for its first `kept` rows."""
-
-    def run_prompt(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
-    ) -> Forward:
-        """A chunk: tokens int64 [1, T] at input_pos int64 [T] of sequence int64 [1].
-
-        Logits are the last row's alone, or all rows'.
+        A ring keeps a window of keys plus as many rows as one forward has: those of a chunk, or
+        those that a flat cache has slots for after its text.
         """
 
-    def plan_around(self, length: int, images: Sequence[ImageSpan], kept: int = 0) -> list[Chunk]:
-        """As `plan_prompt`, of a prompt with images."""
+    def plan_prompt(
+        self, length: int, reused: int = 0, images: Sequence[ImageSpan] = ()
+    ) -> list[Chunk]:
+        """Return consecutive chunks that cover a prompt except for its first `reused` rows."""
 
-    def given_rows(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
-        """What the rows of a chunk are in which images may lie."""
+    def input_embeds(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
+        """Return the rows of a chunk in which images may lie."""
 
-    def run_given(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: InputEmbeds
+    def run_prompt(
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        embeds: InputEmbeds | None = None,
     ) -> Forward:
-        """As `run_prompt`, of a chunk with such rows."""
+        """Run a chunk: `tokens` int64 [1, T] at `input_pos` int64 [T] of `sequence` int64 [1].
+
+        `embeds` replaces the tokens of images. The logits are the last row's, or all rows'.
+        """
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
-        """A step, before which `moves` int64 [B, D] say where the D tokens before it lie."""
+        """Run a step. Before it the tokens of the D slots `moves` int64 [B, D] are copied to the
+        slots of the positions before the step; -1 copies nothing."""
 
     def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
-        """Copy the first `count` rows of a sequence int64 [1] to another one int64 [1], in the
-        target's caches and in the drafter's."""
+        """Copy the first `count` rows of `source` to `sequence`, both int64 [1], in the caches of
+        target and drafter."""
 
 
 class TargetMethods:
-    """Of an opened artifact, which has `copy_rows` where it `copies`, and takes `images` in prompts
-    where that is not None."""
+    """The `Target` of an opened artifact.
+
+    It has `copy_rows` if it `copies`, and takes images in prompts if `images` is not None.
+    """
 
     def __init__(
         self,
@@ -91,17 +99,10 @@ class TargetMethods:
         self._executor = executor
         self._constants = constants
         self.tail, self.max_rows, self.copies = constants.tail, constants.max_rows, copies
-        self._given = None if images is None else GivenRows(executor, images)
+        self._embedder = None if images is None else ImageEmbedder(executor, images)
         self.never: Tensor | None = None
         if images is not None:
             self.never = torch.tensor(images.never, dtype=torch.int64, device=executor.device)
-
-    def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
-        constants = self._constants
-        longest, least = constants.max_prefill_chunk, constants.min_prefill_chunk
-        if self._executor.device.type == "cpu":
-            longest = min(longest, CPU_CHUNK)
-        return plan_chunks(length, longest, least, constants.max_rows, kept)
 
     @property
     def window(self) -> int:
@@ -109,46 +110,44 @@ class TargetMethods:
 
     @property
     def rewind(self) -> int:
-        """How many positions behind the last one that was written a text may go on.
-
-        A ring keeps a window of keys for as many rows as one forward has: a chunk's, or those that
-        a flat cache has room for behind its text.
-        """
         constants = self._constants
         if not constants.sliding_window:
             return constants.flat_slots
-        scratch = constants.flat_slots - constants.max_seq_len
-        return max(constants.sliding_window, scratch)
+        return max(constants.sliding_window, constants.flat_slots - constants.max_seq_len)
+
+    def plan_prompt(
+        self, length: int, reused: int = 0, images: Sequence[ImageSpan] = ()
+    ) -> list[Chunk]:
+        longest = limit = self._constants.max_prefill_chunk
+        if self._executor.device.type == "cpu":
+            longest = min(longest, CPU_CHUNK)
+        least = self._constants.min_prefill_chunk
+        if images:
+            return plan_around(length, images, (longest, limit), least, self.max_rows, reused)
+        return plan_chunks(length, longest, least, self.max_rows, reused)
+
+    def input_embeds(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
+        assert self._embedder is not None, "the artifact takes no images"
+        return self._embedder.embed(chunk, images)
 
     def run_prompt(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        embeds: InputEmbeds | None = None,
     ) -> Forward:
         if chunk.few_rows:
             step = chain_rows(tokens, input_pos[:1], sequence, self.tail)
             return self.verify(step, no_moves(1, self.tail, tokens.device))
-        if self._given is None:
+        if self._embedder is None:
             return self._run(PREFILL, tokens, input_pos, sequence)
-        return self.run_given(tokens, input_pos, sequence, chunk, self.given_rows(chunk, ()))
-
-    def plan_around(self, length: int, images: Sequence[ImageSpan], kept: int = 0) -> list[Chunk]:
-        constants = self._constants
-        longest, least = constants.max_prefill_chunk, constants.min_prefill_chunk
-        room = longest
-        if self._executor.device.type == "cpu":
-            longest = min(longest, CPU_CHUNK)
-        sizes = longest, room
-        return plan_around(length, images, sizes, least, constants.max_rows, kept)
-
-    def given_rows(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
-        assert self._given is not None, "an artifact of text"
-        return self._given.of(chunk, images)
-
-    def run_given(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: InputEmbeds
-    ) -> Forward:
-        rows = padded(tokens, input_pos, chunk.padding)
-        found = self._run(PREFILL, *rows, sequence, *given)
-        return Forward(found.logits, found.features[:, : len(chunk)])
+        if embeds is None:
+            embeds = self.input_embeds(chunk, ())
+        tokens, input_pos = padded(tokens, input_pos, chunk.padding)
+        logits, features = self._run(PREFILL, tokens, input_pos, sequence, *embeds)
+        return Forward(logits, features[:, : len(chunk)])
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         return self._run(TARGET_VERIFY, *step.inputs, moves)
@@ -157,13 +156,13 @@ class TargetMethods:
         for positions in torch.arange(count).split(self._constants.max_prefill_chunk):
             self._executor.run(COPY_ROWS, positions.to(source.device), source, sequence)
 
-    def _run(self, method: str, tokens: Tensor, *more: Tensor) -> Forward:
-        logits, *features = self._executor.run(method, tokens, *more)
+    def _run(self, method: str, tokens: Tensor, *inputs: Tensor) -> Forward:
+        logits, *features = self._executor.run(method, tokens, *inputs)
         return Forward(logits, *features or [logits.new_empty(*tokens.shape, 0)])
 
 
 def padded(tokens: Tensor, input_pos: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """tokens int64 [1, T] at input_pos int64 [T], and `count` rows behind them."""
+    """Append `count` padding rows to `tokens` int64 [1, T] at `input_pos` int64 [T]."""
     if not count:
         return tokens, input_pos
     after = input_pos[-1] + torch.arange(1, count + 1, device=input_pos.device)
@@ -171,5 +170,5 @@ def padded(tokens: Tensor, input_pos: Tensor, count: int) -> tuple[Tensor, Tenso
 
 
 def no_moves(batch: int, tail: int, device: torch.device | str) -> Tensor:
-    """Nothing to copy: int64 [B, D]."""
+    """Return moves that copy nothing, int64 [B, D]."""
     return torch.full((batch, tail), -1, dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""What proposes drafts, one file a kind, and the table of the kinds."""
+"""Drafters propose the tokens that the target verifies: a file for each kind, and their table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,6 @@ from torch import Tensor, device
 from eagle_aot.artifact import (
     DFLASH,
     DRAFT_IDS,
-    DRAFT_PREFILL,
     DRAFTERS,
     EAGLE3,
     GEMMA4_ASSISTANT,
@@ -17,7 +16,6 @@ from eagle_aot.artifact import (
     Constants,
     Manifest,
 )
-from eagle_aot.artifact.manifest import dflash_block_size
 from eagle_aot.common.errors import ArtifactError, SettingError
 from eagle_aot.runtime_runner.adaptive.backlog import CatchUpDrafter
 from eagle_aot.runtime_runner.drafters.dflash import DFlashDrafter
@@ -28,68 +26,25 @@ from eagle_aot.runtime_runner.program.executor import Executor
 
 DrafterFactory = Callable[[Executor, Constants, Tensor | None, Manifest], CatchUpDrafter]
 """Makes a drafter from an opened program, its constants, the target id of each draft id (int64
-[Vd], None where they are the same), and the manifest."""
-
-
-def eagle3(
-    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> CatchUpDrafter:
-    """The artifact's draft head."""
-    stores_prompts = DRAFT_PREFILL in manifest.methods
-    return Eagle3Drafter(executor, constants, ids, stores_prompts, reads_images(manifest))
-
-
-def peagle(
-    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> CatchUpDrafter:
-    """The artifact's head, which drafts in parallel."""
-    stores_prompts = DRAFT_PREFILL in manifest.methods
-    return PEagleDrafter(executor, constants, ids, stores_prompts, reads_images(manifest))
-
-
-def reads_images(manifest: Manifest) -> bool:
-    """Return whether the head's `draft_prefill` takes rows of images."""
-    return manifest.images is not None and manifest.images.drafter_reads_images
-
-
-def gemma4_assistant(
-    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> CatchUpDrafter:
-    """The artifact's assistant, whose ids are the target's."""
-    return AssistantDrafter(executor, constants, ids)
-
-
-def dflash(
-    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> CatchUpDrafter:
-    """The artifact's head, whose blocks are as long as its manifest says."""
-    return DFlashDrafter(executor, constants, ids, dflash_block_size(manifest))
-
-
-def ngram(
-    executor: Executor, constants: Constants, ids: Tensor | None, manifest: Manifest
-) -> CatchUpDrafter:
-    """Prompt lookup, which needs nothing of the artifact."""
-    return NgramDrafter(constants, executor.device)
-
+[Vd], None if they are the same), and the manifest."""
 
 KINDS: dict[str, DrafterFactory] = {
-    EAGLE3: eagle3,
-    P_EAGLE: peagle,
-    GEMMA4_ASSISTANT: gemma4_assistant,
-    DFLASH: dflash,
-    NGRAM: ngram,
+    EAGLE3: Eagle3Drafter.open,
+    P_EAGLE: PEagleDrafter.open,
+    GEMMA4_ASSISTANT: AssistantDrafter.open,
+    DFLASH: DFlashDrafter.open,
+    NGRAM: NgramDrafter.open,
 }
-"""By the name in a manifest."""
+"""What makes a drafter, by the name of its kind in a manifest."""
 
 
 def drafter_factory(
     manifest: Manifest, directory: Path, requested: str | None = None
 ) -> DrafterFactory:
-    """Returns what makes a drafter of the requested kind, or the artifact's own one by default.
+    """Return what makes a drafter of the requested kind, by default the artifact's own.
 
-    Raises ArtifactError where this runner does not know the artifact's own drafter, and
-    SettingError for a requested kind that is unknown or needs a method that the artifact lacks.
+    Raises ArtifactError if this runner does not know the artifact's own drafter, and SettingError
+    for a requested kind that is unknown or needs a method that the artifact lacks.
     """
     kind = manifest.drafter if requested is None else requested
     if kind not in KINDS and requested is None:
@@ -109,7 +64,7 @@ def drafter_factory(
 
 
 def read_draft_ids(directory: Path, where: device | str) -> Tensor | None:
-    """Returns the target id of each draft id, int64 [Vd], None where they are the same."""
+    """Return the target id of each draft id, int64 [Vd]; None if they are the same."""
     path = directory / DRAFT_IDS
     if not path.is_file():
         return None

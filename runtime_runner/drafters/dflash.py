@@ -4,10 +4,13 @@ Its logits of a position do not depend on the drafts before it, so all nodes of 
 have the same children.
 """
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import DFLASH, DFLASH_BLOCK, DFLASH_CONTEXT, Constants
+from eagle_aot.artifact import DFLASH, DFLASH_BLOCK, DFLASH_CONTEXT, Constants, Manifest
+from eagle_aot.artifact.manifest import dflash_block_size
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.acceptance import Accepted
 from eagle_aot.runtime_runner.decode.round import BatchState
@@ -19,7 +22,7 @@ from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 
 class DFlashDrafter(HeadDrafter):
-    """The head's caches hold all of a text but the bonus token.
+    """Drafts a block at a time. The head's caches hold all of a text except the bonus token.
 
     A block has as many rows as in the head's training, or more where more drafts are requested.
     """
@@ -33,6 +36,13 @@ class DFlashDrafter(HeadDrafter):
         self.block_size = block_size
         size = self.sequences + 1, 1  # the last row is for padding sequences
         self._bonus = torch.zeros(size, dtype=torch.int64, device=executor.device)
+
+    @classmethod
+    def open(
+        cls, executor: Executor, constants: Constants, target_ids: Tensor | None, manifest: Manifest
+    ) -> Self:
+        """Make the drafter of an opened artifact; `target_ids` int64 [Vd] are as in `__init__`."""
+        return cls(executor, constants, target_ids, dflash_block_size(manifest))
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Store the features [B, T, H] of an accepted path, or of a prompt's chunk."""
@@ -50,14 +60,14 @@ class DFlashDrafter(HeadDrafter):
         where the one before ends.
         """
         tokens, drafts = accepted.tokens, self.block_size - 1
-        known = torch.cat((self._bonus.index_select(0, accepted.sequences), tokens), dim=1)
+        decided = torch.cat((self._bonus.index_select(0, accepted.sequences), tokens), dim=1)
         expected = []
         for start in range(0, tokens.shape[1], drafts):
             rows = slice(start, start + drafts)
             first, following = accepted.first + start, tokens[:, rows]
             ahead = arange_cached(0, following.shape[1], tokens.device)
             logits = self._block(
-                known[:, start : start + 1], first, accepted.sequences, following.shape[1]
+                decided[:, start : start + 1], first, accepted.sequences, following.shape[1]
             )
             positions = first.unsqueeze(1) + 1 + ahead
             drafts_of_block = self._choose(sampler, logits, positions, accepted.sequences)
@@ -67,7 +77,7 @@ class DFlashDrafter(HeadDrafter):
         return torch.cat(expected, dim=1)
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
-        """Returns the drafts of one block, whose keys the next committed rows overwrite."""
+        """Return the drafts of one block, whose keys the next committed rows overwrite."""
         logits = self._block(batch.bonus, batch.position, batch.sequences, shape.depth)
         return self._draft_in_parallel(batch, shape, logits)
 
@@ -79,8 +89,8 @@ class DFlashDrafter(HeadDrafter):
         self._bonus.index_copy_(0, sequences, accepted.last_token)
 
     def _block(self, bonus: Tensor, first: Tensor, sequences: Tensor, depth: int) -> Tensor:
-        """Returns logits float32 [B, depth, Vd] of the `depth` positions after `bonus` int64
-        [B, 1], which stands at `first` int64 [B]."""
+        """Return logits float32 [B, depth, Vd] of the `depth` positions after `bonus` int64 [B, 1],
+        which is at position `first` int64 [B]."""
         rows = max(self.block_size, depth + 1)
         step = chain_rows(bonus.expand(-1, rows), first, sequences, self.tail)
         (logits,) = self.executor.run(DFLASH_BLOCK, *step.inputs)

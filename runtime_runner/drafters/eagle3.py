@@ -1,4 +1,10 @@
-"""The EAGLE-3 draft head, run by `draft_decode`, which has a KV cache of its own."""
+"""EAGLE-3 and P-EAGLE heads, run by `draft_decode` and `peagle_decode`; both have a KV cache.
+
+A P-EAGLE head does not read its own drafts: the last committed slot predicted the first draft of a
+round, and one forward over slots with masks gives all others.
+"""
+
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,6 +18,7 @@ from eagle_aot.artifact import (
     P_EAGLE,
     PEAGLE_DECODE,
     Constants,
+    Manifest,
 )
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
@@ -40,12 +47,21 @@ class Eagle3Drafter(RecurrentDrafter):
         """`stores_prompts` says that the artifact has `draft_prefill`, `reads_images` that this
         method takes rows of images."""
         super().__init__(executor, constants, target_ids)
-        self._most_rows = constants.max_rows if stores_prompts else None
+        self._max_rows = constants.max_rows if stores_prompts else None
         self._reads_images = reads_images
+
+    @classmethod
+    def open(
+        cls, executor: Executor, constants: Constants, target_ids: Tensor | None, manifest: Manifest
+    ) -> Self:
+        """Make the drafter of an opened artifact; `target_ids` int64 [Vd] are as in `__init__`."""
+        reads_images = manifest.images is not None and manifest.images.drafter_reads_images
+        stores_prompts = DRAFT_PREFILL in manifest.methods
+        return cls(executor, constants, target_ids, stores_prompts, reads_images)
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
         """Commit the slots of an accepted path, or of a prompt's chunk; features [B, T, H]."""
-        if self._most_rows is not None and features.shape[1] > self._most_rows:
+        if self._max_rows is not None and features.shape[1] > self._max_rows:
             accepted, features = self._store(accepted, features, None)
         self._commit(accepted, features)
 
@@ -58,7 +74,10 @@ class Eagle3Drafter(RecurrentDrafter):
     def _store(
         self, prompt: Accepted, features: Tensor, images: InputEmbeds | None
     ) -> tuple[Accepted, Tensor]:
-        """Store the slots of a prompt's chunk. Returns its last slot, which `draft_decode` runs."""
+        """Store the slots of a prompt's chunk with features [1, T, H].
+
+        Returns its last slot and feature [1, 1, H], which `draft_decode` runs.
+        """
         slots, padding = prompt.slots[0], 0
         if images is not None:
             padding = images.embeddings.shape[1] - features.shape[1]
@@ -91,14 +110,14 @@ class PEagleDrafter(Eagle3Drafter):
     method = PEAGLE_DECODE
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
-        """Returns the first draft, and all others from one forward."""
+        """Return the first draft, and all others from one forward."""
         logits = self.logits(batch.sequences)
         if shape.depth > 1:
             assert self._feature is not None, "observe comes before this"
             ahead = shape.depth - 1
             masks = batch.bonus.new_full((len(batch.sequences), ahead), MASK)
             rows = chain_rows(masks, batch.position, batch.sequences, self.tail)
-            feature = self._feature.index_select(0, batch.sequences)  # which does not count
+            feature = self._feature.index_select(0, batch.sequences)  # any; masks ignore it
             further, _ = self._run(rows, feature.expand(-1, ahead, -1))
             logits = torch.cat((logits, further), dim=1)
         return self._draft_in_parallel(batch, shape, logits)

@@ -1,4 +1,5 @@
-"""Gemma 4's assistant, run by `mtp_decode`, which reads the target's KV caches and has none."""
+"""Gemma 4's assistant, run by `mtp_decode`, which reads the target's KV caches and has none of its
+own."""
 
 import torch
 from torch import Tensor
@@ -11,10 +12,10 @@ from eagle_aot.runtime_runner.drafters.recurrent import RecurrentDrafter
 
 
 class AssistantDrafter(RecurrentDrafter):
-    """All rows of a round see the keys up to the last accepted token's: drafts are in no cache, and
-    no tail names the keys of rejected ones.
+    """Drafts without a cache: all rows of a round see the keys up to the last accepted token's.
 
-    Nothing is committed, so only the last row of an accepted path, or of a prompt, is run.
+    Drafts are in no cache, and no tail contains the keys of rejected ones. Nothing is committed, so
+    only the last row of an accepted path, or of a prompt, is run.
     """
 
     kind = GEMMA4_ASSISTANT
@@ -32,21 +33,23 @@ class AssistantDrafter(RecurrentDrafter):
         self._keep(accepted, logits, recurrent, torch.zeros_like(accepted.count))
 
     def recall(self, tokens: Tensor, sequence: Tensor) -> None:
-        """Do nothing: the reused rows are the target's."""
+        """Do nothing with the reused tokens int64 [1, T]: their rows are the target's."""
 
     def placed(self, batch: BatchState, rows: StepRows) -> StepRows:
-        """Returns the rows at the position of the newest key, which may lie in the slot where the
-        last round's tree stored it."""
+        """Return the rows at the position of the newest key.
+
+        That key may still be in the slot where the last round's tree stored it.
+        """
         newest = masked(batch.position >= 0, batch.position - 1)
         return rows_at(newest, batch.moves, rows.tokens, rows.sequences)
 
 
 def rows_at(newest: Tensor, slots: Tensor, tokens: Tensor, sequences: Tensor) -> StepRows:
-    """Returns rows of `tokens` int64 [B, F], all at the position `newest` int64 [B] of the newest
+    """Return rows of `tokens` int64 [B, F], all at the position `newest` int64 [B] of the newest
     key, -1 for a padding sequence.
 
-    `slots` int64 [B, D] are those of the last D keys where they do not lie in the slots of their
-    positions, else -1.
+    `slots` int64 [B, D] are the slots of the last D keys, -1 for those in the slots of their
+    positions. `sequences` is int64 [B].
     """
     tail = torch.where(slots < 0, chain_tail(newest, slots.shape[1]), slots).unsqueeze(1)
     rows = tokens.shape[1]

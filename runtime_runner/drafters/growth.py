@@ -50,7 +50,7 @@ class Nodes:
 
     @classmethod
     def children(cls, parents: Tensor, scores: Tensor, expanded: Expanded) -> "Nodes":
-        """Returns the children of `parents` int64 [B, F], whose paths have `scores` float64
+        """Return the children of `parents` int64 [B, F], whose paths have `scores` float64
         [B, F]."""
         below = scores.unsqueeze(2) + expanded.scores.clamp(max=-LEAST_LOSS)
         return cls(expanded.tokens.flatten(1), below.flatten(1), parents)
@@ -66,12 +66,12 @@ class Trunk:
     tail: int
 
     def ahead(self, count: int) -> Tensor:
-        """Returns `count` positions from the trunk's on, int64 [B, count]."""
+        """Return `count` positions from the trunk's on, int64 [B, count]."""
         positions = self.position.unsqueeze(1) + arange_cached(0, count, self.position.device)
         return masked(self.position.unsqueeze(1) >= 0, positions)
 
     def tail_slots(self) -> Tensor:
-        """Returns the slots of the D tokens before the trunk's, int64 [B, 1, D]: those of their
+        """Return the slots of the D tokens before the trunk's, int64 [B, 1, D]: those of their
         positions."""
         back = arange_cached(-self.tail, 0, self.position.device)
         return (self.position.unsqueeze(1) + back).clamp(min=NOWHERE).unsqueeze(1)
@@ -102,7 +102,7 @@ class Growth:
         return cls(trunk, shape.topk, slots, [nodes], first.features, trunk.tail_slots())
 
     def likeliest(self) -> tuple[Tensor, Tensor]:
-        """Returns the indices int64 [B, k] of the best nodes of the last level, and their scores
+        """Return the indices int64 [B, k] of the best nodes of the last level, and their scores
         float64 [B, k]."""
         scores, best = self.levels[-1].scores.topk(self.topk, dim=1)
         return best, scores
@@ -125,11 +125,11 @@ class Growth:
         self.features = expanded.features
 
     def scores(self) -> Tensor:
-        """Returns the scores of all nodes, float64 [B, M]."""
+        """Return the scores of all nodes, float64 [B, M]."""
         return torch.cat([nodes.scores for nodes in self.levels], dim=1)
 
     def draft(self, selected: Tensor, scores: Tensor) -> Draft:
-        """Returns the nodes with indices `selected` int64 [B, N] among all nodes, ascending, which
+        """Return the nodes with indices `selected` int64 [B, N] among all nodes, ascending, which
         include each one's parent; they have `scores` float64 [B, N]."""
         tokens = torch.cat([nodes.tokens for nodes in self.levels], dim=1)
         parents = torch.cat([nodes.parents for nodes in self.levels], dim=1)
@@ -142,7 +142,7 @@ class Growth:
 
 
 def grow_likely(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> Draft:
-    """Returns the tree of the nodes that the head finds most likely. `first` has `topk` tokens."""
+    """Return the tree of the nodes that the head finds most likely. `first` has `topk` tokens."""
     growth = Growth.begin(trunk, shape, first)
     for _ in range(shape.depth - 1):
         best, best_scores = growth.likeliest()
@@ -153,7 +153,7 @@ def grow_likely(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> 
 
 
 def grow_paths(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> Draft:
-    """Returns the tree that has the shape's own paths. `first` has `topk` tokens."""
+    """Return the tree that has the shape's own paths. `first` has `topk` tokens."""
     growth, batch = Growth.begin(trunk, shape, first), len(trunk.sequences)
     for parents in parents_by_depth(shape):
         best = index_tensor(parents, trunk.sequences.device).expand(batch, -1)
@@ -163,7 +163,7 @@ def grow_paths(shape: Shape, trunk: Trunk, first: Expanded, expand: Expand) -> D
 
 
 def parents_by_depth(shape: Shape) -> Iterator[tuple[int, ...]]:
-    """Yields, for each depth but the last, the indices of the nodes that have children."""
+    """Yield, for each depth but the last, the indices of the nodes that have children."""
     assert shape.paths is not None
     parents = {path[:-1] for path in shape.paths}
     above: list[Ranks] = [()]
@@ -174,7 +174,7 @@ def parents_by_depth(shape: Shape) -> Iterator[tuple[int, ...]]:
 
 
 def nodes_by_depth(shape: Shape) -> tuple[int, ...]:
-    """Returns the indices of the shape's nodes among all nodes that the head expands to."""
+    """Return the indices of the shape's nodes among all nodes that the head expands to."""
     assert shape.paths is not None
     parents = {path[:-1] for path in shape.paths}
     rows = sorted(parents, key=lambda path: (len(path), path))
@@ -183,5 +183,5 @@ def nodes_by_depth(shape: Shape) -> tuple[int, ...]:
 
 @cache
 def index_tensor(indices: tuple[int, ...], device: torch.device) -> Tensor:
-    """Returns int64 [1, N], always the same tensor, so that a recorded round need not make it."""
+    """Return int64 [1, N], always the same tensor, so that a recorded round need not make it."""
     return torch.tensor([indices], device=device)

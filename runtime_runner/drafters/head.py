@@ -1,10 +1,11 @@
-"""The base of drafters that are models: their vocabulary, and how they choose from logits."""
+"""The base class of drafters that are models: their vocabulary, and how they choose tokens."""
 
 from itertools import count
+from typing import Self
 
 from torch import Tensor
 
-from eagle_aot.artifact import Constants
+from eagle_aot.artifact import Constants, Manifest
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.common.threads import single_threaded_on_cpu
 from eagle_aot.runtime_runner.decode.round import BatchState
@@ -18,19 +19,26 @@ from eagle_aot.triton_kernels.topk_logprobs import topk_logprobs
 
 
 class HeadDrafter:
-    """Base. `tail` is the program's, and `sequences` the number of sequences in its caches."""
+    """Base class. `tail` is the program's; its caches hold `sequences` sequences."""
 
     kind: str
     grows_trees = True
     reads_features = True
 
     def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
-        """`target_ids` int64 [Vd] has the target id of each draft id; None where they are the
+        """`target_ids` int64 [Vd] are the target's ids of the draft ids, None if they are the
         same."""
         self.executor = executor
         self.tail, self.sequences = constants.tail, constants.max_batch_size
         self.target_ids = target_ids
         self._noise_ids = None if target_ids is None else target_ids.int()
+
+    @classmethod
+    def open(
+        cls, executor: Executor, constants: Constants, target_ids: Tensor | None, manifest: Manifest
+    ) -> Self:
+        """Make the drafter of an opened artifact; `target_ids` int64 [Vd] are as in `__init__`."""
+        return cls(executor, constants, target_ids)
 
     def _expand(
         self,
@@ -41,16 +49,23 @@ class HeadDrafter:
         sequences: Tensor,
         topk: int,
     ) -> Expanded:
-        """Returns the `topk` most likely tokens at `positions` int64 [B, F], from `logits` float32
-        [B, F, Vd]: with the request's noise where it samples."""
+        """Return the `topk` most likely tokens at `positions` int64 [B, F].
+
+        `logits` float32 [B, F, Vd] get the noise of requests that sample; `features` [B, F, H] are
+        passed on; `sequences` is int64 [B].
+        """
         if sampler.mode > SamplingMode.GREEDY:
             logits = sampler.perturbed(logits, positions, sequences, self._noise_ids)
-        return self._likeliest_of(logits, features, topk)
+        with single_threaded_on_cpu(logits):
+            scores, ids = topk_logprobs(logits, topk)
+        return Expanded(self._in_target(ids), scores, features)
 
     def _draft_in_parallel(self, batch: BatchState, shape: Shape, logits: Tensor) -> Draft:
-        """Returns drafts of which none depends on those before it: `logits` float32 [B, depth, Vd]
-        are those of the positions after the bonus tokens. In a tree all nodes of a depth have the
-        same children."""
+        """Return drafts that do not depend on each other.
+
+        `logits` float32 [B, depth, Vd] are those of the positions after the bonus tokens. In a tree
+        all nodes of a depth have the same children.
+        """
         positions = batch.position.unsqueeze(1) + arange_cached(1, shape.depth + 1, logits.device)
         sampler, sequences = batch.sampler, batch.sequences
         if shape.is_chain:
@@ -67,16 +82,11 @@ class HeadDrafter:
         trunk = Trunk(batch.position, batch.sequences, self.tail)
         return grow(shape, trunk, first, expand)
 
-    def _likeliest_of(self, logits: Tensor, features: Tensor, topk: int) -> Expanded:
-        with single_threaded_on_cpu(logits):
-            scores, ids = topk_logprobs(logits, topk)
-        return Expanded(self._in_target(ids), scores, features)
-
     def _choose(
         self, sampler: Sampler, logits: Tensor, positions: Tensor, sequences: Tensor
     ) -> Tensor:
-        """Returns the target ids int64 [B, T] that the target would choose at `positions` int64
-        [B, T] if it had these `logits` float32 [B, T, Vd]."""
+        """Return the ids int64 [B, T] that the target would choose at `positions` int64 [B, T] of
+        `sequences` int64 [B] if it had these `logits` float32 [B, T, Vd]."""
         return self._in_target(sampler.choose(logits, positions, sequences, self._noise_ids))
 
     def _in_target(self, ids: Tensor) -> Tensor:
@@ -84,7 +94,7 @@ class HeadDrafter:
 
 
 def at_depth(by_depth: Expanded, depth: int, nodes: int) -> Expanded:
-    """Returns one depth's tokens and scores, of all depths' [B, N, k], for each of `nodes` nodes:
+    """Repeat one depth's tokens and scores, of all depths' [B, N, k], for each of `nodes` nodes:
     [B, nodes, k]."""
     tokens, scores = (
         x[:, depth : depth + 1].expand(-1, nodes, -1) for x in (by_depth.tokens, by_depth.scores)

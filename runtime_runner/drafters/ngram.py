@@ -1,33 +1,36 @@
-"""Prompt lookup: what followed the last tokens where they stood before, proposed without a model.
+"""Prompt lookup: proposes what followed the last tokens at their latest earlier occurrence.
 
-The texts lie in a tensor and the lookup is a comparison of it with itself, shifted, so that a round
-with it can be recorded.
+The texts are in a tensor, and the lookup compares it with itself, shifted, so that its rounds can
+be recorded.
 """
+
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from eagle_aot.artifact import NGRAM, Constants
+from eagle_aot.artifact import NGRAM, Constants, Manifest
 from eagle_aot.common.tensors import arange_cached
 from eagle_aot.runtime_runner.decode.acceptance import Accepted, committed
 from eagle_aot.runtime_runner.decode.round import BatchState
 from eagle_aot.runtime_runner.decode.shape import Shape
 from eagle_aot.runtime_runner.decode.step import Draft
+from eagle_aot.runtime_runner.program.executor import Executor
 from eagle_aot.runtime_runner.sampling.sampler import Sampler
 
 LONGEST = 3
-"""Last tokens that are looked up at most."""
+"""Maximum number of last tokens that are looked up."""
 UNKNOWN = -1
-"""Stands for no token: before a text, and for its first one, which no row predicts."""
+"""No token: before a text, and its first one, which no row predicts."""
 
 
 class NgramDrafter:
     """Keeps the texts of all sequences in one tensor, as a recorded round needs.
 
-    A chain copies what follows the latest place where most of the last `LONGEST` tokens stood
-    before. Beyond the end of the text it continues with its own drafts. Where not even the last
-    token stood before, it repeats that one: the rows of a round are paid for in any case, and
-    otherwise the beginning of a repetition would never be drafted.
+    A chain copies what follows the latest longest match of the last `LONGEST` tokens. Beyond the
+    end of the text it continues with its own drafts. If the last token did not occur before, it is
+    repeated: the rows of a round cost the same in any case, and otherwise the beginning of a
+    repetition would never be drafted.
     """
 
     kind = NGRAM
@@ -35,22 +38,33 @@ class NgramDrafter:
     reads_features = False
 
     def __init__(self, constants: Constants, device: torch.device | str) -> None:
-        """Make room for every sequence of the artifact, each of the full context."""
-        # First unknown tokens, last what a final round may accept, and a column for what is masked.
+        """Allocate the full context for every sequence of the artifact."""
+        # Unknown tokens come first, then the text, what a last round may accept, and a column for
+        # masked rows.
         self._columns = LONGEST - 1 + constants.max_seq_len + constants.tail + 1
         shape = constants.max_batch_size, self._columns
         self._texts = torch.zeros(shape, dtype=torch.int64, device=device)
         self._texts[:, :LONGEST] = UNKNOWN
 
+    @classmethod
+    def open(
+        cls, executor: Executor, constants: Constants, target_ids: Tensor | None, manifest: Manifest
+    ) -> Self:
+        """Make the drafter of an opened artifact; `target_ids` int64 [Vd] are not used."""
+        return cls(constants, executor.device)
+
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """Write the tokens of a path, and after it some that the next ones overwrite."""
+        """Write the tokens of a path, and after it some that the next ones overwrite.
+
+        `features` [B, T, H] are not used.
+        """
         first = accepted.first.unsqueeze(1)
         step = arange_cached(0, accepted.tokens.shape[1], first.device)
         column = torch.where(first >= 0, column_of(first + 1 + step), self._columns - 1)
         self._texts[accepted.sequences.unsqueeze(1), column] = accepted.tokens
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
-        """Write tokens as `observe` does.
+        """Write tokens as `observe` does; `features` [B, P, H] are not used.
 
         Returns bool [B, P]: which of them would have been the first draft at its position.
         """
@@ -61,13 +75,13 @@ class NgramDrafter:
         return texts.gather(1, column_of(earlier + 1)) == accepted.tokens
 
     def recall(self, tokens: Tensor, sequence: Tensor) -> None:
-        """Write the tokens int64 [1, T] of rows that are reused."""
+        """Write the tokens int64 [1, T] of reused rows of `sequence` int64 [1]."""
         following = tokens[:, 1:]
         rows = torch.arange(following.shape[1], device=tokens.device)
         self.observe(committed(following, rows, sequence), tokens[..., :0])
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
-        """Returns a chain."""
+        """Return a chain."""
         texts = self._texts.index_select(0, batch.sequences)
         last = batch.position.unsqueeze(1).clamp(min=1)  # padding sequences draft as well
         earlier = lookup(texts, last)
@@ -76,15 +90,15 @@ class NgramDrafter:
 
 
 def column_of(position: Tensor) -> Tensor:
-    """Returns the column of a position's token."""
+    """Return the columns of the tokens at positions int64 [...]; same shape."""
     return position + (LONGEST - 1)
 
 
 def lookup(texts: Tensor, last: Tensor) -> Tensor:
-    """Returns the latest position before `last` that ends a longest match of the last tokens.
+    """Return the latest position before `last` that ends a longest match of the last tokens.
 
-    texts int64 [B, columns]; last int64 [B, P], positions from 1 on up to which each text is known.
-    Returns int64 [B, P]: `last - 1` where the token at `last` did not stand before.
+    `texts` int64 [B, columns] are known up to the positions `last` int64 [B, P], from 1 on. Returns
+    int64 [B, P]: `last - 1` if the token at `last` did not occur before.
     """
     positions = texts.shape[1] - (LONGEST - 1)
     ends = arange_cached(0, positions, texts.device)

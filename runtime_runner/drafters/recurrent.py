@@ -29,23 +29,23 @@ class RecurrentDrafter(HeadDrafter):
     method: str
 
     def __init__(self, executor: Executor, constants: Constants, target_ids: Tensor | None) -> None:
-        """`target_ids` int64 [Vd] has the target id of each draft id; None where they are the
+        """`target_ids` int64 [Vd] are the target's ids of the draft ids, None if they are the
         same."""
         super().__init__(executor, constants, target_ids)
         self._logits: Tensor | None = None  # [sequences + 1, 1, Vd]
         self._feature: Tensor | None = None  # [sequences + 1, 1, H]
 
     def observe(self, accepted: Accepted, features: Tensor) -> None:
-        """Commit an accepted path."""
+        """Commit an accepted path with features [B, T, H], or a prompt's chunk."""
         raise NotImplementedError
 
     def placed(self, batch: BatchState, rows: StepRows) -> StepRows:
-        """Returns rows of drafts as the head runs them; `rows` have slots after the bonus
+        """Return the rows of drafts as the head runs them; `rows` have the slots after the bonus
         token's."""
         return rows
 
     def catch_up(self, accepted: Accepted, features: Tensor, sampler: Sampler) -> Tensor:
-        """Commit skipped slots, as `observe` does.
+        """Commit skipped slots with features [B, P, H], as `observe` does.
 
         Returns bool [B, P]: which of the tokens would have been the first draft at its position.
         """
@@ -56,7 +56,7 @@ class RecurrentDrafter(HeadDrafter):
         return self._choose(sampler, logits, positions, accepted.sequences) == accepted.tokens
 
     def propose(self, batch: BatchState, shape: Shape) -> Draft:
-        """Returns drafts, whose slots the next committed rows overwrite."""
+        """Return drafts, whose slots the next committed rows overwrite."""
         assert self._feature is not None, "observe comes before this"
         logits = self.logits(batch.sequences)
         feature = self._feature.index_select(0, batch.sequences)
@@ -75,7 +75,7 @@ class RecurrentDrafter(HeadDrafter):
         return grow(shape, trunk, first, expand)
 
     def logits(self, sequences: Tensor) -> Tensor:
-        """Returns the logits of the last committed slots of `sequences` int64 [B], float32
+        """Return the logits of the last committed slots of `sequences` int64 [B], float32
         [B, 1, Vd]."""
         assert self._logits is not None, "observe comes before this"
         return self._logits.index_select(0, sequences)
@@ -94,12 +94,15 @@ class RecurrentDrafter(HeadDrafter):
         return Draft(torch.cat(drafts, dim=1))
 
     def _commit(self, accepted: Accepted, features: Tensor) -> Tensor:
-        """Run and keep committed slots. Returns the logits of each, float32 [B, P, Vd]."""
-        wide = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
+        """Run committed slots with features [B, T, H] and keep the last one's results.
+
+        Returns the logits of each slot, float32 [B, P, Vd].
+        """
+        rows_of_path = accepted.rows.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         rows = chain_rows(
             accepted.tokens, accepted.first, accepted.sequences, self.tail, accepted.count + 1
         )
-        logits, recurrent = self._run(rows, features.gather(1, wide))
+        logits, recurrent = self._run(rows, features.gather(1, rows_of_path))
         self._keep(accepted, logits, recurrent, accepted.count)
         return logits
 
@@ -115,7 +118,7 @@ class RecurrentDrafter(HeadDrafter):
             state.index_copy_(0, sequences, rows.gather(1, index))
 
     def _run(self, rows: StepRows, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the logits of each slot, float32 [B, T, Vd], and its recurrent features
+        """Return the logits of each slot, float32 [B, T, Vd], and its recurrent features
         [B, T, H]."""
         logits, recurrent = self.executor.run(self.method, *rows.inputs, features)
         return logits, recurrent

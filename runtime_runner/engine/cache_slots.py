@@ -205,7 +205,7 @@ class CacheSlots:
 
     def after(self, sequence: int, contents: CacheContents) -> CachedPrefix:
         """Return what a slot would hold with these contents."""
-        plan = self._plan(contents.prompt_tokens, contents.images)
+        plan = self._target.plan_prompt(contents.prompt_tokens, images=contents.images)
         written = contents.length + self._target.tail + contents.scratch  # with drafts, at most
         before = self._cached.get(sequence, CachedPrefix())
         return before.followed_by(
@@ -214,7 +214,7 @@ class CacheSlots:
 
     def reusable(self, query: PrefixQuery, cached: CachedPrefix) -> int:
         """Return how many rows of a cached prefix a query's prompt can reuse."""
-        plan = partial(self._plan, len(query.prompt), query.images)
+        plan = partial(self._target.plan_prompt, len(query.prompt), images=query.images)
         return cached.match(
             query.prompt,
             plan,
@@ -222,11 +222,6 @@ class CacheSlots:
             self._target.window,
             for_drafter=query.for_drafter,
         )
-
-    def _plan(self, length: int, images: Sequence[ImageSpan], reused: int = 0) -> list[Chunk]:
-        if not images:
-            return self._target.plan_prompt(length, reused)
-        return self._target.plan_around(length, images, reused)
 
     def longest_match(self, sequence: int, query: PrefixQuery) -> tuple[int, int]:
         """Return the other slot that holds most rows of a query's prompt, and how many.

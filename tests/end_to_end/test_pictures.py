@@ -151,7 +151,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
         checkpoints, torch.float32, CacheSpec(320, torch.float32, chunk=96), images=True
     ).pair
     assert isinstance(pair.draft, Eagle3Draft)
-    given = runner.target.given_rows(Chunk(0, len(read.tokens), False), read.images)
+    given = runner.target.input_embeds(Chunk(0, len(read.tokens), False), read.images)
     tokens, places = torch.tensor([read.tokens]), torch.arange(len(read.tokens))
     following = torch.cat((tokens, bonus), dim=1)[:, 1:]
     with torch.no_grad():

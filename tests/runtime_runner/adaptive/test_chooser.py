@@ -17,8 +17,13 @@ from eagle_aot.runtime_runner.adaptive.chooser import (
     Chooser,
 )
 from eagle_aot.runtime_runner.adaptive.costs import CostTable, MeasuredCosts
-from eagle_aot.runtime_runner.decode.shape import AUTO_CHAINS, MAX_AUTO_DEPTH, PLAIN, AUTO_TREES
-from eagle_aot.runtime_runner.decode.shape import Shape
+from eagle_aot.runtime_runner.decode.shape import (
+    AUTO_CHAINS,
+    AUTO_TREES,
+    MAX_AUTO_DEPTH,
+    PLAIN,
+    Shape,
+)
 from support.runner.simulated_text import (
     NONE,
     Rates,
@@ -165,7 +170,9 @@ def test_wrong_measurements_of_single_shapes_are_noticed(seed: int) -> None:
 
 
 PRICES = st.tuples(st.floats(1.0, 3.0), st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6))
-RANKS = st.lists(st.sampled_from([*range(8), NONE]), min_size=MAX_AUTO_DEPTH, max_size=MAX_AUTO_DEPTH)
+RANKS = st.lists(
+    st.sampled_from([*range(8), NONE]), min_size=MAX_AUTO_DEPTH, max_size=MAX_AUTO_DEPTH
+)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)

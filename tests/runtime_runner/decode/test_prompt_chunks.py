@@ -37,8 +37,8 @@ def test_cached_rows_are_not_run_again(
 
 def test_number_of_chunks_is_minimal() -> None:
     assert [len(c) for c in plan_chunks(3000, 1024, 65, 64)] == [1024, 1024, 896, 56]
-    assert [len(c) for c in plan_chunks(1152, 1024, 65, 64, kept=100)] == [987, 65]
-    assert plan_chunks(1152, 1024, 65, 64, kept=1100) == [Chunk(1087, 1152, False)]
+    assert [len(c) for c in plan_chunks(1152, 1024, 65, 64, reused=100)] == [987, 65]
+    assert plan_chunks(1152, 1024, 65, 64, reused=1100) == [Chunk(1087, 1152, False)]
 
 
 def test_rows_that_fill_no_forward_run_through_target_verify() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle_aot.lab.invariants import check_invariants
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
@@ -48,11 +49,16 @@ class FaultyTarget(ToyTarget):
         return super().verify(step, moves)
 
     def run_prompt(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        embeds: InputEmbeds | None = None,
     ) -> Forward:
         if chunk.start == self.fails_from:
             raise self.error
-        return super().run_prompt(tokens, input_pos, sequence, chunk)
+        return super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
 
 
 def faulty(sequences: int) -> FaultyTarget:

@@ -7,6 +7,7 @@ import pytest
 from torch import Tensor
 
 from eagle_aot.lab.invariants import check_all
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.target import Forward
 from eagle_aot.runtime_runner.engine import Engine
@@ -31,13 +32,18 @@ class CountingTarget(ToyTarget):
         self.copied: list[tuple[int, int, int]] = []
 
     def run_prompt(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        embeds: InputEmbeds | None = None,
     ) -> Forward:
         if chunk.start == self.fails_at:
             self.fails_at = None
             raise RuntimeError("a kernel failed")
         self.rows += len(chunk)
-        return super().run_prompt(tokens, input_pos, sequence, chunk)
+        return super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
 
     def copy_rows(self, source: Tensor, sequence: Tensor, count: int) -> None:
         super().copy_rows(source, sequence, count)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eagle_aot.common.errors import PromptError
 from eagle_aot.lab.invariants import check_all
+from eagle_aot.runtime_runner.decode.input_embeds import InputEmbeds
 from eagle_aot.runtime_runner.decode.prompt_chunks import Chunk
 from eagle_aot.runtime_runner.decode.step import StepRows
 from eagle_aot.runtime_runner.decode.target import Forward
@@ -36,10 +37,15 @@ class WindowTarget(ToyTarget):
         self.windows, self.rows = 0, 0
 
     def run_prompt(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        embeds: InputEmbeds | None = None,
     ) -> Forward:
         self.rows += len(chunk)
-        return super().run_prompt(tokens, input_pos, sequence, chunk)
+        return super().run_prompt(tokens, input_pos, sequence, chunk, embeds)
 
     def verify(self, step: StepRows, moves: Tensor) -> Forward:
         first, rows = int(step.positions[0, 0]), step.tokens.shape[1]

@@ -56,11 +56,22 @@ class ToyTarget:
         self.slots: list[dict[int, int]] = [{} for _ in range(sequences)]
         self.forwards = 0
 
-    def plan_prompt(self, length: int, kept: int = 0) -> list[Chunk]:
-        return plan_chunks(length, self.longest, self.min_prefill, MAX_ROWS, kept)
+    def plan_prompt(
+        self, length: int, reused: int = 0, images: Sequence[ImageSpan] = ()
+    ) -> list[Chunk]:
+        assert not images
+        return plan_chunks(length, self.longest, self.min_prefill, MAX_ROWS, reused)
+
+    def input_embeds(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
+        raise NotImplementedError("it reads text alone")
 
     def run_prompt(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk
+        self,
+        tokens: Tensor,
+        input_pos: Tensor,
+        sequence: Tensor,
+        chunk: Chunk,
+        embeds: InputEmbeds | None = None,
     ) -> Forward:
         assert input_pos.tolist() == list(range(chunk.start, chunk.stop))
         slots = self.slots[int(sequence)]
@@ -91,17 +102,6 @@ class ToyTarget:
         assert int(source) != int(sequence)
         rows = self.slots[int(source)]
         self.slots[int(sequence)] = {slot: rows[slot] for slot in range(count)}
-
-    def plan_around(self, length: int, images: Sequence[ImageSpan], kept: int = 0) -> list[Chunk]:
-        raise NotImplementedError("the toy reads text alone")
-
-    def given_rows(self, chunk: Chunk, images: Sequence[PlacedImage]) -> InputEmbeds:
-        raise NotImplementedError
-
-    def run_given(
-        self, tokens: Tensor, input_pos: Tensor, sequence: Tensor, chunk: Chunk, given: InputEmbeds
-    ) -> Forward:
-        raise NotImplementedError
 
     def _move(self, slots: dict[int, int], sources: list[int], first: int) -> None:
         moved = {s: slots[s] for s in sources if s >= 0}
