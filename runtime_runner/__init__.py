@@ -13,14 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Conversation", "Runner", "load_artifact"]
 
-_HOMES = {
-    "Conversation": "frontend.conversation",
-    "Runner": "runner",
-    "load_artifact": "load",
-}
+_MODULES = {"Conversation": "frontend.conversation", "Runner": "runner", "load_artifact": "load"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

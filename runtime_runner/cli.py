@@ -152,7 +152,10 @@ def generate(spec: RunSpec, prompts: list[Prompt]) -> None:
                 raise
             failures.add(number, str(error))
     if spec.prompts_jsonl is not None and results:
-        print_totals(results, spec)
+        if spec.as_json:
+            click.echo(json.dumps(summary(results)))
+        elif not spec.quiet:
+            Console(stderr=True).print("\nIn all", totals(results), sep="\n")
     if spec.plot is not None and results:
         plot(results, spec.artifact, spec.plot)
     failures.raise_any(len(prompts))
@@ -172,14 +175,6 @@ def answer(runner: "Runner", prompt: Prompt, params: GenerationParams, spec: Run
         if not spec.quiet:
             Console(stderr=True).print(statistics(result))
     return result
-
-
-def print_totals(results: Sequence["Result"], spec: RunSpec) -> None:
-    """Print what all answers cost, in the form of the answers."""
-    if spec.as_json:
-        click.echo(json.dumps(summary(results)))
-    elif not spec.quiet:
-        Console(stderr=True).print("\nIn all", totals(results), sep="\n")
 
 
 def generate_batch(spec: RunSpec, prompts: list[Prompt], batch_size: int) -> None:

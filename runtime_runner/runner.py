@@ -269,15 +269,14 @@ class Runner:
 
     def _check_batch_size(self, batch_size: int | None) -> int:
         most = self.constants.max_batch_size
-        chosen = most if batch_size is None else batch_size
-        if chosen < 1:
-            raise SettingError(f"batch size {chosen}: must be at least 1")
-        if chosen > most:
+        if batch_size is not None and batch_size < 1:
+            raise SettingError(f"batch size {batch_size}: must be at least 1")
+        if batch_size is not None and batch_size > most:
             raise SettingError(
-                f"batch size {chosen}: this artifact has caches for {most} "
+                f"batch size {batch_size}: this artifact has caches for {most} "
                 f"{'sequence' if most == 1 else 'sequences'}: export with a larger --max-batch-size"
             )
-        return chosen
+        return batch_size or most
 
     def verify(self, step: StepRows, moves: Tensor | None = None) -> Forward:
         """Run rows through the target as `target_verify` takes them; `moves` int64 [B, D] or None.

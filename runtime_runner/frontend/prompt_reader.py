@@ -1,6 +1,6 @@
 """Reads prompts as users write them, with their images, for one artifact."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -88,7 +88,7 @@ class PromptReader:
         self, prompt: Sequence[Message], system: str | None, image_tokens: int | None
     ) -> TokenizedPrompt:
         messages = check_messages(prompt)
-        parts = list(image_parts(messages))
+        parts = image_parts(messages)
         check_image_count(len(parts))
         images = [self._read_part(part, image_tokens) for part in parts]
         if not images:
@@ -130,11 +130,11 @@ class PromptReader:
     def _with_positions(self, message: Message) -> Message:
         """Move images that precede a text to where the text has the word for an image, as vLLM
         does. Raises PromptError where the text has another number of them."""
-        if not any(self._image_word in text for text in texts_of(message)):
+        parts, images = parts_of(message), image_parts([message])
+        if not any(self._image_word in part.get("text", "") for part in parts):
             return message
-        images, content = list(image_parts([message])), message["content"]
-        text = content[-1].get("text", "") if isinstance(content, list) else ""
-        if images != content[:-1] or text.count(self._image_word) != len(images):
+        text = parts[-1].get("text", "")
+        if images != parts[:-1] or text.count(self._image_word) != len(images):
             raise PromptError(
                 f"a message has the text {self._image_word}: give images as parts of the message, "
                 "or that text once for each of the images in front of one text"
@@ -158,10 +158,8 @@ class PromptReader:
 
     def _flatten(self, message: Message) -> Message:
         """Return a message with one text for all of its parts."""
-        content = message["content"]
-        if isinstance(content, str):
-            return message
-        texts = [part["text"] if part["type"] == "text" else self._image_word for part in content]
+        parts = parts_of(message)
+        texts = [part["text"] if part["type"] == "text" else self._image_word for part in parts]
         return {"role": message["role"], "content": "".join(texts)}
 
 
@@ -186,17 +184,13 @@ def interleave(texts: Sequence[str], images: Sequence[MessagePart]) -> list[Mess
     return parts
 
 
-def image_parts(messages: Sequence[Message]) -> Iterator[MessagePart]:
-    """Yield the parts of messages that are images."""
-    for message in messages:
-        if not isinstance(message["content"], str):
-            yield from (part for part in message["content"] if part["type"] != "text")
-
-
-def texts_of(message: Message) -> Iterator[str]:
-    """Yield the texts of a message."""
+def parts_of(message: Message) -> list[MessagePart]:
+    """Return the content of a message as parts."""
     content = message["content"]
-    if isinstance(content, str):
-        yield content
-    else:
-        yield from (part["text"] for part in content if part["type"] == "text")
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def image_parts(messages: Sequence[Message]) -> list[MessagePart]:
+    """Return the parts of messages that are images."""
+    parts = (part for message in messages for part in parts_of(message))
+    return [part for part in parts if part["type"] != "text"]

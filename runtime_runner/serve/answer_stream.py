@@ -102,19 +102,14 @@ class StreamWriter:
         self._stream, self._index, self._detokenizer = stream, index, detokenizer
         self._text: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
+        """Text and log probabilities that no part has yet; a prompt's go with the first part."""
 
     @property
     def callbacks(self) -> Callbacks:
         """The callbacks of the answer's generation."""
-        return Callbacks(on_text=self.on_text, on_round=self.on_round, on_prompt=self.on_prompt)
-
-    def on_prompt(self, logprobs: Sequence[TokenLogprobs]) -> None:
-        """Keep the log probabilities of the prompt for the first part of the answer."""
-        self._logprobs += logprobs
-
-    def on_text(self, text: str) -> None:
-        """Keep text for the tokens that come next, or for the end."""
-        self._text.append(text)
+        return Callbacks(
+            on_text=self._text.append, on_round=self.on_round, on_prompt=self._logprobs.extend
+        )
 
     def on_round(self, tokens: Tokens) -> None:
         """Put a part with the tokens of a round."""
@@ -128,9 +123,10 @@ class StreamWriter:
         self._stream.put(self._index, outcome)
 
     def _put(self, trace: dict[str, Any]) -> None:
-        delta = AnswerDelta("".join(self._text), trace, self._logprobs)
+        delta = AnswerDelta("".join(self._text), trace, [*self._logprobs])
         self._stream.put(self._index, delta)
-        self._text, self._logprobs = [], []
+        self._text.clear()
+        self._logprobs.clear()
 
 
 def trace(tokens: Tokens, detokenizer: Detokenizer) -> dict[str, Any]:

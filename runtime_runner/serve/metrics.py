@@ -56,18 +56,15 @@ class Metrics:
         self._rounds = counter("rounds", "Verify forwards of an answer.")
         self._reached = counter("drafts_reached", "Drafts verified.", "position")
         self._accepted = counter("drafts_accepted", "Drafts accepted.", "position")
-        self._first = Histogram(
-            "eagle_time_to_first_token_seconds", "From the request to the first token.",
-            buckets=FIRST_TOKEN, registry=registry,
-        )  # fmt: skip
-        self._between = Histogram(
-            "eagle_time_per_token_seconds", "An answer's mean, after the first token.",
-            buckets=BETWEEN, registry=registry,
-        )  # fmt: skip
-        self._whole = Histogram(
-            "eagle_request_seconds", "From the request to the end.", buckets=WHOLE,
-            registry=registry,
-        )  # fmt: skip
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"eagle_{name}_seconds", text, buckets=buckets, registry=registry)
+
+        text = "From the request to the first token."
+        self._first = histogram("time_to_first_token", text, FIRST_TOKEN)
+        text = "An answer's mean, after the first token."
+        self._between = histogram("time_per_token", text, BETWEEN)
+        self._whole = histogram("request", "From the request to the end.", WHOLE)
         for name, text, value in (
             ("eagle_requests_waiting", "Requests without a cache.", lambda: load.waiting),
             ("eagle_requests_in_progress", "Requests that have not ended.", lambda: load.pending),

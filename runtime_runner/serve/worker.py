@@ -10,7 +10,6 @@ from typing import Any
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.runtime_runner.engine import Engine, Failed
 from eagle_aot.runtime_runner.engine.request import RequestId, reason
-from eagle_aot.runtime_runner.engine.turns import Launches
 from eagle_aot.runtime_runner.frontend.generation import Generation, PendingRequests, Result
 
 log = logging.getLogger(__name__)
@@ -82,6 +81,8 @@ class Worker:
         self._engine = engine
         self.slots = len(engine.cache_slots.order)
         """Requests that run in parallel."""
+        self.launches = engine.launches
+        """The time that steps have waited for the device."""
         self._limit = self.slots + max_waiting
         self._requests = PendingRequests(engine)
         self._on_end: dict[RequestId, OnEnd] = {}
@@ -114,11 +115,6 @@ class Worker:
         """Accept no more requests."""
         with self._changed:
             self.draining = True
-
-    @property
-    def launches(self) -> Launches:
-        """The time that steps have waited for the device."""
-        return self._engine.launches
 
     @property
     def pending(self) -> int:

@@ -63,11 +63,6 @@ class ReplicaSettings:
     slots: int
     key: str = field(default_factory=secrets.token_hex)
 
-    @property
-    def count(self) -> int:
-        """The number of replicas."""
-        return self.spec.replicas or 1
-
 
 class Replica:
     """One engine."""
@@ -119,7 +114,7 @@ class ReplicatedService:
     def __init__(self, settings: ReplicaSettings, handle: DeploymentHandle[Replica]) -> None:
         self.model = ServedModel(settings.spec.artifact, settings.spec, settings.keys)
         self.metrics = Metrics(self)
-        self.slots = settings.slots * settings.count
+        self.slots = settings.slots * (settings.spec.replicas or 1)
         self.draining = False
         self._limit = self.slots + settings.spec.max_waiting
         self._handle = handle.options(stream=True)
@@ -234,7 +229,7 @@ def serve_replicas(spec: ServeSpec, keys: Sequence[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # Ray has set its own
         signal.signal(number, lambda number, frame: signals.append(number))
     handle = deploy(settings)
-    log.info("serving at http://%s:%d with %d replicas", spec.host, spec.port, settings.count)
+    log.info("serving at http://%s:%d with %d replicas", spec.host, spec.port, spec.replicas)
     while not signals:
         time.sleep(POLL)
     while len(signals) < 2 and handle.drain.remote().result():
@@ -260,7 +255,7 @@ def deploy(settings: ReplicaSettings) -> "DeploymentHandle[Front]":
 def run(settings: ReplicaSettings) -> "DeploymentHandle[Front]":
     """Run the front and the replicas. Returns when they are ready."""
     replica = serve.deployment(Replica).options(
-        num_replicas=settings.count,
+        num_replicas=settings.spec.replicas,
         max_ongoing_requests=2 * settings.slots,
         ray_actor_options={"num_gpus": settings.gpus, "num_cpus": 1},
         request_router_config=BY_CONVERSATION,
