@@ -26,12 +26,12 @@ class Detokenizer:
     def add(self, token: int) -> str:
         """Return the text that `token` completes: whole characters, empty for a special token."""
         self._pending.append(token)
-        before = self._decode(self._context)
+        context = self._decode(self._context)
         text = self._decode([*self._context, *self._pending])
-        if len(text) <= len(before) or text.endswith(INCOMPLETE):
+        if len(text) <= len(context) or text.endswith(INCOMPLETE):
             return ""
         self._context, self._pending = self._pending, []
-        return text[len(before) :]
+        return text[len(context) :]
 
 
 class TextStream:

@@ -69,7 +69,7 @@ class Chat:
         self._note(f"{file}: {self._images[-1].count} tokens of the next turn.")
 
     def _answer(self, text: str) -> None:
-        before = self._conversation.forgotten
+        forgotten_before = self._conversation.forgotten
         with interruptible() as interrupted:
             result = self._conversation.say(
                 text,
@@ -80,7 +80,7 @@ class Chat:
             )
         self._images.clear()
         click.echo(json.dumps(result.to_json()) if self._spec.as_json else "")
-        if forgotten := self._conversation.forgotten - before:
+        if forgotten := self._conversation.forgotten - forgotten_before:
             click.echo(
                 f"The context is full: forgot the oldest of its turns ({forgotten})", err=True
             )
@@ -150,8 +150,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             signal.default_int_handler(number, frame)
         pressed = True
 
-    before = signal.signal(signal.SIGINT, handle)
+    previous_handler = signal.signal(signal.SIGINT, handle)
     try:
         yield lambda: pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)

@@ -59,8 +59,8 @@ class ImageReader:
         if limit not in self.images.rows:
             choices = " or ".join(map(str, self.images.rows))
             raise SettingError(f"--image-tokens {limit}: this artifact's images have {choices}")
-        image, where = self._open(source)
-        return self._process(image, where, limit)
+        image, name = self._open(source)
+        return self._process(image, name, limit)
 
     def _open(self, source: Source) -> tuple[Any, str]:
         """Return a PIL image, and its name for error lines."""
@@ -77,13 +77,13 @@ class ImageReader:
             raise PromptError(f"a {type(source).__name__} is no image")
         return to_rgb(source, "image"), "image"
 
-    def _process(self, image: Any, where: str, limit: int) -> PromptImage:
+    def _process(self, image: Any, name: str, limit: int) -> PromptImage:
         try:
             inputs = self._processor(image, max_soft_tokens=limit, return_tensors="pt")
         except ValueError as error:
             width, height = image.size
-            reason = one_line(str(error))
-            raise PromptError(f"{where}: {width} x {height} pixels: {reason}") from error
+            problem = one_line(str(error))
+            raise PromptError(f"{name}: {width} x {height} pixels: {problem}") from error
         pixels, positions = inputs["pixel_values"].float(), inputs["image_position_ids"].long()
         count = int(inputs["num_soft_tokens_per_image"][0])
         return PromptImage.of_patches(count, ImagePatches(pixels, positions, limit))
@@ -148,24 +148,24 @@ def decode_url(url: str) -> bytes:
         raise PromptError(f"image_url: not base64 ({error})") from error
 
 
-def decode_image(content: bytes, where: str) -> "Image":
+def decode_image(content: bytes, name: str) -> "Image":
     """Return the image in a file's bytes, as `to_rgb` does. Raises PromptError for one that is
     damaged, too large, animated, or in another format than `FORMATS`."""
     check_installed("PIL", extra="images")
     from PIL import Image, UnidentifiedImageError
 
     if len(content) > MAX_BYTES:
-        raise PromptError(f"{where}: longer than {MAX_BYTES >> 20} MiB, the limit of an image")
+        raise PromptError(f"{name}: longer than {MAX_BYTES >> 20} MiB, the limit of an image")
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise PromptError(f"{where}: not an image in {', '.join(FORMATS)}") from error
+        raise PromptError(f"{name}: not an image in {', '.join(FORMATS)}") from error
     except Exception as error:  # a different type for every kind of damage
-        raise _damaged(where, error) from error
-    return to_rgb(image, where)
+        raise _damaged(name, error) from error
+    return to_rgb(image, name)
 
 
-def to_rgb(image: "Image", where: str) -> "Image":
+def to_rgb(image: "Image", name: str) -> "Image":
     """Return an image in RGB, rotated as its EXIF data says. Raises PromptError as `decode_image`
     does."""
     from PIL import ImageOps
@@ -173,17 +173,17 @@ def to_rgb(image: "Image", where: str) -> "Image":
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise PromptError(
-            f"{where}: {width} x {height} pixels, {MAX_PIXELS // 10**6} million at most"
+            f"{name}: {width} x {height} pixels, {MAX_PIXELS // 10**6} million at most"
         )
     if getattr(image, "is_animated", False) and image.format != MULTI_PICTURE:
-        raise PromptError(f"{where}: an animation: give one image of it")
+        raise PromptError(f"{name}: an animation: give one image of it")
     try:
         image.load()
         return ImageOps.exif_transpose(image).convert("RGB")
     except Exception as error:  # a different type for every kind of damage
-        raise _damaged(where, error) from error
+        raise _damaged(name, error) from error
 
 
-def _damaged(where: str, error: Exception) -> PromptError:
+def _damaged(name: str, error: Exception) -> PromptError:
     why = str(error) or type(error).__name__
-    return PromptError(f"{where}: an image that cannot be read ({why})")
+    return PromptError(f"{name}: an image that cannot be read ({why})")

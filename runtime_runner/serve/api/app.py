@@ -20,6 +20,8 @@ from starlette.types import Message as AsgiMessage
 from eagle_aot.common.errors import EagleError
 from eagle_aot.common.prompts import Message, check_messages
 from eagle_aot.common.text import one_line
+from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
+from eagle_aot.runtime_runner.images.prompt_image import TokenizedPrompt
 from eagle_aot.runtime_runner.runner import Runner
 from eagle_aot.runtime_runner.serve.api.errors import ApiError, ErrorResponse, add_handlers
 from eagle_aot.runtime_runner.serve.api.requests import (
@@ -33,7 +35,7 @@ from eagle_aot.runtime_runner.serve.api.responses import (
     ResponseBuilder,
     VisibleLogprobs,
 )
-from eagle_aot.runtime_runner.serve.service import AnswerRequest, LocalService, ServedModel, Service
+from eagle_aot.runtime_runner.serve.service import AnswerRequest, LocalService, Service
 from eagle_aot.runtime_runner.serve.spec import ServeSpec
 
 PAGE = Path(__file__).parent / "page"
@@ -69,13 +71,13 @@ class BodyLimit:
         self._app, self._max_bytes = app, max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        read = 0
+        length = 0
 
         async def limited() -> AsgiMessage:
-            nonlocal read
+            nonlocal length
             message = await receive()
-            read += len(message.get("body", b""))
-            if read > self._max_bytes:
+            length += len(message.get("body", b""))
+            if length > self._max_bytes:
                 raise HTTPException(413, f"the body is longer than {self._max_bytes} bytes")
             return message
 
@@ -123,43 +125,43 @@ def api_endpoints(service: Service) -> APIRouter:
         check_model(name, body.model)
         messages = check_messages(body.conversation())
         parameters = body.parameters(body.max_new_tokens(model.context))
-        prompt = await model.read(messages, raw=False)
-        stream = service.submit(
-            AnswerRequest(
-                prompts=[(prompt, each) for each in parameters],
-                trace=body.trace,
-                conversation=conversation_key(messages),
-            )
-        )
-        builder = response_builder(ChatResponseBuilder, model, body, stream.count)
-        return await respond(connection, body, stream, builder)
+        prompts = [await model.read(messages, raw=False)]
+        key = conversation_key(messages)
+        return await answer(service, connection, body, prompts, parameters, key)
 
     @router.post("/completions", response_model=None)
     async def completions(body: CompletionRequest, connection: Request) -> Response:
         check_model(name, body.model)
         parameters = body.parameters(body.max_new_tokens())
         prompts = [await model.read(prompt, raw=True) for prompt in body.prompts()]
-        every = [(prompt, each) for prompt in prompts for each in parameters]
-        stream = service.submit(AnswerRequest(prompts=every, trace=body.trace))
-        builder = response_builder(ResponseBuilder, model, body, stream.count)
-        return await respond(connection, body, stream, builder)
+        return await answer(service, connection, body, prompts, parameters)
 
     return router
 
 
-def response_builder(
-    kind: type[ResponseBuilder], model: ServedModel, body: GenerationRequest, count: int
-) -> ResponseBuilder:
-    """Return what builds the response with `count` answers."""
+async def answer(
+    service: Service,
+    connection: Request,
+    body: GenerationRequest,
+    prompts: Sequence[TokenizedPrompt],
+    parameters: Sequence[GenerationParams],
+    conversation: str | None = None,
+) -> Response:
+    """Answer each prompt with all parameters."""
+    pairs = [(prompt, each) for prompt in prompts for each in parameters]
+    request = AnswerRequest(prompts=pairs, trace=body.trace, conversation=conversation)
+    stream, model = service.submit(request), service.model
     all_tokens = body.num_prompt_logprobs is not None
-    visible = [VisibleLogprobs(all_tokens=all_tokens) for _ in range(count)]
-    return kind(
+    visible = [VisibleLogprobs(all_tokens=all_tokens) for _ in pairs]
+    is_chat = isinstance(body, ChatCompletionRequest)
+    builder = (ChatResponseBuilder if is_chat else ResponseBuilder)(
         model=model.name,
         fingerprint=model.fingerprint,
         bytes_of=model.tokenizer.bytes_of,
-        n=body.n,
+        n=len(parameters),
         visible_logprobs=visible if body.num_logprobs is not None else (),
     )
+    return await respond(connection, body, stream, builder)
 
 
 def key_check(service: Service) -> Callable[[Request], None]:

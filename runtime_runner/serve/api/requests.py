@@ -159,11 +159,7 @@ def request_fields() -> dict[str, Any]:
 
 
 if TYPE_CHECKING:
-
-    class SharedFields(Strict):
-        """The fields of `GenerationParams` that a request may have."""
-
-        n: int
+    SharedFields = Strict
 else:
     SharedFields = create_model("SharedFields", __base__=Strict, **request_fields())
 

@@ -209,10 +209,10 @@ class ReplayCounter:
     def add(self, count: int) -> int:
         """Count the next items. Returns how many of them were sent before; it may be more than
         `count`."""
-        before = max(0, self.sent - self.seen)
+        sent_before = max(0, self.sent - self.seen)
         self.seen += count
         self.sent = max(self.sent, self.seen)
-        return before
+        return sent_before
 
 
 def serve_replicas(spec: ServeSpec, keys: Sequence[str]) -> None:

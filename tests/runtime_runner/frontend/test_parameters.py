@@ -71,9 +71,10 @@ def test_the_mode_is_the_least_that_the_parameters_need(
 
 
 def test_json_gives_the_same_parameters_again() -> None:
+    lists: dict[str, Any] = {"allowed_ids": [7, 8], "stop_texts": ["a"], "stop_ids": [3]}
     params = GenerationParams(
-        temperature=0.7, top_p=0.9, logit_bias={7: -1.5}, allowed_ids=(7, 8), seed=(1 << 64) - 1,
-        tree=Shape(6, 8, 32), stop_texts=("a",), stop_ids=(3,), max_new_tokens=9, echo=True,
+        temperature=0.7, top_p=0.9, logit_bias={7: -1.5}, seed=(1 << 64) - 1, tree=Shape(6, 8, 32),
+        max_new_tokens=9, echo=True, **lists,
     )  # fmt: skip
     line = json.loads(json.dumps(params.to_json()))
     again = GenerationParams.from_json(line)
