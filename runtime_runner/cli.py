@@ -182,7 +182,7 @@ def generate_batch(spec: RunSpec, prompts: list[Prompt], batch_size: int) -> Non
     from eagle_aot.runtime_runner.frontend.batch import PromptBatch
 
     runner, options = spec.open()
-    batch = PromptBatch(runner, as_json=spec.as_json, quiet=spec.quiet)
+    batch = PromptBatch(runner, spec)
     batch.run(prompts, batch_size, options)
     if spec.plot is not None and batch.results:
         plot(batch.results, spec.artifact, spec.plot)

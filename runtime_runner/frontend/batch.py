@@ -20,6 +20,7 @@ from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.frontend.report import Failures, summary, table_of, totals
 
 if TYPE_CHECKING:
+    from eagle_aot.runtime_runner.cli import RunSpec
     from eagle_aot.runtime_runner.engine import Failed
     from eagle_aot.runtime_runner.runner import Runner
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 class PromptBatch:
     """Prints answers to stdout in the order of the prompts, and everything else to stderr."""
 
-    def __init__(self, runner: "Runner", *, as_json: bool, quiet: bool) -> None:
-        self._runner, self._as_json, self._quiet = runner, as_json, quiet
+    def __init__(self, runner: "Runner", spec: "RunSpec") -> None:
+        self._runner, self._spec = runner, spec
         self._stderr = Console(stderr=True)
-        self._failures = Failures(as_json=as_json)
+        self._failures = Failures(as_json=spec.as_json)
         self.results: list[Result] = []
 
     def run(self, prompts: Sequence[Prompt], batch_size: int, options: dict[str, Any]) -> None:
@@ -54,7 +55,7 @@ class PromptBatch:
     ) -> "Iterator[Result | Failed]":
         """Show a bar on a terminal, unless answers go to the same terminal."""
         columns = TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        hidden = self._quiet or sys.stdout.isatty() or not self._stderr.is_terminal
+        hidden = self._spec.quiet or sys.stdout.isatty() or not self._stderr.is_terminal
         with Progress(*columns, console=self._stderr, disable=hidden) as progress:
             yield from progress.track(answers, total=count)
 
@@ -64,17 +65,17 @@ class PromptBatch:
             return
         self.results.append(answer)
         text = answer.text if answer.text is not None else answer.ids
-        click.echo(json.dumps(answer.to_json()) if self._as_json else text)
+        click.echo(json.dumps(answer.to_json()) if self._spec.as_json else text)
         seed = answer.parameters.seed
-        if seed is not None and not self._as_json and not self._quiet:
+        if seed is not None and not self._spec.as_json and not self._spec.quiet:
             self._stderr.print(f"seed {seed}", style="dim", highlight=False)
 
     def _print_totals(self, batch_size: int, seconds: float) -> None:
         figures = batch_figures(self.results, batch_size, seconds)
-        if self._as_json:
+        if self._spec.as_json:
             counts = summary(self.results)["summary"]
             click.echo(json.dumps({"summary": counts | figures}))
-        elif not self._quiet:
+        elif not self._spec.quiet:
             self._stderr.print("\nIn all", totals(self.results), batch_table(figures), sep="\n")
 
 

@@ -20,6 +20,16 @@ FORM = re.compile(r"\W|^(?:bool|float|int|str)$")
 """Matches pydantic's names for the forms of a parameter, and no parameter's name."""
 
 
+KINDS: tuple[tuple[type[Exception], int, str | None], ...] = (
+    (QueueFull, 429, "queue_full"),
+    (Draining, 503, "shutting_down"),
+    (EagleError, 400, None),
+    (RequestFailed, 500, "request_failed"),
+    (TimeoutError, 504, "timeout"),
+)
+"""The status and the code of each exception that a request may raise."""
+
+
 class ErrorBody(BaseModel):
     """An error; `param` is the parameter that caused it."""
 
@@ -50,17 +60,9 @@ def api_error(error: Exception) -> ApiError:
     clients get no details."""
     if isinstance(error, ApiError):
         return error
-    line = one_line(str(error))
-    if isinstance(error, QueueFull):
-        return ApiError(429, line, "queue_full")
-    if isinstance(error, Draining):
-        return ApiError(503, line, "shutting_down")
-    if isinstance(error, EagleError):
-        return ApiError(400, line)
-    if isinstance(error, RequestFailed):
-        return ApiError(500, line, "request_failed")
-    if isinstance(error, TimeoutError):
-        return ApiError(504, line, "timeout")
+    for kind, status, code in KINDS:
+        if isinstance(error, kind):
+            return ApiError(status, one_line(str(error)), code)
     return ApiError(500, "internal error: the server's log says more", "internal_error")
 
 

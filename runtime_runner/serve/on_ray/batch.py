@@ -1,6 +1,7 @@
 """`eagle-batch`: answers a file of prompts with several engines."""
 
 import fcntl
+import functools
 import json
 import os
 import secrets
@@ -14,6 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import track
 
+from eagle_aot.artifact import Manifest
 from eagle_aot.common.command import check_installed
 from eagle_aot.common.errors import EagleError, SettingError
 from eagle_aot.common.prompts import Prompt, read_prompts
@@ -122,6 +124,36 @@ def raise_failures(path: Path) -> None:
         raise EagleError(f"{path}: {len(failed)} of {len(lines)} failed: line {failed[0]}: {first}")
 
 
+class Predictor:
+    """An engine that Ray Data gives blocks of prompts."""
+
+    def __init__(
+        self, artifact: Path, key: str, load: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        """`key` is that of `verify_once`. `load` are options of `load_artifact`, `options` those
+        of `Runner.generate_many`."""
+        from eagle_aot.artifact.verified import verify_once
+        from eagle_aot.runtime_runner.load import load_artifact
+
+        verify = functools.partial(verify_once, key=key)
+        self._runner, self._options = load_artifact(artifact, verify=verify, **load), options
+
+    def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
+        """Answer the `prompt` of each row, which is JSON, with a line of JSON: the answer, or why
+        there is none."""
+        prompts = [json.loads(prompt) for prompt in rows["prompt"]]
+        answers = self._runner.generate_many(prompts, keep_going=True, **self._options)
+        return {"answer": [json.dumps(answer.to_json()) for answer in answers]}
+
+
+def gpus_of(manifest: Manifest) -> float:
+    """Return the GPUs of an engine as Ray counts them: one for an artifact for GPUs, if there are
+    any."""
+    import torch
+
+    return float(manifest.backend == "cuda" and torch.cuda.is_available())
+
+
 def answer_lines(spec: BatchSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
     """Yield a line for each prompt, in order. When an engine dies, Ray Data starts another one and
     repeats its block of prompts, without a limit on attempts."""
@@ -130,9 +162,7 @@ def answer_lines(spec: BatchSpec, prompts: Sequence[Prompt]) -> Iterator[str]:
     import ray
     import ray.data
 
-    from eagle_aot.artifact import Manifest
     from eagle_aot.artifact.verified import forget
-    from eagle_aot.runtime_runner.serve.on_ray.actors import Predictor, gpus_of
 
     artifact, key = spec.artifact.resolve(), secrets.token_hex()
     manifest = Manifest.read(artifact)

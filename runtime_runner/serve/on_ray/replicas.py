@@ -8,6 +8,7 @@ text, and the answer continues where the first one broke off.
 
 import asyncio
 import contextvars
+import functools
 import logging
 import secrets
 import signal
@@ -25,13 +26,14 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from eagle_aot.artifact import Manifest
-from eagle_aot.artifact.verified import forget
+from eagle_aot.artifact.verified import forget, verify_once
 from eagle_aot.common.errors import EagleError
 from eagle_aot.runtime_runner.engine import Failed
+from eagle_aot.runtime_runner.load import load_artifact
 from eagle_aot.runtime_runner.serve.answer_stream import AnswerDelta, AnswerStream, StreamItem
 from eagle_aot.runtime_runner.serve.api.app import make_app
 from eagle_aot.runtime_runner.serve.metrics import Metrics
-from eagle_aot.runtime_runner.serve.on_ray.actors import gpus_of, open_artifact
+from eagle_aot.runtime_runner.serve.on_ray.batch import gpus_of
 from eagle_aot.runtime_runner.serve.service import (
     AnswerRequest,
     LocalService,
@@ -69,7 +71,8 @@ class Replica:
 
     def __init__(self, settings: ReplicaSettings) -> None:
         spec = settings.spec
-        runner = open_artifact(spec.artifact, settings.key, **spec.load_options)
+        verify = functools.partial(verify_once, key=settings.key)
+        runner = load_artifact(spec.artifact, verify=verify, **spec.load_options)
         runner.adaptive_schedule(trees=False)  # measures costs while no request runs
         runner.warm_up()
         self._service = LocalService(runner, spec)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
-from eagle_aot.runtime_runner.serve.on_ray import actors, batch
+from eagle_aot.runtime_runner.serve.on_ray import batch
 from support.refusals import refuses
 
 ANSWER = '{"prompt_tokens": 1, "text": "a"}\n'
@@ -126,9 +126,11 @@ def test_a_refused_prompt_does_not_stop_the_others(monkeypatch: pytest.MonkeyPat
             yield SimpleNamespace(to_json=lambda answer=answer: answer)
 
     runner = SimpleNamespace(generate_many=generate_many)
-    monkeypatch.setattr(actors, "open_artifact", lambda artifact, key, drafter: runner)
+    monkeypatch.setattr(
+        "eagle_aot.runtime_runner.load.load_artifact", lambda artifact, verify, drafter: runner
+    )
     rows = {"prompt": [json.dumps(prompt) for prompt in ("a", "", "c")]}
     options = {"drafter": "ngram"}, {"max_new_tokens": 4}
-    answers = actors.Predictor(Path("artifact"), "key", *options)(rows)["answer"]
+    answers = batch.Predictor(Path("artifact"), "key", *options)(rows)["answer"]
     objects = [json.loads(answer) for answer in answers]
     assert objects == [{"text": "a"}, {"error": "the prompt is empty"}, {"text": "c"}]
