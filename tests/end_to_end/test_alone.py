@@ -1,5 +1,4 @@
-"""A target exported alone: its text is transformers', prompt lookup drafts it, and nothing is left
-of a head."""
+"""A target exported without a head: its text is transformers', and prompt lookup drafts it."""
 
 import json
 from pathlib import Path
@@ -30,23 +29,30 @@ PROMPTS = [[5, 9, 300, 8], [7] * 40, [11, 12, 13] * 30, list(range(100, 180))]
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    """Of one layer, which is soon lowered."""
+    """A llama of one layer, which is lowered quickly."""
     changes: dict[str, Any] = {"vocab_size": 1024, "num_hidden_layers": 1, "eos_token_id": None}
     return random_pre_norm("llama", **changes)
 
 
 @pytest.fixture(scope="module")
 def alone_artifact(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Exported as a user would who has no head."""
+    """An export as a user without a head makes it."""
     directory = tmp_path_factory.mktemp("alone")
     add_tokenizer(save(model, directory / "target"))
     artifact = directory / "artifact"
-    asked = ["--target-model", "auto", "--target-dir", directory / "target", "--backend", "xnnpack"]
+    checkpoint = [
+        "--target-model",
+        "auto",
+        "--target-dir",
+        directory / "target",
+        "--backend",
+        "xnnpack",
+    ]
     options = ["--max-seq-len", "160", "--output-dir", artifact]
-    done = CliRunner().invoke(export.main, [str(word) for word in (*asked, *options)])
+    done = CliRunner().invoke(export.main, [str(word) for word in (*checkpoint, *options)])
     assert done.exit_code == 0, done.output
-    told = beside_stages(done.stderr)
-    assert told == "llama: no draft head, so ngram will draft; --draft-dir names a head\n"
+    line = beside_stages(done.stderr)
+    assert line == "llama: no draft head, so ngram will draft; --draft-dir names a head\n"
     assert done.stdout.startswith(f"{artifact}/: ") and "drafter ngram" in done.stdout
     assert "drafter 0.0 MB), all 1 of this artifact " in done.stdout
     return artifact
@@ -58,13 +64,14 @@ def runner(alone_artifact: Path) -> Runner:
 
 
 def continued(model: PreTrainedModel, prompt: list[int]) -> list[int]:
-    """By transformers, greedily."""
-    asked = torch.tensor([prompt])
-    found = model.generate(asked, max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)
+    """Return the greedy answer of transformers."""
+    found = model.generate(
+        torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None
+    )
     return found[0, len(prompt) :].tolist()
 
 
-def test_its_text_is_transformers_with_drafts_and_without(
+def test_text_is_that_of_transformers_with_drafts_and_without(
     model: PreTrainedModel, runner: Runner
 ) -> None:
     accepted = 0
@@ -78,10 +85,10 @@ def test_its_text_is_transformers_with_drafts_and_without(
     assert accepted > 0, "some draft is right"
 
 
-def test_its_prompts_are_as_likely_as_transformers_says(
+def test_log_probabilities_of_prompts_are_those_of_transformers(
     model: PreTrainedModel, runner: Runner
 ) -> None:
-    """In windows of any size, the likeliest too; and the answer is that of who does not ask."""
+    """In windows of any size, the likeliest too; scoring does not change the answer."""
     for prompt in PROMPTS:
         with torch.no_grad():
             logits = model(torch.tensor([prompt])).logits[0, :-1].double()
@@ -100,7 +107,7 @@ def test_its_prompts_are_as_likely_as_transformers_says(
             )
 
 
-def test_its_manifest_speaks_of_a_target_alone(alone_artifact: Path) -> None:
+def test_the_manifest_describes_a_target_alone(alone_artifact: Path) -> None:
     manifest = Manifest.read(alone_artifact)
     assert (manifest.drafter, manifest.options["drafter"]) == (NGRAM, NGRAM)
     assert tuple(manifest.methods) == tuple(manifest.shapes) == TARGET_METHODS
@@ -112,12 +119,12 @@ def test_its_manifest_speaks_of_a_target_alone(alone_artifact: Path) -> None:
     assert shown.exit_code == 0 and NGRAM in shown.output
 
 
-def test_a_head_cannot_be_asked_for(alone_artifact: Path) -> None:
-    asked = [str(alone_artifact), "--prompt", "a", "--drafter", "eagle3"]
-    refuses(CliRunner().invoke(cli.main, asked), "has no draft_decode: leave it out")
+def test_a_head_that_is_not_there_is_refused(alone_artifact: Path) -> None:
+    arguments = [str(alone_artifact), "--prompt", "a", "--drafter", "eagle3"]
+    refuses(CliRunner().invoke(cli.main, arguments), "has no draft_decode: leave it out")
 
 
-def test_its_self_test_compares_outputs_and_judges_no_head(alone_artifact: Path) -> None:
+def test_eagle_check_compares_outputs_and_judges_no_head(alone_artifact: Path) -> None:
     done = CliRunner().invoke(check.main, [str(alone_artifact), "--self-test", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -125,7 +132,7 @@ def test_its_self_test_compares_outputs_and_judges_no_head(alone_artifact: Path)
     assert found["message"].startswith(f"{found['stats']['tau']:.2f} tokens per round")
 
 
-def test_its_rounds_are_timed(alone_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eagle_bench_times_rounds(alone_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "read_bandwidth", lambda clock, device: 1e10)
     quick = ["--repeats", "1", "--chain-lens", "1,3", "--contexts", "20", "--rows", "1,4"]
     done = CliRunner().invoke(bench.main, [str(alone_artifact), *quick, "--json"])

@@ -34,7 +34,7 @@ def objects(done: Result) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("speculate", [True, False])
-def test_an_answer_is_that_to_all_messages_at_once(tiny: Runner, speculate: bool) -> None:
+def test_answers_in_a_chat_are_those_to_all_its_messages(tiny: Runner, speculate: bool) -> None:
     """For every turn, also after the context was full and the oldest turns were forgotten."""
     conversation, prompts, answers = Conversation(tiny, SYSTEM), [], []
     for turn in TURNS:

@@ -34,9 +34,9 @@ ARTIFACTS = {"qwen3_runner": "qwen3_artifact", "batch_runner": "batch_artifact"}
 def test_the_program_computes_what_eager_code_computes(
     fixture: str, request: pytest.FixtureRequest
 ) -> None:
-    """Of the same codes, until two orders of sums round one input to either side of a half.
+    """With the same codes, until two orders of sums round one input to either side of a half.
 
-    From there on a row differs as much as rounding moves it at all.
+    From there on a row differs as much as rounding changes it.
     """
     runner: Runner = request.getfixturevalue(fixture)
     target_dir, head_dir = request.getfixturevalue(PAIRS[fixture])
@@ -57,18 +57,18 @@ def test_the_program_computes_what_eager_code_computes(
 
 
 @pytest.mark.parametrize("fixture", KINDS)
-def test_the_manifest_says_so(fixture: str, request: pytest.FixtureRequest) -> None:
+def test_the_manifest_names_the_weights(fixture: str, request: pytest.FixtureRequest) -> None:
     directory: Path = request.getfixturevalue(ARTIFACTS[fixture])
     manifest, kind = Manifest.read(directory), KINDS[fixture]
     linears: Mapping[str, Any] = manifest.decisions["linears"]
     assert manifest.options["cpu_weights"] == kind
-    held = "int8-rows" if kind == "int8" else "int4-g32-symmetric"
-    assert linears["target.layers.*.mlp.up_proj"] == {held: 3}
+    stored = "int8-rows" if kind == "int8" else "int4-g32-symmetric"
+    assert linears["target.layers.*.mlp.up_proj"] == {stored: 3}
     assert linears["target.lm_head"] == {"int8-rows": 1}
     lines = list(report(check_integrity(directory)))
     assert any(f"cpu_weights {kind}," in line for line in lines)
 
 
-def test_a_program_is_smaller(random_artifact: Path, batch_artifact: Path) -> None:
+def test_int4_weights_make_a_program_smaller(random_artifact: Path, batch_artifact: Path) -> None:
     sizes = [(path / PROGRAM).stat().st_size for path in (random_artifact, batch_artifact)]
     assert sizes[1] < 0.7 * sizes[0]

@@ -35,14 +35,14 @@ def launched(cuda_artifact: Path) -> Runner:
 
 
 @pytest.mark.parametrize("context", [0, 17, 511, 4096])
-def test_a_row_does_not_feel_its_neighbours(recorded: Runner, context: int) -> None:
+def test_a_row_does_not_depend_on_its_neighbours(recorded: Runner, context: int) -> None:
     found = list(RowCheck(recorded, context).all())
     assert {"among 64", "as nodes of a tree", "after a moved path"} <= {o.situation for o in found}
     assert [one for one in found if one.different] == []
 
 
 def test_chunks_of_any_length_give_the_same_bits(recorded: Runner) -> None:
-    """Features of all rows, and the logits of the last."""
+    """Compares the features of all rows and the logits of the last one."""
     longest, run = recorded.constants.max_prefill_chunk, recorded.executor.run
     prompt = torch.randint(recorded.constants.vocab_size, (1, 2 * longest), device="cuda")
     first, found = torch.zeros(1, dtype=torch.int64, device="cuda"), []
@@ -80,8 +80,8 @@ def test_choosing_the_shape_changes_no_token(fixture: str, request: pytest.Fixtu
         assert runner.generate(prompt, 40, tree="auto").token_ids == plain.token_ids, len(prompt)
 
 
-def test_nor_does_prompt_lookup_recorded(cuda_artifact: Path) -> None:
-    """Its drafts are those of the same text on the host, and accepted where a text copies."""
+def test_recorded_prompt_lookup_changes_no_token(cuda_artifact: Path) -> None:
+    """Its drafts are those of the same text on the host, and some are accepted."""
     runner, accepted = load_artifact(cuda_artifact, drafter="ngram"), 0
     on_host = NgramDrafter(runner.constants, "cpu")
     for prompt in [[7, 8, 9] * 30, *mixed_prompts(runner)[::4]]:
@@ -144,20 +144,20 @@ def test_no_log_probability_depends_on_how_a_text_is_decoded(
     fixture: str, how: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     runner: Runner = request.getfixturevalue(fixture)
-    asked = how | {"max_new_tokens": 20, "logprobs": 20}
+    options = how | {"max_new_tokens": 20, "logprobs": 20}
     for prompt in mixed_prompts(runner)[2::20]:
-        plain = runner.generate(prompt, speculate=False, **asked)
+        plain = runner.generate(prompt, speculate=False, **options)
         assert plain.logprobs is not None and len(plain.logprobs) == len(plain.token_ids)
         for shape in ({"chain_len": 1}, {"chain_len": 7}, {"tree": (6, 8, 32)}):
-            found = runner.generate(prompt, **asked, **shape)
+            found = runner.generate(prompt, **options, **shape)
             assert found.logprobs == plain.logprobs, (len(prompt), shape)
 
 
 @pytest.mark.parametrize("fixture", ["recorded", "launched"])
-def test_nor_do_a_prompts_depend_on_how_it_is_scored(
+def test_no_log_probability_of_a_prompt_depends_on_how_it_is_scored(
     fixture: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the answer is that of who does not ask."""
+    """Scoring does not change the answer."""
     runner: Runner = request.getfixturevalue(fixture)
     for prompt in mixed_prompts(runner)[2::20]:
         plain, found = runner.generate(prompt, 20), []

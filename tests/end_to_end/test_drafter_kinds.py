@@ -26,7 +26,7 @@ DRAFTS: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Kind:
-    """A drafter, its golden case, and drafts of which some are accepted."""
+    """A drafter, its golden case, and shapes with which some drafts are accepted."""
 
     name: str
     runner: Runner
@@ -120,7 +120,7 @@ def test_a_text_continues_from_cached_rows(kind: Kind) -> None:
         ("dflash_runner", "ngram", True),
     ],
 )
-def test_rows_of_a_plain_text_are_reused_only_if_the_drafter_needs_not_observe_them(
+def test_rows_of_a_plain_text_are_reused_if_the_drafter_does_not_observe_them(
     kind: Kind, drafter: str, reuses: bool
 ) -> None:
     """As many drafts are accepted either way: the head runs again what it has not observed."""

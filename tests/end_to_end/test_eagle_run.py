@@ -78,7 +78,7 @@ def test_json_has_exactly_the_documented_fields(tiny_artifact: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "name"), [("--chain-len", "chain length"), ("--tree", "tree")])
-def test_auto_says_what_it_chose(tiny_artifact: Path, option: str, name: str) -> None:
+def test_auto_reports_what_it_chose(tiny_artifact: Path, option: str, name: str) -> None:
     plain = run(tiny_artifact, "--prompt", QUESTION, "--no-speculation", "--json")
     auto = run(tiny_artifact, "--prompt", QUESTION, option, "auto", "--json")
     result = json.loads(auto.stdout)
@@ -200,7 +200,7 @@ def test_wrong_arguments_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("together", [[], ["--batch-size", "1"]])
-def test_one_of_several_prompts_that_is_refused_is_named_and_the_others_answered(
+def test_a_refused_prompt_is_named_and_the_others_answered(
     random_artifact: Path, tmp_path: Path, together: list[str]
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"

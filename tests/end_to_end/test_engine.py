@@ -1,4 +1,4 @@
-"""Many texts at once through a real `.pte`: each has the tokens that it has alone."""
+"""Many requests at once through a real `.pte`: each has the tokens that it has alone."""
 
 import json
 import random
@@ -23,7 +23,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 def requests_of(runner: Runner, count: int) -> list[Request]:
-    """Of any length, chain length, and one stop id now and then."""
+    """Return requests of any length and shape, some with stop ids."""
     rng = random.Random(3)
     prompts = rng.sample(mixed_prompts(runner), count)
     vocabulary = range(runner.constants.vocab_size)
@@ -52,24 +52,24 @@ def alone(runner: Runner, request: Request) -> list[int]:
     return result.token_ids
 
 
-def test_texts_beside_one_another_are_those_alone(batch_runner: Runner) -> None:
-    """Whoever comes when, and whoever is cancelled."""
-    batch_runner.adaptive_schedule(True)  # measured while nobody runs
+def test_texts_in_a_batch_are_those_alone(batch_runner: Runner) -> None:
+    """Whenever requests come, and whichever are cancelled."""
+    batch_runner.adaptive_schedule(True)  # measured while no request runs
     engine, rng = batch_runner.engine, random.Random(4)
     requests = requests_of(batch_runner, 40)
     expected = [alone(batch_runner, request) for request in requests]
     numbers: list[int] = []
     outputs: dict[int, list[int]] = {}
-    asked, cancelled = set[int](), set[int]()
+    to_cancel, cancelled = set[int](), set[int]()
     engine.after_step = check_invariants
     try:
         while len(numbers) < len(requests) or engine.busy:
             if len(numbers) < len(requests) and rng.random() < 0.4:
                 numbers.append(engine.add(requests[len(numbers)]))
                 outputs[numbers[-1]] = []
-            if len(numbers) % 8 == 5 and numbers[-1] not in asked:
+            if len(numbers) % 8 == 5 and numbers[-1] not in to_cancel:
                 engine.cancel(numbers[-1])
-                asked.add(numbers[-1])
+                to_cancel.add(numbers[-1])
             for event in engine.step():
                 assert isinstance(event, Tokens | Finished)
                 if isinstance(event, Tokens):
@@ -80,14 +80,14 @@ def test_texts_beside_one_another_are_those_alone(batch_runner: Runner) -> None:
                 check_serial(engine)
     finally:
         engine.after_step = lambda engine: None
-    assert cancelled and cancelled <= asked
+    assert cancelled and cancelled <= to_cancel
     for number, text in zip(numbers, expected, strict=True):
         if number in cancelled:
             text = text[: len(outputs[number])]
         assert outputs[number] == text
 
 
-def test_prompts_side_by_side_are_answered_in_their_order(
+def test_prompts_in_a_batch_are_answered_in_their_order(
     batch_runner: Runner, batch_artifact: Path, tmp_path: Path
 ) -> None:
     prompts = mixed_prompts(batch_runner)[3:11]
@@ -107,7 +107,7 @@ def test_prompts_side_by_side_are_answered_in_their_order(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_measuring_what_drafts_cost_leaves_nobody_running(batch_runner: Runner) -> None:
+def test_measuring_the_cost_of_drafts_leaves_no_request_running(batch_runner: Runner) -> None:
     for trees in (False, True):
         assert batch_runner.adaptive_schedule(trees).chooser.costs.measured
     check_invariants(batch_runner.engine)
@@ -128,7 +128,7 @@ def test_an_interrupted_step_leaves_an_engine_that_works(
     assert batch_runner.generate(prompt, NEW_TOKENS).token_ids == expected
 
 
-def test_what_there_are_no_caches_for(batch_runner: Runner, batch_artifact: Path) -> None:
+def test_a_batch_without_caches_is_refused(batch_runner: Runner, batch_artifact: Path) -> None:
     with pytest.raises(SettingError, match="has caches for 4 sequences"):
         list(batch_runner.generate_many([[1]], 5))
     refused = run(batch_artifact, "--prompt", "x", "--batch-size", "2")

@@ -27,7 +27,7 @@ from support.runner.shuffled_shapes import ShuffledChooser
 PARALLEL: list[dict[str, Any]] = [{"chain_len": 1}, {"chain_len": 7}, {"tree": (5, 4, 16)}]
 
 FEW = 40
-"""Prompts, of which each takes some of the ways to be decoded in turn."""
+"""Prompts; each is decoded in some of the ways, in turn."""
 
 
 @pytest.mark.parametrize("fixture", ["tiny", "random_runner"])
@@ -43,10 +43,10 @@ def test_a_head_never_changes_the_tokens(fixture: str, request: pytest.FixtureRe
 
 
 @pytest.mark.parametrize(("fixture", "ahead"), [("tiny", True), ("random_runner", False)])
-def test_nor_does_any_order_of_shapes(
+def test_no_order_of_shapes_changes_the_tokens(
     fixture: str, ahead: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor that what comes next is thought over while a round is under way."""
+    """Whether or not the next round is planned while one is in flight."""
     monkeypatch.setattr(Engine, "waits", ahead)
     runner: Runner = request.getfixturevalue(fixture)
     schedule = runner.adaptive_schedule(True)
@@ -61,8 +61,8 @@ def test_nor_does_any_order_of_shapes(
     assert set(Stats.total(chosen).rounds_by_shape) == every
 
 
-def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
-    """Behind plain rounds that the head caught up on, it drafts what it drafts without them."""
+def test_catching_up_changes_no_draft(tiny: Runner) -> None:
+    """After plain rounds that the head caught up on, it drafts what it drafts without them."""
     prompt = tiny.tokenizer.encode(next(stories(6, "test")).question, raw=False)
     schedule, fixed = tiny.adaptive_schedule(False), tiny.round(1)
     proposed = []
@@ -82,8 +82,8 @@ def test_catching_up_leaves_the_drafts_as_they_are(tiny: Runner) -> None:
     assert proposed[0] == proposed[1]
 
 
-def test_nor_does_a_head_in_int4(int4_head: Runner, tiny: Runner) -> None:
-    """Whose drafts are accepted about as often, and whose target is the same."""
+def test_a_head_in_int4_never_changes_the_tokens(int4_head: Runner, tiny: Runner) -> None:
+    """Its drafts are accepted about as often, and its target is the same."""
     for prompt in mixed_prompts(int4_head)[:BOUNDARIES]:
         plain = int4_head.generate(prompt, 20, speculate=False)
         assert plain.token_ids == tiny.generate(prompt, 20, speculate=False).token_ids
@@ -95,9 +95,8 @@ def test_nor_does_a_head_in_int4(int4_head: Runner, tiny: Runner) -> None:
         assert result.stats.tau is not None and result.stats.tau > 3.5
 
 
-def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -> None:
-    """Full and sliding layers, scaled frequencies, an output table that is no embedding; and a head
-    that drafts in parallel."""
+def test_a_parallel_head_of_a_qwen3_never_changes_the_tokens(qwen3_runner: Runner) -> None:
+    """The target has full and sliding layers, scaled frequencies, and its own output table."""
     for prompt in mixed_prompts(qwen3_runner)[:30]:  # lengths around every boundary come first
         plain = qwen3_runner.generate(prompt, 20, speculate=False)
         for drafts in PARALLEL:
@@ -117,7 +116,7 @@ def test_nor_does_it_with_a_target_that_its_config_names(qwen3_runner: Runner) -
 def test_forced_acceptance_never_changes_the_tokens(
     random_runner: Runner, right: Callable[[Tensor], Tensor], name: str
 ) -> None:
-    """Of all lengths around boundaries, and of two each elsewhere."""
+    """With all chain lengths around boundaries of prompts, and with two elsewhere."""
     runner, new_tokens, lengths = random_runner, 18, itertools.cycle(CHAIN_LENS)
     for i, prompt in enumerate(mixed_prompts(runner, FEW)):
         plain = runner.generate(prompt, new_tokens, speculate=False).token_ids

@@ -18,12 +18,12 @@ LENGTHS: list[ChainLen] = [1, 4, 7, "auto"]
 
 @pytest.fixture(scope="module")
 def lookup(tiny_artifact: Path) -> Runner:
-    """The shipped pair, its head left alone."""
+    """The shipped pair without its head."""
     return load_artifact(tiny_artifact, drafter="ngram")
 
 
-def asked_again(runner: Runner) -> list[list[int]]:
-    """Problems that are solved in front of themselves."""
+def repeated_questions(runner: Runner) -> list[list[int]]:
+    """Return problems after themselves and their answers."""
     prompts = []
     for story in itertools.islice(stories(2, "test"), 4):
         question = runner.tokenizer.encode(story.question)
@@ -33,14 +33,14 @@ def asked_again(runner: Runner) -> list[list[int]]:
 
 
 def cycles(runner: Runner) -> list[list[int]]:
-    """Random tokens over and over."""
+    """Return random tokens that repeat."""
     rng = random.Random(3)
     units = [[rng.randrange(runner.constants.vocab_size) for _ in range(n)] for n in (1, 3, 8, 20)]
     return [unit * (60 // len(unit)) for unit in units]
 
 
 def test_copying_is_drafted_and_changes_no_token(lookup: Runner) -> None:
-    prompts = [*asked_again(lookup), *cycles(lookup)]
+    prompts = [*repeated_questions(lookup), *cycles(lookup)]
     plain = [lookup.generate(prompt, 48, speculate=False) for prompt in prompts]
     for chain_len in LENGTHS:
         found = []
@@ -55,13 +55,13 @@ def test_copying_is_drafted_and_changes_no_token(lookup: Runner) -> None:
             assert stats.tau is not None and stats.tau > 1.8, "most of a copy is drafted"
 
 
-def test_nor_does_any_order_of_chain_lengths(
+def test_no_order_of_chain_lengths_changes_a_token(
     lookup: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = lookup.adaptive_schedule(False)
     monkeypatch.setattr(schedule, "chooser", ShuffledChooser(schedule.chooser.costs))
     lengths = set()
-    for prompt in [*asked_again(lookup), *mixed_prompts(lookup, 40)[1::4]]:
+    for prompt in [*repeated_questions(lookup), *mixed_prompts(lookup, 40)[1::4]]:
         plain = lookup.generate(prompt, 40, speculate=False)
         result = lookup.generate(prompt, 40, "auto")
         assert result.token_ids == plain.token_ids, len(prompt)

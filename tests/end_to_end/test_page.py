@@ -68,7 +68,7 @@ def set_screen(page: "Page", device: str) -> None:
 
 
 @pytest.mark.parametrize("device", SCREENS)
-def test_it_fits_a_screen(page: "Page", device: str) -> None:
+def test_the_page_fits_a_screen(page: "Page", device: str) -> None:
     """All of the form without scrolling, and nothing out of sight at the side."""
     set_screen(page, device)
     page.fill("#text", QUESTION)
@@ -98,7 +98,7 @@ def test_a_question_is_answered_without_a_mouse(page: "Page", server: Server) ->
     assert page.inner_text("#round").startswith("round 1: 4 drafted, ")
 
 
-def test_the_other_way_gives_the_same_text(page: "Page") -> None:
+def test_an_answer_without_drafts_is_the_same_text(page: "Page") -> None:
     page.fill("#text", QUESTION)
     page.fill("#temperature", "0.8")
     page.click("#send")
@@ -109,7 +109,7 @@ def test_the_other_way_gives_the_same_text(page: "Page") -> None:
     assert "plainly" in second.inner_text() and second.inner_text().endswith("the same text")
 
 
-def test_earlier_turns_are_part_of_it_until_a_new_chat(page: "Page") -> None:
+def test_a_new_chat_clears_the_turns(page: "Page") -> None:
     for count in (1, 2):
         page.fill("#text", QUESTION)
         page.click("#send")
@@ -151,7 +151,7 @@ def test_what_the_server_refuses_is_shown(page: "Page") -> None:
 
 
 def file(content: bytes, name: str = "a.png", kind: str = "image/png") -> Any:
-    """As a browser is handed one."""
+    """Return a file as a browser gets it."""
     return {"name": name, "mimeType": kind, "buffer": content}
 
 
@@ -192,7 +192,7 @@ GIVE = """([content, how]) => {
 }"""
 
 
-def test_what_is_no_picture_or_not_read_is_one_line(page: "Page") -> None:
+def test_files_that_are_no_pictures_are_refused_in_one_line(page: "Page") -> None:
     page.set_input_files("#files", [file(b"words", "a.txt", "text/plain")])
     failed = page.locator("article.failed")
     failed.wait_for()

@@ -38,7 +38,7 @@ def run(*arguments: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Of as many rows as pictures here have, and of fewer; longer than a window all."""
+    """Files of pictures: one has the most rows, one fewer; both are longer than a window."""
     directory = tmp_path_factory.mktemp("pictures")
     found = []
     for i, (size, kind) in enumerate([((100, 80), "PNG"), ((60, 150), "WEBP")]):
@@ -51,7 +51,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_a_picture_is_answered_as_transformers_does(
     picture_runner: Runner, picture_pair: tuple[Path, Path], files: list[Path]
 ) -> None:
-    """One, which is all of the text that `prefill` runs, and two, which lie in two chunks."""
+    """One picture, which is all that `prefill` runs, and two, which lie in two chunks."""
     for prompt, images in ((TEXT, files[:1]), (TEXT, files[1:]), (TWO, files)):
         read = picture_runner.reader.read(prompt, images=images)
         wanted = transformers_text(picture_pair[0], read, COUNT)
@@ -84,7 +84,7 @@ def test_drafts_chunks_and_neighbours_change_no_token(
     assert [getattr(one, "token_ids", one) for one in together] == alone * 2
 
 
-def test_rows_are_kept_where_the_picture_is_the_same_and_not_where_it_is_another(
+def test_rows_of_a_picture_are_reused_for_the_same_picture_alone(
     picture_runner: Runner, files: list[Path]
 ) -> None:
     runner = picture_runner
@@ -133,10 +133,10 @@ def test_rows_of_another_encoder_stand_for_a_picture(
         runner.generate(TEXT, images=[torch.zeros(97, 64)])
 
 
-def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
+def test_a_head_observes_the_rows_of_a_picture_one_slot_early(
     picture_runner: Runner, picture_pair: tuple[Path, Path], files: list[Path]
 ) -> None:
-    """As this artifact was exported to: against the modules themselves, in one chunk."""
+    """Compares the program with the modules, in one chunk."""
     runner, read = picture_runner, picture_runner.reader.read(TEXT, images=files[:1])
     where = torch.zeros(1, dtype=torch.int64)
     run = Prefill(runner.target, runner.drafter, read.tokens, where, images=read.images)
@@ -165,7 +165,7 @@ def test_a_head_is_shown_the_rows_of_a_picture_one_slot_early(
             assert (relative_error(found, wanted[:, -1:]) < 5e-3) == near
 
 
-def test_where_pictures_stand(picture_runner: Runner, files: list[Path]) -> None:
+def test_pictures_stand_where_a_prompt_has_them(picture_runner: Runner, files: list[Path]) -> None:
     reader = picture_runner.reader
     read = reader.read(TWO, images=files)
     for start, end in read.spans:
@@ -233,7 +233,7 @@ def test_commands_take_pictures(
     refuses(run(picture_artifact, *options, prompts), "not an image in PNG, JPEG, WEBP")
 
 
-def test_an_artifact_of_text_refuses_them_in_one_line(
+def test_an_artifact_of_text_refuses_pictures_in_one_line(
     batch_artifact: Path, files: list[Path]
 ) -> None:
     refused = run(batch_artifact, "--prompt", TEXT, "--image", files[0])
@@ -242,5 +242,5 @@ def test_an_artifact_of_text_refuses_them_in_one_line(
 
 
 def data_url(file: Path) -> str:
-    """With a file's content."""
+    """Return an address that contains a file."""
     return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"

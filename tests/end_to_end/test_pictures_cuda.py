@@ -38,7 +38,7 @@ def runner(picture_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFac
     return load_artifact(directory)
 
 
-def test_the_tower_is_the_one_of_its_modules(
+def test_the_tower_computes_what_its_modules_compute(
     runner: Runner, picture_pair: tuple[Path, Path]
 ) -> None:
     checkpoints = resolve_checkpoints(
@@ -59,7 +59,7 @@ def test_the_tower_is_the_one_of_its_modules(
         assert relative_error(rows, wanted[0, : picture.count]) < 5e-2
 
 
-def test_its_text_is_what_transformers_would_say(
+def test_text_is_as_likely_for_transformers(
     runner: Runner, picture_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """In bfloat16 a token may be another one that is as good; after other pictures it is not."""

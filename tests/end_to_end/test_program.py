@@ -32,14 +32,14 @@ def ids(tokens: list[int]) -> Tensor:
 
 
 def verify(runner: Runner, tokens: list[int], start: int) -> tuple[Tensor, Tensor]:
-    """Logits and features of a chain."""
+    """Return the logits and features of a chain."""
     step = chain_rows(ids(tokens), torch.tensor([start]), FIRST, runner.constants.tail)
     logits, features = runner.target.verify(step, no_moves(1, runner.constants.tail, "cpu"))
     return logits.clone(), features.clone()
 
 
 def prefilled(runner: Runner, tokens: list[int], lengths: Sequence[int]) -> Tensor:
-    """Run a prompt through `prefill` in chunks of these lengths; returns all features [1, T, H]."""
+    """Run a prompt through `prefill` in chunks of these lengths; return all features [1, T, H]."""
     found, start = [], 0
     for length in lengths:
         part, places = ids(tokens[start : start + length]), torch.arange(start, start + length)
@@ -64,7 +64,7 @@ def test_a_row_does_not_depend_on_its_neighbours(
 
 
 def test_a_row_does_not_depend_on_other_sequences(batch_runner: Runner) -> None:
-    """Of four in one artifact, each at its own length."""
+    """Of the four of an artifact, each at its own length."""
     for context in (0, 17, 100):
         found = list(RowCheck(batch_runner, context).all())
         named = {one.situation for one in found}
@@ -72,8 +72,8 @@ def test_a_row_does_not_depend_on_other_sequences(batch_runner: Runner) -> None:
         assert [one for one in found if one.different] == []
 
 
-def test_what_a_text_leaves_behind_is_never_seen(batch_runner: Runner) -> None:
-    """Every cache, after a longer text: the same bits as before."""
+def test_rows_of_earlier_texts_are_never_seen(batch_runner: Runner) -> None:
+    """Each sequence has the same bits after a longer text."""
     fresh = RowCheck(batch_runner, 20, seed=1)
     for sequence in range(batch_runner.constants.max_batch_size):
         fresh._fill(sequence, 0)
@@ -96,7 +96,7 @@ def test_chunks_of_any_length_give_the_same_bits(
 
 
 def test_the_program_computes_what_eager_code_computes(tiny: Runner) -> None:
-    """Behind a text that leaves the sliding window, by each method, after another text."""
+    """After a text that leaves the sliding window, by each method, after another text."""
     spec = TARGETS["gemma4-tiny"]
     assert spec.draft_dir is not None
     target = load_target("gemma4-tiny", 256)
@@ -117,7 +117,7 @@ def test_the_program_computes_what_eager_code_computes(tiny: Runner) -> None:
 
 
 def agree(expected: tuple[Tensor, ...], found: tuple[Tensor, ...]) -> None:
-    """Logits and features, as far as two orders of sums may differ."""
+    """Check logits and features, which differ as much as two orders of sums."""
     for one, other in zip(expected, found, strict=True):
         assert (one - other).norm() < 2e-3 * one.norm()
 

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", autouse=True)
 def read_once() -> Iterator[None]:
-    """The file's fields, which whoever opens it takes seconds to read."""
+    """Read the file's fields once: each opening takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
         yield
@@ -59,7 +59,7 @@ def tokenizer(directory: Path) -> Tokenizer:
     return convert_tokenizer(tokenizer_directory(directory))
 
 
-def test_its_config_is_the_published_geometry(directory: Path) -> None:
+def test_config_is_the_published_geometry(directory: Path) -> None:
     checkpoint = Checkpoint(directory)
     found = read_config(checkpoint.config)
     assert found.rms_norm_eps == pytest.approx(SMOLLM2_135M.rms_norm_eps)  # float32 in the file
@@ -68,7 +68,7 @@ def test_its_config_is_the_published_geometry(directory: Path) -> None:
     assert read_eos_ids(directory) == (2,)
 
 
-def test_its_linears_are_int4_and_its_table_is_dense(directory: Path) -> None:
+def test_linears_are_int4_and_the_table_is_dense(directory: Path) -> None:
     found = describe_target(directory)
     assert found["linears"] == {"int4": 210, "int8": 0, "dense": 0}
     assert [(g["count"], g["what"], g["stored"], g["held"]) for g in found["formats"]] == [
@@ -78,7 +78,7 @@ def test_its_linears_are_int4_and_its_table_is_dense(directory: Path) -> None:
     assert (found["tokenizer"], found["chat_template"]) == ("loads", True)
 
 
-def test_its_tokenizer_writes_the_same_ids(directory: Path, tokenizer: Tokenizer) -> None:
+def test_tokenizer_gives_the_ids_of_transformers(directory: Path, tokenizer: Tokenizer) -> None:
     theirs: Any = AutoTokenizer.from_pretrained(directory, gguf_file=MODEL)
     assert not tokenizer.adds_bos
     for prompt in PROMPTS:
@@ -89,7 +89,7 @@ def test_its_tokenizer_writes_the_same_ids(directory: Path, tokenizer: Tokenizer
         assert tokenizer.decode(theirs(prompt).input_ids) == prompt
 
 
-def test_its_first_ids_are_those_of_transformers(directory: Path, tokenizer: Tokenizer) -> None:
+def test_first_tokens_are_those_of_transformers(directory: Path, tokenizer: Tokenizer) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(
         directory, gguf_file=MODEL, dtype=torch.float32
     ).eval()
@@ -107,7 +107,7 @@ def test_its_first_ids_are_those_of_transformers(directory: Path, tokenizer: Tok
 
 @torch.inference_mode()
 def greedy(target: Any, ids: list[int], count: int) -> list[int]:
-    """The ids that a target continues a prompt with."""
+    """Return the ids that a target continues a prompt with."""
     target.reset_cache()
     found: list[int] = []
     rows, start = ids, 0

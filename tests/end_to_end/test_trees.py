@@ -32,7 +32,7 @@ def test_a_tree_never_changes_the_tokens(
             assert result.finish_reason == plain.finish_reason
 
 
-def test_the_command_says_what_the_tree_was_worth(tiny: Runner) -> None:
+def test_eagle_run_reports_the_acceptance_of_a_tree(tiny: Runner) -> None:
     question = "Ada has 27 marbles. Marco has 6 times as many. How many do they have together?"
     command = [str(tiny.directory), "--prompt", question, "--tree", "6,8,32", "--json"]
     found = CliRunner().invoke(main, command)

@@ -11,7 +11,7 @@ from support.runner.toy import TAIL, tree_of
 
 
 def accepted(drafts: list[int], choices: list[int], parents: list[int] | None = None) -> Accepted:
-    """Of one sequence whose bonus stands at position 5."""
+    """Return what one sequence accepts, whose bonus is at position 5."""
     chain = Draft(torch.tensor([drafts], dtype=torch.int64))
     draft = chain if parents is None else tree_of([drafts], [parents])
     bonus, first = torch.tensor([[99]]), torch.tensor([5])
@@ -59,11 +59,11 @@ def test_tree_accepts_the_path_of_the_targets_choices(data: st.DataObject) -> No
     )
     path = [0]
     while True:
-        behind = [i + 1 for i, (t, p) in enumerate(zip(tokens, parents, strict=True))
+        children = [i + 1 for i, (t, p) in enumerate(zip(tokens, parents, strict=True))
                   if p == path[-1] and t == choices[path[-1]]]  # fmt: skip
-        if not behind:
+        if not children:
             break
-        path.append(behind[0])
+        path.append(children[0])
     found = accepted(tokens, choices, parents)
     count = int(found.count)
     assert found.rows[0, : count + 1].tolist() == path

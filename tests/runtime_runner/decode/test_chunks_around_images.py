@@ -11,7 +11,7 @@ LEAST, ROWS = 65, 64
 
 @st.composite
 def prompts(draw: st.DrawFn, most: int) -> tuple[int, list[tuple[int, int]]]:
-    """A length, and pictures of up to `most` rows with text between them and behind the last."""
+    """A length, and pictures of up to `most` rows with text between them and after the last."""
     at, spans = 0, []
     for _ in range(draw(st.integers(1, 4))):
         first = at + draw(st.integers(1, 150))
@@ -31,11 +31,11 @@ def test_chunks_run_every_row_and_cut_no_image(data: st.DataObject, sizes: tuple
         assert chunk.start <= at < chunk.stop
         if chunk.few_rows:
             assert chunk.start == at and len(chunk) <= ROWS
-            assert all(behind <= chunk.start for _, behind in spans)
+            assert all(end <= chunk.start for _, end in spans)
         else:
             assert LEAST <= len(chunk) + chunk.padding <= max(sizes[1], LEAST)
             assert chunk.padding == max(0, LEAST - chunk.stop)
-            assert not any(first < chunk.stop < behind for first, behind in spans)
+            assert not any(first < chunk.stop < end for first, end in spans)
         at = chunk.stop
     assert at == length and not chunks[-1].padding
 

@@ -27,7 +27,7 @@ def chain(rows: int = 5, first: int = 30, sequence: int = 0) -> StepRows:
 
 
 def tree(first: int = 30) -> StepRows:
-    """Two branches, of which the first goes on."""
+    """Return a step of two branches; the first is longer."""
     draft = tree_of([[1, 2, 3, 4]], [[0, 0, 1, 3]])
     zero = torch.tensor([[0]])
     return tree_rows(zero, torch.tensor([first]), torch.tensor([0]), draft, TAIL)

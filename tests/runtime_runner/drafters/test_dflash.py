@@ -88,7 +88,7 @@ def block_after(executor: EagerExecutor, length: int) -> Tensor:
     return drafter._block(bonus, torch.tensor([length]), first, BLOCK - 1)
 
 
-def test_it_catches_up_a_block_at_a_time(executor: EagerExecutor) -> None:
+def test_the_head_catches_up_a_block_at_a_time(executor: EagerExecutor) -> None:
     start, count = len(PROMPT), 24
     first, seen = torch.zeros(1, dtype=torch.int64), FeatureDrafter(executor)
     prefilled(executor, seen, TEXT[: start + count])

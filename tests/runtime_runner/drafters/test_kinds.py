@@ -1,4 +1,4 @@
-"""Which drafter an artifact asks for."""
+"""Which drafter is made for an artifact."""
 
 from pathlib import Path
 
@@ -15,23 +15,23 @@ from support.files.artifact import write_artifact
 KNOWN = "eagle3, p-eagle, gemma4-assistant, dflash, ngram"
 
 
-def test_the_manifest_says_which(tmp_path: Path) -> None:
+def test_the_drafter_is_that_of_the_manifest(tmp_path: Path) -> None:
     write_artifact(tmp_path)
     assert drafter_factory(Manifest.read(tmp_path), tmp_path) is KINDS["eagle3"]
 
 
-def test_one_that_is_not_known_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+def test_an_unknown_drafter_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="telepathy")
     with pytest.raises(ArtifactError, match=f"'telepathy' is not known .* has {KNOWN}: run"):
         load_artifact(tmp_path)
 
 
-def test_another_may_be_asked_for(tmp_path: Path) -> None:
+def test_another_drafter_can_be_requested(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="telepathy")
     assert drafter_factory(Manifest.read(tmp_path), tmp_path, "ngram") is KINDS["ngram"]
 
 
-def test_unless_the_artifact_lacks_what_it_needs(tmp_path: Path) -> None:
+def test_a_drafter_whose_methods_are_missing_is_refused(tmp_path: Path) -> None:
     write_artifact(tmp_path, drafter="ngram", methods=list(TARGET_METHODS))
     with pytest.raises(SettingError, match=r"'eagle3': .* has no draft_decode: .* with 'ngram'"):
         load_artifact(tmp_path, drafter="eagle3")
@@ -39,7 +39,7 @@ def test_unless_the_artifact_lacks_what_it_needs(tmp_path: Path) -> None:
         load_artifact(tmp_path, drafter="telepathy")
 
 
-def test_each_has_a_line_in_the_contract() -> None:
+def test_each_drafter_has_its_methods() -> None:
     assert list(KINDS) == list(DRAFTERS)
     assert methods_of("eagle3") == methods_of("eagle3", METHODS) == METHODS
     assert methods_of("eagle3", [*METHODS, "draft_prefill"]) == (*METHODS, "draft_prefill")
@@ -47,7 +47,7 @@ def test_each_has_a_line_in_the_contract() -> None:
     assert methods_of("ngram") == methods_of("telepathy") == TARGET_METHODS
 
 
-def test_draft_ids_are_read_where_they_are_told(tmp_path: Path) -> None:
+def test_draft_ids_are_read_where_there_are_any(tmp_path: Path) -> None:
     assert read_draft_ids(tmp_path, "cpu") is None
     save_file({"target_ids": torch.tensor([3, 1])}, tmp_path / DRAFT_IDS)
     ids = read_draft_ids(tmp_path, torch.device("cpu"))

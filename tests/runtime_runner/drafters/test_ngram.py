@@ -1,4 +1,4 @@
-"""Prompt lookup against the same in plain Python, over texts, chunks, rounds and batches."""
+"""Prompt lookup against plain Python, over texts, chunks, rounds and batches."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ ROOMY = replace(CONSTANTS, max_seq_len=96, max_batch_size=5)
 
 
 def looked_up(text: Sequence[int], count: int) -> list[int]:
-    """Drafts behind a text whose first token nobody told."""
+    """Return the drafts after a text whose first token is not observed."""
     for n in range(min(LONGEST, len(text) - 2), 0, -1):
         for start in range(len(text) - n - 1, 0, -1):
             if text[start : start + n] == text[-n:]:
@@ -35,8 +35,8 @@ def looked_up(text: Sequence[int], count: int) -> list[int]:
     return [text[-1]] * count
 
 
-def told(drafter: NgramDrafter, text: Sequence[int], cuts: Sequence[int], sequence: int) -> None:
-    """All of a text, in chunks that end at `cuts`."""
+def observe(drafter: NgramDrafter, text: Sequence[int], cuts: Sequence[int], sequence: int) -> None:
+    """Let a drafter observe a text in chunks that end at `cuts`."""
     ends = sorted({cut for cut in cuts if cut < len(text) - 1} | {len(text) - 1})
     for start, end in zip([0, *ends], ends, strict=False):
         following = torch.tensor([list(text[start + 1 : end + 1])])
@@ -45,7 +45,7 @@ def told(drafter: NgramDrafter, text: Sequence[int], cuts: Sequence[int], sequen
 
 
 def proposed(drafter: NgramDrafter, lengths: dict[int, int], count: int) -> list[list[int]]:
-    """Drafts for sequences whose texts are so long, all at once; 0 only fills a place."""
+    """Return drafts for sequences with texts of these lengths in one batch; 0 is padding."""
     running = BatchState(list(lengths), TAIL, "cpu")
     running.position.copy_(torch.tensor(list(lengths.values())) - 1)
     draft = drafter.propose(running, Shape.chain(count))
@@ -63,11 +63,11 @@ def proposed(drafter: NgramDrafter, lengths: dict[int, int], count: int) -> list
 def test_drafts_are_what_followed_the_last_tokens(
     earlier: list[int], text: list[int], cuts: list[int], count: int
 ) -> None:
-    """However the text came, and whatever stood there before."""
+    """However the text is cut, and whatever the cache held before."""
     drafter = NgramDrafter(ROOMY, "cpu")
-    for one in (earlier, text):
-        told(drafter, one, cuts, 0)
-        assert proposed(drafter, {0: len(one)}, count) == [looked_up(one, count)]
+    for tokens in (earlier, text):
+        observe(drafter, tokens, cuts, 0)
+        assert proposed(drafter, {0: len(tokens)}, count) == [looked_up(tokens, count)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -79,7 +79,7 @@ def test_every_sequence_is_looked_up_in_its_own_text(
 ) -> None:
     drafter = NgramDrafter(ROOMY, "cpu")
     for sequence, text in enumerate(texts):
-        told(drafter, text, [], sequence)
+        observe(drafter, text, [], sequence)
     order = data.draw(st.permutations(range(len(texts))))
     lengths = {s: len(texts[s]) for s in order} | {ROOMY.max_batch_size - 1: 0}
     *drafts, _ = proposed(drafter, lengths, 5)
@@ -88,19 +88,19 @@ def test_every_sequence_is_looked_up_in_its_own_text(
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.lists(FEW, min_size=3, max_size=60), late=st.integers(1, 58))
-def test_catching_up_says_which_tokens_it_would_have_drafted(text: list[int], late: int) -> None:
-    known = max(2, len(text) - late)
+def test_catching_up_returns_which_tokens_it_would_have_drafted(text: list[int], late: int) -> None:
+    observed = max(2, len(text) - late)
     drafter = NgramDrafter(ROOMY, "cpu")
-    told(drafter, text[:known], [], 0)
+    observe(drafter, text[:observed], [], 0)
     backlog = Backlog(drafter, 64, BatchState([0], TAIL, "cpu"))
-    expected = backlog.catch_up(known - 1, text[known:])
-    places = range(known, len(text))
-    assert expected == [looked_up(text[:i], 1) == [text[i]] for i in places]
+    expected = backlog.catch_up(observed - 1, text[observed:])
+    positions = range(observed, len(text))
+    assert expected == [looked_up(text[:i], 1) == [text[i]] for i in positions]
     assert proposed(drafter, {0: len(text)}, 4) == [looked_up(text, 4)]
 
 
-def test_plain_rounds_tell_their_tokens_at_once() -> None:
-    """Although nobody catches up on them."""
+def test_plain_rounds_are_observed_at_once() -> None:
+    """Without catching up."""
     prompt, seed = [1, 2, 3], 4
     drafter, running = NgramDrafter(ROOMY, "cpu"), BatchState([0], TAIL, "cpu")
     plain = Round(ToyTarget(seed, 16, 9), Backlog(drafter, 2, running), 0, running)
@@ -120,11 +120,10 @@ def test_plain_rounds_tell_their_tokens_at_once() -> None:
     chain_len=st.integers(1, 15),
     stopped=st.integers(0, 20),
 )
-def test_rounds_keep_the_texts(
+def test_drafts_change_no_text_of_a_batch(
     seed: int, prompts: list[list[int]], chain_len: int, stopped: int
 ) -> None:
-    """Of sequences beside one another, of which one stops early and another never begins; what
-    comes out is what plain decoding gives."""
+    """One sequence stops early and another never begins."""
     length, last = 20, len(prompts) - 1
     expected = [plain_text(prompt, seed, 60) for prompt in prompts]
     target = ToyTarget(seed, 16, 9, sequences=len(prompts) + 1)
@@ -146,7 +145,7 @@ def test_rounds_keep_the_texts(
         assert proposed(drafter, {index: len(text)}, 6) == [looked_up(text, 6)]
 
 
-def test_the_last_round_may_run_on_behind_the_context() -> None:
+def test_the_last_round_may_exceed_the_context() -> None:
     drafter = NgramDrafter(CONSTANTS, "cpu")
     first, rows = CONSTANTS.max_seq_len - 2, torch.arange(CONSTANTS.tail)
     path = Accepted(
@@ -163,22 +162,22 @@ def test_the_last_round_may_run_on_behind_the_context() -> None:
         ([9, 1, 2, 3, 7, 8, 1, 2, 3], [7, 8, 1, 2]),  # three tokens
         ([9, 1, 2, 3, 7, 8, 2, 3, 5, 6, 2, 3], [5, 6, 2, 3]),  # the latest of equals
         ([9, 4, 1, 2, 3, 7, 8, 2, 3, 5, 1, 2, 3], [7, 8, 2, 3]),  # more tokens before later ones
-        ([9, 1, 2, 1, 2], [1, 2, 1, 2]),  # on behind the end
+        ([9, 1, 2, 1, 2], [1, 2, 1, 2]),  # beyond the end
         ([9, 1, 2, 3], [3, 3, 3, 3]),  # nothing
-        ([5, 6, 7, 5], [5, 5, 5, 5]),  # the first token is not told
+        ([5, 6, 7, 5], [5, 5, 5, 5]),  # the first token is not observed
     ],
 )
-def test_examples(text: list[int], drafts: list[int]) -> None:
+def test_the_longest_and_latest_match_is_continued(text: list[int], drafts: list[int]) -> None:
     drafter = NgramDrafter(ROOMY, "cpu")
-    told(drafter, text, [], 0)
+    observe(drafter, text, [], 0)
     assert proposed(drafter, {0: len(text)}, 4) == [drafts] == [looked_up(text, 4)]
 
 
-def test_a_text_goes_on_from_rows_that_were_never_told() -> None:
-    """Of a plain text, or of another sequence."""
+def test_a_text_continues_from_rows_that_were_recalled() -> None:
+    """They are of a plain text, or of another sequence."""
     drafter = NgramDrafter(ROOMY, "cpu")
     text = [1, 2, 0, 1, 2, 2, 0, 1]
-    told(drafter, [0] * 9, [], 1)
+    observe(drafter, [0] * 9, [], 1)
     for sequence in (1, 3):
         drafter.recall(torch.tensor([text]), torch.tensor([sequence]))
     lengths = {1: len(text), 3: len(text)}

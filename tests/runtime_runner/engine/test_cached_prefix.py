@@ -1,4 +1,4 @@
-"""Rows that are kept against those of a cache that remembers how each of its rows was computed."""
+"""Reused rows against those of a cache that remembers how each of its rows was computed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ Row = tuple[int, tuple[int, ...], str]
 
 @dataclass
 class Cache:
-    """A ring of `slots`, of which each row reads the last `window`."""
+    """A ring of `slots`; each row reads the last `window` of them."""
 
     slots: int
     window: int
@@ -31,30 +31,30 @@ class Cache:
     rows: dict[int, Row] = field(default_factory=dict)
 
     def run(self, text: Sequence[int], chunks: Sequence[Chunk]) -> None:
-        """All rows of a forward are stored before one reads."""
+        """Run chunks: all rows of a forward are stored before one reads."""
         for chunk in chunks:
             how = "few rows" if chunk.few_rows else "prefill"
-            for place in range(chunk.start, chunk.stop):
-                self.rows[place % self.slots] = (place, tuple(text[: place + 1]), how)
-            for place in range(chunk.start, chunk.stop):
-                self.check(text, place)
+            for p in range(chunk.start, chunk.stop):
+                self.rows[p % self.slots] = (p, tuple(text[: p + 1]), how)
+            for p in range(chunk.start, chunk.stop):
+                self.check(text, p)
 
-    def check(self, text: Sequence[int], place: int) -> None:
-        """A row reads what running all of a text from its beginning gives."""
+    def check(self, text: Sequence[int], position: int) -> None:
+        """Check that a row reads what running all of a text from its beginning gives."""
         fresh = dict(methods(self.plan(len(text))))
-        for p in range(max(0, place - self.window + 1), place + 1):
+        for p in range(max(0, position - self.window + 1), position + 1):
             assert self.rows[p % self.slots] == (p, tuple(text[: p + 1]), fresh[p])
 
     def copy(self, source: "Cache", count: int) -> None:
-        """The first rows of another, or what lies in their slots."""
-        for place in range(count):
-            self.rows[place % self.slots] = source.rows[place % self.slots]
+        """Copy the first rows of another cache, or what lies in their slots."""
+        for p in range(count):
+            self.rows[p % self.slots] = source.rows[p % self.slots]
 
     def decode(self, text: Sequence[int], first: int) -> None:
-        """Rows of an answer, and behind it drafts that were not accepted."""
-        for place in range(first, len(text) + TAIL):
-            path = tuple([*text, *[-1] * TAIL][: place + 1])
-            self.rows[place % self.slots] = (place, path, "few rows")
+        """Store the rows of an answer, and after it drafts that were not accepted."""
+        for p in range(first, len(text) + TAIL):
+            path = tuple([*text, *[-1] * TAIL][: p + 1])
+            self.rows[p % self.slots] = (p, path, "few rows")
 
 
 def plan(length: int, kept: int = 0) -> list[Chunk]:
@@ -66,21 +66,21 @@ def plan_finer(length: int, kept: int = 0) -> list[Chunk]:
 
 
 def methods(fresh: Sequence[Chunk]) -> list[tuple[int, str]]:
-    """What computes each row of a text that is run from its beginning."""
-    found = []
+    """Return what computes each row of a text that is run from its beginning."""
+    result = []
     for chunk in fresh:
         how = "few rows" if chunk.few_rows else "prefill"
-        found += [(p, how) for p in range(chunk.start, chunk.stop)]
-    return found
+        result += [(p, how) for p in range(chunk.start, chunk.stop)]
+    return result
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.data(), st.booleans(), st.sampled_from([plan, plan_finer]))
-def test_rows_that_are_kept_are_those_of_a_fresh_run(
+def test_reused_rows_are_those_of_a_fresh_run(
     data: st.DataObject, sliding: bool, plan: Callable[..., list[Chunk]]
 ) -> None:
-    """Over texts that go on from one another, from the middle, or begin anew, in the same cache or
-    in another one."""
+    """For texts that continue another one, from its end or its middle, or begin anew, in the same
+    cache or in another one."""
     window, rewind = (5, 12) if sliding else (FLAT, FLAT)
     caches = [Cache(slots=window + rewind, window=window, plan=plan) for _ in range(3)]
     kept_texts, texts = [CachedPrefix()] * 3, [[0]] * 3
@@ -107,8 +107,8 @@ def shared_length(one: list[int], other: list[int]) -> int:
     return max(n for n in range(min(len(one), len(other)) + 1) if one[:n] == other[:n])
 
 
-def test_a_conversation_runs_what_is_new() -> None:
-    """An answer's rows are kept as well, until it fills a forward: that is run again, once."""
+def test_a_conversation_runs_its_new_rows() -> None:
+    """An answer's rows are reused as well, until it fills a forward, which is run again once."""
     first = CachedPrefix().followed_by([1, 2, 3, 4], plan(3), 0, 6)
     assert first.match([1, 2, 3, 4, 5, 6], planned(6), FLAT) == 3
     assert first.match([1, 2, 3, 4, 5, 6, 7, 8, 9], planned(9), FLAT) == 0
@@ -118,14 +118,14 @@ def test_a_conversation_runs_what_is_new() -> None:
     assert second.match([1, 2, 3], planned(3), FLAT) == 0
 
 
-def test_a_text_that_turns_off_inside_a_chunk_keeps_what_is_before() -> None:
+def test_a_text_that_differs_within_a_chunk_reuses_the_rows_before() -> None:
     kept = CachedPrefix().followed_by([*range(20)], plan(18), 0, 20)
     assert kept.match([*range(13), -1, *range(14, 18)], planned(18), FLAT) == 12
     assert kept.match([*range(10), -1], planned(11), FLAT) == 8
 
 
-def test_rows_that_were_shown_count_apart() -> None:
-    """Behind a text that was drafted, one that was not, and one that was again."""
+def test_rows_that_the_drafter_observed_are_counted_separately() -> None:
+    """After a text with drafts, one without, and one with drafts again."""
     drafted = CachedPrefix().followed_by([*range(20)], plan(18), 0, 20, drafter_rows=19)
     plain = drafted.followed_by([*range(12), 0, 0], plan(13), 11, 17)
     again = plain.followed_by([*range(12), 0, 0], plan(13), 11, 17, drafter_rows=13)
@@ -140,7 +140,7 @@ def planned(length: int) -> Callable[[int], list[Chunk]]:
     return partial(plan, length)
 
 
-def test_a_ring_is_not_gone_back_in_too_far() -> None:
+def test_overwritten_rows_of_a_ring_are_not_reused() -> None:
     kept = CachedPrefix().followed_by([*range(7)], plan(3), 0, 10)
     assert kept.match([*range(5)], planned(5), rewind=6) == 4
     assert kept.match([*range(5)], planned(5), rewind=5) == 0
@@ -151,7 +151,7 @@ def test_a_ring_is_not_gone_back_in_too_far() -> None:
     assert kept.followed_by([*range(5)], plan(5), 0, 8).written == 8
 
 
-def test_a_ring_has_room_for_as_much_as_the_runner_thinks() -> None:
+def test_the_runners_ring_is_as_long_as_the_targets() -> None:
     target = TargetMethods(LoggingExecutor(), CONSTANTS)
     window = CONSTANTS.sliding_window
     assert flat_slots(CONSTANTS.max_seq_len) == CONSTANTS.flat_slots

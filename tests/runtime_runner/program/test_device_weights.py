@@ -94,7 +94,7 @@ def test_what_two_methods_name_is_one_tensor(sample: Loaded, fqn: str) -> None:
     seen_by_draft = sample.tensor("draft_decode", fqn)
     seen_by_verify[1, 2] = 9
     assert seen_by_draft[1, 2] == 9
-    assert sample.tensor("draft_decode", fqn)[1, 2] == 9  # and by whoever asks later
+    assert sample.tensor("draft_decode", fqn)[1, 2] == 9  # also by a later call
 
 
 BASE = torch.arange(60, dtype=torch.float32)

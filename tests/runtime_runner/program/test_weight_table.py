@@ -42,7 +42,7 @@ def encoded(*entries: CudaWeightEntry) -> bytes:
 
 
 def changed(**changes: Any) -> bytes:
-    """A table of one weight, float32 [3, 4] in 48 bytes, of which something is changed."""
+    """Return a table of one weight, float32 [3, 4] in 48 bytes, with changes."""
     return encoded(entry("target.w", torch.zeros(3, 4), **changes))
 
 

@@ -19,7 +19,7 @@ SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=N
     values=st.integers(1, 50),
     seed=st.integers(0, 9),
 )
-def test_it_is_the_first_of_the_largest(rows: int, vocab: int, values: int, seed: int) -> None:
+def test_the_first_of_the_largest_is_chosen(rows: int, vocab: int, values: int, seed: int) -> None:
     """Few different values: most rows hold their largest many times."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(0, values, (1, rows, vocab), generator=generator).float()
@@ -38,16 +38,16 @@ def test_a_cpu_searches_with_one_thread_and_leaves_torch_its_own() -> None:
     torch.set_num_threads(2)
     try:
         logits = torch.zeros(1, 2, 1 << 16)
-        with ThreadsAsked() as asked:
+        with ThreadCounter() as counter:
             greedy(logits)
-        assert asked.counts == {1}
+        assert counter.counts == {1}
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
-class ThreadsAsked(TorchDispatchMode):
-    """How many threads torch had at each operation."""
+class ThreadCounter(TorchDispatchMode):
+    """Records how many threads torch had at each operation."""
 
     def __init__(self) -> None:
         super().__init__()

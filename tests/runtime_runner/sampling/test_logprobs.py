@@ -25,7 +25,7 @@ def random_logits(*shape: int, spread: float = 3.0) -> Tensor:
 
 @pytest.mark.parametrize("vocab", VOCABULARIES)
 @pytest.mark.parametrize("spread", SPREADS)
-def test_they_are_those_of_float64(vocab: int, spread: float) -> None:
+def test_log_probabilities_are_those_of_float64(vocab: int, spread: float) -> None:
     logits = random_logits(2, 3, vocab, spread=spread)
     ids = torch.arange(17).expand(2, 3, -1)
     expected = logits.double().log_softmax(-1).gather(-1, ids)
@@ -33,7 +33,7 @@ def test_they_are_those_of_float64(vocab: int, spread: float) -> None:
 
 
 @pytest.mark.parametrize("vocab", VOCABULARIES)
-def test_a_row_does_not_feel_its_neighbours(vocab: int) -> None:
+def test_a_row_does_not_depend_on_its_neighbours(vocab: int) -> None:
     logits = random_logits(4, 5, vocab)
     tokens = logits.argmin(dim=-1)
     together = pack_logprobs(logits, tokens).unflatten(1, (5, -1))
@@ -44,30 +44,30 @@ def test_a_row_does_not_feel_its_neighbours(vocab: int) -> None:
             assert torch.equal(alone[0], together[text, place])
 
 
-def test_of_equals_the_lower_id_is_the_first() -> None:
+def test_the_lower_of_equally_likely_ids_comes_first() -> None:
     logits = torch.tensor([[[1.0, -0.0, 5.0, 0.0, 5.0, -7.0, float("-inf")]]])
     assert likeliest(logits).tolist() == [[[2, 4, 0, 1, 3, 5, 6]]]
     many = torch.zeros(1, 1, 1000)
     assert likeliest(many).tolist() == [[list(range(MAX_LOGPROBS))]]
 
 
-def test_what_is_packed_is_read_again_bit_by_bit() -> None:
+def test_packed_log_probabilities_are_unpacked_bit_by_bit() -> None:
     logits = random_logits(2, 3, 50)
     logits[1, 2, 5:] = -torch.inf
     tokens = logits.argmax(dim=-1)
-    told = unpack_logprobs(pack_logprobs(logits, tokens), 3)
-    assert [[one.id for one in row] for row in told] == tokens.tolist()
-    for row, text in enumerate(told):
+    texts = unpack_logprobs(pack_logprobs(logits, tokens), 3)
+    assert [[one.id for one in row] for row in texts] == tokens.tolist()
+    for row, text in enumerate(texts):
         for place, one in enumerate(text):
             ids = torch.tensor([token for token, _ in one.top])
             exact = log_softmax_of(logits[row, place], ids).tolist()
             assert [logprob for _, logprob in one.top] == exact
             assert one.top[0] == (one.id, one.logprob)
-    assert [len(one.top) for text in told for one in text] == [20, 20, 20, 20, 20, 5]
+    assert [len(one.top) for text in texts for one in text] == [20, 20, 20, 20, 20, 5]
 
 
-def test_texts_beside_one_another_are_told_what_each_asked_for() -> None:
-    """Of one after its temperature and penalties, of one before them, and of one that is greedy."""
+def test_texts_of_a_batch_have_the_log_probabilities_that_each_requests() -> None:
+    """One after temperature and penalties, one before them, and one that is greedy."""
     how = [
         SamplingParams(temperature=0.5, top_k=4, seed=1, logprobs=5, logprobs_of="sampling"),
         SamplingParams(temperature=0.5, presence_penalty=1.0, seed=1, logprobs=5),
@@ -80,19 +80,19 @@ def test_texts_beside_one_another_are_told_what_each_asked_for() -> None:
     where = torch.full((3, 1), 3), torch.arange(3)
     processed = sampler.processed(logits, *where)
     tokens = sampler.choose(processed, *where)
-    told = unpack_logprobs(sampler.logprobs(logits, processed, tokens, where[1]), 1)
+    texts = unpack_logprobs(sampler.logprobs(logits, processed, tokens, where[1]), 1)
     cut = (logits[0, 0] / 0.5).double()
     kept = cut >= cut.sort(descending=True).values[3]
     expected = [cut.masked_fill(~kept, -torch.inf), logits[1, 0].double(), logits[2, 0].double()]
-    for (one,), row in zip(told, expected, strict=True):
+    for (one,), row in zip(texts, expected, strict=True):
         exact = row.log_softmax(0)
         assert one.logprob == pytest.approx(float(exact[one.id]), abs=1e-5)
         assert [lp for _, lp in one.top] == pytest.approx(exact[[i for i, _ in one.top]].tolist())
-    assert [len(one.top) for (one,) in told] == [4, 20, 20]
+    assert [len(one.top) for (one,) in texts] == [4, 20, 20]
 
 
 @pytest.mark.parametrize("count", [-1, 21, 1.0, True])
-def test_what_is_out_of_range_is_refused(count: int) -> None:
+def test_a_count_out_of_range_is_refused(count: int) -> None:
     with pytest.raises(SettingError, match=f"logprobs {count}: must be a whole number"):
         SamplingParams(logprobs=count)
     with pytest.raises(SettingError, match="logprobs_of head: must be one of model, sampling"):
@@ -101,7 +101,7 @@ def test_what_is_out_of_range_is_refused(count: int) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("vocab", [*VOCABULARIES, 262_144])
-def test_a_recorded_row_does_not_feel_its_neighbours_either(vocab: int) -> None:
+def test_a_recorded_row_does_not_depend_on_its_neighbours(vocab: int) -> None:
     logits = random_logits(4, 8, vocab).cuda()
     tokens = logits.argmin(dim=-1)
     together = recorded(logits, tokens).unflatten(1, (8, -1))
@@ -116,7 +116,7 @@ def test_a_recorded_row_does_not_feel_its_neighbours_either(vocab: int) -> None:
 
 
 def recorded(logits: Tensor, tokens: Tensor) -> Tensor:
-    """As a round is: in a CUDA graph."""
+    """Run in a CUDA graph, as a recorded round does."""
     pack_logprobs(logits, tokens)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -15,12 +15,12 @@ ANSWERS = [
 ]
 
 
-def test_it_gives_the_known_answers() -> None:
+def test_philox_gives_the_known_answers() -> None:
     for seed, counter, expected in ANSWERS:
         assert philox(torch.tensor([counter]), seed)[0].tolist() == expected
 
 
-def test_a_key_is_of_its_position_alone() -> None:
+def test_a_key_depends_on_seed_and_position_alone() -> None:
     keys = noise_keys(7, 0, 300)
     assert torch.equal(noise_keys(7, 120, 140), keys[120:140])
     assert len({tuple(key) for key in keys.tolist()}) == 300

@@ -106,7 +106,7 @@ def assert_alike(ours: Tensor, theirs: Tensor) -> None:
     prompt=tokens, output=tokens, path=st.just([]) | tokens, sampling=samplings,
     seed=st.integers(0, 99), excluded=st.integers(0, 20),
 )  # fmt: skip
-def test_a_row_is_what_transformers_makes_of_it(
+def test_a_row_is_processed_as_by_transformers(
     prompt: list[int], output: list[int], path: list[int], sampling: SamplingParams, seed: int,
     excluded: int,
 ) -> None:  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_row_is_what_transformers_makes_of_it(
     levels=st.integers(1, 6), seed=st.integers(0, 99), k=st.integers(1, VOCAB),
     p=st.floats(0.01, 0.99),
 )  # fmt: skip
-def test_equals_stay_or_go_together(levels: int, seed: int, k: int, p: float) -> None:
+def test_equal_logits_stay_or_go_together(levels: int, seed: int, k: int, p: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(0, levels, (VOCAB,), generator=generator).float()
     for s in (SamplingParams(temperature=1.0, top_k=k), SamplingParams(temperature=1.0, top_p=p)):
@@ -142,7 +142,7 @@ def test_a_single_allowed_id_is_left() -> None:
     assert (~ours.isinf()).nonzero().tolist() == [[7]]
 
 
-def test_a_row_does_not_feel_its_neighbours() -> None:
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
     """Bit for bit, in any company and at any place."""
     generator = torch.Generator().manual_seed(2)
     many = [
@@ -167,7 +167,7 @@ def test_a_row_does_not_feel_its_neighbours() -> None:
         assert torch.equal(processed(some), together[some])
 
 
-def test_parameters_that_are_not_asked_for_change_no_bit() -> None:
+def test_parameters_at_their_defaults_change_no_bit() -> None:
     processors = Processors(1, VOCAB, torch.device("cpu"))
     processors.set(0, SamplingParams(temperature=0.7), [1, 2], STOPS)
     logits = torch.randn(3, VOCAB)

@@ -10,7 +10,7 @@ from eagle_aot.runtime_runner.frontend.parameters import GenerationParams
 from eagle_aot.runtime_runner.sampling.parameters import GENERATION_CONFIG, recommended
 
 
-def test_it_is_what_the_file_says_of_sampling(tmp_path: Path) -> None:
+def test_parameters_are_those_of_the_file(tmp_path: Path) -> None:
     assert recommended(tmp_path) == {}
     found = {"do_sample": True, "top_k": 64, "top_p": 0.95, "eos_token_id": [1, 2]}
     (tmp_path / GENERATION_CONFIG).write_text(json.dumps(found))

@@ -14,7 +14,7 @@ SETTINGS = settings(max_examples=100, deadline=None, derandomize=True, database=
     vocab=st.sampled_from([1, 2, 50, 1500, 3000]), levels=st.sampled_from([0, 1, 3]),
     seed=st.integers(0, 9), share=st.floats(0.0, 1.0),
 )  # fmt: skip
-def test_it_is_the_largest_that_reaches_the_goal(
+def test_threshold_is_the_largest_that_reaches_the_goal(
     vocab: int, levels: int, seed: int, share: float
 ) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""An executor that says what it was asked for."""
+"""An executor that logs its calls."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ CONSTANTS = Constants(
 
 
 class LoggingExecutor:
-    """Proposes random tokens, and keeps what it was called with."""
+    """Returns random logits and features, and keeps the arguments of its calls."""
 
     name = "logging"
     device = torch.device("cpu")

@@ -19,7 +19,7 @@ from eagle_aot.runtime_runner.decode.shape import Shape
 
 def made_up_context(context: int = 512) -> AtContext:
     """Verifying T rows takes 10 + T ms, a draft step 1 ms, a seed 2 ms; plain rounds take 12 ms,
-    rounds of two drafts 18 ms, of which 0.5 and 1 ms are the host's; launching takes 0.25 and
+    rounds of two drafts 18 ms, with 0.5 and 1 ms for the host; launching takes 0.25 and
     2 ms."""
     return AtContext(
         context=context,

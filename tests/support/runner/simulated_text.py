@@ -62,7 +62,7 @@ def ranked_text(
 
 
 def first_right(count: int) -> Ranks:
-    """Return ranks of which the first `count` are a chain's."""
+    """Return ranks with which the first `count` drafts of a chain are right."""
     return [0] * count + [NONE] * (MAX_AUTO_DEPTH - count)
 
 

@@ -35,7 +35,7 @@ def run(answers: Path, *prompts: str, options: Sequence[str] = ()) -> Result:
     return CliRunner().invoke(batch.main, ["artifact", str(file), str(answers), *options])
 
 
-def test_it_continues_after_the_last_whole_line(answer: Path) -> None:
+def test_a_file_is_continued_after_its_last_whole_line(answer: Path) -> None:
     for content in ("", "{", '{"prompt_tok', ANSWER, ANSWER + ANSWER[:-1], ANSWER * 3):
         answer.write_text(content)
         assert run(answer, "a", "b", "c").exit_code == 0
@@ -56,7 +56,7 @@ def test_a_file_of_anything_else_is_left_alone(answer: Path, content: str, line:
     assert answer.read_text() == content
 
 
-def test_it_continues_with_the_same_options_alone(answer: Path) -> None:
+def test_a_file_is_continued_with_the_same_options_alone(answer: Path) -> None:
     stored = ANSWER.replace("}", ', "parameters": {"max_new_tokens": 8, "system": "Count."}}')
     answer.write_text(stored)
     same = "--max-new-tokens", "8", "--system", "Count."
